@@ -1,0 +1,39 @@
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config/config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/deploy.smk"
+include: "rules/benchmark.smk"
+include: "rules/convert.smk"
+include: "rules/analysis.smk"
+include: "rules/publish.smk"
+
+
+rule report:
+    default_target: True
+    input:
+        f"{RESULTS}/REPORT.md",
+    localrule: True
+
+
+rule peaks:
+    input:
+        expand("{cell}/peak.csv", cell=CELL_FOLDERS),
+    localrule: True
+
+
+rule figures:
+    input:
+        FIGURES,
+    localrule: True
+
+
+rule preview:
+    input:
+        expand("{cell}/deployment.yaml", cell=CELL_FOLDERS),
+    localrule: True

@@ -1,0 +1,70 @@
+# From the tables of single runs to the figures people ask for: peaks of cells, tables over cells, comparisons.
+
+
+rule extract_peak:
+    input:
+        levels=expand(f"{CELL}/run-{{run}}/levels.parquet", run=RUNS, allow_missing=True),
+        pcp=expand(f"{CELL}/run-{{run}}/pcp.parquet", run=RUNS, allow_missing=True),
+        metrics="config/metrics.yaml",
+        library=library("system_metrics", "checks", "peaks", "catalogue", "pcparchive"),
+    output:
+        levels=f"{CELL}/levels.csv",
+        peak=f"{CELL}/peak.csv",
+    log:
+        f"{LOGS}/extract_peak/{{model}}/{{scenario}}/{{cpu_blocks}}.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        version=CONFIG.campaign.server.vllm,
+    message:
+        "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
+    script:
+        "../scripts/extract_peak.py"
+
+
+rule collect_metrics:
+    input:
+        levels=expand("{cell}/levels.csv", cell=CELL_FOLDERS),
+        peaks=expand("{cell}/peak.csv", cell=CELL_FOLDERS),
+        metrics="config/metrics.yaml",
+        library=library("peaks"),
+    output:
+        complete_metrics=f"{RESULTS}/analysis/complete_metrics.csv",
+        peak_throughput_all=f"{RESULTS}/analysis/peak_throughput_all.csv",
+        pcp_metrics_peak=f"{RESULTS}/analysis/pcp_metrics_peak.csv",
+        pcp_summary_stats=f"{RESULTS}/analysis/pcp_summary_stats.csv",
+    log:
+        f"{LOGS}/collect_metrics.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    message:
+        "Collecting the metrics of all cells"
+    script:
+        "../scripts/collect_metrics.py"
+
+
+rule compare_scenarios:
+    input:
+        complete=rules.collect_metrics.output.complete_metrics,
+        library=library("stats", "peaks", "checks"),
+    output:
+        f"{RESULTS}/analysis/comparison.csv",
+    log:
+        f"{LOGS}/compare_scenarios.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        comparison=COMPARISON,
+    message:
+        "Comparing the scenarios"
+    script:
+        "../scripts/compare_scenarios.py"

@@ -1,0 +1,31 @@
+# One job per run of a cell. Everything that defines the measurement is in params, so that its change, and nothing else,
+# plans a rerun; and a rerun adopts the stored measurement if there is one. The script is ancient(): touching it reruns
+# nothing. It renders the specification anew and refuses to measure when that has not the planned id.
+
+
+rule benchmark:
+    input:
+        script=ancient("scripts/benchmark.py"),
+    output:
+        f"{CELL}/run-{{run}}/measurement.json",
+    log:
+        f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
+    priority: block_priority
+    conda:
+        "../envs/workflow.yaml"
+    threads: workflow.cores
+    resources:
+        measurement_slot=1,
+    params:
+        measurement=measurement_of,
+        store=STORE,
+        server_environment=SERVER_ENVIRONMENT,
+        campaign=CAMPAIGN_FILE,
+        campaign_runs=CAMPAIGN_RUNS,
+    message:
+        "Measuring {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
+    shell:
+        "python {input.script} --campaign {params.campaign:q} --measurement {params.measurement}"
+        " --cell {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks} --run {wildcards.run}"
+        " --store {params.store:q} --server-environment {params.server_environment:q}"
+        " --campaign-runs {params.campaign_runs:q} --output {output:q} --log {log:q}"

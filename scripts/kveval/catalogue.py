@@ -1,0 +1,293 @@
+"""What a campaign chooses from: models, KV-cache arms, workloads, system metrics; typed and frozen."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from packaging.version import InvalidVersion, Version
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    model_validator,
+)
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+PositiveInt = Annotated[StrictInt, Field(gt=0)]
+CountInt = Annotated[StrictInt, Field(ge=0)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+PositiveNumber = Annotated[Number, Field(gt=0)]
+Share = Annotated[Number, Field(gt=0, le=1)]
+Text = Annotated[str, StringConstraints(min_length=1)]
+
+_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)$", re.IGNORECASE)
+
+
+class Strict(BaseModel):
+    """Base of everything read from YAML: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _version(text: str) -> str:
+    try:
+        Version(text)
+    except InvalidVersion:
+        raise ValueError(f"{text!r} is not a version; valid is for instance 0.32.0") from None
+    return text
+
+
+VersionText = Annotated[str, AfterValidator(_version)]
+
+
+def _environment_text(value: Any) -> Any:
+    # YAML reads 1 as a number; an environment only knows text. true would be ambiguous (true, True, 1).
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _no_secret(env: dict[str, str]) -> dict[str, str]:
+    for name in env:
+        if _SECRET.search(name):
+            raise ValueError(
+                f"{name} looks like a secret: leave it out, the engine passes it on from its own environment"
+            )
+    return env
+
+
+Environment = Annotated[
+    dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+        Annotated[str, BeforeValidator(_environment_text)],
+    ],
+    AfterValidator(_no_secret),
+]
+
+
+def _named(value: Any) -> Any:
+    return {"*": value} if isinstance(value, str) else value
+
+
+def _version_keys(names: dict[str, str]) -> dict[str, str]:
+    if not names:
+        raise ValueError("names nothing; valid is a name, or a mapping from the first version that has it to the name")
+    for key in names:
+        if key != "*":
+            _version(key)
+    return names
+
+
+VersionedName = Annotated[dict[str, Text], BeforeValidator(_named), AfterValidator(_version_keys)]
+"""A name that changes with the software: {"0.16": old, "0.24": new}, each from that version on; "*" before all."""
+
+
+def name_for(names: Mapping[str, str], version: str) -> str | None:
+    """Return the name that holds for `version`: that of the highest key not above it; None when it came later."""
+    wanted = Version(Version(version).public)
+    found = {Version(key): name for key, name in names.items() if key != "*" and Version(key) <= wanted}
+    return found[max(found)] if found else names.get("*")
+
+
+class Geometry(Strict):
+    """A model's shape, as in its config.json."""
+
+    architecture: Literal["Qwen3ForCausalLM", "LlamaForCausalLM"]
+    layers: PositiveInt
+    kv_heads: PositiveInt = Field(
+        description="key/value heads; fewer than attention heads under grouped-query attention"
+    )
+    head_dim: PositiveInt
+    hidden_size: PositiveInt
+    attention_heads: PositiveInt
+    intermediate_size: PositiveInt
+    vocab_size: PositiveInt
+    max_position_embeddings: PositiveInt
+    tie_word_embeddings: StrictBool = False
+
+    @model_validator(mode="after")
+    def _heads(self) -> Self:
+        if self.attention_heads % self.kv_heads:
+            raise ValueError(f"{self.attention_heads} attention heads cannot share {self.kv_heads} KV heads evenly")
+        return self
+
+
+class Model(Strict):
+    """A model to serve. Every size is computed from its geometry and KV dtype."""
+
+    hf_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")] = Field(
+        description="id on the Hugging Face hub"
+    )
+    geometry: Geometry
+    dtype: Literal["bfloat16", "float16"] = "bfloat16"
+    kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = Field(
+        "auto", description="auto is the model's dtype; weight quantisation does not shrink the KV cache"
+    )
+    quantization: Literal["awq", "gptq", "fp8"] | None = Field(
+        None, description="of the weights, as the checkpoint has it; recorded, never passed to the server"
+    )
+    tensor_parallel_size: PositiveInt = 1
+    max_model_len: PositiveInt = Field(description="longest conversation the server takes, tokens")
+    gpu_memory_utilization: Share = 0.9
+    extends: Name | None = Field(None, description="another model that gives every key not named here")
+    extra_args: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _parallel(self) -> Self:
+        heads, ranks = self.geometry.kv_heads, self.tensor_parallel_size
+        if self.geometry.attention_heads % ranks or (heads % ranks and ranks % heads):
+            raise ValueError(
+                f"tensor_parallel_size {ranks} divides neither {self.geometry.attention_heads} attention heads"
+                f" nor fits {heads} KV heads"
+            )
+        if self.max_model_len > self.geometry.max_position_embeddings:
+            raise ValueError(
+                f"max_model_len {self.max_model_len} is more than {self.geometry.max_position_embeddings} positions"
+            )
+        return self
+
+
+class Counter(Strict):
+    """A counter of the server that must move for the arm to count as exercised."""
+
+    name: VersionedName = Field(description="name on the wire, or {first vLLM version: name}; may carry one label")
+    at_least: PositiveNumber = 1.0
+    unit: Text
+
+
+class Scenario(Strict):
+    """A KV-cache arm: what it changes against its baseline, and how it proves that it was active."""
+
+    title: Text
+    arm: Literal["none", "native", "lmcache", "llm-d-index"]
+    form: Literal["connector", "size-flag"] = Field(
+        "connector", description="native only: kv-transfer-config, or --kv-offloading-size (vLLM 0.14.1 and newer)"
+    )
+    store: Literal["redis", "valkey"] | None = Field(
+        None, description="LMCache's remote tier, or where llm-d keeps its index"
+    )
+    cpu_tier: StrictBool = Field(description="whether cpu_blocks sizes a tier in host memory; 0 blocks otherwise")
+    baseline: Name | None = Field(None, description="scenario this one is compared with; none for a baseline itself")
+    extends: Name | None = Field(
+        None, description="another scenario that gives every key not named here; mappings merge"
+    )
+    args: tuple[Text, ...] = ()
+    env: Environment = {}
+    connector_config: dict[Name, StrictBool | StrictInt | float | str] = Field(
+        {}, description="more keys of kv_connector_extra_config, e.g. eviction_policy"
+    )
+    gpu_memory_utilization: dict[Name, Share] = Field({}, description="per model, in place of the model's own")
+    exercised: tuple[Counter, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.arm in ("native", "lmcache") and not self.cpu_tier:
+            raise ValueError(f"arm {self.arm} has a CPU tier: cpu_tier must be true")
+        if self.arm == "none" and self.cpu_tier:
+            raise ValueError("arm none has no CPU tier: cpu_tier must be false")
+        if self.arm in ("none", "native") and self.store is not None:
+            raise ValueError(f"arm {self.arm} uses no store; lmcache and llm-d-index do")
+        if self.form != "connector" and self.arm != "native":
+            raise ValueError(f"form {self.form} belongs to arm native")
+        if self.arm == "none" and self.connector_config:
+            raise ValueError("arm none has no connector to configure")
+        if self.arm != "none" and not self.exercised:
+            raise ValueError(
+                "exercised is empty: name a counter that must move, or nothing proves that the arm was active"
+            )
+        return self
+
+
+class PerLevel(Strict):
+    """A count that grows with the level: so many per stream."""
+
+    per_level: PositiveInt
+
+
+class Workload(Strict):
+    """The load: synthetic conversations over shared prefixes, at several levels of concurrency."""
+
+    title: str = ""
+    profile: Literal["concurrent", "sweep"] = "concurrent"
+    levels: tuple[PositiveInt, ...] = Field((), description="profile concurrent: numbers of concurrent streams")
+    sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
+    seconds: PositiveNumber = Field(description="length of a level")
+    warmup_s: Annotated[Number, Field(ge=0)] = Field(0.0, description="of those seconds, how many are not measured")
+    request_timeout_s: PositiveNumber = 120.0
+    prompt_tokens: PositiveInt = Field(description="per turn, without the prefix")
+    output_tokens: PositiveInt = Field(description="per turn")
+    turns: PositiveInt = 1
+    prefix_tokens: CountInt = 0
+    prefix_count: CountInt | PerLevel = Field(
+        0, description="distinct prefixes: fixed, or {per_level: 2} for 2 x streams"
+    )
+    seed: CountInt
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.profile == "concurrent" and (not self.levels or self.sweep_size is not None):
+            raise ValueError("profile concurrent takes levels (at least one) and no sweep_size")
+        if self.profile == "sweep" and (self.levels or self.sweep_size is None):
+            raise ValueError("profile sweep takes sweep_size and no levels")
+        if len(set(self.levels)) < len(self.levels):
+            raise ValueError("levels repeat; each is measured once per run")
+        if self.warmup_s >= self.seconds:
+            raise ValueError(f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s")
+        if bool(self.prefix_tokens) != bool(self.prefix_count):
+            raise ValueError("prefix_tokens and prefix_count go together: both 0, or both more")
+        if self.profile == "sweep" and isinstance(self.prefix_count, PerLevel):
+            raise ValueError("a sweep has no levels for prefix_count to follow; give a number")
+        return self
+
+    def prefixes(self, level: int) -> int:
+        """Return the number of distinct prefixes at a level of so many streams."""
+        return self.prefix_count.per_level * level if isinstance(self.prefix_count, PerLevel) else self.prefix_count
+
+    @property
+    def working_set_tokens(self) -> int:
+        """Tokens of all distinct prefixes at the largest level: what a cache must hold to serve every reuse."""
+        return self.prefix_tokens * self.prefixes(max(self.levels, default=1))
+
+    @property
+    def conversation_tokens(self) -> int:
+        """Tokens of one conversation at its end: what the server's max_model_len must take."""
+        return self.prefix_tokens + self.turns * (self.prompt_tokens + self.output_tokens)
+
+
+class Metric(Strict):
+    """One column of the system metrics: what is read from PCP, and how a level's window is reduced to a number."""
+
+    title: Text
+    unit: Text
+    pcp: VersionedName | None = Field(None, description="PCP metric, or {first vLLM version: metric}")
+    numerator: VersionedName | None = None
+    denominator: VersionedName | None = None
+    scale: Number = 1.0
+    reduction: Literal["mean", "max", "last", "rate", "increase", "ratio"]
+    instances: Literal["sum", "mean", "max"] = "sum"
+    plausible: tuple[Number | None, Number | None] | None = Field(None, description="[lowest, highest]; null is open")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        pair = self.numerator is not None and self.denominator is not None
+        if self.reduction == "ratio" and (not pair or self.pcp is not None):
+            raise ValueError("reduction ratio takes numerator and denominator in place of pcp")
+        if self.reduction != "ratio" and (self.pcp is None or self.numerator or self.denominator):
+            raise ValueError(f"reduction {self.reduction} takes pcp; numerator and denominator belong to ratio")
+        low, high = self.plausible or (None, None)
+        if low is not None and high is not None and low >= high:
+            raise ValueError(f"plausible [{low:g}, {high:g}] is empty; valid is [lowest, highest]")
+        return self
+
+
+class Catalogue(Strict):
+    """Everything a campaign can name."""
+
+    models: dict[Name, Model]
+    scenarios: dict[Name, Scenario]
+    workloads: dict[Name, Workload]
+    metrics: dict[Name, Metric]

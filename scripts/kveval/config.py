@@ -1,0 +1,289 @@
+"""The configuration: catalogues and a campaign in, cells and what defines their measurements out.
+
+`python -m kveval.config --schema > config/schema.json` writes the JSON schema that editors use.
+"""
+
+import hashlib
+import json
+import re
+import sys
+from collections import Counter as Tally
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kveval.catalogue import Catalogue, Counter, Geometry, Metric, Model, Scenario, Workload
+from kveval.config_campaign import Campaign, Cell, Comparison, MatrixEntry, Server
+from kveval.config_entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
+from kveval.config_problems import ConfigError, Problem, problems_of
+from kveval.config_reading import read_yaml
+from kveval.config_resolve import ResolvedCell, ServedModel, resolve_cell
+
+__all__ = [
+    "PROTOCOL",
+    "Campaign",
+    "Catalogue",
+    "Cell",
+    "Comparison",
+    "Config",
+    "ConfigError",
+    "Counter",
+    "Geometry",
+    "MatrixEntry",
+    "Metric",
+    "Model",
+    "Problem",
+    "ResolvedCell",
+    "Scenario",
+    "ServedModel",
+    "Server",
+    "Workload",
+    "json_schema",
+    "load_config",
+    "measurement_id",
+]
+
+PROTOCOL = 1
+"""Number of the way of measuring: raised when older measurements no longer compare, so that all are made anew."""
+
+
+def measurement_id(specification: Mapping[str, Any]) -> str:
+    """Return the id of what a specification defines: 16 hex digits of the SHA-256 of its canonical JSON."""
+    text = json.dumps(specification, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """A campaign with the catalogues it chooses from, checked."""
+
+    campaign: Campaign
+    catalogue: Catalogue
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The campaign's cells in the matrix's order, each once."""
+        return tuple(dict.fromkeys(cell for entry in self.campaign.matrix for cell in entry.cells()))
+
+    @cached_property
+    def _resolved(self) -> dict[Cell, ResolvedCell]:
+        return {}
+
+    def cell(self, model: str, scenario: str, cpu_blocks: str | int) -> Cell:
+        """Return the cell of a path's parts, listed in the matrix or not, checked. Raises ConfigError."""
+        if isinstance(cpu_blocks, str) and not re.fullmatch(r"0|[1-9][0-9]*", cpu_blocks):
+            place = f"cell {model}/{scenario}/{cpu_blocks}"
+            raise ConfigError(
+                [Problem(place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...")]
+            )
+        cell = Cell(model, scenario, int(cpu_blocks))
+        self.check_cell(cell)
+        return cell
+
+    def check_cell(self, cell: Cell) -> None:
+        """Raise ConfigError, with everything that is wrong, unless the cell can be measured as configured."""
+        self.resolve(cell)
+
+    def resolve(self, cell: Cell) -> ResolvedCell:
+        """Return everything that defines the cell's measurement. Raises ConfigError when the cell makes no sense."""
+        if cell not in self._resolved:
+            resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL)
+            if resolved is None:
+                raise ConfigError(
+                    Problem(f"cell {cell.path}", problem.key, problem.message, problem.valid) for problem in problems
+                )
+            self._resolved[cell] = resolved
+        return self._resolved[cell]
+
+    def specification(self, cell: Cell) -> dict[str, Any]:
+        """Return what defines the cell's measurement as plain JSON values."""
+        return self.resolve(cell).specification()
+
+    def measurement_id(self, cell: Cell) -> str:
+        """Return the id of the cell's measurement."""
+        return measurement_id(self.specification(cell))
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """Return the cell that `cell` is compared with, or None for a baseline."""
+        name = self.catalogue.scenarios[cell.scenario].baseline
+        return None if name is None else Cell(cell.model, name, 0)
+
+    @property
+    def workload(self) -> Workload:
+        """The campaign's workload."""
+        return self.catalogue.workloads[self.campaign.workload]
+
+    @property
+    def wildcard_constraints(self) -> dict[str, str]:
+        """Regular expressions for the parts of a cell's path: every name of the catalogues, escaped."""
+        return {
+            "model": "|".join(map(re.escape, self.catalogue.models)),
+            "scenario": "|".join(map(re.escape, self.catalogue.scenarios)),
+            "cpu_blocks": "0|[1-9][0-9]*",
+            "run": "[1-9][0-9]*",
+        }
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What can be measured but will not show what it seems to."""
+        return (*self._working_set_warnings(), *self._matrix_warnings(), *self._replicate_warnings())
+
+    def _working_set_warnings(self) -> list[str]:
+        tokens, device = self.workload.working_set_tokens, self.campaign.server.device_tokens
+        found = []
+        if device is not None and tokens <= device:
+            found.append(
+                f"workload {self.campaign.workload}: its {tokens} prefix tokens fit into the device's {device},"
+                " so no tier can matter"
+            )
+        if not isinstance(self.workload.prefix_count, int):
+            found.append(
+                f"workload {self.campaign.workload}: the working set grows with the level, so levels differ in two ways"
+            )
+        return found
+
+    def _matrix_warnings(self) -> list[str]:
+        found = []
+        missing = {
+            f"{cell.scenario} is compared with {baseline.path}, which the matrix does not list"
+            for cell in self.cells
+            if (baseline := self.baseline(cell)) is not None and baseline not in self.cells
+        }
+        found += sorted(missing)
+        step = self.campaign.server.block_size
+        uneven = sorted({cell.cpu_blocks for cell in self.cells if cell.cpu_blocks * 16 % step})
+        found += [
+            f"cpu_blocks {blocks} are no whole number of server blocks of {step} tokens; the rest stays unused"
+            for blocks in uneven
+        ]
+        if self.campaign.runs < 2:
+            found.append("runs is 1: without repeats nothing can be concluded from a difference")
+        return found
+
+    def _replicate_warnings(self) -> list[str]:
+        same: dict[str, list[str]] = {}
+        for cell in self.cells:
+            effective = {key: value for key, value in self.specification(cell).items() if key != "cell"}
+            same.setdefault(measurement_id(effective), []).append(cell.path)
+        return [
+            f"{' and '.join(paths)} are configured alike: a difference is noise"
+            for paths in same.values()
+            if len(paths) > 1
+        ]
+
+
+def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
+    """Read a campaign - a file, or the mapping Snakemake made of one - and the catalogues in `directory`.
+
+    Raises ConfigError with every mistake found: syntax, unknown or missing keys, wrong values, names that do not exist,
+    and cells of the matrix that cannot be measured.
+    """
+    problems: list[Problem] = []
+    if isinstance(campaign, Mapping):
+        place, raw = "campaign", dict(campaign)
+    else:
+        place = campaign.as_posix()
+        raw, problems = read_yaml(campaign)
+    readable = not problems
+    entries, unread = read_catalogues(directory, raw, place, problems)
+    valid = {kind: validate_entries(kind, entries[kind], problems) for kind in KINDS}
+    known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
+    check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
+    problems += check_names(raw, place, known)
+    parsed = _parse_campaign(raw, place, problems) if readable else None
+    if parsed is None:
+        raise ConfigError(problems)
+    own = {
+        kind: {name: entry for name, entry in valid[kind].items() if name in (raw.get(kind) or {})}
+        for kind in OWN_KINDS
+    }
+    config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
+    problems += _matrix_problems(config, place)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[Problem]) -> Campaign | None:
+    """Validate the campaign without its own catalogue entries, which may extend others and are validated with them."""
+    try:
+        return Campaign.model_validate({key: value for key, value in raw.items() if key not in OWN_KINDS})
+    except ValidationError as error:
+        problems += problems_of(error, Campaign, raw, place)
+        return None
+
+
+def _matrix_problems(config: Config, place: str) -> list[Problem]:
+    """Resolve every cell of the matrix, so that no mistake waits for hours of other measurements.
+
+    Cells of names that do not exist, or whose entries are wrong, are left out: those are reported by themselves.
+    """
+    catalogue = config.catalogue
+    if config.campaign.workload not in catalogue.workloads:
+        return []
+    problems = []
+    for index, entry in enumerate(config.campaign.matrix):
+        for cell in entry.cells():
+            if cell.model not in catalogue.models or cell.scenario not in catalogue.scenarios:
+                continue
+            try:
+                config.check_cell(cell)
+            except ConfigError as error:
+                problems += [_in_matrix(problem, cell, entry, index, place) for problem in error.problems]
+    return problems
+
+
+def _in_matrix(problem: Problem, cell: Cell, entry: MatrixEntry, index: int, place: str) -> Problem:
+    positions = {
+        "models": f"matrix[{index}].models[{entry.models.index(cell.model)}]",
+        "scenarios": f"matrix[{index}].scenarios[{entry.scenarios.index(cell.scenario)}]",
+        "cpu_blocks": f"matrix[{index}].cpu_blocks[{entry.cpu_blocks.index(cell.cpu_blocks)}]",
+    }
+    return Problem(place, positions.get(problem.key, problem.key), problem.message, problem.valid)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a campaign file; those of the catalogue files are in its $defs, by file name."""
+    schema = Campaign.model_json_schema()
+    definitions = schema["$defs"]
+    for kind, model in KINDS.items():
+        inner = model.model_json_schema(ref_template="#/$defs/{model}")
+        definitions.update(inner.pop("$defs", {}))
+        if "extends" in inner["properties"]:
+            # What an entry extends may give every key that it leaves out.
+            inner["anyOf"] = [{"required": ["extends"]}, {"required": inner.pop("required")}]
+        definitions[model.__name__] = inner
+        definitions[f"{kind}.yaml"] = {"type": "object", "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Print the JSON schema, or check a campaign: `python -m kveval.config --schema | CAMPAIGN.yaml CATALOGUES/`."""
+    match arguments:
+        case ["--schema"]:
+            print(json.dumps(json_schema(), indent=2))
+        case [campaign, directory]:
+            try:
+                config = load_config(Path(campaign), Path(directory))
+            except ConfigError as error:
+                print(error, file=sys.stderr)
+                return 1
+            counts = Tally(cell.scenario for cell in config.cells)
+            print(f"{config.campaign.name}: {len(config.cells)} cells x {config.campaign.runs} runs; {dict(counts)}")
+            print("\n".join(f"note: {warning}" for warning in config.warnings))
+        case _:
+            print(main.__doc__, file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

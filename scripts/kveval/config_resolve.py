@@ -1,0 +1,334 @@
+"""From a cell to everything that defines its measurement: server arguments, environment, budget, workload."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kveval import arms, sizing
+from kveval.catalogue import Catalogue, Geometry, Model, Scenario, Workload, name_for
+from kveval.config_campaign import Campaign, Cell, Server
+from kveval.config_problems import Problem, closest
+from kveval.miniature import miniature_geometry
+
+_CONNECTOR_FLAGS = {"--kv-transfer-config", "--kv-offloading-size", "--kv-offloading-backend", "--kv-events-config"}
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model as the server has it: the miniature's own shape for a miniature."""
+
+    name: str
+    hf_id: str
+    served_name: str
+    geometry: Geometry
+    dtype: str
+    kv_cache_dtype: str
+    quantization: str | None
+    tensor_parallel_size: int
+    max_model_len: int
+    gpu_memory_utilization: float | None
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of KV cache per token, over all ranks."""
+        return sizing.kv_bytes_per_token(self.geometry, self.kv_cache_dtype, self.tensor_parallel_size, self.dtype)
+
+    def budget(self, cpu_blocks: int, block_size: int) -> sizing.Budget:
+        """Size a CPU tier of `cpu_blocks` for this model on a server with blocks of `block_size` tokens."""
+        return sizing.budget(
+            self.geometry,
+            cpu_blocks,
+            block_size=block_size,
+            kv_cache_dtype=self.kv_cache_dtype,
+            tensor_parallel_size=self.tensor_parallel_size,
+            dtype=self.dtype,
+        )
+
+
+@dataclass(frozen=True)
+class ResolvedCell:
+    """Everything that defines a cell's measurement, apart from the run's number.
+
+    Placeholders stand for what differs between hosts: ports and paths.
+    """
+
+    cell: Cell
+    protocol: int
+    engine: str
+    weights: str
+    model: ServedModel
+    versions: Mapping[str, str]
+    build: str
+    block_size: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    companions: tuple[arms.Companion, ...]
+    budget: sizing.Budget
+    device_blocks: int | None
+    workload: Mapping[str, Any]
+    reset_caches: str
+    exercised: tuple[Mapping[str, Any], ...]
+
+    def specification(self) -> dict[str, Any]:
+        """Return it as plain JSON values; its hash is the measurement's id.
+
+        The counters that prove the arm active are not in it: they judge a measurement, they do not define it.
+        """
+        device_tokens = None if self.device_blocks is None else self.device_blocks * sizing.BLOCK_TOKENS
+        model = {name: value for name, value in vars(self.model).items() if name != "geometry"}
+        return {
+            "protocol": self.protocol,
+            "cell": asdict(self.cell),
+            "engine": self.engine,
+            "weights": self.weights,
+            "model": {
+                **model,
+                "geometry": self.model.geometry.model_dump(),
+                "kv_bytes_per_token": self.model.kv_bytes_per_token,
+            },
+            "versions": dict(self.versions),
+            "build": self.build,
+            "block_size": self.block_size,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "companions": [
+                {"name": companion.name, "argv": list(companion.argv), "env": dict(companion.env)}
+                for companion in self.companions
+            ],
+            "budget": {**asdict(self.budget), "device_blocks": self.device_blocks, "device_tokens": device_tokens},
+            "workload": dict(self.workload),
+            "reset_caches": self.reset_caches,
+        }
+
+
+def served_model(name: str, model: Model, scenario: Scenario, server: Server) -> ServedModel:
+    """Return the model as this server has it for this scenario."""
+    longest = min(model.max_model_len, server.max_model_len or server.device_tokens or model.max_model_len)
+    if server.weights == "miniature":
+        return ServedModel(
+            name=name,
+            hf_id=model.hf_id,
+            served_name=f"{name}-miniature",
+            geometry=miniature_geometry(model),
+            dtype="bfloat16",
+            kv_cache_dtype=model.kv_cache_dtype,
+            quantization=None,
+            tensor_parallel_size=1,
+            max_model_len=longest,
+            gpu_memory_utilization=None,
+        )
+    utilization = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
+    return ServedModel(
+        name=name,
+        hf_id=model.hf_id,
+        served_name=model.hf_id,
+        geometry=model.geometry,
+        dtype=model.dtype,
+        kv_cache_dtype=model.kv_cache_dtype,
+        quantization=model.quantization,
+        tensor_parallel_size=model.tensor_parallel_size,
+        max_model_len=longest,
+        gpu_memory_utilization=None if server.fixed_capacity else utilization,
+    )
+
+
+def common_arguments(model: ServedModel, server: Server, engine: str) -> tuple[str, ...]:
+    """Return the server arguments that every arm shares."""
+    miniature = server.weights == "miniature"
+    argv = ["--model", "{model_dir}" if miniature else model.hf_id, "--served-model-name", model.served_name]
+    if miniature:
+        argv += ["--load-format", "dummy"]
+    if miniature or server.on_cpu:
+        argv += ["--enforce-eager"]
+    argv += ["--dtype", model.dtype, "--block-size", str(server.block_size)]
+    if model.kv_cache_dtype != "auto":
+        argv += ["--kv-cache-dtype", model.kv_cache_dtype]
+    if server.device_blocks is not None:
+        blocks = sizing.server_blocks(server.device_blocks, server.block_size)
+        argv += ["--num-gpu-blocks-override", str(blocks)]
+    if model.gpu_memory_utilization is not None:
+        argv += ["--gpu-memory-utilization", repr(model.gpu_memory_utilization)]
+    if not miniature:
+        argv += ["--tensor-parallel-size", str(model.tensor_parallel_size)]
+    argv += ["--max-model-len", str(model.max_model_len)]
+    if server.max_num_seqs is not None:
+        argv += ["--max-num-seqs", str(server.max_num_seqs)]
+    host = "127.0.0.1" if engine == "local" else "0.0.0.0"
+    return (*argv, "--host", host, "--port", "{port}", "--no-enable-log-requests")
+
+
+def common_environment(model: ServedModel, server: Server) -> dict[str, str]:
+    """Return the server environment that every arm shares."""
+    env = {
+        "PYTHONHASHSEED": arms.HASH_SEED,
+        # The endpoint that empties the caches between levels is a development one.
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if server.weights == "miniature":
+        env["HF_HUB_OFFLINE"] = "1"
+    if server.on_cpu:
+        # With a KV connector vLLM would keep one more core from its worker than without: an arm and its baseline would
+        # then run on different numbers of cores.
+        env["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "1"
+    if server.on_cpu and server.device_tokens is not None:
+        # Whole GiB only; the override of the number of blocks then takes what it needs of it.
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(math.ceil(sizing.gib(server.device_tokens * model.kv_bytes_per_token)))
+    return env
+
+
+def workload_specification(workload: Workload) -> dict[str, Any]:
+    """Return what of a workload defines the load; its title does not."""
+    fields: dict[str, Any] = workload.model_dump(mode="json", exclude={"title"}, exclude_none=True)
+    return fields
+
+
+def exercised_counters(scenario: Scenario, vllm: str) -> tuple[dict[str, Any], ...]:
+    """Return the counters that must move, by their names in this vLLM; those that came later are left out."""
+    named = ((name_for(counter.name, vllm), counter) for counter in scenario.exercised)
+    return tuple(
+        {"counter": name, "at_least": counter.at_least, "unit": counter.unit}
+        for name, counter in named
+        if name is not None
+    )
+
+
+def resolve_cell(
+    cell: Cell, campaign: Campaign, catalogue: Catalogue, protocol: int
+) -> tuple[ResolvedCell | None, list[Problem]]:
+    """Resolve a cell, or say all that is wrong with it; a problem's key is the part of the matrix it is about."""
+    unknown = list(_unknown_names(cell, campaign, catalogue))
+    if unknown:
+        return None, unknown
+    model, scenario = catalogue.models[cell.model], catalogue.scenarios[cell.scenario]
+    server, workload = campaign.server, catalogue.workloads[campaign.workload]
+    served = served_model(cell.model, model, scenario, server)
+    problems = [
+        *_tier_problems(cell, scenario),
+        *_capacity_problems(cell, scenario, server),
+        *_workload_problems(cell, served, workload, campaign.workload),
+    ]
+    if problems:
+        return None, problems
+    budget = served.budget(cell.cpu_blocks, server.block_size)
+    platform = arms.Platform(
+        vllm=server.vllm,
+        lmcache=server.lmcache,
+        on_cpu=server.on_cpu,
+        engine=campaign.engine,
+        block_size=server.block_size,
+        served_name=served.served_name,
+    )
+    exercised = exercised_counters(scenario, server.vllm)
+    try:
+        if scenario.exercised and not exercised:
+            raise arms.ArmError(f"vLLM {server.vllm} has none of the counters that would prove it active")
+        arm = arms.arm_arguments(scenario, platform, budget)
+    except arms.ArmError as error:
+        return None, [Problem("", "scenarios", f"{cell.scenario}: {error}")]
+    argv = (*common_arguments(served, server, campaign.engine), *arm.argv)
+    env = {**common_environment(served, server), **arm.env}
+    problems = [
+        *_overrides(cell.model, "models", model.extra_args, {}, (argv, env)),
+        *_overrides("server", "server", server.args, server.env, (argv, env)),
+        *_overrides(cell.scenario, "scenarios", scenario.args, scenario.env, (argv, env)),
+    ]
+    if problems:
+        return None, problems
+    versions = {"vllm": server.vllm, "guidellm": server.guidellm}
+    if scenario.arm == "lmcache" and server.lmcache is not None:
+        versions["lmcache"] = server.lmcache
+    return (
+        ResolvedCell(
+            cell=cell,
+            protocol=protocol,
+            engine=campaign.engine,
+            weights=server.weights,
+            model=served,
+            versions=versions,
+            build=server.build,
+            block_size=server.block_size,
+            argv=(*argv, *model.extra_args, *server.args, *scenario.args),
+            env={**env, **server.env, **scenario.env},
+            companions=arm.companions,
+            budget=budget,
+            device_blocks=server.device_blocks,
+            workload=workload_specification(workload),
+            reset_caches=campaign.reset_caches,
+            exercised=exercised,
+        ),
+        [],
+    )
+
+
+def _unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Iterator[Problem]:
+    for key, name, known in (
+        ("models", cell.model, list(catalogue.models)),
+        ("scenarios", cell.scenario, list(catalogue.scenarios)),
+        ("workload", campaign.workload, list(catalogue.workloads)),
+    ):
+        if name not in known:
+            yield Problem("", key, f"there is no {name!r}", closest(name, known))
+
+
+def _tier_problems(cell: Cell, scenario: Scenario) -> Iterator[Problem]:
+    if cell.cpu_blocks < 0:
+        yield Problem("", "cpu_blocks", f"{cell.cpu_blocks} blocks", "0 or more")
+    elif scenario.cpu_tier and cell.cpu_blocks == 0:
+        yield Problem("", "cpu_blocks", f"{cell.scenario} has a CPU tier, and 0 blocks would size none", "more than 0")
+    elif not scenario.cpu_tier and cell.cpu_blocks > 0:
+        yield Problem(
+            "",
+            "cpu_blocks",
+            f"{cell.scenario} has no CPU tier that {cell.cpu_blocks} blocks could size",
+            "0, in a matrix entry apart from scenarios that have a tier",
+        )
+
+
+def _capacity_problems(cell: Cell, scenario: Scenario, server: Server) -> Iterator[Problem]:
+    """A cell whose memory pressure does nothing would be a copy of another under a new name."""
+    if not scenario.gpu_memory_utilization:
+        return
+    if server.fixed_capacity:
+        yield Problem(
+            "",
+            "scenarios",
+            f"{cell.scenario} changes gpu_memory_utilization, but here server.device_blocks sets the capacity",
+            "a campaign with fewer device_blocks",
+        )
+    elif cell.model not in scenario.gpu_memory_utilization:
+        known = ", ".join(sorted(scenario.gpu_memory_utilization))
+        yield Problem("", "scenarios", f"{cell.scenario} gives no gpu_memory_utilization for {cell.model}", known)
+
+
+def _workload_problems(cell: Cell, served: ServedModel, workload: Workload, name: str) -> Iterator[Problem]:
+    if workload.profile == "sweep":
+        yield Problem(
+            "",
+            "workload",
+            f"{name} sweeps rates derived from each server's own throughput, so that arms would get different loads",
+            "profile concurrent; sweeps are for results that were measured elsewhere",
+        )
+    if workload.conversation_tokens > served.max_model_len:
+        yield Problem(
+            "",
+            "workload",
+            f"a conversation of {name} grows to {workload.conversation_tokens} tokens,"
+            f" {cell.model} is served with max_model_len {served.max_model_len}",
+            "a shorter prefix, fewer turns, or a larger server.max_model_len",
+        )
+
+
+def _overrides(
+    owner: str,
+    key: str,
+    args: tuple[str, ...],
+    env: Mapping[str, str],
+    computed: tuple[tuple[str, ...], Mapping[str, str]],
+) -> Iterator[Problem]:
+    """An argument given twice would win silently over what the budget and the specification say."""
+    taken = {argument for argument in computed[0] if argument.startswith("--")} | _CONNECTOR_FLAGS
+    given = {argument.partition("=")[0].replace("_", "-") for argument in args if argument.startswith("--")}
+    for name in (*sorted(given & taken), *sorted(env.keys() & computed[1].keys())):
+        yield Problem("", key, f"{owner} sets {name}, which is computed", "leave it out")

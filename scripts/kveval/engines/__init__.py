@@ -1,0 +1,1 @@
+"""What deploys a cell: this host (local)."""

@@ -1,0 +1,200 @@
+"""GuideLLM: one process per level, so that a crash loses one level."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kveval.errors import Failure
+from kveval.processes import Supervisor
+
+# Writing the prefixes takes the generator about 55 CPU s for 8 M tokens; measured with GuideLLM 0.8.1.
+_PREFIX_TOKENS_PER_S = 145_000
+_START_ALLOWANCE_S = 120.0
+
+
+class LoadError(Failure):
+    """The load generator failed, stalled or measured nothing."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One point of the load: `streams` concurrent conversations, with the seed its prompts come from."""
+
+    streams: int
+    index: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server as the load generator sees it."""
+
+    url: str
+    model: str
+    tokenizer: Path | str
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """The measured window of one level, epoch seconds UTC."""
+
+    start: float
+    end: float
+
+
+def levels_of(workload: Mapping[str, Any], run: int) -> list[Level]:
+    """Return the workload's levels for one run.
+
+    Seeds differ by run and level - the same prompts again would find a warm cache - and are shared by all arms,
+    so that the arms of a block get the same requests.
+    """
+    base = int(workload["seed"])
+    return [
+        Level(streams=int(streams), index=index, seed=base + 100_000 * run + index)
+        for index, streams in enumerate(workload["levels"])
+    ]
+
+
+def prefix_count(workload: Mapping[str, Any], streams: int) -> int:
+    """Resolve the number of shared prefixes: fixed, or a multiple of the level as in one published variant."""
+    count = workload["prefix_count"]
+    return int(count["per_level"]) * streams if isinstance(count, Mapping) else int(count)
+
+
+def data_argument(workload: Mapping[str, Any], streams: int) -> str:
+    """Build GuideLLM's `--data` value for a synthetic workload with shared prefixes and several turns."""
+    fields: dict[str, Any] = {
+        "kind": "synthetic_text",
+        "prompt_tokens": workload["prompt_tokens"],
+        "output_tokens": workload["output_tokens"],
+        "turns": workload["turns"],
+    }
+    if workload["prefix_tokens"]:
+        fields |= {
+            "prefix_tokens": workload["prefix_tokens"],
+            "prefix_count": prefix_count(workload, streams),
+        }
+    return ",".join(f"{key}={value}" for key, value in fields.items())
+
+
+def command(guidellm: str, workload: Mapping[str, Any], level: Level, target: Target, report: Path) -> list[str]:
+    """Build the command line of GuideLLM 0.8 for one level: closed loop, fixed time, every request's record kept."""
+    profile: dict[str, Any] = {"kind": "concurrent", "streams": [level.streams]}
+    if workload["warmup_s"]:
+        profile["warmup"] = {"value": workload["warmup_s"], "mode": "duration"}
+    return [
+        guidellm,
+        "run",
+        "--backend",
+        f"kind=openai_http,target={target.url},model={target.model}",
+        "--profile",
+        json.dumps(profile, separators=(",", ":")),
+        "--constraint",
+        f"kind=max_duration,seconds={workload['seconds']:g}",
+        "--seed",
+        f"kind=static,value={level.seed}",
+        "--data",
+        data_argument(workload, level.streams),
+        "--tokenizer",
+        f"kind=hf_auto,model={target.tokenizer}",
+        "--output",
+        f"kind=json,path={report}",
+        "--metrics",
+        "kind=generative,sample_size=0",
+        "--disable-console",
+        "--disable-progress",
+    ]
+
+
+def time_limit_s(workload: Mapping[str, Any], streams: int) -> float:
+    """Return the seconds after which a level's process is taken for stuck.
+
+    Its time, its start-up, its last requests.
+    """
+    prefixes: float = workload["prefix_tokens"] * prefix_count(workload, streams) / _PREFIX_TOKENS_PER_S
+    return float(workload["seconds"]) + 2 * prefixes + _START_ALLOWANCE_S + float(workload["request_timeout_s"])
+
+
+def worker_processes(cpus: int) -> int:
+    """Return how many worker processes the generator gets; each costs seconds of start-up and about one core in use."""
+    return min(10, max(1, cpus // 4))
+
+
+def run_level(
+    supervisor: Supervisor,
+    argv: list[str],
+    report: Path,
+    log: Path,
+    *,
+    limit_s: float,
+    env: Mapping[str, str],
+    watch: Callable[[float], None],
+) -> float:
+    """Run the load generator for one level and return its wall seconds.
+
+    `watch(elapsed_s)` is called about twice a second and raises when the server or the recording has died: a
+    level whose server is gone must not run to its end. Raises LoadError with a one-line cause that names the
+    log.
+    """
+    # What an earlier attempt left must not pass for this one's report.
+    report.unlink(missing_ok=True)
+    begin = time.monotonic()
+    # Its own folder to work in: it reads a file .env there and writes a log.
+    with (
+        supervisor.temporary_folder() as scratch,
+        supervisor.supervised(
+            "guidellm", argv, env={**env, "TMPDIR": str(scratch)}, log=log, cwd=scratch, grace_s=5.0
+        ) as process,
+    ):
+        while True:
+            try:
+                code = process.wait(timeout=0.5)
+                break
+            except subprocess.TimeoutExpired:
+                elapsed = time.monotonic() - begin
+                if elapsed > limit_s:
+                    raise LoadError(f"GuideLLM was still running after {limit_s:.0f} s; see {log}") from None
+                watch(elapsed)
+    if code != 0:
+        raise LoadError(f"GuideLLM ended with exit code {code}; see {log}")
+    return time.monotonic() - begin
+
+
+def report_facts(report: Path, version: str) -> ReportFacts:
+    """Read the measured window from a fresh report, and refuse one that measured nothing or is of another version.
+
+    GuideLLM exits with 0 even when every request failed.
+    """
+    try:
+        content = json.loads(report.read_text())
+        benchmark = content["benchmarks"][0]
+        totals = benchmark["metrics"]["request_totals"]
+        completed, errored = int(totals["successful"]), int(totals["errored"])
+        facts = ReportFacts(float(benchmark["start_time"]), float(benchmark["end_time"]))
+        found = str(content["metadata"]["guidellm_version"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise LoadError(f"GuideLLM left no usable report {report.name} ({error!r}); see its log beside it") from error
+    if found != version:
+        raise LoadError(f"the load generator is GuideLLM {found}, the campaign declares {version}")
+    if completed == 0:
+        raise LoadError(
+            f"no request completed ({errored} failed); see {report.stem}.log and server.log in {report.parent}"
+        )
+    return facts
+
+
+def environment(cpus: int) -> dict[str, str]:
+    """Return the load generator's environment: offline, and no more worker processes than the host can feed."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": os.environ.get("HOME", "/"),
+        "LANG": "C.UTF-8",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "GUIDELLM__MAX_WORKER_PROCESSES": str(worker_processes(cpus)),
+    }

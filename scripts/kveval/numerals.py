@@ -1,0 +1,105 @@
+"""Numbers as a report may print them: no digit finer than what is known, units' decades readable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+MISSING = "n/a"
+
+
+def decimals_for(half_width: float) -> int:
+    """Return the decimal places (negative: tens, hundreds, ...) to which a value of this uncertainty is known.
+
+    That of the uncertainty's first digit, and one more while that digit is small: rounding 570 with an uncertainty of
+    135 to 600 would move the value by a fifth of it. The Particle Data Group's rule (Review of Particle Physics,
+    Introduction, 5.3): two digits of the uncertainty up to 354, one above.
+
+    >>> decimals_for(45.0), decimals_for(135.0), decimals_for(2.8), decimals_for(0.061)
+    (-1, -1, 1, 2)
+    """
+    places = math.floor(math.log10(half_width))
+    return int(half_width / 10.0**places <= 3.54) - places
+
+
+def rounded(value: float, decimals: int) -> str:
+    """Return a number rounded to `decimals` places, which may be negative, with thousands separated.
+
+    >>> rounded(1191.4, -1), rounded(0.0312, 2)
+    ('1,190', '0.03')
+    """
+    if not math.isfinite(value):
+        return MISSING
+    return f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}"
+
+
+def significant(value: float, digits: int = 2) -> str:
+    """Return a number with so many significant digits: for a value without a known uncertainty.
+
+    >>> significant(0.04567), significant(1234.0), significant(0.0)
+    ('0.046', '1,200', '0')
+    """
+    if not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return "0"
+    return rounded(value, digits - 1 - math.floor(math.log10(abs(value))))
+
+
+def with_interval(value: float, low: float, high: float) -> str:
+    """Return a value with its interval, both no finer than the interval; without one, two significant digits.
+
+    >>> with_interval(1191.4, 1150.0, 1240.0)
+    '1,190 (1,150 to 1,240)'
+    """
+    half = (high - low) / 2
+    if not math.isfinite(half) or half <= 0:
+        return significant(value)
+    decimals = decimals_for(half)
+    return f"{rounded(value, decimals)} ({rounded(low, decimals)} to {rounded(high, decimals)})"
+
+
+def effect(value: float, low: float, high: float) -> str:
+    """Return a difference in per cent with signs, no finer than its interval.
+
+    >>> effect(13.26, 10.6, 16.08)
+    '+13.3 % (+10.6 to +16.1)'
+    """
+    if not math.isfinite(value):
+        return MISSING
+    half = (high - low) / 2
+    if not math.isfinite(half) or half <= 0:
+        return f"{_signed(value, 0)} % (no interval)"
+    decimals = min(decimals_for(half), 1)
+    return f"{_signed(value, decimals)} % ({_signed(low, decimals)} to {_signed(high, decimals)})"
+
+
+def _signed(value: float, decimals: int) -> str:
+    text = rounded(abs(value), decimals)
+    if not any(digit in text for digit in "123456789"):
+        return text
+    return f"{'+' if value > 0 else '-'}{text}"
+
+
+def mean_of(values: Sequence[float]) -> str:
+    """Return the mean of repeated measurements, no finer than its 95 % t interval; two digits from a single one."""
+    known = np.array([value for value in values if math.isfinite(value)])
+    if not len(known):
+        return MISSING
+    mean = float(known.mean())
+    if len(known) < 2:
+        return significant(mean)
+    half = float(stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known)))
+    if half <= 0:
+        return significant(mean)
+    # An interval as wide as the value still leaves its first digit.
+    coarsest = decimals_for(abs(mean)) if mean else 0
+    return rounded(mean, max(decimals_for(half), coarsest))
+
+
+def minutes(seconds: float) -> str:
+    """Return a duration in minutes, seconds below two minutes."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

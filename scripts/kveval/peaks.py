@@ -1,0 +1,218 @@
+"""The peak of a cell, and the tables over all cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from kveval.errors import Failure
+from kveval.levels import KEYS, LATENCIES, QUANTILES
+from kveval.system_metrics import NOTES, SAMPLES, with_system_metrics
+
+THROUGHPUT = "throughput_tok_s"
+LATENCY_COLUMNS = tuple(f"{name}_ms_{statistic}" for name in LATENCIES for statistic in ("mean", *QUANTILES))
+_SERVER_COLUMNS = (
+    "prefix_hit_ratio",
+    "external_hit_ratio",
+    "external_hit_tokens",
+    "offload_load_bytes",
+    "offload_store_bytes",
+)
+_COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
+_TEXT = (
+    "checks_failed",
+    "checks_warned",
+    "checks_noted",
+    "checks_messages",
+    NOTES,
+    "baseline",
+    "reason",
+    "measurement",
+    "plateau",
+)
+
+
+class PeaksError(Failure):
+    """A cell's tables hold nothing a peak can be taken from."""
+
+
+def cell_tables(
+    levels: Sequence[Path], recordings: Sequence[Path], catalogue: Mapping[str, Any], version: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return levels.csv and peak.csv of one cell.
+
+    `levels` and `recordings` are the levels.parquet and pcp.parquet of the cell's runs, in the same order; `catalogue`
+    is the content of config/metrics.yaml, `version` vLLM's. Raises PeaksError when no level of the cell was measured.
+    """
+    parts = []
+    for path, recording in zip(levels, recordings, strict=True):
+        table = pd.read_parquet(path)
+        parts.append(with_system_metrics(table, {int(table["run"].iloc[0]): recording}, catalogue, version))
+    table = pd.concat(parts, ignore_index=True).sort_values(["run", "level"], ignore_index=True)
+    return table, pd.DataFrame([peak_row(table, list(catalogue))])
+
+
+def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the row of peak.csv: the level with the largest mean of ln throughput over the cell's runs.
+
+    Only levels that every run measured are compared. With several runs the interval is Student's t on ln throughput
+    over runs, 95 %, at the selected level: it does not cover the selection, which favours the highest of several noisy
+    levels (`throughput_crossfit_tok_s` is free of that, see `cross_fit`). `bracketed` is False when the peak lies on
+    the first or last level of the grid, `plateau` are the levels as good as it. Raises PeaksError without any level.
+    """
+    logs = _log_throughput(levels)
+    if logs.empty:
+        cell = "/".join(str(levels[key].iloc[0]) for key in KEYS)
+        raise PeaksError(f"{cell}: no level with a throughput that all runs have; see checks_failed in its levels.csv")
+    level = _highest(logs)
+    at = levels[(levels["level"] == level) & levels["run"].isin(logs.index)]
+    low, high = mean_interval(logs[level].to_numpy())
+    numeric = [name for name in (*LATENCY_COLUMNS, *_SERVER_COLUMNS, *metrics) if name in levels]
+    return {
+        **{key: at[key].iloc[0] for key in (*KEYS, "engine", "weights")},
+        "level": level,
+        "bracketed": min(levels["level"]) < level < max(levels["level"]),
+        "runs": len(at),
+        THROUGHPUT: at[THROUGHPUT].mean(),
+        "throughput_low_tok_s": low,
+        "throughput_high_tok_s": high,
+        "throughput_crossfit_tok_s": cross_fit(logs),
+        "plateau": ";".join(str(member) for member in plateau(logs)),
+        **{name: at[name].mean() for name in numeric},
+        "concurrency_mean": at["concurrency_mean"].mean(),
+        **{name: int(at[name].sum()) for name in _COUNTS},
+        SAMPLES: at[SAMPLES].min() if SAMPLES in at else np.nan,
+        "exercised": _all_or_none(at["exercised"]),
+        "checks_failed": _union(at["checks_failed"]),
+        "measurement": at["measurement"].iloc[0],
+    }
+
+
+def cross_fit(logs: pd.DataFrame) -> float:
+    """Return the peak throughput without the bias of choosing the highest level, NaN with a single run.
+
+    `logs`: ln throughput, runs x levels. Odd runs choose for even ones and the other way round.
+    """
+    if len(logs) < 2:
+        return np.nan
+    halves = logs.iloc[0::2], logs.iloc[1::2]
+    estimates = [float(half[_highest(other)].mean()) for half, other in (halves, halves[::-1])]
+    return float(np.exp(np.mean(estimates)))
+
+
+def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
+    """Return the levels whose mean ln throughput is not significantly below the highest; only that one with one run.
+
+    Two-way residuals of runs x levels, one-sided t with Bonferroni's correction over the other levels.
+    """
+    runs, count = logs.shape
+    means = logs.mean()
+    best = _highest(logs)
+    if runs < 2 or count < 2:
+        return [best]
+    values = logs.to_numpy()
+    residual = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+    freedom = (runs - 1) * (count - 1)
+    error = np.sqrt(2 * float((residual**2).sum()) / freedom / runs)
+    limit = float(stats.t.ppf(1 - alpha / (count - 1), freedom)) * error
+    return [int(level) for level in logs.columns if means[best] - means[level] <= limit]
+
+
+def peak_level(levels: pd.DataFrame) -> int | None:
+    """Return the level (streams) with the largest mean ln throughput of one cell, None if nothing was measured."""
+    logs = _log_throughput(levels)
+    return None if logs.empty else _highest(logs)
+
+
+def mean_interval(logs: np.ndarray[Any, np.dtype[np.float64]], confidence: float = 0.95) -> tuple[float, float]:
+    """Return the t interval of a geometric mean from values on the ln scale; NaN with fewer than two values."""
+    count = len(logs)
+    if count < 2:
+        return np.nan, np.nan
+    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * float(np.std(logs, ddof=1)) / np.sqrt(count)
+    centre = float(np.mean(logs))
+    return float(np.exp(centre - half)), float(np.exp(centre + half))
+
+
+def _log_throughput(levels: pd.DataFrame) -> pd.DataFrame:
+    """Return ln throughput, runs x levels, of the levels that all runs measured."""
+    measured = levels[levels[THROUGHPUT] > 0]
+    table = measured.pivot_table(index="run", columns="level", values=THROUGHPUT)
+    return table.apply(np.log).dropna(axis="columns")
+
+
+def _highest(logs: pd.DataFrame) -> int:
+    return int(logs.columns[int(np.argmax(logs.mean().to_numpy()))])
+
+
+def _union(names: Iterable[str]) -> str:
+    return ";".join(sorted({name for joined in names for name in str(joined).split(";") if name}))
+
+
+def _all_or_none(values: pd.Series[Any]) -> Any:
+    known = values.dropna()
+    return pd.NA if known.empty else bool(known.astype(bool).all())
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a CSV of this module with the types that text loses: checks as text, exercised as True, False or missing."""
+    table = pd.read_csv(path, dtype=dict.fromkeys(_TEXT, "str"))
+    for name in _TEXT:
+        if name in table:
+            table[name] = table[name].fillna("")
+    if "exercised" in table:
+        table["exercised"] = table["exercised"].astype("boolean")
+    for name in ("window_start", "window_end"):
+        if name in table:
+            table[name] = pd.to_datetime(table[name], utc=True, format="ISO8601")
+    return table
+
+
+def collect(levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """Return the tables over all cells: complete_metrics, peak_throughput_all, pcp_metrics_peak, pcp_summary_stats.
+
+    Rows are in the cells' order. Raises PeaksError when a cell appears twice.
+    """
+    complete = pd.concat([read_table(path) for path in levels], ignore_index=True)
+    peak = pd.concat([read_table(path) for path in peaks], ignore_index=True)
+    twice = peak[peak.duplicated(list(KEYS))]
+    if len(twice):
+        raise PeaksError(f"cells appear twice: {sorted(set(map(tuple, twice[list(KEYS)].to_numpy().tolist())))}")
+    metrics = [name for name in catalogue if name in complete]
+    return {
+        "complete_metrics": complete,
+        "peak_throughput_all": peak,
+        "pcp_metrics_peak": peak[[*KEYS, "level", "runs", *metrics, SAMPLES]],
+        "pcp_summary_stats": summary_statistics(complete, catalogue),
+    }
+
+
+def summary_statistics(complete: pd.DataFrame, catalogue: Mapping[str, Any]) -> pd.DataFrame:
+    """Return one row per cell and system metric: how often it was recorded, and its spread over levels and runs."""
+    rows = []
+    for key, cell in complete.groupby(list(KEYS), sort=False):
+        for name, entry in catalogue.items():
+            if name not in cell:
+                continue
+            values = cell[name].dropna()
+            rows.append(
+                {
+                    **dict(zip(KEYS, key, strict=True)),
+                    "metric": name,
+                    "title": entry["title"],
+                    "unit": entry["unit"],
+                    "windows": len(cell),
+                    "recorded": len(values),
+                    "mean": values.mean(),
+                    "std": values.std(ddof=1),
+                    "min": values.min(),
+                    "median": values.median(),
+                    "max": values.max(),
+                }
+            )
+    return pd.DataFrame(rows)

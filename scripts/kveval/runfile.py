@@ -1,0 +1,95 @@
+"""Typed reading of run.json: what was measured, where and how, as the analysis needs it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kveval.errors import Failure
+
+SCHEMA = 1
+
+
+class RunFileError(Failure):
+    """A measurement's run.json is missing, damaged or of another schema."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A server counter before and after a level, summed over label sets."""
+
+    before: float
+    after: float
+    delta: float
+
+
+class LevelRun(msgspec.Struct, frozen=True):
+    """One level of a run; `start` and `end` are the load generator's measured window, epoch seconds UTC."""
+
+    level: int
+    status: str = "ok"
+    start: float | None = None
+    end: float | None = None
+    report: str | None = None
+    error: str | None = None
+    counters: dict[str, Change] = {}
+    command: list[str] = []
+
+
+class CellName(msgspec.Struct, frozen=True):
+    """The cell that was measured."""
+
+    model: str
+    scenario: str
+    cpu_blocks: int
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of one cell; `specification` is everything that defined it, as it was hashed into `measurement`."""
+
+    schema: int
+    measurement: str
+    run: int
+    cell: CellName
+    specification: dict[str, Any]
+    engine: str
+    weights: str
+    started: str
+    finished: str
+    levels: list[LevelRun]
+    hardware: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+    server: dict[str, Any] = {}
+    budget: dict[str, Any] = {}
+    phases: dict[str, float] = {}
+    exercised: dict[str, Any] = {}
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """The workload as it was asked for."""
+        workload: dict[str, Any] = self.specification.get("workload", {})
+        return workload
+
+
+def read_run(directory: Path) -> Run:
+    """Read `directory`/run.json. Raises RunFileError when it is missing, not JSON, incomplete or of another schema."""
+    path = directory / "run.json"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunFileError(f"{path}: no readable description of the run ({error.strerror})") from error
+    try:
+        run = msgspec.json.decode(content, type=Run)
+    except msgspec.DecodeError as error:
+        raise RunFileError(f"{path}: not the description of a run ({error})") from error
+    if run.schema != SCHEMA:
+        raise RunFileError(f"{path}: schema {run.schema}, this version reads schema {SCHEMA}")
+    return run
+
+
+def stored_run(pointer: Path) -> Path:
+    """Return the folder in the measurement store that a measurement.json points to. Raises RunFileError."""
+    try:
+        return Path(json.loads(pointer.read_text())["path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFileError(f"{pointer}: no pointer to a measurement ({error})") from error

@@ -1,0 +1,90 @@
+"""vLLM's CPU offloading for a server whose device is the CPU itself.
+
+vLLM's stock ``CPUOffloadingSpec`` refuses to build its worker on a CPU platform, because that worker copies
+with CUDA streams. This spec keeps everything else of it - manager, eviction, sizing, metrics - and replaces the
+worker by copies between two host tensors. It is loaded by the server through ``spec_name`` /
+``spec_module_path``, vLLM's plug-in point for offloading specs, and imports nothing of kveval: it runs in the
+server's environment.
+"""
+
+import time
+
+import torch
+from vllm.v1.kv_offload.base import (
+    BlockIDsLoadStoreSpec,
+    CanonicalKVCaches,
+    GPULoadStoreSpec,
+    LoadStoreSpec,
+    OffloadingWorker,
+    TransferResult,
+)
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+
+
+class HostCopyWorker(OffloadingWorker):
+    """Copies KV blocks between the device's cache (host memory, here) and the CPU tier, one row per block and tensor.
+
+    Copies are synchronous: on a host without a GPU there is no second engine that could overlap them with compute.
+    """
+
+    def __init__(self, kv_caches: CanonicalKVCaches, num_chunks: int) -> None:
+        self._device = [cache.tensor.view(torch.int8).view(-1, cache.page_size_bytes) for cache in kv_caches.tensors]
+        self._tier = [torch.zeros((num_chunks, cache.page_size_bytes), dtype=torch.int8) for cache in kv_caches.tensors]
+        self._finished: list[TransferResult] = []
+
+    def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
+        """Copy device blocks into the tier."""
+        return self._copy(job_id, self._device, src_spec, self._tier, dst_spec)
+
+    def submit_load(self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
+        """Copy tier blocks back to the device."""
+        return self._copy(job_id, self._tier, src_spec, self._device, dst_spec)
+
+    def get_finished(self) -> list[TransferResult]:
+        """Return the copies made since the last call: all that were submitted."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Nothing is ever in flight."""
+
+    def _copy(
+        self,
+        job_id: int,
+        source: list[torch.Tensor],
+        source_spec: LoadStoreSpec,
+        target: list[torch.Tensor],
+        target_spec: LoadStoreSpec,
+    ) -> bool:
+        if not isinstance(source_spec, BlockIDsLoadStoreSpec) or not isinstance(target_spec, BlockIDsLoadStoreSpec):
+            raise TypeError("transfers are described by block numbers on both sides")
+        begin = time.perf_counter()
+        rows_from = torch.from_numpy(source_spec.block_ids).long()
+        rows_to = torch.from_numpy(target_spec.block_ids).long()
+        if len(rows_from) != len(rows_to):
+            raise ValueError(
+                f"{len(rows_from)} blocks cannot be copied to {len(rows_to)}: one block a chunk is assumed"
+            )
+        copied_bytes = 0
+        for from_tensor, to_tensor in zip(source, target, strict=True):
+            to_tensor.index_copy_(0, rows_to, from_tensor.index_select(0, rows_from))
+            copied_bytes += len(rows_from) * from_tensor.shape[1]
+        self._finished.append(
+            TransferResult(
+                job_id=job_id,
+                success=True,
+                transfer_size=copied_bytes,
+                transfer_time=time.perf_counter() - begin,
+            )
+        )
+        return True
+
+
+class HostOffloadingSpec(CPUOffloadingSpec):
+    """CPUOffloadingSpec with a worker that needs no GPU."""
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """Build the copying worker once (single KV group, one block a chunk, one rank)."""
+        if len(kv_caches.group_data_refs) != 1 or self.blocks_per_chunk != 1 or self.config.parallel.world_size != 1:
+            raise ValueError("host offloading serves one KV cache group on one rank with one block a chunk")
+        return HostCopyWorker(kv_caches, self.num_chunks)

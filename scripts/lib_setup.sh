@@ -1,0 +1,242 @@
+# shellcheck shell=bash
+# The functions behind setup.sh. To be sourced; works in the current directory, which is the repository's root.
+
+pytorch_cpu_index=https://download.pytorch.org/whl/cpu
+pcp_packages=(pcp python3-pcp python3-requests) # the OpenMetrics agent is inside pcp and imports requests
+
+say() { printf '==> %s\n' "$*"; }
+fail() { printf 'setup: error: %s\n' "$*" >&2 && exit 1; }
+
+# logged LABEL LOG COMMAND...: runs the command with its output in LOG; says what happens and how long it took.
+logged() {
+    local label=$1 log=$2 started=$SECONDS status=0
+    shift 2
+    say "$label ..."
+    "$@" >>"$log" 2>&1 || status=$?
+    if ((status == 0)); then
+        say "$label: done in $((SECONDS - started)) s"
+    else
+        say "$label: FAILED after $((SECONDS - started)) s"
+    fi
+    return "$status"
+}
+
+# --- system packages ------------------------------------------------------------------------------------------------
+
+# With root's PATH, because a user's may lack /usr/sbin (dpkg needs it) and put another Python before the system's.
+root_path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+as_root() { if ((EUID == 0)); then "$@"; else sudo "$@"; fi; }
+
+can_be_root() { ((EUID == 0)) || { command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; }; }
+
+pcp_works() {
+    local tool
+    for tool in pminfo pmlogger; do command -v "$tool" >/dev/null || return 1; done
+    # The agents are run by the system's Python, whatever environment is active.
+    /usr/bin/python3 -c 'import cpmda, pcp.pmda, pcp.pmapi, requests' 2>/dev/null
+}
+
+half_configured() {
+    local state
+    state=$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null) || return 1
+    [[ $state == unpacked || $state == half-configured ]]
+}
+
+has_library() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *"$1"* ]]; }
+
+# packages COMMAND...: runs apt-get or dpkg so that PCP's services are not started (recordings here are private ones),
+# and so that its configuration does not fail where systemd is installed but not running, as in most containers:
+# the package calls `systemctl daemon-reload` unconditionally.
+packages() {
+    local shim status=0
+    shim=$(mktemp -d)
+    cat >"$shim/systemctl" <<'SHIM'
+#!/bin/sh
+[ -d /run/systemd/system ] || exit 0
+case "$*" in *start*\ pm[a-z]*) exit 0 ;; esac
+exec /usr/bin/systemctl "$@"
+SHIM
+    chmod 755 "$shim" "$shim/systemctl"
+    as_root env PATH="$shim:$root_path" DEBIAN_FRONTEND=noninteractive "$@" || status=$?
+    rm -r -- "$shim"
+    return "$status"
+}
+
+# ensure_packages REASON PACKAGE...: installs distribution packages, or says what to ask an administrator for.
+ensure_packages() {
+    local reason=$1 log
+    shift
+    command -v apt-get >/dev/null || fail "$reason. This is not Debian or Ubuntu: install it with the" \
+        "distribution's tools (Fedora, RHEL: dnf install pcp python3-pcp python3-requests pcp-pmda-openmetrics" \
+        "numactl-libs), then run this again"
+    can_be_root || fail "$reason, and this user has neither root nor sudo:" \
+        "ask an administrator for: apt-get install $*"
+    log=$(mktemp)
+    if [[ -z ${lists_read:-} ]]; then
+        logged "reading the package lists" "$log" packages apt-get update || true # one broken source need not matter
+        lists_read=yes
+    fi
+    # DPkg::Path would replace the PATH prepared above.
+    logged "installing $*" "$log" packages apt-get -o DPkg::Path= -o DPkg::Lock::Timeout=120 \
+        install -y --no-install-recommends "$@" || {
+        tail -n 20 "$log" >&2
+        fail "apt-get could not install $* (log: $log); run this again when the cause is removed"
+    }
+    rm -- "$log"
+}
+
+ensure_pcp() {
+    local package log
+    for package in "${pcp_packages[@]}"; do
+        if half_configured "$package" && can_be_root; then
+            log=$(mktemp)
+            logged "completing the configuration of $package" "$log" packages dpkg --configure "$package" ||
+                { tail -n 20 "$log" >&2 && fail "dpkg --configure $package failed (log: $log)"; }
+            rm -- "$log"
+        fi
+    done
+    if pcp_works; then
+        say "PCP: $(pminfo --version 2>&1)"
+    else
+        ensure_packages "Performance Co-Pilot is missing or incomplete" "${pcp_packages[@]}"
+        pcp_works || fail "PCP is installed, but its tools or /usr/bin/python3's modules pcp and requests are not usable"
+    fi
+}
+
+# --- Python ---------------------------------------------------------------------------------------------------------
+
+# Prints the usable interpreters, the newest first, one of each version: "3.12 /usr/bin/python3.12".
+# The base interpreter is meant even where a virtual environment is active: that one may be about to be replaced.
+usable_pythons() {
+    local candidate seen=" " version executable
+    local candidates=(python3.13 python3.12 python3.11 python3)
+    [[ -z ${KVEVAL_PYTHON:-} ]] || candidates=("$KVEVAL_PYTHON")
+    for candidate in "${candidates[@]}"; do
+        read -r version executable < <("$candidate" -c 'import ssl, sqlite3, sys
+if sys.version_info >= (3, 11):
+    print("%d.%d" % sys.version_info[:2], sys._base_executable)' 2>/dev/null) || continue
+        [[ $seen == *" $version "* ]] && continue
+        seen+="$version "
+        echo "$version $executable"
+    done
+}
+
+# fingerprint ENV FILE...: what an environment is made of: its place (scripts in it hold the path), Python, and locks.
+fingerprint() {
+    local env=$1 version
+    shift
+    version=$("$env/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || return 1
+    { realpath -- "$env" && echo "$version" && cat -- "$@"; } | sha256sum | cut -d ' ' -f 1
+}
+
+# current STAMP ENV FILE...: is what the stamp vouches for still what is wanted?
+current() {
+    local stamp=$1 wanted
+    shift
+    wanted=$(fingerprint "$@") && [[ -f $stamp && $(<"$stamp") == "$wanted" ]]
+}
+
+# Another Python asked for by name makes an environment outdated; a newer one that merely appeared does not.
+has_wanted_python() {
+    [[ -z ${KVEVAL_PYTHON:-} ]] ||
+        [[ $("$1/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') == "$(usable_pythons | cut -d ' ' -f 1)" ]]
+}
+
+# Deletes an environment that these scripts made, never another's.
+remove_env() {
+    [[ -e $1 || -L $1 ]] || return 0
+    if [[ -L $1 ]] || { [[ ! -f $1/.kveval-env ]] && [[ -n $(ls -A -- "$1") ]]; }; then
+        fail "$1 exists and was not made by these scripts: move it away, then run this again"
+    fi
+    rm -rf -- "$1"
+}
+
+require_space() {
+    local available
+    available=$(df -Pk . | awk 'NR == 2 { print $4 }')
+    ((available >= $1 * 1024 * 1024)) ||
+        fail "about $1 GB of disk are needed in $PWD, only $((available / 1024)) MB are free"
+}
+
+# cause LOG: one line that says why pip failed.
+cause() {
+    local wanted
+    wanted=$(grep -oE 'No matching distribution found for [^ ]+' "$1" | tail -n 1 || true)
+    wanted=${wanted##* }
+    if grep -qE 'No space left on device|Disk quota exceeded' "$1"; then
+        echo "the disk (of the environment, of pip's cache or of TMPDIR) is full"
+    elif grep -qE 'DO NOT MATCH THE HASHES' "$1"; then
+        echo "a downloaded file is not the one the lock names (hash mismatch)"
+    elif grep -qE 'Retrying \(Retry|Could not fetch URL|Connection(Error|.* broken)|Read timed out|HTTP error' "$1"; then
+        echo "a package index could not be reached${wanted:+ (needed: $wanted)}: check the network and proxy settings"
+    elif [[ -n $wanted ]]; then
+        echo "there is no build of $wanted for this Python and machine ($(uname -sm)); Python 3.11 to 3.13 are known to work"
+    else
+        grep -E '^(ERROR|error|.*Error):?' "$1" | tail -n 1 | grep . || echo "unknown; see the log"
+    fi
+}
+
+pip_install() {
+    "$1" -m pip install --disable-pip-version-check --no-input --no-deps "${@:2}"
+}
+
+install_workflow() {
+    pip_install "$1" --require-hashes -r envs/workflow.lock &&
+        "$1" -c 'import kubernetes, matplotlib, pandas, pyarrow, scipy, seaborn, snakemake, zstandard'
+}
+
+# Status 3: torch is not to be had for this Python. It is found where pip looks anyway, or else at PyTorch's own index.
+install_server() {
+    pip_install "$1" -r envs/torch.lock || pip_install "$1" --index-url "$pytorch_cpu_index" -r envs/torch.lock || return 3
+    pip_install "$1" --require-hashes -r envs/server.lock && "$1" -c 'import guidellm, torch, vllm'
+}
+
+install_test() { pip_install "$1" --require-hashes -r envs/test.lock; }
+
+create_env() {
+    mkdir -- "$1" && touch "$1/.kveval-env" && "$2" -m venv "$1" >>"$1/setup.log" 2>&1
+}
+
+# ensure_env NAME ENV GIGABYTES INSTALL FILE...: makes the environment, unless it is there, complete and as wanted.
+# One that an interruption left half made has no stamp and is made anew; pip's cache makes that cheap.
+ensure_env() {
+    local name=$1 env=$2 gigabytes=$3 install=$4 version python pythons status
+    shift 4
+    if current "$env/.kveval-stamp" "$env" "$@" && has_wanted_python "$env"; then
+        say "$name environment ($env): up to date"
+        return
+    fi
+    mapfile -t pythons < <(usable_pythons)
+    ((${#pythons[@]})) || fail "no usable Python (3.11 or newer, with ssl and sqlite3) among" \
+        "${KVEVAL_PYTHON:-python3.13, python3.12, python3.11, python3}: install one or name one in KVEVAL_PYTHON"
+    for python in "${pythons[@]}"; do
+        version=${python%% *} python=${python#* }
+        remove_env "$env"
+        require_space "$gigabytes"
+        "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+            ensure_packages "Python $version cannot make virtual environments" "python$version-venv"
+        create_env "$env" "$python" || fail "$python -m venv $env failed (log: $env/setup.log)"
+        status=0
+        logged "$name environment ($env, Python $version): installing" "$env/setup.log" \
+            "$install" "$env/bin/python" || status=$?
+        if ((status == 0)); then
+            fingerprint "$env" "$@" >"$env/.kveval-stamp"
+            return
+        fi
+        ((status == 3)) || break # 3: another Python may have the wheel that this one lacks
+    done
+    fail "the $name environment could not be made: $(cause "$env/setup.log") (log: $env/setup.log)." \
+        "Run this again when that is solved"
+}
+
+# The test requirements go into the workflow's environment; their lock agrees with its lock.
+ensure_test_packages() {
+    local env=$1 stamp=$1/.kveval-stamp-test
+    if current "$stamp" "$env" envs/test.lock; then
+        say "test requirements: up to date"
+        return
+    fi
+    logged "test requirements: installing" "$env/setup.log" install_test "$env/bin/python" ||
+        fail "the test requirements could not be installed: $(cause "$env/setup.log") (log: $env/setup.log)"
+    fingerprint "$env" envs/test.lock >"$stamp"
+}

@@ -1,0 +1,20 @@
+"""Write REPORT.md."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kveval.campaign_data import make_plan, read_measured, read_metrics
+from kveval.report import write_report
+
+
+def main(given: Mapping[str, Any], plan: Mapping[str, Any], output: str) -> None:
+    """`given`: the campaign's tables, pointers, figures and metrics.yaml."""
+    tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
+    measured = read_measured(*tables, [Path(path) for path in given["measurements"]])
+    figures: Sequence[Path] = [Path(path) for path in given["figures"]]
+    write_report(make_plan(plan, read_metrics(Path(given["metrics"]))), measured, figures, Path(output))
+
+
+if __name__ == "__main__":
+    main(dict(snakemake.input.items()), snakemake.params.plan, snakemake.output[0])

@@ -1,0 +1,115 @@
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from tests.synthetic import level_row, run_description
+
+from kveval import checks
+from kveval.guidellm import LevelReport, RequestRecord
+from kveval.levels import Requests
+from kveval.runfile import LevelRun, Run
+
+
+def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.Level:
+    """A level that passes every check: 120 s at a constant rate."""
+    row = level_row("m", "native-offload", 1, streams, rate)
+    row |= {"throughput_req_s": rate / 64, "requests_total": row["requests_completed"] + streams, "turns_seen": 3}
+    row |= {"requests_completed": 1200, "ttft_count": 1200, "throughput_server_difference": 0.0, "warmup_s": 30.0}
+    row |= {f"{name}_ms_mean": row[f"{name}_ms_p50"] for name in ("ttft", "tpot", "itl", "e2e")}
+    return checks.Level(
+        row={**row, **changes},
+        run=msgspec.convert(run_description("m", "native-offload", 1, 1), Run),
+        entry=LevelRun(level=streams, start=0.0, end=120.0),
+        report=LevelReport("concurrent", streams, 0.0, 120.0, 30.0, 0.0, 1200, streams, 0, (), 0),
+        requests=steady(rate, 120.0),
+        window=(0.0, 120.0),
+    )
+
+
+def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
+    """Requests of 64 tokens back to back; the last third of the time delivers `late` times the rate."""
+    records = []
+    time = 0.0
+    while time < seconds:
+        length = 64 / rate / (late if time > 2 / 3 * seconds else 1.0)
+        records.append(
+            RequestRecord("completed", time, time, time + length, time + length, 64, 64, 1.0, 1.0, 1.0, 1.0, "c", 0)
+        )
+        time += length
+    return Requests(records)
+
+
+def found(judged: checks.Level) -> dict[str, str]:
+    return {outcome.name: outcome.severity for outcome in checks.judge(judged)}
+
+
+def test_a_good_level_passes_everything() -> None:
+    assert found(level()) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "severity"),
+    [
+        ({"requests_completed": 0}, "completed", "fail"),
+        ({"requests_errored": 1}, "errors", "warn"),
+        ({"requests_errored": 100}, "errors", "fail"),
+        ({"output_tokens": 2499.0}, "few_tokens", "warn"),
+        ({"requests_completed": 199}, "few_completions", "note"),
+        ({"ttft_count": 999}, "few_latencies", "note"),
+        ({"concurrency_mean": 7.5}, "closed_loop", "fail"),
+        ({"throughput_req_s": 8.9}, "littles_law", "note"),
+        ({"throughput_req_s": 8.0}, "littles_law", "fail"),
+        ({"ttft_ms_p90": 1.0}, "percentiles", "fail"),
+        ({"e2e_ms_p50": 0.0}, "percentiles", "fail"),
+        ({"ttft_ms_mean": 1e6}, "mean_above_p90", "note"),
+        ({"throughput_server_difference": -0.03}, "server_tokens", "warn"),
+        ({"throughput_server_difference": 0.051}, "server_tokens", "fail"),
+        ({"turns_seen": 1}, "turns", "fail"),
+        ({"turns_seen": 1, "requests_completed": 47}, "turns", "note"),
+    ],
+)
+def test_each_check_finds_its_fault(changes: dict[str, Any], name: str, severity: str) -> None:
+    assert found(level(**changes))[name] == severity
+
+
+def test_unsteady_delivery_fails_and_steady_passes() -> None:
+    assert "steadiness" not in found(level())
+    assert found(replace(level(), requests=steady(640.0, 120.0, late=1.2)))["steadiness"] == "fail"
+    change, _ = checks.steadiness_change(steady(640.0, 120.0, late=1.2), 0.0, 120.0)
+    assert change == pytest.approx(0.2 / 1.1, abs=0.01)
+
+
+def test_a_report_of_another_level_or_window_fails() -> None:
+    good = level()
+    assert found(replace(good, report=replace(good.report, streams=16)))["streams"] == "fail"
+    assert found(replace(good, report=replace(good.report, end=125.0)))["window"] == "fail"
+    assert found(replace(good, report=replace(good.report, completed=1300)))["totals"] == "warn"
+    assert found(replace(good, report=replace(good.report, warmup_s=0.0)))["warmup"] == "warn"
+
+
+def test_nothing_known_is_nothing_failed() -> None:
+    unknown = level(throughput_server_difference=np.nan, ttft_ms_p50=np.nan, ttft_ms_p90=np.nan, ttft_ms_mean=np.nan)
+    assert "server_tokens" not in found(unknown)
+    assert "percentiles" not in found(unknown)
+
+
+def test_columns_sort_names_by_severity() -> None:
+    outcomes = [
+        checks.Outcome("a", "fail", "one"),
+        checks.Outcome("b", "note", "two"),
+        checks.Outcome("c", "fail", "x"),
+    ]
+    columns = checks.columns(outcomes)
+    assert columns["checks_failed"] == "a;c"
+    assert (columns["checks_warned"], columns["checks_noted"]) == ("", "b")
+    assert columns["checks_messages"] == "a: one | b: two | c: x"
+
+
+def test_a_later_outcome_joins_the_row_it_belongs_to() -> None:
+    table = pd.DataFrame([checks.columns([checks.Outcome("a", "fail", "one")]), checks.columns([])])
+    joined = checks.add_outcomes(table, [checks.Outcome("b", "fail", "two"), None])
+    assert list(joined["checks_failed"]) == ["a;b", ""]
+    assert list(joined["checks_messages"]) == ["a: one | b: two", ""]

@@ -1,0 +1,168 @@
+"""The local engine's own decisions, against a stand-in for the server's HTTP side; the end-to-end test uses vLLM."""
+
+import os
+import sys
+import textwrap
+
+import psutil
+import pytest
+
+from kveval.engines.local import (
+    DeploymentError,
+    ServerPlan,
+    deployed,
+    last_words,
+    server_environment,
+    startup_facts,
+)
+from kveval.processes import supervisor
+
+STAND_IN = """
+import http.server, json, os, sys, time
+port = int(sys.argv[sys.argv.index("--port") + 1])
+behaviour = os.environ.get("BEHAVIOUR", "")
+print("INFO CPU KV cache size: 17,920 tokens, Maximum concurrency for 8,192 tokens per request: 2.19x", flush=True)
+if behaviour == "dies":
+    print("ValueError: No available memory for the cache blocks", flush=True)
+    sys.exit(3)
+if behaviour == "never healthy":
+    time.sleep(100)
+resets = 0
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        answers = {"/version": {"version": "0.32.0+cpu"}, "/v1/models": {"data": [{"id": "tiny"}]}, "/health": None}
+        self.answer(answers[self.path])
+    def do_POST(self):
+        global resets
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path == "/reset_prefix_cache?reset_external=true":
+            resets += 1
+            self.answer({"success": resets > 1})
+        elif self.path == "/v1/completions":
+            self.answer({"usage": {"completion_tokens": 0 if behaviour == "generates nothing" else 4}})
+    def answer(self, content):
+        body = b"" if content is None else json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args): pass
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    python = tmp_path / "python"
+    (tmp_path / "stand_in.py").write_text(textwrap.dedent(STAND_IN))
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/stand_in.py "$@"\n')
+    python.chmod(0o755)
+
+    def start(behaviour="", **changed):
+        plan = {
+            "argv": [
+                "--model",
+                "{model_dir}",
+                "--port",
+                "{port}",
+                "--kv-transfer-config",
+                '{"kv_role":"kv_both"}',
+            ],
+            "env": {"BEHAVIOUR": behaviour, "WHERE": "127.0.0.1:{port}"},
+            "served_model": "tiny",
+            "version": "0.32.0",
+            "device_tokens": 17920,
+            "start_timeout_s": 20.0,
+        } | changed
+        return deployed(
+            processes,
+            ServerPlan(**plan),
+            python=python,
+            model_dir=tmp_path / "model",
+            log=tmp_path / "server.log",
+        )
+
+    with supervisor(tmp_path / "registry.json") as processes:
+        yield start
+
+
+def test_a_server_that_answers_as_declared_is_deployed_and_gone_afterwards(start, tmp_path):
+    with start() as server:
+        assert server.argv[server.argv.index("--model") + 1] == str(tmp_path / "model")
+        assert server.argv[-1] == '{"kv_role":"kv_both"}'
+        assert server.env["WHERE"] == server.url.removeprefix("http://")
+        assert server.facts == {"kv_cache_tokens": 17920, "max_concurrency": 2.19}
+        assert server.version == "0.32.0+cpu"
+        server.warm_up(100)
+        server.reset_caches()
+        pid = server.process.pid
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "changed", "cause"),
+    [
+        ("dies", {}, r"died \(exit code 3\): ValueError: No available memory.*; see .*server\.log"),
+        ("never healthy", {"start_timeout_s": 0.5}, "not healthy in time"),
+        ("", {"version": "0.31.0"}, r"is vLLM 0\.32\.0\+cpu, the campaign declares 0\.31\.0"),
+        ("", {"served_model": "other"}, r"serves \['tiny'\], the campaign declares other"),
+        (
+            "",
+            {"device_tokens": 20000},
+            "reports a device KV cache of 17920 tokens, the campaign declares 20000",
+        ),
+    ],
+)
+def test_a_server_that_is_not_what_was_declared_is_refused(start, behaviour, changed, cause):
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    with pytest.raises(DeploymentError, match=cause), start(behaviour, **changed):
+        pytest.fail("deployed all the same")
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+
+
+def test_a_healthy_server_that_generates_nothing_is_found_out(start):
+    with start("generates nothing") as server, pytest.raises(DeploymentError, match="generates nothing"):
+        server.warm_up(10)
+
+
+def test_a_server_that_dies_in_service_is_noticed_with_its_last_words(start, tmp_path):
+    with start() as server:
+        server.require_alive()
+        with (tmp_path / "server.log").open("a") as log:
+            log.write("torch.OutOfMemoryError: CUDA out of memory\n")
+        server.process.kill()
+        server.process.wait()
+        with pytest.raises(DeploymentError, match="CUDA out of memory"):
+            server.require_alive()
+
+
+def test_the_servers_environment_is_made_anew_and_holds_the_token_only_for_full_weights(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "left over in the shell")
+    env = server_environment({"A": "1"}, tmp_path, secrets=False)
+    assert "hf_secret" not in env.values()
+    assert "VLLM_ATTENTION_BACKEND" not in env
+    assert env["A"] == "1"
+    assert env["PATH"] == os.environ["PATH"]
+    assert server_environment({}, tmp_path, secrets=True)["HF_TOKEN"] == "hf_secret"
+
+
+@pytest.mark.parametrize(
+    ("line", "tokens"),
+    [
+        ("INFO 02-01 kv_cache_utils.py:864] GPU KV cache size: 635,200 tokens", 635200),
+        (
+            "INFO CPU KV cache size: 17,920 tokens, Maximum concurrency for 8,192 tokens per request: 2.19x",
+            17920,
+        ),
+    ],
+)
+def test_the_device_capacity_is_read_from_gpu_and_cpu_logs(line, tokens):
+    assert startup_facts(line)["kv_cache_tokens"] == tokens
+
+
+def test_last_words_prefer_the_line_that_names_an_error(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("INFO fine\nRuntimeError: the cause\nINFO shutting down\n")
+    assert last_words(log) == ": RuntimeError: the cause"
+    assert last_words(tmp_path / "missing") == ""

@@ -1,0 +1,48 @@
+import doctest
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kveval import numerals
+
+
+def test_examples_in_the_docstrings() -> None:
+    assert doctest.testmod(numerals).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([100.0, 101.0, 99.0], "100.0"),
+        ([570.0, 510.0, 630.0], "570"),
+        ([1234.5], "1,200"),
+        ([0.01234, 0.01234], "0.012"),
+        ([1.0, 9.0], "5"),
+        ([math.nan], "n/a"),
+        ([math.nan, 7.04], "7.0"),
+        ([], "n/a"),
+    ],
+)
+def test_a_mean_has_no_digit_finer_than_its_interval(values: list[float], text: str) -> None:
+    assert numerals.mean_of(values) == text
+
+
+def test_an_effect_without_interval_says_so() -> None:
+    assert numerals.effect(11.8, math.nan, math.nan) == "+12 % (no interval)"
+    assert numerals.effect(math.nan, math.nan, math.nan) == "n/a"
+    assert numerals.effect(-0.04, -0.5, 0.4) == "0.0 % (-0.5 to +0.4)"
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1e-4, 0.5))
+def test_rounding_moves_a_value_less_than_its_uncertainty(value: float, share: float) -> None:
+    half = value * share
+    text = numerals.with_interval(value, value - half, value + half).split(" ")[0]
+    assert abs(float(text.replace(",", "")) - value) <= half * 0.5 * (1 + 1e-9)
+
+
+@given(st.floats(0.001, 100), st.floats(0.001, 50))
+def test_a_rounded_effect_keeps_its_sign(value: float, half: float) -> None:
+    text = numerals.effect(-value, -value - half, -value + half)
+    assert not text.startswith("+")
