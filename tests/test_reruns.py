@@ -147,7 +147,7 @@ def change_proof(folder: Path) -> None:
 
 
 def change_workload(folder: Path) -> None:
-    edit(folder / "config" / "workloads.yaml", "output_tokens: 96", "output_tokens: 97")
+    edit(folder / "config" / "workloads.yaml", "  output_tokens: 128\n  turns: 2", "  output_tokens: 129\n  turns: 2")
 
 
 def change_other_workload(folder: Path) -> None:
