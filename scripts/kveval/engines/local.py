@@ -1,28 +1,31 @@
 """The local engine: vLLM on this host, started with exactly the arm's arguments and gone afterwards."""
 
 import contextlib
-import http.client
-import json
 import os
 import re
-import socket
+import shutil
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from kveval.counters import read_counters
+from kveval.engines.companions import companions, fill
+from kveval.engines.http import HttpError, free_port, request
+from kveval.engines.program import Companion
 from kveval.errors import Failure
+from kveval.logs import last_words
 from kveval.processes import Supervisor
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+_TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
+_TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)")
 _MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
-_NOISE = re.compile(r"^\(?\w* ?p?i?d?=?\d*\)?\s*(Traceback|File |\s)")
 SERVERSIDE = Path(__file__).resolve().parent.parent / "serverside"
 
 
@@ -32,13 +35,21 @@ class DeploymentError(Failure):
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What to start: arguments and environment with `{model_dir}` and `{port}` open, and what must answer."""
+    """What to start: arguments and environment with paths and ports open, and what must answer.
+
+    `companions`: what to start before the server, as the specification has it; `versions`: the releases declared, by
+    program; `tier_bytes`: what the arm's tier in host memory is to have, 0 for none; `file_tier`: whether a tier of
+    files stands behind it.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     served_model: str
-    version: str
+    versions: Mapping[str, str]
     device_tokens: int | None
+    companions: Sequence[Mapping[str, Any]] = ()
+    tier_bytes: int = 0
+    file_tier: bool = False
     start_timeout_s: float = 600.0
 
 
@@ -55,6 +66,9 @@ class Deployment:
     version: str
     log: Path
     process: "subprocess.Popen[bytes]"
+    companions: list[Companion] = field(default_factory=list)
+    files: Path | None = None
+    """Folder of the arm's file tier."""
 
     @property
     def metrics_url(self) -> str:
@@ -62,20 +76,47 @@ class Deployment:
         return f"{self.url}/metrics"
 
     def require_alive(self) -> None:
-        """Raise DeploymentError, with the last words of its log, when the server is gone."""
+        """Raise DeploymentError or CompanionError, with the last words of its log, when a server is gone."""
+        for companion in self.companions:
+            companion.program.require_alive()
         if self.process.poll() is not None:
             raise DeploymentError(
                 f"the server died (exit code {self.process.returncode}){last_words(self.log)}; see {self.log}"
             )
 
-    def reset_caches(self, timeout_s: float = 20.0) -> None:
-        """Empty the device's prefix cache and the arm's tier; the server refuses while transfers are in flight.
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Every Prometheus endpoint of the deployment, by program."""
+        others = {companion.program.name: companion.metrics_url for companion in self.companions}
+        return {"vllm": self.metrics_url} | {name: url for name, url in others.items() if url is not None}
 
-        Uses vLLM's development endpoint (VLLM_SERVER_DEV_MODE=1).
+    def counters(self) -> dict[str, float]:
+        """Read the counters of the server, of its companions, and of the file tier."""
+        found = read_counters(self.metrics_url)
+        for companion in self.companions:
+            found |= companion.counters()
+        if self.files is not None:
+            found |= _folder_counters(self.files)
+        return found
+
+    def reset_caches(self, timeout_s: float = 20.0) -> None:
+        """Empty the device's prefix cache and every tier behind it.
+
+        The server is asked first, so that nothing of it still writes to a companion that has been emptied; from LMCache
+        to its store, likewise.
         """
+        self._reset_server(timeout_s)
+        for companion in reversed(self.companions):
+            companion.reset(timeout_s)
+        if self.files is not None:
+            for entry in self.files.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def _reset_server(self, timeout_s: float) -> None:
+        """Use vLLM's development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
         deadline = time.monotonic() + timeout_s
         while True:
-            answer = _request(f"{self.url}/reset_prefix_cache?reset_external=true", method="POST")
+            answer = request(f"{self.url}/reset_prefix_cache?reset_external=true", method="POST")
             # vLLM before 0.14 answers 200 with an empty body; later ones say whether it worked.
             if not isinstance(answer, dict) or answer.get("success", True):
                 return
@@ -90,17 +131,10 @@ class Deployment:
         """
         for length in (prompt_tokens, 16):
             body = {"model": self.served_model, "prompt": [7] * length, "max_tokens": 4, "ignore_eos": True}
-            answer = _request(f"{self.url}/v1/completions", method="POST", body=body, timeout_s=timeout_s)
+            answer = request(f"{self.url}/v1/completions", method="POST", body=body, timeout_s=timeout_s)
             produced = answer.get("usage", {}).get("completion_tokens", 0) if isinstance(answer, dict) else 0
             if produced < 1:
                 raise DeploymentError(f"the server is healthy but generates nothing; see {self.log}")
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: bool) -> dict[str, str]:
@@ -131,62 +165,81 @@ def deployed(
     supervisor: Supervisor,
     plan: ServerPlan,
     *,
-    python: Path,
+    environment: Path,
     model_dir: Path,
+    files_in: Path,
     log: Path,
-    port: int | None = None,
+    ports: dict[str, int] | None = None,
 ) -> Iterator[Deployment]:
-    """Start the server, wait until it answers with the declared version and model, and tear it down on leaving.
+    """Start the server and its companions, wait until all answer as declared, and tear them down on leaving.
 
-    Raises DeploymentError when it does not come up within the plan's time, is another version or model, or
-    reports a device cache more than 2 % off the declared one.
+    `environment`: the server's virtual environment; `files_in`: where a tier of files gets its folder; `ports`: those
+    of an earlier deployment to be used again, completed by those chosen here.
+
+    Raises DeploymentError when the server does not come up within the plan's time, is another version or model, or
+    reports a device cache or a tier more than 2 % off what was asked for; CompanionError for a companion.
     """
-    port = port or free_port()
-    argv = [
-        str(python),
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        *(_filled(argument, model_dir, port) for argument in plan.argv),
-    ]
-    env = {name: _filled(value, model_dir, port) for name, value in plan.env.items()}
+    ports = {} if ports is None else ports
+    port = ports.setdefault("port", free_port())
     begin = time.monotonic()
     offset = log.stat().st_size if log.exists() else 0
-    with (
-        supervisor.temporary_folder() as temporary,
-        supervisor.supervised(
-            "vllm",
-            argv,
-            env=server_environment(env, temporary, secrets=not _is_offline(env)),
-            log=log,
-            cwd=log.parent,
-        ) as process,
-    ):
-        deployment = Deployment(f"http://127.0.0.1:{port}", plan.served_model, argv, env, 0.0, {}, "", log, process)
+    with contextlib.ExitStack() as stack:
+        temporary = stack.enter_context(supervisor.temporary_folder())
+        beside = stack.enter_context(
+            companions(
+                supervisor,
+                plan.companions,
+                environment=environment,
+                base_env=server_environment({}, temporary, secrets=False),
+                versions=plan.versions,
+                logs=log.parent,
+                ports=ports,
+            )
+        )
+        files = stack.enter_context(supervisor.temporary_folder(files_in)) if plan.file_tier else None
+        folders = {"model_dir": model_dir, "fs_dir": files}
+        argv = [str(environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
+        argv += [fill(argument, {**ports, **folders}) for argument in plan.argv]
+        env = {name: fill(value, {**ports, **folders}) for name, value in plan.env.items()}
+        process = stack.enter_context(
+            supervisor.supervised(
+                "vllm",
+                argv,
+                env=server_environment(env, temporary, secrets=not _is_offline(env)),
+                log=log,
+                cwd=log.parent,
+            )
+        )
+        deployment = Deployment(
+            f"http://127.0.0.1:{port}", plan.served_model, argv, env, 0.0, {}, "", log, process, beside, files
+        )
         _wait_until_healthy(deployment, begin + plan.start_timeout_s)
         deployment.startup_s = time.monotonic() - begin
         deployment.version = _require_declared(deployment, plan)
         deployment.facts = startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
+        for companion in beside:
+            reported = companion.reported_bytes()
+            if reported is not None:
+                deployment.facts["tier_bytes"] = reported
         _require_device_cache(deployment, plan)
+        require_tier(deployment.facts.get("tier_bytes"), plan.tier_bytes, log)
         yield deployment
 
 
-def _filled(text: str, model_dir: Path, port: int) -> str:
-    """Fill the two places that differ from host to host.
-
-    Arguments hold JSON, so str.format would trip over its braces.
-    """
-    return text.replace("{model_dir}", str(model_dir)).replace("{port}", str(port))
+def _folder_counters(folder: Path) -> dict[str, float]:
+    sizes = [path.stat().st_size for path in folder.rglob("*.bin")]
+    return {"file_tier_files": float(len(sizes)), "file_tier_bytes": float(sum(sizes))}
 
 
 class ServerSlot:
     """The run's server.
 
-    One deployment at a time, on one port, so that the recording keeps its endpoint over a restart.
+    One deployment at a time, always on the same ports, so that the recording keeps its endpoints over a restart.
     """
 
-    def __init__(self, deploy: Callable[[int], AbstractContextManager[Deployment]]) -> None:
+    def __init__(self, deploy: Callable[[dict[str, int]], AbstractContextManager[Deployment]]) -> None:
         self._deploy = deploy
-        self._port = free_port()
+        self._ports: dict[str, int] = {}
         self._stack = contextlib.ExitStack()
         self._server: Deployment | None = None
 
@@ -199,7 +252,7 @@ class ServerSlot:
 
     def start(self) -> Deployment:
         """Deploy."""
-        self._server = self._stack.enter_context(self._deploy(self._port))
+        self._server = self._stack.enter_context(self._deploy(self._ports))
         return self._server
 
     def refresh(self, *, restart: bool) -> None:
@@ -216,27 +269,33 @@ class ServerSlot:
 
 
 def startup_facts(log_text: str) -> dict[str, Any]:
-    """Read what vLLM says of itself at start-up: device KV capacity in tokens, maximum concurrency at full length."""
+    """Read what vLLM says of itself at start-up.
+
+    The device's KV capacity in tokens, maximum concurrency at full length, and the bytes of the tier in host memory.
+    """
     facts: dict[str, Any] = {}
     if match := _KV_TOKENS.search(log_text):
         facts["kv_cache_tokens"] = int(match[1].replace(",", ""))
     if match := _MAX_CONCURRENCY.search(log_text):
         facts["max_concurrency"] = float(match[1])
+    if match := _TIER_BYTES.search(log_text):
+        facts["tier_bytes"] = int(match[1])
+    elif (match := _TIER_GB.search(log_text)) and float(match[1]) >= 1:
+        # vLLM's own region; below a GB its two decimals say too little.
+        facts["tier_bytes"] = round(float(match[1]) * 1e9)
     return facts
 
 
-def last_words(log: Path) -> str:
-    """Return ': ' and the last line of a log that names an error, or nothing."""
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    telling = [
-        line.strip()
-        for line in lines
-        if re.search(r"(Error|Exception|error:|Killed)\b", line) and not _NOISE.match(line)
-    ]
-    return f": {telling[-1][:300]}" if telling else ""
+def require_tier(reported: int | None, wanted: int, log: Path) -> None:
+    """Raise DeploymentError when the arm's tier in host memory is more than 2 % off its budget, bytes.
+
+    A server that does not say how large its tier is (`reported` is None) cannot be held to it.
+    """
+    if reported is not None and abs(reported - wanted) > 0.02 * wanted:
+        raise DeploymentError(
+            f"the tier in host memory has {reported} bytes, the budget is {wanted} bytes:"
+            f" the arms would not be equal; see {log}"
+        )
 
 
 def _is_offline(env: Mapping[str, str]) -> bool:
@@ -247,9 +306,9 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
     while True:
         deployment.require_alive()
         try:
-            _request(f"{deployment.url}/health", timeout_s=2.0)
+            request(f"{deployment.url}/health", timeout_s=2.0)
             return
-        except DeploymentError:
+        except HttpError:
             if time.monotonic() > deadline:
                 raise DeploymentError(
                     f"the server was not healthy in time{last_words(deployment.log)}; see {deployment.log}"
@@ -259,17 +318,15 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
 
 def _require_declared(deployment: Deployment, plan: ServerPlan) -> str:
     """Check version and model; another server on a port that was free a moment ago would be noticed here, too."""
-    answer = _request(f"{deployment.url}/version")
-    version = str(answer.get("version", "")) if isinstance(answer, dict) else ""
+    answer = request(f"{deployment.url}/version")
+    version, declared = str(answer.get("version", "")) if isinstance(answer, dict) else "", plan.versions["vllm"]
     try:
-        same = Version(version).public == Version(plan.version).public
+        same = Version(version).public == Version(declared).public
     except InvalidVersion:
-        same = version == plan.version
+        same = version == declared
     if not same:
-        raise DeploymentError(
-            f"the server is vLLM {version or 'of unknown version'}, the campaign declares {plan.version}"
-        )
-    models = _request(f"{deployment.url}/v1/models")
+        raise DeploymentError(f"the server is vLLM {version or 'of unknown version'}, the campaign declares {declared}")
+    models = request(f"{deployment.url}/v1/models")
     names = [entry.get("id") for entry in models.get("data", [])] if isinstance(models, dict) else []
     if plan.served_model not in names:
         raise DeploymentError(f"the server serves {names}, the campaign declares {plan.served_model}")
@@ -285,18 +342,3 @@ def _require_device_cache(deployment: Deployment, plan: ServerPlan) -> None:
             f"the server reports a device KV cache of {found} tokens,"
             f" the campaign declares {plan.device_tokens}; see {deployment.log}"
         )
-
-
-def _request(url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
-    """Send one HTTP request and return the decoded JSON answer, or None when the answer is not JSON."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            content = answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise DeploymentError(f"{method} {url} failed: {error}") from error
-    try:
-        return json.loads(content)
-    except ValueError:
-        return None
