@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import re
-import socket
 import subprocess
 import time
 import urllib.request
@@ -15,19 +14,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from packaging.version import InvalidVersion, Version
 
 from kveval.errors import Failure
-from kveval.processes import Supervisor
+from kveval.logwords import exit_words, last_words
+from kveval.ports import free_port, strangers
+from kveval.processes import Session, Supervisor
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
-_NOISE = re.compile(r"^\(?\w* ?p?i?d?=?\d*\)?\s*(Traceback|File |\s)")
+_PORT_ATTEMPTS = 3
 SERVERSIDE = Path(__file__).resolve().parent.parent / "serverside"
 
 
 class DeploymentError(Failure):
     """The server did not come up as declared, or stopped serving."""
+
+
+class ServerDied(DeploymentError):
+    """A process of the server is gone; the message has the telling line of its log."""
+
+
+class PortTaken(DeploymentError):
+    """Another process has the server's port."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,10 @@ class Deployment:
     version: str
     log: Path
     process: "subprocess.Popen[bytes]"
+    offset: int = 0
+    """Where this deployment begins in the log, bytes."""
+    parts: Sequence[tuple[str, psutil.Process]] = ()
+    """The server's processes beside the one that answers: without any of them it serves nothing."""
 
     @property
     def metrics_url(self) -> str:
@@ -62,11 +76,16 @@ class Deployment:
         return f"{self.url}/metrics"
 
     def require_alive(self) -> None:
-        """Raise DeploymentError, with the last words of its log, when the server is gone."""
+        """Raise ServerDied, with the telling line of its log, when a process of the server is gone."""
         if self.process.poll() is not None:
-            raise DeploymentError(
-                f"the server died (exit code {self.process.returncode}){last_words(self.log)}; see {self.log}"
-            )
+            words = last_words(self.log, self.offset)
+            error = PortTaken if "Address already in use" in words else ServerDied
+            raise error(f"the server died ({exit_words(self.process.returncode)}){words}; see {self.log}")
+        for title, part in self.parts:
+            if not _lives(part):
+                raise ServerDied(
+                    f"the server's process {part.pid} ({title}) died{last_words(self.log, self.offset)}; see {self.log}"
+                )
 
     def reset_caches(self, timeout_s: float = 20.0) -> None:
         """Empty the device's prefix cache and the arm's tier; the server refuses while transfers are in flight.
@@ -96,18 +115,11 @@ class Deployment:
                 raise DeploymentError(f"the server is healthy but generates nothing; see {self.log}")
 
 
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: bool) -> dict[str, str]:
+def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: Sequence[str] = ()) -> dict[str, str]:
     """Build the server's environment from nothing but what it needs, so that the caller's shell cannot leak into a run.
 
-    Its sockets and other temporary files go into the folder `temporary`: vLLM leaves some behind. `secrets`
-    passes HF_TOKEN on for full-size weights; it is never written anywhere.
+    Its sockets and other temporary files go into the folder `temporary`: vLLM leaves some behind. `secrets` names the
+    variables that are passed on and never written anywhere.
     """
     kept = (
         "PATH",
@@ -121,9 +133,7 @@ def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: bo
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env |= {"LANG": "C.UTF-8", "PYTHONPATH": str(SERVERSIDE), "PYTHONUNBUFFERED": "1"}
     env |= {"TMPDIR": str(temporary), **extra}
-    if secrets and "HF_TOKEN" in os.environ:
-        env["HF_TOKEN"] = os.environ["HF_TOKEN"]
-    return env
+    return env | {name: os.environ[name] for name in secrets if name in os.environ}
 
 
 @contextlib.contextmanager
@@ -135,11 +145,13 @@ def deployed(
     model_dir: Path,
     log: Path,
     port: int | None = None,
+    secrets: Sequence[str] = (),
 ) -> Iterator[Deployment]:
     """Start the server, wait until it answers with the declared version and model, and tear it down on leaving.
 
-    Raises DeploymentError when it does not come up within the plan's time, is another version or model, or
-    reports a device cache more than 2 % off the declared one.
+    `secrets`: environment variables passed on to it. Raises DeploymentError when it does not come up within the plan's
+    time, is another version or model, or reports a device cache more than 2 % off the declared one; PortTaken when
+    another process has its port.
     """
     port = port or free_port()
     argv = [
@@ -156,13 +168,17 @@ def deployed(
         supervisor.supervised(
             "vllm",
             argv,
-            env=server_environment(env, temporary, secrets=not _is_offline(env)),
+            env=server_environment(env, temporary, secrets=_needed(secrets, env)),
             log=log,
             cwd=log.parent,
         ) as process,
     ):
-        deployment = Deployment(f"http://127.0.0.1:{port}", plan.served_model, argv, env, 0.0, {}, "", log, process)
+        url = f"http://127.0.0.1:{port}"
+        deployment = Deployment(url, plan.served_model, argv, env, 0.0, {}, "", log, process, offset)
         _wait_until_healthy(deployment, begin + plan.start_timeout_s)
+        members = Session.led_by(process.pid, "vllm").members()
+        _require_own_port(port, members, log)
+        deployment.parts = [(title, member) for member in members if (title := _title(member)).startswith("VLLM::")]
         deployment.startup_s = time.monotonic() - begin
         deployment.version = _require_declared(deployment, plan)
         deployment.facts = startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
@@ -181,11 +197,17 @@ def _filled(text: str, model_dir: Path, port: int) -> str:
 class ServerSlot:
     """The run's server.
 
-    One deployment at a time, on one port, so that the recording keeps its endpoint over a restart.
+    One deployment at a time, on one port, so that the recording keeps its endpoint over a restart. `say` is told when
+    another process took the port before the server could.
     """
 
-    def __init__(self, deploy: Callable[[int], AbstractContextManager[Deployment]]) -> None:
+    def __init__(
+        self,
+        deploy: Callable[[int], AbstractContextManager[Deployment]],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._deploy = deploy
+        self._say = say
         self._port = free_port()
         self._stack = contextlib.ExitStack()
         self._server: Deployment | None = None
@@ -198,9 +220,18 @@ class ServerSlot:
         return self._server
 
     def start(self) -> Deployment:
-        """Deploy."""
-        self._server = self._stack.enter_context(self._deploy(self._port))
-        return self._server
+        """Deploy; the first time on another port when the chosen one was taken meanwhile. Raises DeploymentError."""
+        attempts = _PORT_ATTEMPTS if self._server is None else 1
+        for left in reversed(range(attempts)):
+            try:
+                self._server = self._stack.enter_context(self._deploy(self._port))
+                break
+            except PortTaken as error:
+                if not left:
+                    raise
+                self._say(f"{error}; trying another port")
+                self._port = free_port()
+        return self.server
 
     def refresh(self, *, restart: bool) -> None:
         """Give the next level empty caches, by the server's own endpoint or by a new server."""
@@ -225,22 +256,30 @@ def startup_facts(log_text: str) -> dict[str, Any]:
     return facts
 
 
-def last_words(log: Path) -> str:
-    """Return ': ' and the last line of a log that names an error, or nothing."""
+def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Leave out the model hub's token for a server that is told not to talk to the hub."""
+    return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
+
+
+def _title(process: psutil.Process) -> str:
+    """Return what a process calls itself; vLLM's name themselves VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
     try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    telling = [
-        line.strip()
-        for line in lines
-        if re.search(r"(Error|Exception|error:|Killed)\b", line) and not _NOISE.match(line)
-    ]
-    return f": {telling[-1][:300]}" if telling else ""
+        return (process.cmdline() or [process.name()])[0]
+    except psutil.Error:
+        return "gone"
 
 
-def _is_offline(env: Mapping[str, str]) -> bool:
-    return env.get("HF_HUB_OFFLINE") == "1"
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -> None:
+    """Raise PortTaken when what answers on the port is not, or not only, the server that was started."""
+    others = strangers(port, [member.pid for member in members])
+    if others:
+        raise PortTaken(f"port {port} was taken meanwhile by {', '.join(others)}; see {log}")
 
 
 def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
@@ -252,7 +291,8 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
         except DeploymentError:
             if time.monotonic() > deadline:
                 raise DeploymentError(
-                    f"the server was not healthy in time{last_words(deployment.log)}; see {deployment.log}"
+                    f"the server was not healthy in time{last_words(deployment.log, deployment.offset)};"
+                    f" see {deployment.log}"
                 ) from None
             time.sleep(0.2)
 
