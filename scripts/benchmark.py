@@ -6,14 +6,17 @@ asked to stop.
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from kveval.config import load_config
 from kveval.errors import Failure
+from kveval.failures import FAILED, REPORT_COMMAND, STOPPED
 from kveval.processes import Terminated
 from kveval.progress import campaign_progress
+from kveval.redaction import Redactor
 from kveval.transaction import Job, measure
 
 
@@ -34,17 +37,32 @@ def main() -> int:
     config = load_config(args.campaign, Path("config"))
     cell = config.resolve(config.cell(*args.cell.split("/")))
     environment = args.server_environment.absolute()
-    job = Job(cell.specification(), args.measurement, args.run, args.store, environment, cell.exercised)
-    progress = campaign_progress(job.label, job.specification["workload"], args.campaign_runs, args.log)
+    campaign = config.campaign
+    job = Job(
+        specification=cell.specification(),
+        measurement=args.measurement,
+        run=args.run,
+        store=args.store,
+        server_environment=environment,
+        required=cell.exercised,
+        stall_limit_s=campaign.stall_limit_s,
+        secrets=campaign.secrets,
+    )
+    redact = Redactor.of(campaign.secrets).text
+    progress = campaign_progress(job.label, job.specification["workload"], args.campaign_runs, args.log, redact)
     try:
         measure(job, args.output, progress)
-    except Failure as failure:
-        progress.say(f"FAILED: {failure}")
-        return 1
+        return 0
     except Terminated as stopped:
-        progress.say(f"stopped by {stopped}; everything it had started is gone")
+        progress.say(f"{STOPPED} by {stopped}; everything it had started is gone")
         return 2
-    return 0
+    except Failure as failure:
+        progress.say(f"{FAILED}{failure}")
+    except Exception as error:  # noqa: BLE001  (a traceback could show a secret, and nobody reads it at night)
+        print(redact(traceback.format_exc()), file=sys.stderr)
+        progress.say(f"{FAILED}{type(error).__name__}: {error}; this is a mistake in the program")
+    progress.say(f"the other measurements go on; a report over what there is: {REPORT_COMMAND}")
+    return 1
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def start(tmp_path, program, *, limit_s=20.0, watch=lambda elapsed_s: None):
 
 
 def test_a_generator_that_fails_is_named_with_its_log(tmp_path):
-    with pytest.raises(LoadError, match=r"exit code 3; see .*guidellm-0001\.log"):
+    with pytest.raises(LoadError, match=r"exit code 3\); see .*guidellm-0001\.log"):
         start(tmp_path, "print('cause'); raise SystemExit(3)")
     assert "cause" in (tmp_path / "raw" / "guidellm-0001.log").read_text()
 

@@ -7,16 +7,15 @@ import textwrap
 import psutil
 import pytest
 
+from kveval.engines.deployment import DeploymentError, _folder_counters
 from kveval.engines.local import (
-    DeploymentError,
     ServerPlan,
-    _folder_counters,
     deployed,
     require_tier,
     server_environment,
     startup_facts,
 )
-from kveval.logs import last_words
+from kveval.logwords import last_words
 from kveval.processes import supervisor
 
 STAND_IN = """
@@ -143,12 +142,12 @@ def test_a_server_that_dies_in_service_is_noticed_with_its_last_words(start, tmp
 def test_the_servers_environment_is_made_anew_and_holds_the_token_only_for_full_weights(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "left over in the shell")
-    env = server_environment({"A": "1"}, tmp_path, secrets=False)
+    env = server_environment({"A": "1"}, tmp_path)
     assert "hf_secret" not in env.values()
     assert "VLLM_ATTENTION_BACKEND" not in env
     assert env["A"] == "1"
     assert env["PATH"] == os.environ["PATH"]
-    assert server_environment({}, tmp_path, secrets=True)["HF_TOKEN"] == "hf_secret"
+    assert server_environment({}, tmp_path, secrets=["HF_TOKEN"])["HF_TOKEN"] == "hf_secret"
 
 
 @pytest.mark.parametrize(

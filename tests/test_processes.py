@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -107,7 +108,7 @@ def test_nothing_is_left_when_the_job_gets_a_signal(tmp_path, number):
 def test_leftovers_of_a_killed_run_are_found_in_the_registry(tmp_path):
     left = subprocess.Popen(["sleep", "300"], start_new_session=True)
     registry = Registry(tmp_path / "registry.json")
-    registry.add(Session(left.pid, time.time(), "vllm"))
+    registry.add(Session.led_by(left.pid, "vllm"))
     assert remove_leftovers(tmp_path / "registry.json") == [f"vllm (session {left.pid})"]
     left.wait(timeout=5)
     assert remove_leftovers(tmp_path / "registry.json") == []
@@ -158,11 +159,17 @@ def test_semaphores_of_killed_processes_are_not_left_in_shared_memory(tmp_path):
 def test_a_reused_session_number_is_left_alone(tmp_path):
     other = subprocess.Popen(["sleep", "300"], start_new_session=True)
     try:
-        # The registry noted a session of that number long after this process started: not the same one.
-        session = Session(other.pid, time.time() + 3600, "vllm")
-        assert session.members() == []
-        session.kill()
-        assert other.poll() is None
+        noted = Session.led_by(other.pid, "vllm")
+        for session in (
+            # Noted long after this process started, long before it, and under another boot: never the same one.
+            replace(noted, started=noted.started + 3600),
+            replace(noted, started=noted.started - 3600),
+            replace(noted, boot="another"),
+        ):
+            assert session.members() == []
+            session.kill()
+            assert other.poll() is None
+        assert [member.pid for member in noted.members()] == [other.pid]
     finally:
         other.kill()
         other.wait()

@@ -25,6 +25,7 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 PositiveNumber = Annotated[Number, Field(gt=0)]
 Share = Annotated[Number, Field(gt=0, le=1)]
 Text = Annotated[str, StringConstraints(min_length=1)]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)$", re.IGNORECASE)
 
@@ -55,14 +56,14 @@ def _no_secret(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if _SECRET.search(name):
             raise ValueError(
-                f"{name} looks like a secret: leave it out, the engine passes it on from its own environment"
+                f"{name} looks like a secret: name it under the campaign's secrets, which come from the environment"
             )
     return env
 
 
 Environment = Annotated[
     dict[
-        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+        VariableName,
         Annotated[str, BeforeValidator(_environment_text)],
     ],
     AfterValidator(_no_secret),

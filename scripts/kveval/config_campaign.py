@@ -12,9 +12,11 @@ from kveval.catalogue import (
     Name,
     Number,
     PositiveInt,
+    PositiveNumber,
     Scenario,
     Strict,
     Text,
+    VariableName,
     VersionText,
     Workload,
 )
@@ -162,6 +164,14 @@ class Campaign(Strict):
     )
     converter: Literal["kveval", "pcp2arrow"] = Field(
         "kveval", description="converts PCP archives: our own reader, or PCP's tool where it is installed"
+    )
+    stall_limit_s: PositiveNumber = Field(
+        60.0,
+        description="seconds without a generated token, requests in work, after which the server counts as hung;"
+        " more than the longest prefill takes",
+    )
+    secrets: tuple[VariableName, ...] = Field(
+        ("HF_TOKEN",), description="environment variables handed on to the server and written nowhere"
     )
     comparison: Comparison = Comparison()
     models: dict[Name, Model] = Field({}, description="this campaign's own, beside config/models.yaml")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.errors import Failure
+from kveval.logwords import exit_words, last_words
 from kveval.processes import Supervisor
 
 # Writing the prefixes takes the generator about 55 CPU s for 8 M tokens; measured with GuideLLM 0.8.1.
@@ -116,8 +117,13 @@ def time_limit_s(workload: Mapping[str, Any], streams: int) -> float:
 
     Its time, its start-up, its last requests.
     """
+    return float(workload["seconds"]) + start_allowance_s(workload, streams) + float(workload["request_timeout_s"])
+
+
+def start_allowance_s(workload: Mapping[str, Any], streams: int) -> float:
+    """Return the seconds within which the generator must have sent its first request: its start, its prefixes."""
     prefixes: float = workload["prefix_tokens"] * prefix_count(workload, streams) / _PREFIX_TOKENS_PER_S
-    return float(workload["seconds"]) + 2 * prefixes + _START_ALLOWANCE_S + float(workload["request_timeout_s"])
+    return 2 * prefixes + _START_ALLOWANCE_S
 
 
 def worker_processes(cpus: int) -> int:
@@ -143,6 +149,7 @@ def run_level(
     """
     # What an earlier attempt left must not pass for this one's report.
     report.unlink(missing_ok=True)
+    offset = log.stat().st_size if log.exists() else 0
     begin = time.monotonic()
     # Its own folder to work in: it reads a file .env there and writes a log.
     with (
@@ -158,10 +165,12 @@ def run_level(
             except subprocess.TimeoutExpired:
                 elapsed = time.monotonic() - begin
                 if elapsed > limit_s:
-                    raise LoadError(f"GuideLLM was still running after {limit_s:.0f} s; see {log}") from None
+                    raise LoadError(
+                        f"GuideLLM was still running after {limit_s:.0f} s{last_words(log, offset)}; see {log}"
+                    ) from None
                 watch(elapsed)
     if code != 0:
-        raise LoadError(f"GuideLLM ended with exit code {code}; see {log}")
+        raise LoadError(f"GuideLLM failed ({exit_words(code)}){last_words(log, offset)}; see {log}")
     return time.monotonic() - begin
 
 

@@ -9,24 +9,49 @@ a guardian that was killed too.
 import contextlib
 import json
 import os
-import platform
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import psutil
 
-TERMINATION_GRACE_S = 20.0
-_TRACKER_GRACE_S = 3.0
-_TEMPORARY_PREFIX = "kveval-run-"
+from kveval.errors import Failure
+from kveval.registry import (
+    TEMPORARY_PREFIX,
+    Registry,
+    SharedMemory,
+    TemporaryFolder,
+    Thing,
+    mapped_by,
+    registry_path,
+    remove_leftovers,
+    remove_things,
+    thing_of,
+)
+from kveval.sessions import TERMINATION_GRACE_S, Session, members_of
+
+__all__ = [
+    "Registry",
+    "Session",
+    "SharedMemory",
+    "Supervisor",
+    "TemporaryFolder",
+    "Terminated",
+    "registry_path",
+    "remove_leftovers",
+    "signals_deferred",
+    "stop_signals_raise",
+    "stop_when_orphaned",
+    "supervisor",
+    "workflow_process",
+]
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -34,169 +59,29 @@ class Terminated(BaseException):
     """The job was asked to stop; not an Exception, so that no handler for failures swallows it."""
 
 
-@dataclass(frozen=True)
-class Session:
-    """A process session.
-
-    Every process whose session id is `sid`, provided its leader started at `started` (epoch s).
-    """
-
-    sid: int
-    started: float
-    name: str
-
-    @classmethod
-    def led_by(cls, pid: int, name: str) -> "Session":
-        """Return the session that the living process `pid` leads."""
-        return cls(pid, psutil.Process(pid).create_time(), name)
-
-    def members(self) -> list[psutil.Process]:
-        """Return the live processes of the session; none when its number was taken over by a later process."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if os.getsid(process.pid) != self.sid or process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                if process.create_time() < self.started - 1.0:
-                    return []
-                found.append(process)
-            except (psutil.Error, OSError):
-                continue
-        return found
-
-    def kill(self, grace_s: float = TERMINATION_GRACE_S) -> int:
-        """Ask the leader to stop, then kill what is left of the session after `grace_s`; return how many were killed.
-
-        Python's resource trackers come last: once the processes they serve are gone they remove the semaphores and
-        shared memory those left in /dev/shm, and end by themselves.
-        """
-        members = self.members()
-        for process in members:
-            if process.pid == self.sid:
-                with contextlib.suppress(psutil.Error):
-                    process.terminate()
-        self._wait(grace_s, lambda: not self.members())
-        killed = self._kill_all(lambda process: not _is_resource_tracker(process))
-        self._wait(_TRACKER_GRACE_S, lambda: not self.members())
-        return killed + self._kill_all(lambda process: True)
-
-    def _kill_all(self, chosen: Callable[[psutil.Process], bool]) -> int:
-        """Kill the chosen members until there are none: a process may fork between the listing and the kill."""
-        killed = 0
-        while members := [process for process in self.members() if chosen(process)]:
-            for process in members:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-                    killed += 1
-            time.sleep(0.05)
-        return killed
-
-    @staticmethod
-    def _wait(seconds: float, over: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + seconds
-        while not over() and time.monotonic() < deadline:
-            time.sleep(0.05)
-
-
-def _is_resource_tracker(process: psutil.Process) -> bool:
-    try:
-        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
-    except psutil.Error:
-        return False
-
-
-@dataclass(frozen=True)
-class TemporaryFolder:
-    """A run's folder in the system's place for temporary files, outside the run's own."""
-
-    path: str
-
-    def remove(self) -> bool:
-        """Remove the folder with what is in it; tell whether it was there."""
-        folder = Path(self.path)
-        # The path may come from a file: nothing but what `temporary_folder` makes is ever removed.
-        if not folder.name.startswith(_TEMPORARY_PREFIX) or not folder.is_dir() or folder.is_symlink():
-            return False
-        shutil.rmtree(folder, ignore_errors=True)
-        return True
-
-
-Thing = Session | TemporaryFolder
-
-
-def _thing(entry: dict[str, Any]) -> Thing:
-    return TemporaryFolder(**entry) if "path" in entry else Session(**entry)
-
-
-class Registry:
-    """What the run in progress has started and made, in a file, so that a later run can find what a killed one left."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._things: list[Thing] = []
-
-    def add(self, thing: Thing) -> None:
-        """Note something before anything can go wrong with it."""
-        self._things.append(thing)
-        self._write()
-
-    def discard(self, thing: Thing) -> None:
-        """Forget something that is gone."""
-        self._things = [other for other in self._things if other != thing]
-        self._write()
-
-    def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps([vars(thing) for thing in self._things]))
-        partial.replace(self.path)
-
-
-def registry_path() -> Path:
-    """Return where this user's measurements on this host are noted.
-
-    Outside any results tree, because the lock that orders measurements is the host's, too; by host, because homes are
-    shared.
-    """
-    return Path.home() / ".cache" / "kveval" / f"processes-{platform.node() or 'host'}.json"
-
-
-def remove_leftovers(path: Path) -> list[str]:
-    """Remove what a killed run noted in the registry file `path`; return the names of what was still there.
-
-    Call it under the host lock: what is noted then belongs to no living run.
-    """
-    try:
-        noted = [_thing(entry) for entry in json.loads(path.read_text())]
-    except FileNotFoundError:
-        return []
-    except (ValueError, TypeError):
-        path.unlink()
-        return []
-    removed = []
-    for thing in noted:
-        if isinstance(thing, TemporaryFolder):
-            if thing.remove():
-                removed.append(thing.path)
-        elif thing.members():
-            thing.kill(grace_s=5.0)
-            removed.append(f"{thing.name} (session {thing.sid})")
-    path.unlink(missing_ok=True)
-    return removed
+class GuardianError(Failure):
+    """The process that would clean up after a killed job is gone itself."""
 
 
 @dataclass
 class Guardian:
-    """The process that kills registered sessions when this one is gone, however it went."""
+    """The process that kills registered sessions when this one is gone, however it went; threads may share it."""
 
     process: "subprocess.Popen[str]"
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def watch(self, thing: Thing) -> None:
-        """Hand something over."""
+        """Hand something over. Raises GuardianError when the guardian is gone: nothing may start without it."""
         pipe = self.process.stdin
         assert pipe is not None
-        pipe.write(json.dumps(vars(thing)) + "\n")
-        pipe.flush()
+        try:
+            with self._lock:
+                pipe.write(json.dumps(vars(thing)) + "\n")
+                pipe.flush()
+        except OSError as error:
+            raise GuardianError(
+                f"the guardian process {self.process.pid}, which would clean up after this job, is gone ({error})"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -225,11 +110,7 @@ def _guard(lines: IO[str]) -> None:
     """Body of the guardian: collect until the pipe closes, then remove what is left."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    for thing in [_thing(json.loads(line)) for line in lines]:
-        if isinstance(thing, TemporaryFolder):
-            thing.remove()
-        else:
-            thing.kill(grace_s=5.0)
+    remove_things([thing_of(json.loads(line)) for line in lines])
 
 
 @dataclass
@@ -280,18 +161,28 @@ class Supervisor:
         place = place if within is None else str(within)
         with contextlib.ExitStack() as stack:
             with signals_deferred():
-                thing = TemporaryFolder(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=place))
+                thing = TemporaryFolder(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=place))
                 stack.callback(self.registry.discard, thing)
                 stack.callback(thing.remove)
                 self.registry.add(thing)
                 self.guardian.watch(thing)
             yield Path(thing.path)
 
+    def note_shared_memory(self) -> None:
+        """Note what the run's processes have mapped of /dev/shm: killed, they could not remove it themselves."""
+        mapped = mapped_by(process.pid for process in members_of(self.registry.sessions()))
+        for segment in sorted(mapped - set(self.registry.segments()), key=lambda found: found.segment):
+            self.registry.add(segment)
+            self.guardian.watch(segment)
+
     def _stop(self, session: Session, process: "subprocess.Popen[bytes]", grace_s: float) -> None:
         with signals_deferred():
             session.kill(grace_s)
             process.wait()
             self.registry.discard(session)
+            for segment in self.registry.segments():
+                if segment.remove() or not segment.exists():
+                    self.registry.discard(segment)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
 """What a measurement says while it runs: cell, level, time left; on the terminal and in the job's log."""
 
+import contextlib
 import json
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,21 @@ class Progress:
     campaign: Sequence[Path] = ()
     seen_s: Sequence[float] = ()
     begin: float = field(default_factory=time.monotonic)
+    redact: Callable[[str], str] = str
     _repeated: float = 0.0
 
     def say(self, text: str) -> None:
-        """Print one line and append it to the log."""
-        line = f"{time.strftime('%H:%M:%S')} {self._position()}{self.label} · {text}"
+        """Print one line, without secrets, and append it to the log; a full disk must not keep it from being said."""
+        line = f"{time.strftime('%H:%M:%S')} {self._position()}{self.label} · {self.redact(' '.join(text.split()))}"
+        for sink in (self._print, self._append):
+            with contextlib.suppress(OSError):
+                sink(line)
+
+    @staticmethod
+    def _print(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
+
+    def _append(self, line: str) -> None:
         with self.log.open("a") as file:
             file.write(line + "\n")
 
@@ -72,7 +82,9 @@ class Progress:
         return f"[{min(done + 1, len(self.campaign))}/{len(self.campaign)}] "
 
 
-def campaign_progress(label: str, workload: Mapping[str, Any], runs: Path, log: Path) -> Progress:
+def campaign_progress(
+    label: str, workload: Mapping[str, Any], runs: Path, log: Path, redact: Callable[[str], str] = str
+) -> Progress:
     """Set up the progress of one run within its campaign, whose pointer files the file `runs` lists, one a line.
 
     What finished runs took comes from their run.json; what cannot be read is left out, for this is only an estimate.
@@ -89,4 +101,4 @@ def campaign_progress(label: str, workload: Mapping[str, Any], runs: Path, log: 
         except (OSError, ValueError, KeyError, TypeError):
             continue
     log.parent.mkdir(parents=True, exist_ok=True)
-    return Progress(label, expected_run_s(workload), log, campaign, seen)
+    return Progress(label, expected_run_s(workload), log, campaign, seen, redact=redact)

@@ -49,7 +49,7 @@ __all__ = [
 _SOCKET_PATH_MAX = 107  # bytes, unix(7)
 _LONGEST_SOCKET = "run/pmlogger.4194304.socket"
 _POLL_S = 0.05
-_CLIENT_TIMEOUT_S = 20.0
+_CLIENT_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,15 @@ class Recording:
         self._check_processes()
         result = self._pminfo("-f", "pmcd.agent.status")
         if result is None or result.returncode != 0:
-            said = "no answer" if result is None else result.stderr.strip()
+            silent = f"no answer within {_CLIENT_TIMEOUT_S:g} s, perhaps because an agent is silent"
+            said = silent if result is None else result.stderr.strip()
             raise RecordingError(f"pmcd does not answer: {said}; see {self._logs / 'pmcd.log'}")
         for name in dead_agents(result.stdout):
             raise RecordingError(f"PCP's {name} agent died; {self._cause(name)}")
+
+    def require_running(self) -> None:
+        """Return if pmcd and pmlogger run, without asking them anything; else RecordingError."""
+        self._check_processes()
 
     def stop(self) -> None:
         """Stop pmlogger, so that its archive is complete, then pmcd and the agents; may be called again.

@@ -33,7 +33,13 @@ def archive_files(base: Path) -> list[Path]:
 
 
 def verify_archive(
-    base: Path, *, start: float, end: float, required: Sequence[str], interval_s: float = 1.0
+    base: Path,
+    *,
+    start: float,
+    end: float,
+    required: Sequence[str],
+    windows: Sequence[tuple[float, float]] = (),
+    interval_s: float = 1.0,
 ) -> ArchiveFacts:
     """Check that an archive is readable to its end, covers the window and has the metrics.
 
@@ -42,6 +48,7 @@ def verify_archive(
         start: start of the window, seconds since the epoch; the archive may begin two intervals later.
         end: end of the window, seconds since the epoch; the archive may end two intervals earlier.
         required: metric names; each must have a sample in the window.
+        windows: parts of the window, each of which must hold at least half of the samples due of each metric.
         interval_s: sampling interval of the archive, seconds.
 
     Raises:
@@ -69,6 +76,15 @@ def verify_archive(
         raise RecordingError(
             f"the PCP archive {base} has no sample of {', '.join(empty)} between {_utc(start)} and {_utc(end)}"
         )
+    for begin, finish in windows:
+        due = int((finish - begin) / interval_s / 2)
+        seen = _samples(pcp, base, (begin - first, finish - first), required)
+        sparse = [f"{metric} ({count})" for metric, count in seen.items() if count < due]
+        if sparse:
+            raise RecordingError(
+                f"the PCP archive {base} has fewer than {due} samples between {_utc(begin)} and {_utc(finish)}"
+                f" of {', '.join(sparse)}: an agent was silent or the host too busy"
+            )
     return ArchiveFacts(first, last, len(names), samples, sum(path.stat().st_size for path in files))
 
 

@@ -104,6 +104,8 @@ class Store:
         place = self.root / "partial" / f"{key.measurement}-run-{key.run}-{os.getpid()}"
         shutil.rmtree(place, ignore_errors=True)
         (place / "raw").mkdir(parents=True)
+        # Made now: a disk that is full later has no room for a folder.
+        (self.root / "failed").mkdir(exist_ok=True)
         return place
 
     def partial(self) -> list[Path]:
@@ -129,11 +131,13 @@ class Store:
         return place
 
     def keep_failed(self, scratch: Path, key: Key) -> Path:
-        """Move a failed attempt, as far as it got, to the failed ones; return where."""
+        """Move a failed attempt, as far as it got, to the failed ones; return where it lies now."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         place = self.root / "failed" / f"{key.measurement}-run-{key.run}-{stamp}-{os.getpid()}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        scratch.rename(place)
+        try:
+            scratch.rename(place)
+        except OSError:
+            return scratch
         return place
 
     def _set_aside(self, place: Path, reason: str) -> None:

@@ -14,16 +14,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
-from kveval import __version__, hardware, load
+from kveval import __version__, hardware
 from kveval.config import measurement_id
-from kveval.counters import changes, exercised
+from kveval.counters import exercised
 from kveval.engines import local
 from kveval.engines.companions import find_program
+from kveval.engines.deployment import Deployment
 from kveval.errors import Failure
 from kveval.hostlock import host_lock
+from kveval.levelrun import Levels, pack
 from kveval.miniature import write_served
+from kveval.preflight import require_no_secret, require_room
 from kveval.processes import (
     Session,
     Supervisor,
@@ -42,10 +43,10 @@ from kveval.recording import (
     require_pcp,
     verify_archive,
 )
+from kveval.redaction import Redactor
 from kveval.store import Key, Store, pointer, write_json
 
 SCHEMA = 1
-_LEVEL_ATTEMPTS = 2
 _RECORD_ON_S = 2.0
 _PCP_VLLM = "openmetrics.vllm.vllm."
 # Without these a level's figures have no system side; everything else depends on the host.
@@ -64,7 +65,11 @@ class MeasurementError(Failure):
 
 @dataclass(frozen=True)
 class Job:
-    """One run of one cell, and where things are on this host; `required`: the counters that prove the arm active."""
+    """One run of one cell, and where things are on this host.
+
+    `required`: the counters that prove the arm active; `stall_limit_s`: seconds without a token, requests in work,
+    after which the server counts as hung; `secrets`: environment variables the server gets and nothing else may show.
+    """
 
     specification: Mapping[str, Any]
     measurement: str
@@ -72,6 +77,8 @@ class Job:
     store: Path
     server_environment: Path
     required: Sequence[Mapping[str, Any]] = ()
+    stall_limit_s: float = 60.0
+    secrets: Sequence[str] = ("HF_TOKEN",)
 
     @property
     def cell(self) -> Mapping[str, Any]:
@@ -116,16 +123,21 @@ def _measure_now(job: Job, key: Key, store: Store, host: Mapping[str, Any], prog
     for directory in store.partial():
         shutil.rmtree(directory, ignore_errors=True)
         progress.say(f"removed what a killed run left unfinished: {directory.name}")
+    redactor = Redactor.of(job.secrets)
+    require_no_secret(job.specification, redactor)
+    _require_supported(job.specification, job.server_environment)
+    require_room(job.specification, store.root, host["cpus"])
     # Absolute, because the server and PCP do not run in the workflow's folder.
     scratch = store.scratch(key).absolute()
     try:
         with supervisor(registry) as processes:
-            _Run(job, scratch, processes, host, progress).perform()
+            _Run(job, scratch, processes, host, progress, redactor).perform()
         place = store.commit(scratch, key)
     except BaseException as error:
+        redactor.folder(scratch)
         kept = store.keep_failed(scratch, key)
         progress.say(f"this attempt's files are kept in {kept}")
-        if isinstance(error, Failure):
+        if isinstance(error, Failure | OSError):
             raise MeasurementError(str(error).replace(str(scratch), str(kept))) from error
         raise
     progress.say(f"measured: {place}")
@@ -141,6 +153,7 @@ class _Run:
     processes: Supervisor
     host: Mapping[str, Any]
     progress: Progress
+    redactor: Redactor
     phases: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -155,10 +168,9 @@ class _Run:
     def perform(self) -> None:
         """Run the whole transaction."""
         started = _now()
-        _require_supported(self.job.specification, self.job.server_environment)
         pcp_version = require_pcp()
-        slot = local.ServerSlot(self._deployment)
-        with contextlib.closing(slot):
+        slot = local.ServerSlot(self._deployment, self.progress.say)
+        with contextlib.closing(slot), self._told_at_once():
             self.progress.say("starting the server")
             with self._phase("server_start_s"):
                 server = slot.start()
@@ -170,10 +182,12 @@ class _Run:
                 recording_stack = starting.pop_all()
             with recording_stack:
                 with self._phase("levels_s"):
-                    levels = self._levels(slot, recorder)
+                    runner = self._runner(slot, recorder)
+                    levels = runner.measure()
                 with self._phase("collect_s"):
                     # The last level's end must lie inside the archive even when a sample came late.
                     time.sleep(_RECORD_ON_S)
+                    runner.clock.check()
                     recorder.stop()
                     archive = self._collect_recording(recorder, levels)
             with self._phase("server_stop_s"):
@@ -227,7 +241,7 @@ class _Run:
             shutil.rmtree(self.scratch / leftover, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _deployment(self, ports: dict[str, int]) -> Iterator[local.Deployment]:
+    def _deployment(self, ports: dict[str, int]) -> Iterator[Deployment]:
         """Deploy the cell's server, warm and with empty caches."""
         model_dir = self.scratch / "model"
         if self.job.specification["weights"] == "miniature" and not model_dir.exists():
@@ -240,93 +254,52 @@ class _Run:
             files_in=Path(self.job.specification.get("fs_dir") or self.scratch).absolute(),
             log=self.raw / "server.log",
             ports=ports,
+            secrets=self.job.secrets,
         ) as server:
             server.warm_up(self.workload["prefix_tokens"] + self.workload["prompt_tokens"])
             server.reset_caches()
+            self.processes.note_shared_memory()
             yield server
 
-    def _recording_settings(self, server: local.Deployment) -> RecordingSettings:
+    def _recording_settings(self, server: Deployment) -> RecordingSettings:
         leaders = {"vllm": server.process.pid} | {
             companion.program.name: companion.program.process.pid for companion in server.companions
         }
         members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]
         return RecordingSettings(openmetrics=server.endpoints, processes=[member.pid for member in members])
 
-    def _levels(self, slot: local.ServerSlot, recorder: Recording) -> list[dict[str, Any]]:
-        measured: list[dict[str, Any]] = []
-        levels = load.levels_of(self.workload, self.job.run)
-        for number, level in enumerate(levels, start=1):
-            if number > 1:
-                slot.refresh(restart=self.job.specification["reset_caches"] == "restart")
-            self.progress.say(f"level {level.streams} ({number} of {len(levels)}) · {self.progress.left()}")
-            measured.append(self._level(level, number, len(levels), slot, recorder))
-        return measured
-
-    def _level(
-        self, level: load.Level, number: int, count: int, slot: local.ServerSlot, recorder: Recording
-    ) -> dict[str, Any]:
-        """Measure one level; an attempt that fails while the server lives is repeated once, with empty caches."""
-        for attempt in range(1, _LEVEL_ATTEMPTS + 1):
-            try:
-                return self._attempt(level, number, count, slot, recorder)
-            except load.LoadError as error:
-                slot.server.require_alive()
-                if attempt == _LEVEL_ATTEMPTS:
-                    raise
-                self.progress.say(f"level {level.streams} failed ({error}); once more")
-                slot.refresh(restart=False)
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _attempt(
-        self, level: load.Level, number: int, count: int, slot: local.ServerSlot, recorder: Recording
-    ) -> dict[str, Any]:
-        server = slot.server
-        report = self.raw / f"guidellm-{level.streams:04d}.json"
-        environment = self.job.server_environment
-        target = load.Target(server.url, server.served_model, self._tokenizer())
-        argv = load.command(str(environment / "bin" / "guidellm"), self.workload, level, target, report)
-
-        def watch(elapsed_s: float) -> None:
-            server.require_alive()
-            recorder.alive()
-            self.progress.level(level.streams, number, count, elapsed_s, self.workload["seconds"])
-
-        before = server.counters()
-        wall_s = load.run_level(
-            self.processes,
-            argv,
-            report,
-            report.with_suffix(".log"),
-            limit_s=load.time_limit_s(self.workload, level.streams),
-            env=load.environment(self.host["cpus"]),
-            watch=watch,
+    def _runner(self, slot: local.ServerSlot, recorder: Recording) -> Levels:
+        return Levels(
+            specification=self.job.specification,
+            run=self.job.run,
+            scratch=self.scratch,
+            guidellm=self.job.server_environment / "bin" / "guidellm",
+            cpus=self.host["cpus"],
+            stall_limit_s=self.job.stall_limit_s,
+            processes=self.processes,
+            progress=self.progress,
+            redactor=self.redactor,
+            slot=slot,
+            recorder=recorder,
+            anonymous=self._anonymous,
         )
-        after = server.counters()
-        facts = load.report_facts(report, self.job.specification["versions"]["guidellm"])
-        packed = _pack(report)
-        return {
-            "level": level.streams,
-            "index": level.index,
-            "seed": level.seed,
-            "start": facts.start,
-            "end": facts.end,
-            "report": packed.relative_to(self.scratch).as_posix(),
-            "command": [self._anonymous(argument) for argument in argv],
-            "wall_s": round(wall_s, 2),
-            "counters": changes(before, after),
-            "cache_reset": True,
-            "status": "ok",
-            "error": None,
-        }
 
-    def _tokenizer(self) -> Path | str:
-        if self.job.specification["weights"] == "miniature":
-            return self.scratch / "model"
-        return str(self.job.specification["model"]["hf_id"])
+    @contextlib.contextmanager
+    def _told_at_once(self) -> Iterator[None]:
+        """Say a failure when it is found, not only once everything is torn down."""
+        try:
+            yield
+        except (Failure, OSError) as failure:
+            self.progress.say(f"failed, tearing down: {failure}")
+            raise
 
     def _collect_recording(self, recorder: Recording, levels: list[dict[str, Any]]) -> dict[str, Any]:
         facts = verify_archive(
-            recorder.archive, start=levels[0]["start"], end=levels[-1]["end"], required=_REQUIRED_METRICS
+            recorder.archive,
+            start=levels[0]["start"],
+            end=levels[-1]["end"],
+            required=_REQUIRED_METRICS,
+            windows=[(level["start"], level["end"]) for level in levels],
         )
         target = self.raw / "pcp.tar.zst"
         pack_archive(recorder.archive, target)
@@ -340,7 +313,7 @@ class _Run:
 
     def _pack_logs(self) -> None:
         for path in sorted(self.raw.glob("*.log")):
-            _pack(path)
+            pack(path, self.redactor)
 
     def _anonymous(self, text: str) -> str:
         """Take this host's paths out of what is published."""
@@ -395,15 +368,6 @@ def _reported(specification: Mapping[str, Any], tier_bytes: int | None) -> dict[
     """
     tokens = None if tier_bytes is None else tier_bytes // specification["model"]["kv_bytes_per_token"]
     return {"reported_bytes": tier_bytes, "reported_tokens": tokens}
-
-
-def _pack(path: Path) -> Path:
-    """Compress a file in place; return the compressed one."""
-    target = path.with_name(path.name + ".zst")
-    with path.open("rb") as source, target.open("wb") as sink:
-        zstandard.ZstdCompressor(level=9).copy_stream(source, sink)
-    path.unlink()
-    return target
 
 
 def _now() -> str:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kveval.engines.http import free_port
 from kveval.engines.keyvalue import KeyValueStore
 from kveval.engines.lmcache import LMCacheServer
 from kveval.engines.program import HOST, POLL_S, Companion, CompanionError, Program
-from kveval.logs import last_words
+from kveval.logwords import last_words
+from kveval.ports import free_port
 from kveval.processes import Supervisor
 
 _KINDS: dict[str, Callable[[Program], Companion]] = {

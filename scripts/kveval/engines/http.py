@@ -1,8 +1,7 @@
-"""HTTP on the loopback interface: one request, and a free port."""
+"""HTTP on the loopback interface: one request."""
 
 import http.client
 import json
-import socket
 import urllib.request
 from typing import Any
 
@@ -26,10 +25,3 @@ def request(url: str, *, method: str = "GET", body: object = None, timeout_s: fl
         return json.loads(content)
     except ValueError:
         return None
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,34 +3,29 @@
 import contextlib
 import os
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from packaging.version import InvalidVersion, Version
 
-from kveval.counters import read_counters
 from kveval.engines.companions import companions, fill
-from kveval.engines.http import HttpError, free_port, request
-from kveval.engines.program import Companion
-from kveval.errors import Failure
-from kveval.logs import last_words
-from kveval.processes import Supervisor
+from kveval.engines.deployment import Deployment, DeploymentError, PortTaken
+from kveval.engines.http import HttpError, request
+from kveval.logwords import last_words
+from kveval.ports import free_port, strangers
+from kveval.processes import Session, Supervisor
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
 _TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)")
 _MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
+_PORT_ATTEMPTS = 3
 SERVERSIDE = Path(__file__).resolve().parent.parent / "serverside"
-
-
-class DeploymentError(Failure):
-    """The server did not come up as declared, or stopped serving."""
 
 
 @dataclass(frozen=True)
@@ -53,95 +48,11 @@ class ServerPlan:
     start_timeout_s: float = 600.0
 
 
-@dataclass
-class Deployment:
-    """A server that answers, and has the declared version and model."""
-
-    url: str
-    served_model: str
-    argv: list[str]
-    env: dict[str, str]
-    startup_s: float
-    facts: dict[str, Any]
-    version: str
-    log: Path
-    process: "subprocess.Popen[bytes]"
-    companions: list[Companion] = field(default_factory=list)
-    files: Path | None = None
-    """Folder of the arm's file tier."""
-
-    @property
-    def metrics_url(self) -> str:
-        """The server's Prometheus endpoint."""
-        return f"{self.url}/metrics"
-
-    def require_alive(self) -> None:
-        """Raise DeploymentError or CompanionError, with the last words of its log, when a server is gone."""
-        for companion in self.companions:
-            companion.program.require_alive()
-        if self.process.poll() is not None:
-            raise DeploymentError(
-                f"the server died (exit code {self.process.returncode}){last_words(self.log)}; see {self.log}"
-            )
-
-    @property
-    def endpoints(self) -> dict[str, str]:
-        """Every Prometheus endpoint of the deployment, by program."""
-        others = {companion.program.name: companion.metrics_url for companion in self.companions}
-        return {"vllm": self.metrics_url} | {name: url for name, url in others.items() if url is not None}
-
-    def counters(self) -> dict[str, float]:
-        """Read the counters of the server, of its companions, and of the file tier."""
-        found = read_counters(self.metrics_url)
-        for companion in self.companions:
-            found |= companion.counters()
-        if self.files is not None:
-            found |= _folder_counters(self.files)
-        return found
-
-    def reset_caches(self, timeout_s: float = 20.0) -> None:
-        """Empty the device's prefix cache and every tier behind it.
-
-        The server is asked first, so that nothing of it still writes to a companion that has been emptied; from LMCache
-        to its store, likewise.
-        """
-        self._reset_server(timeout_s)
-        for companion in reversed(self.companions):
-            companion.reset(timeout_s)
-        if self.files is not None:
-            for entry in self.files.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-    def _reset_server(self, timeout_s: float) -> None:
-        """Use vLLM's development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            answer = request(f"{self.url}/reset_prefix_cache?reset_external=true", method="POST")
-            # vLLM before 0.14 answers 200 with an empty body; later ones say whether it worked.
-            if not isinstance(answer, dict) or answer.get("success", True):
-                return
-            if time.monotonic() > deadline:
-                raise DeploymentError(f"the server refused to reset its caches for {timeout_s:.0f} s; see {self.log}")
-            time.sleep(0.5)
-
-    def warm_up(self, prompt_tokens: int, timeout_s: float = 120.0) -> None:
-        """Have the server generate a few tokens from a long and a short prompt, before anything is measured.
-
-        The first request pays for lazy initialisation; and a server that answers /health need not be able to generate.
-        """
-        for length in (prompt_tokens, 16):
-            body = {"model": self.served_model, "prompt": [7] * length, "max_tokens": 4, "ignore_eos": True}
-            answer = request(f"{self.url}/v1/completions", method="POST", body=body, timeout_s=timeout_s)
-            produced = answer.get("usage", {}).get("completion_tokens", 0) if isinstance(answer, dict) else 0
-            if produced < 1:
-                raise DeploymentError(f"the server is healthy but generates nothing; see {self.log}")
-
-
-def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: bool) -> dict[str, str]:
+def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: Sequence[str] = ()) -> dict[str, str]:
     """Build the server's environment from nothing but what it needs, so that the caller's shell cannot leak into a run.
 
-    Its sockets and other temporary files go into the folder `temporary`: vLLM leaves some behind. `secrets`
-    passes HF_TOKEN on for full-size weights; it is never written anywhere.
+    Its sockets and other temporary files go into the folder `temporary`: vLLM leaves some behind. `secrets` names the
+    variables that are passed on and never written anywhere.
     """
     kept = (
         "PATH",
@@ -155,9 +66,7 @@ def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: bo
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env |= {"LANG": "C.UTF-8", "PYTHONPATH": str(SERVERSIDE), "PYTHONUNBUFFERED": "1"}
     env |= {"TMPDIR": str(temporary), **extra}
-    if secrets and "HF_TOKEN" in os.environ:
-        env["HF_TOKEN"] = os.environ["HF_TOKEN"]
-    return env
+    return env | {name: os.environ[name] for name in secrets if name in os.environ}
 
 
 @contextlib.contextmanager
@@ -170,14 +79,17 @@ def deployed(
     files_in: Path,
     log: Path,
     ports: dict[str, int] | None = None,
+    secrets: Sequence[str] = (),
 ) -> Iterator[Deployment]:
     """Start the server and its companions, wait until all answer as declared, and tear them down on leaving.
 
     `environment`: the server's virtual environment; `files_in`: where a tier of files gets its folder; `ports`: those
-    of an earlier deployment to be used again, completed by those chosen here.
+    of an earlier deployment to be used again, completed by those chosen here; `secrets`: environment variables passed
+    on to the server.
 
     Raises DeploymentError when the server does not come up within the plan's time, is another version or model, or
-    reports a device cache or a tier more than 2 % off what was asked for; CompanionError for a companion.
+    reports a device cache or a tier more than 2 % off what was asked for; PortTaken when another process has its port;
+    CompanionError for a companion.
     """
     ports = {} if ports is None else ports
     port = ports.setdefault("port", free_port())
@@ -190,30 +102,44 @@ def deployed(
                 supervisor,
                 plan.companions,
                 environment=environment,
-                base_env=server_environment({}, temporary, secrets=False),
+                base_env=server_environment({}, temporary),
                 versions=plan.versions,
                 logs=log.parent,
                 ports=ports,
             )
         )
         files = stack.enter_context(supervisor.temporary_folder(files_in)) if plan.file_tier else None
-        folders = {"model_dir": model_dir, "fs_dir": files}
+        places = {**ports, "model_dir": model_dir, "fs_dir": files}
         argv = [str(environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
-        argv += [fill(argument, {**ports, **folders}) for argument in plan.argv]
-        env = {name: fill(value, {**ports, **folders}) for name, value in plan.env.items()}
+        argv += [fill(argument, places) for argument in plan.argv]
+        env = {name: fill(value, places) for name, value in plan.env.items()}
         process = stack.enter_context(
             supervisor.supervised(
                 "vllm",
                 argv,
-                env=server_environment(env, temporary, secrets=not _is_offline(env)),
+                env=server_environment(env, temporary, secrets=_needed(secrets, env)),
                 log=log,
                 cwd=log.parent,
             )
         )
         deployment = Deployment(
-            f"http://127.0.0.1:{port}", plan.served_model, argv, env, 0.0, {}, "", log, process, beside, files
+            url=f"http://127.0.0.1:{port}",
+            served_model=plan.served_model,
+            argv=argv,
+            env=env,
+            startup_s=0.0,
+            facts={},
+            version="",
+            log=log,
+            process=process,
+            offset=offset,
+            companions=beside,
+            files=files,
         )
         _wait_until_healthy(deployment, begin + plan.start_timeout_s)
+        members = Session.led_by(process.pid, "vllm").members()
+        _require_own_port(port, members, log)
+        deployment.parts = [(title, member) for member in members if (title := _title(member)).startswith("VLLM::")]
         deployment.startup_s = time.monotonic() - begin
         deployment.version = _require_declared(deployment, plan)
         deployment.facts = startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
@@ -226,19 +152,20 @@ def deployed(
         yield deployment
 
 
-def _folder_counters(folder: Path) -> dict[str, float]:
-    sizes = [path.stat().st_size for path in folder.rglob("*.bin")]
-    return {"file_tier_files": float(len(sizes)), "file_tier_bytes": float(sum(sizes))}
-
-
 class ServerSlot:
     """The run's server.
 
-    One deployment at a time, always on the same ports, so that the recording keeps its endpoints over a restart.
+    One deployment at a time, always on the same ports, so that the recording keeps its endpoints over a restart. `say`
+    is told when another process took a port before the server could.
     """
 
-    def __init__(self, deploy: Callable[[dict[str, int]], AbstractContextManager[Deployment]]) -> None:
+    def __init__(
+        self,
+        deploy: Callable[[dict[str, int]], AbstractContextManager[Deployment]],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._deploy = deploy
+        self._say = say
         self._ports: dict[str, int] = {}
         self._stack = contextlib.ExitStack()
         self._server: Deployment | None = None
@@ -251,9 +178,18 @@ class ServerSlot:
         return self._server
 
     def start(self) -> Deployment:
-        """Deploy."""
-        self._server = self._stack.enter_context(self._deploy(self._ports))
-        return self._server
+        """Deploy; the first time on other ports when a chosen one was taken meanwhile. Raises DeploymentError."""
+        attempts = _PORT_ATTEMPTS if self._server is None else 1
+        for left in reversed(range(attempts)):
+            try:
+                self._server = self._stack.enter_context(self._deploy(self._ports))
+                break
+            except PortTaken as error:
+                if not left:
+                    raise
+                self._say(f"{error}; trying other ports")
+                self._ports.clear()
+        return self.server
 
     def refresh(self, *, restart: bool) -> None:
         """Give the next level empty caches, by the server's own endpoint or by a new server."""
@@ -298,8 +234,24 @@ def require_tier(reported: int | None, wanted: int, log: Path) -> None:
         )
 
 
-def _is_offline(env: Mapping[str, str]) -> bool:
-    return env.get("HF_HUB_OFFLINE") == "1"
+def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Leave out the model hub's token for a server that is told not to talk to the hub."""
+    return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
+
+
+def _title(process: psutil.Process) -> str:
+    """Return what a process calls itself; vLLM's name themselves VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
+    try:
+        return (process.cmdline() or [process.name()])[0]
+    except psutil.Error:
+        return "gone"
+
+
+def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -> None:
+    """Raise PortTaken when what answers on the port is not, or not only, the server that was started."""
+    others = strangers(port, [member.pid for member in members])
+    if others:
+        raise PortTaken(f"port {port} was taken meanwhile by {', '.join(others)}; see {log}")
 
 
 def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
@@ -311,7 +263,8 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
         except HttpError:
             if time.monotonic() > deadline:
                 raise DeploymentError(
-                    f"the server was not healthy in time{last_words(deployment.log)}; see {deployment.log}"
+                    f"the server was not healthy in time{last_words(deployment.log, deployment.offset)};"
+                    f" see {deployment.log}"
                 ) from None
             time.sleep(0.2)
 

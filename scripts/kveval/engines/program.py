@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kveval.errors import Failure
-from kveval.logs import last_words
+from kveval.logwords import exit_words, last_words
 
 HOST = "127.0.0.1"
 POLL_S = 0.1
@@ -15,6 +15,10 @@ POLL_S = 0.1
 
 class CompanionError(Failure):
     """A server beside vLLM cannot be started, is not what was asked for, or stopped serving."""
+
+
+class CompanionDied(CompanionError):
+    """The process of a server beside vLLM is gone."""
 
 
 @dataclass
@@ -28,10 +32,10 @@ class Program:
     argv: list[str]
 
     def require_alive(self) -> None:
-        """Raise CompanionError, with the last words of its log, when the process is gone."""
+        """Raise CompanionDied, with the last words of its log, when the process is gone."""
         if self.process.poll() is not None:
-            raise CompanionError(
-                f"{self.name} died (exit code {self.process.returncode}){last_words(self.log)}; see {self.log}"
+            raise CompanionDied(
+                f"{self.name} died ({exit_words(self.process.returncode)}){last_words(self.log)}; see {self.log}"
             )
 
 

@@ -1,0 +1,49 @@
+"""Why measurements failed, read from their jobs' logs: for the end of a workflow and for the report so far."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+FAILED = "FAILED: "
+STOPPED = "stopped"
+REPORT_COMMAND = "snakemake --cores 4 report_so_far"
+"""How to get a report when not everything was measured; a campaign of one's own adds its --configfile."""
+
+_LINE = re.compile(r"^\d\d:\d\d:\d\d (?:\[\d+/\d+\] )?(?P<label>[^·]*) · (?P<text>.*)$")
+
+
+def cause(log: Path) -> str | None:
+    """Return why the last job that wrote `log` did not measure, or None when it did or none ran."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    texts = [found["text"] for line in lines if (found := _LINE.match(line))]
+    for text in reversed(texts):
+        if text.startswith(FAILED):
+            return text.removeprefix(FAILED)
+        if text.startswith(STOPPED):
+            return text
+        if text.startswith(("measured: ", "adopted ")):
+            return None
+        if not text.startswith(("this attempt's files", "the other measurements go on")):
+            break
+    return f"its job was killed, the last it said was: {texts[-1]}" if texts else None
+
+
+def causes(pointers: Iterable[Path], results: Path, logs: Path, since: float = 0.0) -> dict[str, str]:
+    """Return MODEL/SCENARIO/BLOCKS/run-N and cause of every run that was tried and is not there.
+
+    `pointers`: the campaign's measurement.json files below `results`; `logs`: its folder of logs; `since`: only jobs
+    that wrote their log after this time, epoch seconds.
+    """
+    found = {}
+    for pointer in pointers:
+        run = pointer.parent.relative_to(results)
+        log = logs / "benchmark" / run.with_name(run.name + ".log")
+        if pointer.exists() or not log.exists() or log.stat().st_mtime < since:
+            continue
+        reason = cause(log)
+        if reason is not None:
+            found[run.as_posix()] = f"{reason} [{log}]"
+    return found

@@ -1,0 +1,207 @@
+"""The levels of a run: watched while they run, looked at as soon as they are over, a failure put down to its cause."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zstandard
+
+from kveval import load
+from kveval.counters import CounterError, changes
+from kveval.engines import local
+from kveval.engines.deployment import DeploymentError, ServerDied
+from kveval.engines.http import HttpError
+from kveval.engines.program import CompanionDied, CompanionError
+from kveval.errors import Failure
+from kveval.guidellm import read_report
+from kveval.processes import Supervisor
+from kveval.progress import Progress
+from kveval.recording import Recording, RecordingError
+from kveval.redaction import Redactor
+from kveval.runfile import SCHEMA, LevelRun, Run
+from kveval.watchdog import DISK_RESERVE_BYTES, ClockWatch, StallWatch, WatchError, monitored, require_free
+
+_ATTEMPTS = 2
+# A server whose engine was killed takes a moment to end; its clients fail before.
+_SETTLING_S = 3.0
+_RECORDING_CHECK_S = 5.0
+_SHARED_MEMORY_CHECK_S = 5.0
+
+
+@dataclass
+class Levels:
+    """The levels of one run, on the server in `slot`, recorded by `recorder`; reports go to `scratch`/raw.
+
+    `anonymous` takes this host's paths out of a text; after `stall_limit_s` without progress the server counts as hung.
+    """
+
+    specification: Mapping[str, Any]
+    run: int
+    scratch: Path
+    guidellm: Path
+    cpus: int
+    stall_limit_s: float
+    processes: Supervisor
+    progress: Progress
+    redactor: Redactor
+    slot: local.ServerSlot
+    recorder: Recording
+    anonymous: Callable[[str], str]
+    clock: ClockWatch = field(default_factory=ClockWatch)
+
+    @property
+    def workload(self) -> Mapping[str, Any]:
+        """The load that every level is one point of."""
+        workload: Mapping[str, Any] = self.specification["workload"]
+        return workload
+
+    def measure(self) -> list[dict[str, Any]]:
+        """Measure every level and return their entries for run.json. Raises the Failure that ended one for good."""
+        measured: list[dict[str, Any]] = []
+        levels = load.levels_of(self.workload, self.run)
+        for number, level in enumerate(levels, start=1):
+            if number > 1:
+                self._refresh(restart=self.specification["reset_caches"] == "restart")
+            self.progress.say(f"level {level.streams} ({number} of {len(levels)}) · {self.progress.left()}")
+            entry = self._level(level, number, len(levels))
+            for word in first_look(self.specification, self.run, entry, self.scratch):
+                self.progress.say(f"level {level.streams} is flagged · {word}")
+            measured.append(entry)
+        return measured
+
+    def _refresh(self, *, restart: bool) -> None:
+        with self._blamed():
+            self.slot.refresh(restart=restart)
+
+    def _level(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
+        """Measure one level; an attempt that fails while everything under it lives is repeated, with empty caches."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with self._blamed():
+                    return self._attempt(level, number, count)
+            except load.LoadError as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                self.progress.say(f"level {level.streams} failed ({error}); once more")
+                self._refresh(restart=False)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _attempt(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
+        server = self.slot.server
+        report = self.scratch / "raw" / f"guidellm-{level.streams:04d}.json"
+        target = load.Target(server.url, server.served_model, self._tokenizer())
+        argv = load.command(str(self.guidellm), self.workload, level, target, report)
+        stall = StallWatch(
+            server.metrics_url, self.stall_limit_s, load.start_allowance_s(self.workload, level.streams), server.log
+        )
+        checks = [
+            (stall.check, stall.interval_s),
+            (self.recorder.alive, _RECORDING_CHECK_S),
+            (self.clock.check, 1.0),
+            (self._require_disk, 1.0),
+            (self.processes.note_shared_memory, _SHARED_MEMORY_CHECK_S),
+        ]
+        before = server.counters()
+        with monitored(checks) as monitor:
+
+            def watch(elapsed_s: float) -> None:
+                server.require_alive()
+                self.recorder.require_running()
+                monitor.require()
+                self.progress.level(level.streams, number, count, elapsed_s, self.workload["seconds"])
+
+            wall_s = load.run_level(
+                self.processes,
+                argv,
+                report,
+                report.with_suffix(".log"),
+                limit_s=load.time_limit_s(self.workload, level.streams),
+                env=load.environment(self.cpus),
+                watch=watch,
+            )
+            monitor.require()
+        self.clock.check()
+        after = server.counters()
+        facts = load.report_facts(report, self.specification["versions"]["guidellm"])
+        packed = pack(report, self.redactor)
+        return {
+            "level": level.streams,
+            "index": level.index,
+            "seed": level.seed,
+            "start": facts.start,
+            "end": facts.end,
+            "report": packed.relative_to(self.scratch).as_posix(),
+            "command": [self.anonymous(argument) for argument in argv],
+            "wall_s": round(wall_s, 2),
+            "counters": changes(before, after),
+            "cache_reset": True,
+            "status": "ok",
+            "error": None,
+        }
+
+    def _tokenizer(self) -> Path | str:
+        if self.specification["weights"] == "miniature":
+            return self.scratch / "model"
+        return str(self.specification["model"]["hf_id"])
+
+    def _require_disk(self) -> None:
+        require_free(self.scratch, DISK_RESERVE_BYTES, "to stop in order the run")
+
+    @contextlib.contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Raise, in place of a failure of the body, what caused it: a dead server, a full disk, a set clock."""
+        try:
+            yield
+        except (ServerDied, CompanionDied, RecordingError, WatchError):
+            raise
+        except (load.LoadError, CounterError, HttpError, DeploymentError, CompanionError, OSError) as error:
+            deadline = time.monotonic() + _SETTLING_S
+            while time.monotonic() < deadline:
+                try:
+                    self.slot.server.require_alive()
+                    self.recorder.require_running()
+                    self.clock.check()
+                    self._require_disk()
+                except Failure as cause:
+                    raise cause from error
+                time.sleep(0.2)
+            raise
+
+
+def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, Any], scratch: Path) -> list[str]:
+    """Return what disqualifies a level that was just measured, in words: the checks that the report will apply.
+
+    Only failed checks, and requests that failed; that a level is short is known without measuring it.
+    """
+    from kveval.levels import level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
+
+    described = {
+        **{key: specification[key] for key in ("cell", "engine", "weights")},
+        **{"schema": SCHEMA, "measurement": "", "run": run, "started": "", "finished": "", "levels": []},
+        "specification": dict(specification),
+    }
+    try:
+        report = read_report(scratch / entry["report"])
+        level = msgspec.convert(dict(entry), LevelRun)
+        row = level_row(msgspec.convert(described, Run), level, report.levels[0], report.guidellm_version)
+    except Failure as failure:
+        return [str(failure)]
+    flagged = [
+        *row["checks_failed"].split(";"),
+        *(name for name in row["checks_warned"].split(";") if name == "errors"),
+    ]
+    return [message for message in row["checks_messages"].split(" | ") if message.partition(":")[0] in flagged]
+
+
+def pack(path: Path, redactor: Redactor) -> Path:
+    """Take secrets out of a file and compress it in place; return the compressed one."""
+    redactor.file(path)
+    target = path.with_name(path.name + ".zst")
+    with path.open("rb") as source, target.open("wb") as sink:
+        zstandard.ZstdCompressor(level=9).copy_stream(source, sink)
+    path.unlink()
+    return target

@@ -1,0 +1,37 @@
+"""TCP ports of this host's loopback interface: a free one, and whose a taken one is."""
+
+import socket
+from collections.abc import Iterable
+
+import psutil
+
+_LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def strangers(port: int, own: Iterable[int]) -> list[str]:
+    """Name who, other than the processes `own`, listens on `port`; another user's process has no number here."""
+    mine = set(own)
+    found = []
+    for connection in psutil.net_connections(kind="tcp"):
+        if connection.status != psutil.CONN_LISTEN or not connection.laddr:
+            continue
+        address = connection.laddr
+        if address.port == port and address.ip in _LOOPBACK and connection.pid not in mine:
+            found.append(_name(connection.pid))
+    return found
+
+
+def _name(pid: int | None) -> str:
+    if pid is None:
+        return "another user's process"
+    try:
+        return f"process {pid} ({psutil.Process(pid).name()})"
+    except psutil.Error:
+        return f"process {pid}"

@@ -1,0 +1,67 @@
+"""Secrets: programs get them through their environment, and they are taken out of everything that is kept."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+_TEXT_FILES = ("*.log", "*.out", "*.json", "*.txt", "*.fatal")
+
+
+@dataclass(frozen=True)
+class Redactor:
+    """Replaces the values of secrets; `secrets` by the name of their environment variable."""
+
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, names: Iterable[str], environment: Mapping[str, str] | None = None) -> "Redactor":
+        """Return the redactor of the named variables, as far as they are set (in this process's environment)."""
+        source = os.environ if environment is None else environment
+        return cls({name: source[name] for name in names if source.get(name)})
+
+    def text(self, text: str) -> str:
+        """Return `text` with every secret replaced by its name; also as JSON and as URLs write it."""
+        for name, value in self.secrets.items():
+            for form in _forms(value):
+                text = text.replace(form, f"[{name}]")
+        return text
+
+    def found_in(self, text: str) -> list[str]:
+        """Return the names of the secrets whose value `text` holds."""
+        return [name for name, value in self.secrets.items() if any(form in text for form in _forms(value))]
+
+    def file(self, path: Path) -> bool:
+        """Replace secrets in a file, in place; tell whether there were any."""
+        content = path.read_bytes()
+        cleaned = content
+        for name, value in self.secrets.items():
+            for form in _forms(value):
+                cleaned = cleaned.replace(form.encode(), f"[{name}]".encode())
+        if cleaned == content:
+            return False
+        partial = path.with_name(path.name + ".partial")
+        partial.write_bytes(cleaned)
+        partial.replace(path)
+        return True
+
+    def folder(self, folder: Path) -> None:
+        """Replace secrets in every text file below a folder; a file that cannot be cleaned is removed."""
+        if not self.secrets:
+            return
+        for pattern in _TEXT_FILES:
+            for path in folder.rglob(pattern):
+                if path.is_symlink() or not path.is_file():
+                    continue
+                try:
+                    self.file(path)
+                except OSError:
+                    path.unlink(missing_ok=True)
+
+
+def _forms(value: str) -> list[str]:
+    """Return how a value may be written, the longest first, so that no part of one stays."""
+    forms = {value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe="")}
+    return sorted(forms, key=len, reverse=True)

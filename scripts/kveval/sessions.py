@@ -1,0 +1,140 @@
+"""Process sessions: everything that one started program has become, found again and ended together."""
+
+import contextlib
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+TERMINATION_GRACE_S = 20.0
+_TRACKER_GRACE_S = 3.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# A leader's start is read twice from the same number; the slack is for rounding alone.
+_SAME_START_S = 2 / _TICKS_PER_S
+
+
+@functools.cache
+def boot_id() -> str:
+    """Return what distinguishes this boot of the host from all others; process numbers begin anew with each."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class _Stat:
+    """One line of /proc/PID/stat; `started` in seconds since boot, which no change of the wall clock moves."""
+
+    pid: int
+    state: str
+    sid: int
+    started: float
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return _Stat(pid, fields[0], int(fields[3]), int(fields[19]) / _TICKS_PER_S)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A process session: every process whose session id is `sid`, provided its leader started at `started`.
+
+    `started` counts seconds since boot `boot`, so that neither a step of the wall clock nor a reboot can make another
+    program's processes look like this one's.
+    """
+
+    sid: int
+    started: float
+    name: str
+    boot: str = field(default_factory=boot_id)
+
+    @classmethod
+    def led_by(cls, pid: int, name: str) -> "Session":
+        """Return the session that the process `pid` leads. Raises ProcessLookupError when there is none."""
+        found = _stat(pid)
+        if found is None:
+            raise ProcessLookupError(f"no process {pid} to lead the session of {name}")
+        return cls(pid, found.started, name)
+
+    def members(self) -> list[psutil.Process]:
+        """Return the live processes of the session; none when its number was taken over by a later process."""
+        return members_of([self])
+
+    def kill(self, grace_s: float = TERMINATION_GRACE_S) -> int:
+        """Ask the leader to stop, then kill what is left of the session after `grace_s`; return how many were killed.
+
+        Python's resource trackers come last: once the processes they serve are gone they remove the semaphores and
+        shared memory those left in /dev/shm, and end by themselves.
+        """
+        for process in self.members():
+            with contextlib.suppress(psutil.Error):
+                if process.pid == self.sid:
+                    process.terminate()
+                # A stopped process could neither obey nor, being a tracker, tidy up.
+                process.send_signal(signal.SIGCONT)
+        self._wait(grace_s, lambda: not self.members())
+        killed = self._kill_all(lambda process: not _is_resource_tracker(process))
+        self._wait(_TRACKER_GRACE_S, lambda: not self.members())
+        return killed + self._kill_all(lambda process: True)
+
+    def _kill_all(self, chosen: Callable[[psutil.Process], bool]) -> int:
+        """Kill the chosen members until there are none: a process may fork between the listing and the kill."""
+        killed = 0
+        while members := [process for process in self.members() if chosen(process)]:
+            for process in members:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+                    killed += 1
+            time.sleep(0.05)
+        return killed
+
+    @staticmethod
+    def _wait(seconds: float, over: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while not over() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def members_of(sessions: Iterable[Session]) -> list[psutil.Process]:
+    """Return the live processes of all these sessions, in one pass over the host's processes."""
+    wanted = {session.sid: session for session in sessions if session.boot == boot_id()}
+    if not wanted:
+        return []
+    found: dict[int, list[_Stat]] = {sid: [] for sid in wanted}
+    for pid in psutil.pids():
+        stat = _stat(pid)
+        if stat is not None and stat.sid in wanted:
+            found[stat.sid].append(stat)
+    members = []
+    for sid, stats in found.items():
+        if any(_is_anothers(stat, wanted[sid]) for stat in stats):
+            continue
+        for stat in stats:
+            if stat.state not in "ZX":
+                with contextlib.suppress(psutil.Error):
+                    members.append(psutil.Process(stat.pid))
+    return members
+
+
+def _is_anothers(stat: _Stat, session: Session) -> bool:
+    """Tell whether a process shows that the session's number belongs to another program now."""
+    if stat.pid == session.sid:
+        return abs(stat.started - session.started) > _SAME_START_S
+    return stat.started < session.started - _SAME_START_S
+
+
+def _is_resource_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False

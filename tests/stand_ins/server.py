@@ -1,0 +1,112 @@
+"""A stand-in for vLLM's API server: the endpoints this repository uses, a second process for the engine, and faults.
+
+Standard library only; run as `server.py --port N ...`. The environment's FAULT names what goes wrong (see `main`).
+Tokens are generated, and counted, only while the engine process runs: it can be killed and stopped like vLLM's.
+"""
+
+import contextlib
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+TOKENS_PER_REQUEST = 8
+REQUEST_S = 0.04
+FAULT = os.environ.get("FAULT", "")
+lock = threading.Lock()
+state = {"tokens": 0, "running": 0, "served": 0}
+
+
+def engine_runs(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ"
+    return False
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    engine = 0
+
+    def do_GET(self) -> None:
+        if self.path == "/metrics":
+            with lock:
+                lines = [
+                    "# TYPE vllm:num_requests_running gauge",
+                    f'vllm:num_requests_running{{engine="0",model_name="m"}} {state["running"]}',
+                    "# TYPE vllm:num_requests_waiting gauge",
+                    'vllm:num_requests_waiting{engine="0",model_name="m"} 0',
+                    "# TYPE vllm:kv_cache_usage_perc gauge",
+                    'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5',
+                    "# TYPE vllm:generation_tokens counter",
+                    f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {state["tokens"]}',
+                ]
+            self.answer("\n".join(lines) + "\n", kind="text/plain; version=0.0.4")
+        elif self.path == "/version":
+            self.answer({"version": os.environ["STAND_IN_VERSION"]})
+        elif self.path == "/v1/models":
+            self.answer({"data": [{"id": os.environ["STAND_IN_MODEL"]}]})
+        else:
+            self.answer("")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path == "/v1/completions":
+            self.complete()
+        else:
+            self.answer({"success": True})
+
+    def complete(self) -> None:
+        with lock:
+            state["running"] += 1
+            state["served"] += 1
+            served = state["served"]
+        # The first requests are the warm-up.
+        if (FAULT == "fails every request" and served > 2) or (FAULT == "fails some requests" and served % 5 == 4):
+            with lock:
+                state["running"] -= 1
+            self.send_error(500)
+            return
+        time.sleep(REQUEST_S)
+        while not engine_runs(self.engine):
+            time.sleep(0.05)
+        with lock:
+            state["running"] -= 1
+            state["tokens"] += TOKENS_PER_REQUEST
+        self.answer({"usage": {"completion_tokens": TOKENS_PER_REQUEST}})
+
+    def answer(self, content: object, kind: str = "application/json") -> None:
+        body = (content if isinstance(content, str) else json.dumps(content)).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    port = int(arguments[arguments.index("--port") + 1])
+    tokens = os.environ["STAND_IN_TOKENS"]
+    if FAULT == "prints its environment":
+        print("environment:", dict(os.environ), flush=True)
+        print(f"token={os.environ.get('KVEVAL_TEST_SECRET')}", flush=True)
+    if FAULT == "prints its environment and dies":
+        sys.exit(f"ValueError: cannot log in with {os.environ.get('KVEVAL_TEST_SECRET')}")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    engine = subprocess.Popen(["VLLM::EngineCore", "1000"], executable="/bin/sleep")
+    Handler.engine = engine.pid
+    signal.signal(signal.SIGTERM, lambda *_: (engine.kill(), sys.exit(0)))
+    print(f"(EngineCore pid={engine.pid}) INFO CPU KV cache size: {tokens} tokens", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
