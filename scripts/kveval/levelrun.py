@@ -150,7 +150,7 @@ class Levels:
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
-        """Raise, in place of a failure of the body, what caused it: a dead server, a full disk, a clock that was set."""
+        """Raise, in place of a failure of the body, what caused it: a dead server, a full disk, a set clock."""
         try:
             yield
         except (local.ServerDied, RecordingError, WatchError):

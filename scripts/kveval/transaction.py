@@ -152,6 +152,7 @@ class _Run:
     progress: Progress
     redactor: Redactor
     phases: dict[str, float] = field(default_factory=dict)
+    told: BaseException | None = None
 
     @property
     def raw(self) -> Path:
@@ -177,7 +178,7 @@ class _Run:
                     recording(self.scratch / "pcp", self._recording_settings(server), self.processes)
                 )
                 recording_stack = starting.pop_all()
-            with recording_stack:
+            with recording_stack, self._told_at_once():
                 with self._phase("levels_s"):
                     runner = self._runner(slot, recorder)
                     levels = runner.measure()
@@ -273,11 +274,13 @@ class _Run:
 
     @contextlib.contextmanager
     def _told_at_once(self) -> Iterator[None]:
-        """Say a failure when it is found, not only once everything is torn down."""
+        """Say a failure once, when it is found, before everything is torn down."""
         try:
             yield
         except (Failure, OSError) as failure:
-            self.progress.say(f"failed, tearing down: {failure}")
+            if failure is not self.told:
+                self.progress.say(f"failed, tearing down: {failure}")
+            self.told = failure
             raise
 
     def _collect_recording(self, recorder: Recording, levels: list[dict[str, Any]]) -> dict[str, Any]:

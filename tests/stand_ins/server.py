@@ -66,7 +66,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             state["served"] += 1
             served = state["served"]
         # The first requests are the warm-up.
-        if FAULT == "fails every request" and served > 2 or FAULT == "fails some requests" and served % 5 == 4:
+        if (FAULT == "fails every request" and served > 2) or (FAULT == "fails some requests" and served % 5 == 4):
             with lock:
                 state["running"] -= 1
             self.send_error(500)
