@@ -3,3 +3,4 @@
 set -euo pipefail
 source scripts/lib_setup.sh
 install_server "$CONDA_PREFIX/bin/python"
+pip_install "$CONDA_PREFIX/bin/python" --require-hashes -r envs/lmcache.lock

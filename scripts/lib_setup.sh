@@ -44,7 +44,7 @@ half_configured() {
 
 has_library() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *"$1"* ]]; }
 
-# packages COMMAND...: runs apt-get or dpkg so that PCP's services are not started (recordings here are private ones),
+# packages COMMAND...: runs apt-get or dpkg so that PCP's and Redis' services are not started (those here are private),
 # and so that its configuration does not fail where systemd is installed but not running, as in most containers:
 # the package calls `systemctl daemon-reload` unconditionally.
 packages() {
@@ -53,7 +53,7 @@ packages() {
     cat >"$shim/systemctl" <<'SHIM'
 #!/bin/sh
 [ -d /run/systemd/system ] || exit 0
-case "$*" in *start*\ pm[a-z]*) exit 0 ;; esac
+case "$*" in *start*\ pm[a-z]* | *start*\ redis*) exit 0 ;; esac
 exec /usr/bin/systemctl "$@"
 SHIM
     chmod 755 "$shim" "$shim/systemctl"
@@ -100,6 +100,17 @@ ensure_pcp() {
     else
         ensure_packages "Performance Co-Pilot is missing or incomplete" "${pcp_packages[@]}"
         pcp_works || fail "PCP is installed, but its tools or /usr/bin/python3's modules pcp and requests are not usable"
+    fi
+}
+
+# Redis serves one arm; a host without it can do everything else.
+ensure_redis() {
+    if command -v redis-server >/dev/null; then
+        say "Redis: $(redis-server --version | cut -d ' ' -f 1-3)"
+    elif command -v apt-get >/dev/null && can_be_root; then
+        ensure_packages "redis-server is missing" redis-server
+    else
+        say "Redis: no redis-server; the arms that keep KV cache in Redis will say so (install it to use them)"
     fi
 }
 
@@ -191,8 +202,6 @@ install_server() {
     pip_install "$1" --require-hashes -r envs/server.lock && "$1" -c 'import guidellm, torch, vllm'
 }
 
-install_test() { pip_install "$1" --require-hashes -r envs/test.lock; }
-
 create_env() {
     mkdir -- "$1" && touch "$1/.kveval-env" && "$2" -m venv "$1" >>"$1/setup.log" 2>&1
 }
@@ -229,14 +238,15 @@ ensure_env() {
         "Run this again when that is solved"
 }
 
-# The test requirements go into the workflow's environment; their lock agrees with its lock.
-ensure_test_packages() {
-    local env=$1 stamp=$1/.kveval-stamp-test
-    if current "$stamp" "$env" envs/test.lock; then
-        say "test requirements: up to date"
+# ensure_packages_in WHAT ENV LOCK: adds the packages of a lock to an environment, whose own lock they agree with.
+ensure_packages_in() {
+    local what=$1 env=$2 lock=$3 stamp
+    stamp=$env/.kveval-stamp-$(basename "$lock" .lock)
+    if current "$stamp" "$env" "$lock"; then
+        say "$what: up to date"
         return
     fi
-    logged "test requirements: installing" "$env/setup.log" install_test "$env/bin/python" ||
-        fail "the test requirements could not be installed: $(cause "$env/setup.log") (log: $env/setup.log)"
-    fingerprint "$env" envs/test.lock >"$stamp"
+    logged "$what: installing" "$env/setup.log" pip_install "$env/bin/python" --require-hashes -r "$lock" ||
+        fail "$what could not be installed: $(cause "$env/setup.log") (log: $env/setup.log)"
+    fingerprint "$env" "$lock" >"$stamp"
 }

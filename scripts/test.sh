@@ -4,6 +4,6 @@
 # KVEVAL_TEST_DATA: folder with real measurements; without it the tests that read them are skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-bash scripts/setup.sh pcp workflow server test
+bash scripts/setup.sh pcp redis workflow server test
 export PATH="$PWD/.venv/bin:$PATH"
 exec python -m pytest "$@"

@@ -44,6 +44,10 @@ def extra(arguments):
     return transfer(arguments)["kv_connector_extra_config"]
 
 
+def server_env(arm):
+    return arm.companions[-1].env
+
+
 def test_no_offload_changes_nothing():
     arm = arm_arguments(scenario("none"), GPU, budget(Shape, 0))
     assert (arm.argv, arm.env, arm.companions) == ((), {}, ())
@@ -111,7 +115,10 @@ def test_lmcache_in_process_reaches_its_store(store):
 def test_lmcache_as_a_server_is_sized_over_all_ranks(platform):
     arm = arm_arguments(scenario("lmcache"), platform, SIZE)
     assert transfer(arm)["kv_connector"] == "LMCacheMPConnector"
-    assert extra(arm) == {"lmcache.mp.host": "tcp://{lmcache_host}", "lmcache.mp.port": 5555}
+    assert extra(arm).items() >= {"lmcache.mp.host": "tcp://{lmcache_host}", "lmcache.mp.port": 5555}.items()
+    # On a CPU the client would choose a mode that the server does not offer.
+    assert extra(arm).get("lmcache.mp.mp_transfer_mode") == ("lmcache_driven" if platform.on_cpu else None)
+    assert arm.env["LMCACHE_TRACK_USAGE"] == server_env(arm)["LMCACHE_TRACK_USAGE"] == "false"
     (server,) = arm.companions
     assert server.argv[:2] == ("lmcache", "server")
     assert float(server.argv[server.argv.index("--l1-size-gb") + 1]) * 2**30 == BYTES
@@ -127,6 +134,21 @@ def test_lmcache_as_a_server_starts_after_its_store_and_speaks_resp(store):
     argv = arm.companions[1].argv
     adapter = argv[argv.index("--l2-adapter") + 1].replace(f"{{{store}_port}}", "6379")
     assert json.loads(adapter) == {"type": "resp", "host": f"{{{store}_host}}", "port": 6379}
+
+
+@pytest.mark.parametrize(("platform", "spec"), [(GPU, "TieringOffloadingSpec"), (CPU, "HostTieringOffloadingSpec")])
+def test_files_stand_behind_the_cpu_tier(platform, spec):
+    size = budget(Shape, 10_000, block_size=32)
+    arm = arm_arguments(scenario("files", cpu_tier=True), platform, size)
+    assert transfer(arm)["kv_connector"] == "OffloadingConnector"
+    assert extra(arm)["spec_name"] == spec
+    assert extra(arm)["cpu_bytes_to_use"] == BYTES
+    assert extra(arm)["secondary_tiers"] == [{"type": "fs", "root_dir": "{fs_dir}"}]
+
+
+def test_files_without_a_cpu_tier_pass_through_a_staging_buffer():
+    arm = arm_arguments(scenario("files"), replace(GPU, staging_bytes=5 * 2**20), budget(Shape, 0))
+    assert extra(arm)["cpu_bytes_to_use"] == 5 * 2**20
 
 
 def test_an_index_publishes_cache_events():
@@ -170,6 +192,16 @@ def test_an_index_can_stand_before_a_native_tier():
         ({"arm": "lmcache"}, GPU, budget(Shape, 15), "one LMCache chunk"),
         ({"arm": "lmcache"}, replace(CPU, vllm="0.22.1"), SIZE, "0.23 or newer"),
         ({"arm": "lmcache"}, replace(GPU, vllm="0.10.0"), SIZE, "from vLLM 0.11"),
+        ({"arm": "files"}, replace(GPU, vllm="0.22.0", staging_bytes=1), SIZE, "came with vLLM 0.22.1"),
+        ({"arm": "files"}, replace(CPU, vllm="0.31.0", staging_bytes=1), SIZE, "from vLLM 0.32"),
+        ({"arm": "files"}, replace(GPU, engine="kubernetes", staging_bytes=1), SIZE, "needs engine local"),
+        ({"arm": "files", "cpu_tier": True}, CPU, budget(Shape, 1, block_size=32), "less than one server block"),
+        (
+            {"arm": "files", "connector_config": {"spec_name": "mine"}},
+            replace(GPU, staging_bytes=1),
+            SIZE,
+            "must not set spec_name",
+        ),
         ({"arm": "llm-d-index", "store": "redis"}, GPU, SIZE, "needs engine kubernetes"),
     ],
 )

@@ -10,11 +10,13 @@ import pytest
 from kveval.engines.local import (
     DeploymentError,
     ServerPlan,
+    _folder_counters,
     deployed,
+    require_tier,
     server_environment,
     startup_facts,
 )
-from kveval.logwords import last_words
+from kveval.logs import last_words
 from kveval.processes import supervisor
 
 STAND_IN = """
@@ -53,7 +55,8 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 @pytest.fixture
 def start(tmp_path):
-    python = tmp_path / "python"
+    python = tmp_path / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
     (tmp_path / "stand_in.py").write_text(textwrap.dedent(STAND_IN))
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/stand_in.py "$@"\n')
     python.chmod(0o755)
@@ -70,15 +73,16 @@ def start(tmp_path):
             ],
             "env": {"BEHAVIOUR": behaviour, "WHERE": "127.0.0.1:{port}"},
             "served_model": "tiny",
-            "version": "0.32.0",
+            "versions": {"vllm": "0.32.0"},
             "device_tokens": 17920,
             "start_timeout_s": 20.0,
         } | changed
         return deployed(
             processes,
             ServerPlan(**plan),
-            python=python,
+            environment=tmp_path / "environment",
             model_dir=tmp_path / "model",
+            files_in=tmp_path,
             log=tmp_path / "server.log",
         )
 
@@ -104,7 +108,7 @@ def test_a_server_that_answers_as_declared_is_deployed_and_gone_afterwards(start
     [
         ("dies", {}, r"died \(exit code 3\): ValueError: No available memory.*; see .*server\.log"),
         ("never healthy", {"start_timeout_s": 0.5}, "not healthy in time"),
-        ("", {"version": "0.31.0"}, r"is vLLM 0\.32\.0\+cpu, the campaign declares 0\.31\.0"),
+        ("", {"versions": {"vllm": "0.31.0"}}, r"is vLLM 0\.32\.0\+cpu, the campaign declares 0\.31\.0"),
         ("", {"served_model": "other"}, r"serves \['tiny'\], the campaign declares other"),
         (
             "",
@@ -159,6 +163,40 @@ def test_the_servers_environment_is_made_anew_and_holds_the_token_only_for_full_
 )
 def test_the_device_capacity_is_read_from_gpu_and_cpu_logs(line, tokens):
     assert startup_facts(line)["kv_cache_tokens"] == tokens
+
+
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [
+        ("INFO [kveval_host_offload.py:121] host offloading: CPU tier of 16777216 bytes", 16777216),
+        ("INFO Created mmap file /dev/shm/vllm_offload_2cfb.mmap (41.94 GB)", 41_940_000_000),
+        ("INFO Created mmap file /dev/shm/vllm_offload_2cfb.mmap (0.02 GB)", None),
+    ],
+)
+def test_the_tiers_size_is_read_where_the_server_says_it_well_enough(line, size):
+    assert startup_facts(line).get("tier_bytes") == size
+
+
+def test_a_tier_more_than_2_percent_off_its_budget_is_refused(tmp_path):
+    require_tier(None, 1_000_000, tmp_path)
+    require_tier(1_019_000, 1_000_000, tmp_path)
+    for reported in (979_000, 1_021_000, 0):
+        with pytest.raises(DeploymentError, match=f"has {reported} bytes, the budget is 1000000 bytes"):
+            require_tier(reported, 1_000_000, tmp_path)
+
+
+def test_a_file_tier_has_a_folder_of_its_own_that_is_counted_emptied_and_removed(start):
+    files = '{"root_dir":"{fs_dir}"}'
+    with start(argv=["--model", "{model_dir}", "--port", "{port}", "--kv", files], file_tier=True) as server:
+        folder = server.files
+        assert server.argv[-1] == f'{{"root_dir":"{folder}"}}'
+        block = folder / "r0" / "abc" / "1.bin"
+        block.parent.mkdir(parents=True)
+        block.write_bytes(bytes(4096))
+        assert _folder_counters(folder) == {"file_tier_files": 1.0, "file_tier_bytes": 4096.0}
+        server.reset_caches()
+        assert list(folder.iterdir()) == []
+    assert not folder.exists()
 
 
 def test_last_words_prefer_the_line_that_names_an_error(tmp_path):

@@ -266,9 +266,9 @@ def test_a_foreign_environment_is_never_deleted(place: Place) -> None:
 def test_test_requirements_are_installed_once(place: Place) -> None:
     place.run(WORKFLOW)
     place.installs()
-    assert place.run("ensure_test_packages .venv").returncode == 0
+    assert place.run("ensure_packages_in tests .venv envs/test.lock").returncode == 0
     assert place.installs() == ["envs/test.lock"]
-    assert place.run("ensure_test_packages .venv").returncode == 0
+    assert place.run("ensure_packages_in tests .venv envs/test.lock").returncode == 0
     assert place.installs() == []
 
 

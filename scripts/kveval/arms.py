@@ -2,7 +2,7 @@
 
 One function per arm. What differs between hosts stays open as a placeholder: `{port}`, and for the servers an arm
 needs beside vLLM `{redis_host}`, `{redis_port}`, `{lmcache_host}`, `{lmcache_port}`, `{lmcache_http_port}` (`valkey`
-likewise).
+likewise); for a tier of files its empty folder, `{fs_dir}`.
 """
 
 import json
@@ -21,6 +21,10 @@ LMCACHE_CHUNK_TOKENS = 256
 HASH_SEED = "0"
 """One seed for every process that hashes prefixes: caches shared between processes depend on it."""
 _HOST_SPEC = {"spec_name": "HostOffloadingSpec", "spec_module_path": "kveval_host_offload"}
+_TIERING_SPEC = {"spec_name": "TieringOffloadingSpec"}
+_HOST_TIERING_SPEC = {"spec_name": "HostTieringOffloadingSpec", "spec_module_path": "kveval_host_offload"}
+# LMCache reports its use to its makers unless told not to.
+_LMCACHE_PRIVATE = {"LMCACHE_TRACK_USAGE": "false"}
 
 
 class ArmError(Failure):
@@ -55,6 +59,8 @@ class Platform:
     engine: str
     block_size: int
     served_name: str
+    staging_bytes: int = 0
+    """Size of the buffer in host memory that a tier of files without a CPU tier passes through."""
 
     @property
     def version(self) -> Version:
@@ -131,7 +137,7 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
             f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({LMCACHE_CHUNK_TOKENS // 16} cpu_blocks)"
         )
     if platform.version >= Version("0.23"):
-        return _lmcache_server(scenario, budget)
+        return _lmcache_server(scenario, platform, budget)
     if platform.on_cpu:
         raise ArmError(
             f"LMCache on a CPU runs as a server of its own, which needs vLLM 0.23 or newer, not {platform.vllm}"
@@ -143,6 +149,7 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
 
 def _lmcache_in_process(scenario: Scenario, budget: Budget) -> ArmArguments:
     env = {
+        **_LMCACHE_PRIVATE,
         "LMCACHE_CHUNK_SIZE": str(LMCACHE_CHUNK_TOKENS),
         "LMCACHE_LOCAL_CPU": "True",
         "LMCACHE_MAX_LOCAL_CPU_SIZE": repr(budget.rank_gib),
@@ -154,7 +161,7 @@ def _lmcache_in_process(scenario: Scenario, budget: Budget) -> ArmArguments:
     return ArmArguments(("--kv-transfer-config", _transfer("LMCacheConnectorV1", extra)), env, _store(scenario))
 
 
-def _lmcache_server(scenario: Scenario, budget: Budget) -> ArmArguments:
+def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     server = [
         *("lmcache", "server", "--host", "{lmcache_host}", "--port", "{lmcache_port}"),
         *("--http-host", "{lmcache_host}", "--http-port", "{lmcache_http_port}"),
@@ -165,12 +172,39 @@ def _lmcache_server(scenario: Scenario, budget: Budget) -> ArmArguments:
         # RESP is the protocol that Redis and Valkey share; one adapter serves both.
         adapter = {"type": "resp", "host": f"{{{scenario.store}_host}}", "port": f"{{{scenario.store}_port}}"}
         server += ["--l2-adapter", canonical_json(adapter)]
-    address = {"lmcache.mp.host": "tcp://{lmcache_host}", "lmcache.mp.port": "{lmcache_port}"}
+    client = {"lmcache.mp.host": "tcp://{lmcache_host}", "lmcache.mp.port": "{lmcache_port}"}
+    if platform.on_cpu:
+        # Left to itself the client chooses, for a CPU, the mode that the server does not offer, and waits five minutes.
+        client["lmcache.mp.mp_transfer_mode"] = "lmcache_driven"
     return ArmArguments(
-        ("--kv-transfer-config", _transfer("LMCacheMPConnector", _with_own(scenario, address))),
-        {},
-        (*_store(scenario), Companion("lmcache", tuple(server), {"PYTHONHASHSEED": HASH_SEED})),
+        ("--kv-transfer-config", _transfer("LMCacheMPConnector", _with_own(scenario, client))),
+        dict(_LMCACHE_PRIVATE),
+        (*_store(scenario), Companion("lmcache", tuple(server), {"PYTHONHASHSEED": HASH_SEED, **_LMCACHE_PRIVATE})),
     )
+
+
+def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    """vLLM's tiered offload with files as the last tier, behind the CPU tier or behind a staging buffer alone."""
+    if platform.version < Version("0.22.1"):
+        raise ArmError(
+            f"TieringOffloadingSpec, which offloads to files, came with vLLM 0.22.1; {platform.vllm} is older"
+        )
+    if platform.on_cpu and platform.version < Version("0.32"):
+        raise ArmError(f"offload to files on a CPU is known to work from vLLM 0.32, not on {platform.vllm}")
+    if platform.engine != "local":
+        raise ArmError(f"the folder of a file tier is this host's: it needs engine local, not {platform.engine}")
+    size = budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes
+    if size < 1:
+        raise ArmError(
+            f"{budget.cpu_blocks} cpu_blocks are less than one server block of {platform.block_size} tokens"
+            f" ({platform.block_size // 16} cpu_blocks)"
+        )
+    computed = {
+        "cpu_bytes_to_use": size,
+        "secondary_tiers": [{"type": "fs", "root_dir": "{fs_dir}"}],
+        **(_HOST_TIERING_SPEC if platform.on_cpu else _TIERING_SPEC),
+    }
+    return ArmArguments(("--kv-transfer-config", _transfer("OffloadingConnector", _with_own(scenario, computed))))
 
 
 def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -179,7 +213,10 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
     With a CPU tier, vLLM's native one stands behind the index.
     """
     if platform.engine != "kubernetes":
-        raise ArmError(f"the index lives in llm-d's endpoint picker: it needs engine kubernetes, not {platform.engine}")
+        raise ArmError(
+            "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
+            f" kubernetes, not {platform.engine}"
+        )
     if platform.version < Version("0.11"):
         raise ArmError(f"the index is supported from vLLM 0.11; {platform.vllm} is older")
     behind = native(scenario, platform, budget) if scenario.cpu_tier else ArmArguments()
@@ -201,6 +238,7 @@ _ARMS: dict[str, Callable[[Scenario, Platform, Budget], ArmArguments]] = {
     "none": no_offload,
     "native": native,
     "lmcache": lmcache,
+    "files": files,
     "llm-d-index": llm_d_index,
 }
 
@@ -214,7 +252,7 @@ def _transfer(connector: str, extra: Mapping[str, Any]) -> str:
 
 def _with_own(scenario: Scenario, computed: Mapping[str, Any]) -> dict[str, Any]:
     """Add the scenario's own connector keys; one that is computed here would make the budget a lie."""
-    computed_always = {"cpu_bytes_to_use", "num_cpu_blocks", "spec_module_path", *computed}
+    computed_always = {"cpu_bytes_to_use", "num_cpu_blocks", "spec_name", "spec_module_path", *computed}
     taken = sorted(computed_always & scenario.connector_config.keys())
     if taken:
         raise ArmError(f"connector_config must not set {', '.join(taken)}: computed from cpu_blocks and the software")

@@ -164,7 +164,7 @@ class Scenario(Strict):
     """A KV-cache arm: what it changes against its baseline, and how it proves that it was active."""
 
     title: Text
-    arm: Literal["none", "native", "lmcache", "llm-d-index"]
+    arm: Literal["none", "native", "lmcache", "files", "llm-d-index"]
     form: Literal["connector", "size-flag"] = Field(
         "connector", description="native only: kv-transfer-config, or --kv-offloading-size (vLLM 0.14.1 and newer)"
     )

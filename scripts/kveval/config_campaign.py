@@ -62,6 +62,10 @@ class Server(Strict):
     max_num_seqs: PositiveInt | None = Field(
         None, description="most requests in one batch; vLLM's default when left out"
     )
+    fs_dir: Text | None = Field(
+        None,
+        description="folder on the disk under test, for arms with a tier of files; beside the results when left out",
+    )
     args: tuple[Text, ...] = ()
     env: Environment = Field(default_factory=dict)
 

@@ -66,6 +66,7 @@ class ResolvedCell:
     companions: tuple[arms.Companion, ...]
     budget: sizing.Budget
     device_blocks: int | None
+    file_tier: Mapping[str, Any]
     workload: Mapping[str, Any]
     reset_caches: str
     exercised: tuple[Mapping[str, Any], ...]
@@ -96,7 +97,13 @@ class ResolvedCell:
                 {"name": companion.name, "argv": list(companion.argv), "env": dict(companion.env)}
                 for companion in self.companions
             ],
-            "budget": {**asdict(self.budget), "device_blocks": self.device_blocks, "device_tokens": device_tokens},
+            "budget": {
+                **asdict(self.budget),
+                **{name: value for name, value in self.file_tier.items() if name == "staging_bytes"},
+                "device_blocks": self.device_blocks,
+                "device_tokens": device_tokens,
+            },
+            **{name: value for name, value in self.file_tier.items() if name == "fs_dir"},
             "workload": dict(self.workload),
             "reset_caches": self.reset_caches,
         }
@@ -212,6 +219,8 @@ def resolve_cell(
     if problems:
         return None, problems
     budget = served.budget(cell.cpu_blocks, server.block_size)
+    # Two of the longest conversations: enough to pass through, too little to be a tier.
+    staging = served.budget(2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size)
     platform = arms.Platform(
         vllm=server.vllm,
         lmcache=server.lmcache,
@@ -219,6 +228,7 @@ def resolve_cell(
         engine=campaign.engine,
         block_size=server.block_size,
         served_name=served.served_name,
+        staging_bytes=staging.tier_bytes,
     )
     exercised = exercised_counters(scenario, server.vllm)
     try:
@@ -254,12 +264,20 @@ def resolve_cell(
             companions=arm.companions,
             budget=budget,
             device_blocks=server.device_blocks,
+            file_tier=_file_tier(scenario, server, staging.tier_bytes),
             workload=workload_specification(workload),
             reset_caches=campaign.reset_caches,
             exercised=exercised,
         ),
         [],
     )
+
+
+def _file_tier(scenario: Scenario, server: Server, staging_bytes: int) -> dict[str, Any]:
+    """Return what only an arm with a tier of files has; nothing for others, whose specifications it leaves alone."""
+    if scenario.arm != "files":
+        return {}
+    return {"fs_dir": server.fs_dir, **({} if scenario.cpu_tier else {"staging_bytes": staging_bytes})}
 
 
 def _unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Iterator[Problem]:

@@ -11,7 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from kveval.errors import Failure
 
 # Labels that every series of a server carries alike; a counter is summed over them.
-_COMMON_LABELS = frozenset({"engine", "model_name", "pid"})
+_COMMON_LABELS = frozenset(
+    {"engine", "model_name", "pid", "otel_scope_name", "otel_scope_version", "otel_scope_schema_url"}
+)
 
 
 class CounterError(Failure):
@@ -42,14 +44,14 @@ def parse_counters(text: str, prefix: str = "vllm:") -> dict[str, float]:
     return dict(totals)
 
 
-def read_counters(url: str, timeout_s: float = 10.0) -> dict[str, float]:
-    """Fetch and sum the counters at `url` (a server's /metrics)."""
+def read_counters(url: str, timeout_s: float = 10.0, prefix: str = "vllm:") -> dict[str, float]:
+    """Fetch and sum the counters at `url` (a server's /metrics) whose names start with `prefix`."""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:
             text = answer.read().decode()
     except (OSError, urllib.error.URLError) as error:
         raise CounterError(f"{url}: no metrics ({error})") from error
-    return parse_counters(text)
+    return parse_counters(text, prefix)
 
 
 def changes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ import msgspec
 import zstandard
 
 from kveval import load
-from kveval.counters import CounterError, changes, read_counters
+from kveval.counters import changes
 from kveval.engines import local
 from kveval.errors import Failure
 from kveval.guidellm import read_report
@@ -102,7 +102,7 @@ class Levels:
             (self._require_disk, 1.0),
             (self.processes.note_shared_memory, _SHARED_MEMORY_CHECK_S),
         ]
-        before = read_counters(server.metrics_url)
+        before = server.counters()
         with monitored(checks) as monitor:
 
             def watch(elapsed_s: float) -> None:
@@ -122,7 +122,7 @@ class Levels:
             )
             monitor.require()
         self.clock.check()
-        after = read_counters(server.metrics_url)
+        after = server.counters()
         facts = load.report_facts(report, self.specification["versions"]["guidellm"])
         packed = pack(report, self.redactor)
         return {
@@ -146,7 +146,9 @@ class Levels:
         return str(self.specification["model"]["hf_id"])
 
     def _require_disk(self) -> None:
-        require_free(self.scratch, DISK_RESERVE_BYTES, "to stop in order the run")
+        for place in (self.scratch, self.slot.server.files):
+            if place is not None:
+                require_free(place, DISK_RESERVE_BYTES, "stopping in order")
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
@@ -155,7 +157,7 @@ class Levels:
             yield
         except (local.ServerDied, RecordingError, WatchError):
             raise
-        except (load.LoadError, CounterError, local.DeploymentError, OSError) as error:
+        except (Failure, OSError) as error:
             deadline = time.monotonic() + _SETTLING_S
             while time.monotonic() < deadline:
                 try:

@@ -154,10 +154,11 @@ class Supervisor:
             yield process
 
     @contextlib.contextmanager
-    def temporary_folder(self) -> Iterator[Path]:
-        """Offer an empty folder with a short path, for sockets and what programs put into TMPDIR; gone afterwards."""
+    def temporary_folder(self, within: Path | None = None) -> Iterator[Path]:
+        """Offer an empty folder, gone afterwards; by default with a short path, for sockets and TMPDIR."""
         # A Unix socket's path has 107 bytes, so a long TMPDIR would defeat the purpose.
         place = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 40 else "/tmp"
+        place = place if within is None else str(within)
         with contextlib.ExitStack() as stack:
             with signals_deferred():
                 thing = TemporaryFolder(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=place))

@@ -5,6 +5,7 @@ Everything a run starts is gone afterwards, however it ends; what it measured is
 """
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from kveval import __version__, hardware
 from kveval.config import measurement_id
 from kveval.counters import exercised
 from kveval.engines import local
+from kveval.engines.companions import find_program
 from kveval.errors import Failure
 from kveval.hostlock import host_lock
 from kveval.levelrun import Levels, pack
@@ -122,7 +124,7 @@ def _measure_now(job: Job, key: Key, store: Store, host: Mapping[str, Any], prog
         progress.say(f"removed what a killed run left unfinished: {directory.name}")
     redactor = Redactor.of(job.secrets)
     require_no_secret(job.specification, redactor)
-    _require_supported(job.specification)
+    _require_supported(job.specification, job.server_environment)
     require_room(job.specification, store.root, host["cpus"])
     # Absolute, because the server and PCP do not run in the workflow's folder.
     scratch = store.scratch(key).absolute()
@@ -218,7 +220,16 @@ class _Run:
             "budget": {
                 **self.job.specification["budget"],
                 "device_tokens": server.facts.get("kv_cache_tokens"),
+                **_reported(self.job.specification, server.facts.get("tier_bytes")),
             },
+            "companions": [
+                {
+                    "name": companion.program.name,
+                    "version": companion.version,
+                    "argv": [self._anonymous(argument) for argument in companion.program.argv],
+                }
+                for companion in server.companions
+            ],
             "clock_offset_s": 0.0,
             "phases": {name: round(seconds, 2) for name, seconds in self.phases.items()},
             "levels": levels,
@@ -230,21 +241,19 @@ class _Run:
             shutil.rmtree(self.scratch / leftover, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _deployment(self, port: int) -> Iterator[local.Deployment]:
+    def _deployment(self, ports: dict[str, int]) -> Iterator[local.Deployment]:
         """Deploy the cell's server, warm and with empty caches."""
         model_dir = self.scratch / "model"
         if self.job.specification["weights"] == "miniature" and not model_dir.exists():
             write_served(self.job.specification["model"]["geometry"], model_dir)
-        python = self.job.server_environment / "bin" / "python"
-        if not python.exists():
-            raise MeasurementError(f"no server environment at {self.job.server_environment}: run scripts/setup.sh")
         with local.deployed(
             self.processes,
             _server_plan(self.job.specification),
-            python=python,
+            environment=self.job.server_environment,
             model_dir=model_dir,
+            files_in=Path(self.job.specification.get("fs_dir") or self.scratch).absolute(),
             log=self.raw / "server.log",
-            port=port,
+            ports=ports,
             secrets=self.job.secrets,
         ) as server:
             server.warm_up(self.workload["prefix_tokens"] + self.workload["prompt_tokens"])
@@ -253,8 +262,11 @@ class _Run:
             yield server
 
     def _recording_settings(self, server: local.Deployment) -> RecordingSettings:
-        members = Session.led_by(server.process.pid, "vllm").members()
-        return RecordingSettings(openmetrics={"vllm": server.metrics_url}, processes=[member.pid for member in members])
+        leaders = {"vllm": server.process.pid} | {
+            companion.program.name: companion.program.process.pid for companion in server.companions
+        }
+        members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]
+        return RecordingSettings(openmetrics=server.endpoints, processes=[member.pid for member in members])
 
     def _runner(self, slot: local.ServerSlot, recorder: Recording) -> Levels:
         return Levels(
@@ -320,17 +332,21 @@ class _Run:
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
 
 
-def _require_supported(specification: Mapping[str, Any]) -> None:
-    """Refuse, before anything starts, what this engine cannot measure."""
+def _require_supported(specification: Mapping[str, Any], server_environment: Path) -> None:
+    """Refuse, before anything starts, what this engine or this host cannot measure."""
     if specification["engine"] != "local":
         raise MeasurementError(f"engine {specification['engine']} is not there yet; engine: local is")
-    companions = [companion["name"] for companion in specification["companions"]]
-    if companions:
-        raise MeasurementError(f"the local engine starts no companions yet, this arm needs {', '.join(companions)}")
     if specification["workload"]["profile"] != "concurrent":
         raise MeasurementError("the local engine drives workloads of profile concurrent; this one is a sweep")
     if specification["weights"] == "full" and specification["build"] == "vllm" and not hardware.gpus():
         raise MeasurementError("weights: full needs a GPU, and this host has none that answers; use weights: miniature")
+    if not (server_environment / "bin" / "python").exists():
+        raise MeasurementError(f"no server environment at {server_environment}: run scripts/setup.sh")
+    for companion in specification["companions"]:
+        find_program(companion["argv"][0], server_environment)
+    folder = specification.get("fs_dir")
+    if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+        raise MeasurementError(f"server.fs_dir {folder} is no folder this user can write to")
 
 
 def _server_plan(specification: Mapping[str, Any]) -> local.ServerPlan:
@@ -339,9 +355,21 @@ def _server_plan(specification: Mapping[str, Any]) -> local.ServerPlan:
         argv=specification["argv"],
         env=specification["env"],
         served_model=specification["model"]["served_name"],
-        version=specification["versions"]["vllm"],
+        versions=specification["versions"],
         device_tokens=budget["device_tokens"],
+        companions=specification["companions"],
+        tier_bytes=budget["tier_bytes"] or budget.get("staging_bytes", 0),
+        file_tier="fs_dir" in specification,
     )
+
+
+def _reported(specification: Mapping[str, Any], tier_bytes: int | None) -> dict[str, Any]:
+    """Return the tier in host memory as the server reports it, beside what was asked for.
+
+    Without a report both are None: older servers do not say.
+    """
+    tokens = None if tier_bytes is None else tier_bytes // specification["model"]["kv_bytes_per_token"]
+    return {"reported_bytes": tier_bytes, "reported_tokens": tokens}
 
 
 def _now() -> str:

@@ -1,28 +1,33 @@
 """The local engine: vLLM on this host, started with exactly the arm's arguments and gone afterwards."""
 
 import contextlib
-import http.client
-import json
 import os
 import re
+import shutil
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 from packaging.version import InvalidVersion, Version
 
+from kveval.counters import read_counters
+from kveval.engines.companions import companions, fill
+from kveval.engines.http import HttpError, free_port, request
+from kveval.engines.program import Companion, CompanionPortTaken
 from kveval.errors import Failure
-from kveval.logwords import exit_words, last_words
-from kveval.ports import free_port, strangers
+from kveval.logs import exit_words, last_words
+from kveval.ports import strangers
 from kveval.processes import Session, Supervisor
+from kveval.sessions import lives, title_of
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+_TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
+_TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)")
 _MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 _PORT_ATTEMPTS = 3
 SERVERSIDE = Path(__file__).resolve().parent.parent / "serverside"
@@ -42,13 +47,21 @@ class PortTaken(DeploymentError):
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What to start: arguments and environment with `{model_dir}` and `{port}` open, and what must answer."""
+    """What to start: arguments and environment with paths and ports open, and what must answer.
+
+    `companions`: what to start before the server, as the specification has it; `versions`: the releases declared, by
+    program; `tier_bytes`: what the arm's tier in host memory is to have, 0 for none; `file_tier`: whether a tier of
+    files stands behind it.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     served_model: str
-    version: str
+    versions: Mapping[str, str]
     device_tokens: int | None
+    companions: Sequence[Mapping[str, Any]] = ()
+    tier_bytes: int = 0
+    file_tier: bool = False
     start_timeout_s: float = 600.0
 
 
@@ -65,6 +78,9 @@ class Deployment:
     version: str
     log: Path
     process: "subprocess.Popen[bytes]"
+    companions: list[Companion] = field(default_factory=list)
+    files: Path | None = None
+    """Folder of the arm's file tier."""
     offset: int = 0
     """Where this deployment begins in the log, bytes."""
     parts: Sequence[tuple[str, psutil.Process]] = ()
@@ -76,25 +92,52 @@ class Deployment:
         return f"{self.url}/metrics"
 
     def require_alive(self) -> None:
-        """Raise ServerDied, with the telling line of its log, when a process of the server is gone."""
+        """Raise ServerDied or CompanionError, with the telling line of its log, when a process of them is gone."""
+        for companion in self.companions:
+            companion.program.require_alive()
         if self.process.poll() is not None:
             words = last_words(self.log, self.offset)
             error = PortTaken if "Address already in use" in words else ServerDied
             raise error(f"the server died ({exit_words(self.process.returncode)}){words}; see {self.log}")
         for title, part in self.parts:
-            if not _lives(part):
+            if not lives(part):
                 raise ServerDied(
                     f"the server's process {part.pid} ({title}) died{last_words(self.log, self.offset)}; see {self.log}"
                 )
 
-    def reset_caches(self, timeout_s: float = 20.0) -> None:
-        """Empty the device's prefix cache and the arm's tier; the server refuses while transfers are in flight.
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Every Prometheus endpoint of the deployment, by program."""
+        others = {companion.program.name: companion.metrics_url for companion in self.companions}
+        return {"vllm": self.metrics_url} | {name: url for name, url in others.items() if url is not None}
 
-        Uses vLLM's development endpoint (VLLM_SERVER_DEV_MODE=1).
+    def counters(self) -> dict[str, float]:
+        """Read the counters of the server, of its companions, and of the file tier."""
+        found = read_counters(self.metrics_url)
+        for companion in self.companions:
+            found |= companion.counters()
+        if self.files is not None:
+            found |= _folder_counters(self.files)
+        return found
+
+    def reset_caches(self, timeout_s: float = 20.0) -> None:
+        """Empty the device's prefix cache and every tier behind it.
+
+        The server is asked first, so that nothing of it still writes to a companion that has been emptied; from LMCache
+        to its store, likewise.
         """
+        self._reset_server(timeout_s)
+        for companion in reversed(self.companions):
+            companion.reset(timeout_s)
+        if self.files is not None:
+            for entry in self.files.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def _reset_server(self, timeout_s: float) -> None:
+        """Use vLLM's development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
         deadline = time.monotonic() + timeout_s
         while True:
-            answer = _request(f"{self.url}/reset_prefix_cache?reset_external=true", method="POST")
+            answer = request(f"{self.url}/reset_prefix_cache?reset_external=true", method="POST")
             # vLLM before 0.14 answers 200 with an empty body; later ones say whether it worked.
             if not isinstance(answer, dict) or answer.get("success", True):
                 return
@@ -109,7 +152,7 @@ class Deployment:
         """
         for length in (prompt_tokens, 16):
             body = {"model": self.served_model, "prompt": [7] * length, "max_tokens": 4, "ignore_eos": True}
-            answer = _request(f"{self.url}/v1/completions", method="POST", body=body, timeout_s=timeout_s)
+            answer = request(f"{self.url}/v1/completions", method="POST", body=body, timeout_s=timeout_s)
             produced = answer.get("usage", {}).get("completion_tokens", 0) if isinstance(answer, dict) else 0
             if produced < 1:
                 raise DeploymentError(f"the server is healthy but generates nothing; see {self.log}")
@@ -141,74 +184,93 @@ def deployed(
     supervisor: Supervisor,
     plan: ServerPlan,
     *,
-    python: Path,
+    environment: Path,
     model_dir: Path,
+    files_in: Path,
     log: Path,
-    port: int | None = None,
+    ports: dict[str, int] | None = None,
     secrets: Sequence[str] = (),
 ) -> Iterator[Deployment]:
-    """Start the server, wait until it answers with the declared version and model, and tear it down on leaving.
+    """Start the server and its companions, wait until all answer as declared, and tear them down on leaving.
 
-    `secrets`: environment variables passed on to it. Raises DeploymentError when it does not come up within the plan's
-    time, is another version or model, or reports a device cache more than 2 % off the declared one; PortTaken when
-    another process has its port.
+    `environment`: the server's virtual environment; `files_in`: where a tier of files gets its folder; `ports`: those
+    of an earlier deployment to be used again, completed by those chosen here; `secrets`: environment variables passed
+    on to the server.
+
+    Raises DeploymentError when the server does not come up within the plan's time, is another version or model, or
+    reports a device cache or a tier more than 2 % off what was asked for; CompanionError for a companion; PortTaken
+    when another process has the server's port.
     """
-    port = port or free_port()
-    argv = [
-        str(python),
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        *(_filled(argument, model_dir, port) for argument in plan.argv),
-    ]
-    env = {name: _filled(value, model_dir, port) for name, value in plan.env.items()}
+    ports = {} if ports is None else ports
+    port = ports.setdefault("port", free_port())
     begin = time.monotonic()
     offset = log.stat().st_size if log.exists() else 0
-    with (
-        supervisor.temporary_folder() as temporary,
-        supervisor.supervised(
-            "vllm",
-            argv,
-            env=server_environment(env, temporary, secrets=_needed(secrets, env)),
-            log=log,
-            cwd=log.parent,
-        ) as process,
-    ):
-        url = f"http://127.0.0.1:{port}"
-        deployment = Deployment(url, plan.served_model, argv, env, 0.0, {}, "", log, process, offset)
+    with contextlib.ExitStack() as stack:
+        temporary = stack.enter_context(supervisor.temporary_folder())
+        beside = stack.enter_context(
+            companions(
+                supervisor,
+                plan.companions,
+                environment=environment,
+                base_env=server_environment({}, temporary),
+                versions=plan.versions,
+                logs=log.parent,
+                ports=ports,
+            )
+        )
+        files = stack.enter_context(supervisor.temporary_folder(files_in)) if plan.file_tier else None
+        folders = {"model_dir": model_dir, "fs_dir": files}
+        argv = [str(environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
+        argv += [fill(argument, {**ports, **folders}) for argument in plan.argv]
+        env = {name: fill(value, {**ports, **folders}) for name, value in plan.env.items()}
+        process = stack.enter_context(
+            supervisor.supervised(
+                "vllm",
+                argv,
+                env=server_environment(env, temporary, secrets=_needed(secrets, env)),
+                log=log,
+                cwd=log.parent,
+            )
+        )
+        deployment = Deployment(
+            f"http://127.0.0.1:{port}", plan.served_model, argv, env, 0.0, {}, "", log, process, beside, files, offset
+        )
         _wait_until_healthy(deployment, begin + plan.start_timeout_s)
         members = Session.led_by(process.pid, "vllm").members()
         _require_own_port(port, members, log)
-        deployment.parts = [(title, member) for member in members if (title := _title(member)).startswith("VLLM::")]
+        deployment.parts = [(title, member) for member in members if (title := title_of(member)).startswith("VLLM::")]
         deployment.startup_s = time.monotonic() - begin
         deployment.version = _require_declared(deployment, plan)
         deployment.facts = startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
+        for companion in beside:
+            reported = companion.reported_bytes()
+            if reported is not None:
+                deployment.facts["tier_bytes"] = reported
         _require_device_cache(deployment, plan)
+        require_tier(deployment.facts.get("tier_bytes"), plan.tier_bytes, log)
         yield deployment
 
 
-def _filled(text: str, model_dir: Path, port: int) -> str:
-    """Fill the two places that differ from host to host.
-
-    Arguments hold JSON, so str.format would trip over its braces.
-    """
-    return text.replace("{model_dir}", str(model_dir)).replace("{port}", str(port))
+def _folder_counters(folder: Path) -> dict[str, float]:
+    sizes = [path.stat().st_size for path in folder.rglob("*.bin")]
+    return {"file_tier_files": float(len(sizes)), "file_tier_bytes": float(sum(sizes))}
 
 
 class ServerSlot:
     """The run's server.
 
-    One deployment at a time, on one port, so that the recording keeps its endpoint over a restart. `say` is told when
-    another process took the port before the server could.
+    One deployment at a time, always on the same ports, so that the recording keeps its endpoints over a restart. `say`
+    is told when another process took a port before a server could.
     """
 
     def __init__(
         self,
-        deploy: Callable[[int], AbstractContextManager[Deployment]],
+        deploy: Callable[[dict[str, int]], AbstractContextManager[Deployment]],
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._deploy = deploy
         self._say = say
-        self._port = free_port()
+        self._ports: dict[str, int] = {}
         self._stack = contextlib.ExitStack()
         self._server: Deployment | None = None
 
@@ -220,17 +282,17 @@ class ServerSlot:
         return self._server
 
     def start(self) -> Deployment:
-        """Deploy; the first time on another port when the chosen one was taken meanwhile. Raises DeploymentError."""
+        """Deploy; the first time on other ports when a chosen one was taken meanwhile. Raises DeploymentError."""
         attempts = _PORT_ATTEMPTS if self._server is None else 1
         for left in reversed(range(attempts)):
             try:
-                self._server = self._stack.enter_context(self._deploy(self._port))
+                self._server = self._stack.enter_context(self._deploy(self._ports))
                 break
-            except PortTaken as error:
+            except (PortTaken, CompanionPortTaken) as error:
                 if not left:
                     raise
-                self._say(f"{error}; trying another port")
-                self._port = free_port()
+                self._say(f"{error}; trying other ports")
+                self._ports.clear()
         return self.server
 
     def refresh(self, *, restart: bool) -> None:
@@ -247,12 +309,20 @@ class ServerSlot:
 
 
 def startup_facts(log_text: str) -> dict[str, Any]:
-    """Read what vLLM says of itself at start-up: device KV capacity in tokens, maximum concurrency at full length."""
+    """Read what vLLM says of itself at start-up.
+
+    The device's KV capacity in tokens, maximum concurrency at full length, and the bytes of the tier in host memory.
+    """
     facts: dict[str, Any] = {}
     if match := _KV_TOKENS.search(log_text):
         facts["kv_cache_tokens"] = int(match[1].replace(",", ""))
     if match := _MAX_CONCURRENCY.search(log_text):
         facts["max_concurrency"] = float(match[1])
+    if match := _TIER_BYTES.search(log_text):
+        facts["tier_bytes"] = int(match[1])
+    elif (match := _TIER_GB.search(log_text)) and float(match[1]) >= 1:
+        # vLLM's own region; below a GB its two decimals say too little.
+        facts["tier_bytes"] = round(float(match[1]) * 1e9)
     return facts
 
 
@@ -261,18 +331,16 @@ def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
     return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
 
 
-def _title(process: psutil.Process) -> str:
-    """Return what a process calls itself; vLLM's name themselves VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
-    try:
-        return (process.cmdline() or [process.name()])[0]
-    except psutil.Error:
-        return "gone"
+def require_tier(reported: int | None, wanted: int, log: Path) -> None:
+    """Raise DeploymentError when the arm's tier in host memory is more than 2 % off its budget, bytes.
 
-
-def _lives(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
+    A server that does not say how large its tier is (`reported` is None) cannot be held to it.
+    """
+    if reported is not None and abs(reported - wanted) > 0.02 * wanted:
+        raise DeploymentError(
+            f"the tier in host memory has {reported} bytes, the budget is {wanted} bytes:"
+            f" the arms would not be equal; see {log}"
+        )
 
 
 def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -> None:
@@ -286,9 +354,9 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
     while True:
         deployment.require_alive()
         try:
-            _request(f"{deployment.url}/health", timeout_s=2.0)
+            request(f"{deployment.url}/health", timeout_s=2.0)
             return
-        except DeploymentError:
+        except HttpError:
             if time.monotonic() > deadline:
                 raise DeploymentError(
                     f"the server was not healthy in time{last_words(deployment.log, deployment.offset)};"
@@ -299,17 +367,15 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
 
 def _require_declared(deployment: Deployment, plan: ServerPlan) -> str:
     """Check version and model; another server on a port that was free a moment ago would be noticed here, too."""
-    answer = _request(f"{deployment.url}/version")
-    version = str(answer.get("version", "")) if isinstance(answer, dict) else ""
+    answer = request(f"{deployment.url}/version")
+    version, declared = str(answer.get("version", "")) if isinstance(answer, dict) else "", plan.versions["vllm"]
     try:
-        same = Version(version).public == Version(plan.version).public
+        same = Version(version).public == Version(declared).public
     except InvalidVersion:
-        same = version == plan.version
+        same = version == declared
     if not same:
-        raise DeploymentError(
-            f"the server is vLLM {version or 'of unknown version'}, the campaign declares {plan.version}"
-        )
-    models = _request(f"{deployment.url}/v1/models")
+        raise DeploymentError(f"the server is vLLM {version or 'of unknown version'}, the campaign declares {declared}")
+    models = request(f"{deployment.url}/v1/models")
     names = [entry.get("id") for entry in models.get("data", [])] if isinstance(models, dict) else []
     if plan.served_model not in names:
         raise DeploymentError(f"the server serves {names}, the campaign declares {plan.served_model}")
@@ -325,18 +391,3 @@ def _require_device_cache(deployment: Deployment, plan: ServerPlan) -> None:
             f"the server reports a device KV cache of {found} tokens,"
             f" the campaign declares {plan.device_tokens}; see {deployment.log}"
         )
-
-
-def _request(url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
-    """Send one HTTP request and return the decoded JSON answer, or None when the answer is not JSON."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            content = answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise DeploymentError(f"{method} {url} failed: {error}") from error
-    try:
-        return json.loads(content)
-    except ValueError:
-        return None

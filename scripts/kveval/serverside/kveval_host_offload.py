@@ -1,15 +1,16 @@
-"""vLLM's CPU offloading for a server whose device is the CPU itself.
+"""vLLM's offloading for a server whose device is the CPU itself.
 
-vLLM's stock ``CPUOffloadingSpec`` refuses to build its worker on a CPU platform, because that worker copies
-with CUDA streams. This spec keeps everything else of it - manager, eviction, sizing, metrics - and replaces the
-worker by copies between two host tensors. It is loaded by the server through ``spec_name`` /
-``spec_module_path``, vLLM's plug-in point for offloading specs, and imports nothing of kveval: it runs in the
-server's environment.
+vLLM's stock ``CPUOffloadingSpec`` and ``TieringOffloadingSpec`` refuse to build their worker on a CPU platform,
+because that worker copies with CUDA streams. The specs here keep everything else of them - manager, tiers,
+eviction, sizing, metrics - and replace the worker by copies between two host tensors. They are loaded by the server
+through ``spec_name`` / ``spec_module_path``, vLLM's plug-in point for offloading specs, and import nothing of kveval:
+they run in the server's environment.
 """
 
 import time
 
 import torch
+from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     BlockIDsLoadStoreSpec,
     CanonicalKVCaches,
@@ -18,7 +19,12 @@ from vllm.v1.kv_offload.base import (
     OffloadingWorker,
     TransferResult,
 )
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+
+# Below vLLM's own logger, whose handlers it inherits: the log is where the engine reads the tier's size from.
+logger = init_logger("vllm.kveval_host_offload")
 
 
 class HostCopyWorker(OffloadingWorker):
@@ -27,9 +33,12 @@ class HostCopyWorker(OffloadingWorker):
     Copies are synchronous: on a host without a GPU there is no second engine that could overlap them with compute.
     """
 
-    def __init__(self, kv_caches: CanonicalKVCaches, num_chunks: int) -> None:
+    def __init__(
+        self, kv_caches: CanonicalKVCaches, tier: list[torch.Tensor], region: SharedOffloadRegion | None = None
+    ) -> None:
         self._device = [cache.tensor.view(torch.int8).view(-1, cache.page_size_bytes) for cache in kv_caches.tensors]
-        self._tier = [torch.zeros((num_chunks, cache.page_size_bytes), dtype=torch.int8) for cache in kv_caches.tensors]
+        self._tier = tier
+        self._region = region
         self._finished: list[TransferResult] = []
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
@@ -47,6 +56,13 @@ class HostCopyWorker(OffloadingWorker):
 
     def wait(self, job_ids: set[int]) -> None:
         """Nothing is ever in flight."""
+
+    def shutdown(self) -> None:
+        """Give the shared region back, where the tier lies in one."""
+        self._tier = []
+        if self._region is not None:
+            self._region.cleanup()
+            self._region = None
 
     def _copy(
         self,
@@ -87,4 +103,28 @@ class HostOffloadingSpec(CPUOffloadingSpec):
         """Build the copying worker once (single KV group, one block a chunk, one rank)."""
         if len(kv_caches.group_data_refs) != 1 or self.blocks_per_chunk != 1 or self.config.parallel.world_size != 1:
             raise ValueError("host offloading serves one KV cache group on one rank with one block a chunk")
-        return HostCopyWorker(kv_caches, self.num_chunks)
+        tier = [torch.zeros((self.num_chunks, cache.page_size_bytes), dtype=torch.int8) for cache in kv_caches.tensors]
+        logger.info("host offloading: CPU tier of %d bytes", sum(tensor.nbytes for tensor in tier))
+        return HostCopyWorker(kv_caches, tier)
+
+
+class HostTieringOffloadingSpec(TieringOffloadingSpec):
+    """TieringOffloadingSpec with a worker that needs no GPU.
+
+    The CPU tier is vLLM's shared region, which the tiers behind it read and write.
+    """
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """Build the copying worker once, over this rank's rows of the shared region."""
+        if len(kv_caches.group_data_refs) != 1 or self.blocks_per_chunk != 1 or self.config.parallel.world_size != 1:
+            raise ValueError("host offloading serves one KV cache group on one rank with one block a chunk")
+        region = SharedOffloadRegion(
+            engine_id=self._engine_id,
+            num_chunks=self.num_chunks,
+            rank=0,
+            kv_bytes_per_chunk=self.kv_bytes_per_chunk,
+            cpu_page_size=self.cpu_page_size_per_worker,
+        )
+        tier = [region.create_next_worker_view(cache.page_size_bytes) for cache in kv_caches.tensors]
+        logger.info("host offloading: CPU tier of %d bytes", region.total_size_bytes)
+        return HostCopyWorker(kv_caches, tier, region)

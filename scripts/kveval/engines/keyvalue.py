@@ -1,0 +1,82 @@
+"""Redis and Valkey as companions: one program in two editions."""
+
+import socket
+import time
+from collections.abc import Mapping
+
+from kveval.engines.program import HOST, POLL_S, CompanionError, Program
+
+
+class KeyValueStore:
+    """Asked in RESP (https://redis.io/docs/latest/develop/reference/protocol-spec/), one connection a question."""
+
+    metrics_url = None
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.version = ""
+        self._port = program.ports[f"{program.name}_port"]
+
+    def ready(self) -> bool:
+        """Tell whether it answers a PING."""
+        try:
+            return self._ask("PING") == "PONG"
+        except CompanionError:
+            return False
+
+    def identify(self, versions: Mapping[str, str]) -> None:
+        """Tell Redis from Valkey by what the server says: an arm named after one must not run on the other."""
+        info = self._info("server")
+        found = "valkey" if "valkey_version" in info else "redis"
+        if found != self.program.name:
+            raise CompanionError(f"the server on the port of {self.program.name} is {found}; see {self.program.log}")
+        self.version = info[f"{found}_version"]
+
+    def reported_bytes(self) -> int | None:
+        """Return None: a store is unbounded, the budget is the tier's before it."""
+        return None
+
+    def counters(self) -> dict[str, float]:
+        """Read keys, bytes in use, bytes sent and received, and the keyspace's hits and misses."""
+        name, info = self.program.name, self._info("everything")
+        return {
+            f"{name}_keys": float(self._ask("DBSIZE")),
+            f"{name}_memory_bytes": float(info["used_memory"]),
+            f"{name}_received_bytes_total": float(info["total_net_input_bytes"]),
+            f"{name}_sent_bytes_total": float(info["total_net_output_bytes"]),
+            f"{name}_keyspace_hits_total": float(info["keyspace_hits"]),
+            f"{name}_keyspace_misses_total": float(info["keyspace_misses"]),
+        }
+
+    def reset(self, timeout_s: float) -> None:
+        """Delete every key; again, while a write that was under way brings one back."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._ask("FLUSHALL")
+            time.sleep(POLL_S)
+            if self._ask("DBSIZE") == "0":
+                return
+            if time.monotonic() > deadline:
+                raise CompanionError(f"{self.program.name} still holds keys after {timeout_s:.0f} s of deleting them")
+
+    def _info(self, section: str) -> dict[str, str]:
+        lines = (line.partition(":") for line in self._ask(f"INFO {section}").splitlines())
+        return {name: value for name, colon, value in lines if colon}
+
+    def _ask(self, command: str) -> str:
+        """Send one inline command; return a simple, integer or bulk answer as text."""
+        try:
+            with socket.create_connection((HOST, self._port), timeout=5.0) as connection:
+                connection.sendall(command.encode() + b"\r\n")
+                with connection.makefile("rb") as answer:
+                    first = answer.readline()
+                    kind, rest = first[:1], first[1:].strip().decode()
+                    if kind == b"$":
+                        return answer.read(int(rest)).decode()
+        except (OSError, ValueError) as error:
+            raise CompanionError(
+                f"{self.program.name} does not answer {command.split(maxsplit=1)[0]}: {error}; see {self.program.log}"
+            ) from error
+        if kind not in b"+:" or not kind:
+            raise CompanionError(f"{self.program.name} answered {command.split(maxsplit=1)[0]} with {first!r}")
+        return rest
