@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fault_chain import Chain, stand_in_environment
 
 # Tests that run snakemake find the one of the environment they run in, activated or not.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -30,3 +31,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("seconds until a fault was found")
         for name, seconds, limit_s in _SECONDS_TO_DETECTION:
             terminalreporter.write_line(f"{seconds:6.2f} of {limit_s:3.0f}  {name}")
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[Chain]:
+    """A job to be broken; afterwards nothing that it started may be left."""
+    made = Chain(tmp_path, stand_in_environment(tmp_path / "server"), env={"KVEVAL_HOST_LOCK": str(tmp_path / "lock")})
+    yield made
+    assert made.left(15) == []

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
 from tests.leftovers import Trace
 
 from kveval.config import load_config
+from kveval.recording import RecordingError, require_pcp
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 STAND_INS = Path(__file__).resolve().parent / "stand_ins"
@@ -59,6 +61,21 @@ CAMPAIGN: dict[str, Any] = {
     "runs": 1,
     "matrix": [{"models": ["Qwen3-0.6B"], "scenarios": [SCENARIO], "cpu_blocks": [0]}],
 }
+
+
+def _pcp_problem() -> str:
+    try:
+        require_pcp()
+    except RecordingError as error:
+        return str(error)
+    return ""
+
+
+PCP_PROBLEM = _pcp_problem()
+needs_pcp = pytest.mark.skipif(bool(PCP_PROBLEM), reason=PCP_PROBLEM or "PCP is installed")
+# For starting and stopping, which depend on the machine; finding a fault has limits of its own.
+PATIENCE_S = 60.0
+NOTICED = "(?:failed, tearing down|FAILED): "
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,14 +180,23 @@ class Chain:
         self.traces.append(Trace(process.pid, home))
         return Job(self, process)
 
-    def left(self, limit_s: float) -> list[str]:
-        """Name what the jobs so far have left on the host, once nothing is, or after `limit_s`."""
+    def left(self, limit_s: float, *, noted: bool = True) -> list[str]:
+        """Name what the jobs so far have left on the host, once nothing is, or after `limit_s`.
+
+        `noted`: the registry counts as well; only the next run removes that of a killed one.
+        """
         deadline = time.monotonic() + limit_s
         for trace in self.traces:
             trace.end()
-        while (left := [thing for trace in self.traces for thing in trace.left()]) and time.monotonic() < deadline:
+        while True:
+            left = [thing for trace in self.traces for thing in trace.left() if noted or ".cache/kveval" not in thing]
+            if not left or time.monotonic() > deadline:
+                return left
             time.sleep(0.2)
-        return left
+
+    def registry(self) -> str:
+        """What the job in progress has noted."""
+        return "".join(path.read_text() for path in (self.folder / "home" / ".cache" / "kveval").glob("*.json"))
 
 
 @dataclass
@@ -219,3 +245,10 @@ class Job:
                 if re.search(pattern, " ".join(process.cmdline())):
                     return process
         raise AssertionError(f"no process {pattern!r} below the job:\n{self.words()}")
+
+
+def in_level(job: Job, count: int = 1) -> None:
+    """Wait until the level is under way: the generator has sent requests."""
+    job.wait_for(rf"level 2 \(1 of {count}\)", PATIENCE_S)
+    job.wait_until(lambda: re.search(r"/server/bin/guidellm\.py", " ".join(job.lines())), PATIENCE_S)
+    time.sleep(1.0)

@@ -2,51 +2,22 @@
 
 One table: what is done, what the job must say, and within how many seconds of it. The servers and generators are
 stand-ins (real processes and sockets), the recording, the job and the store are the real ones; vLLM's own deaths are in
-test_faults_vllm.py.
+test_faults_vllm.py, what the host does is in test_faults_host.py.
 """
 
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.fault_chain import Chain, Job, stand_in_environment
+from tests.fault_chain import NOTICED, PATIENCE_S, Chain, Job, in_level, needs_pcp
 
 from kveval.failures import REPORT_COMMAND
-from kveval.recording import RecordingError, require_pcp
 
-
-def _pcp_problem() -> str:
-    try:
-        require_pcp()
-    except RecordingError as error:
-        return str(error)
-    return ""
-
-
-PCP_PROBLEM = _pcp_problem()
-needs_pcp = pytest.mark.skipif(bool(PCP_PROBLEM), reason=PCP_PROBLEM or "PCP is installed")
-# Starting and stopping, which depend on the machine; finding does not.
-PATIENCE_S = 60.0
-NOTICED = "(?:failed, tearing down|FAILED): "
-
-
-@pytest.fixture
-def chain(tmp_path: Path) -> Iterator[Chain]:
-    """A job to be broken; afterwards nothing that it started may be left."""
-    made = Chain(tmp_path, stand_in_environment(tmp_path / "server"), env={"KVEVAL_HOST_LOCK": str(tmp_path / "lock")})
-    yield made
-    assert made.left(15) == []
-
-
-def in_level(job: Job) -> None:
-    """Wait until the level is under way: the generator has sent requests."""
-    job.wait_for(r"level 2 \(1 of 1\)", PATIENCE_S)
-    job.wait_until(lambda: re.search(r"/server/bin/guidellm\.py", " ".join(job.lines())), PATIENCE_S)
-    time.sleep(1.0)
+pytestmark = pytest.mark.workflow
 
 
 def signalled(pattern: str, number: signal.Signals) -> Callable[[Job], None]:
@@ -188,3 +159,33 @@ def test_after_a_fault_a_rerun_measures_what_is_missing(chain: Chain) -> None:
     chain.generator_fault(None)
     assert chain.start().end(PATIENCE_S) == 0
     assert chain.pointer.exists()
+
+
+@needs_pcp
+@pytest.mark.parametrize(
+    ("name", "server", "generator", "word"),
+    [
+        ("some requests fail", "fails some requests", None, r"errors: \d+ of \d+ requests failed"),
+        ("generator too slow", "", "is too slow", r"closed_loop: [01]\.\d+ requests in flight on average, 2 asked for"),
+    ],
+    ids=["some requests fail", "generator too slow"],
+)
+def test_what_disqualifies_a_level_is_said_at_once(
+    chain: Chain, record_fault: Callable[..., None], name: str, server: str, generator: str | None, word: str
+) -> None:
+    chain.configure(server={"env": {"FAULT": server}})
+    chain.generator_fault(generator)
+    job = chain.start()
+    in_level(job)
+    job.wait_until(lambda: not any("/server/bin/guidellm.py" in line for line in job.lines()), PATIENCE_S)
+    record_fault(name, job.wait_for(f"level 2 is flagged · {word}", 10), 10)
+    assert job.end(PATIENCE_S) == 0
+    assert chain.pointer.exists()
+
+
+def test_without_pcp_nothing_starts(chain: Chain) -> None:
+    chain.env |= {"PCP_CONF": str(chain.folder / "none.conf")}
+    job = chain.start()
+    assert job.end(PATIENCE_S) == 1
+    assert "FAILED: Performance Co-Pilot is not installed" in job.said()
+    assert "starting the server" not in job.said()
