@@ -3,6 +3,7 @@
 What the stand-ins cannot show - how vLLM itself dies - is in test_faults_vllm.py.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
+from tests.leftovers import Trace
 
 from kveval.config import load_config
+from kveval.recording import RecordingError, require_pcp
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 STAND_INS = Path(__file__).resolve().parent / "stand_ins"
@@ -57,6 +61,21 @@ CAMPAIGN: dict[str, Any] = {
     "runs": 1,
     "matrix": [{"models": ["Qwen3-0.6B"], "scenarios": [SCENARIO], "cpu_blocks": [0]}],
 }
+
+
+def _pcp_problem() -> str:
+    try:
+        require_pcp()
+    except RecordingError as error:
+        return str(error)
+    return ""
+
+
+PCP_PROBLEM = _pcp_problem()
+needs_pcp = pytest.mark.skipif(bool(PCP_PROBLEM), reason=PCP_PROBLEM or "PCP is installed")
+# For starting and stopping, which depend on the machine; finding a fault has limits of its own.
+PATIENCE_S = 60.0
+NOTICED = "(?:failed, tearing down|FAILED): "
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,6 +117,7 @@ class Chain:
     environment: Path
     campaign: dict[str, Any] = field(default_factory=lambda: dict(CAMPAIGN))
     env: dict[str, str] = field(default_factory=dict)
+    traces: list[Trace] = field(default_factory=list)
 
     @property
     def log(self) -> Path:
@@ -157,7 +177,26 @@ class Chain:
             stderr=errors,
         )
         errors.close()
+        self.traces.append(Trace(process.pid, home))
         return Job(self, process)
+
+    def left(self, limit_s: float, *, noted: bool = True) -> list[str]:
+        """Name what the jobs so far have left on the host, once nothing is, or after `limit_s`.
+
+        `noted`: the registry counts as well; only the next run removes that of a killed one.
+        """
+        deadline = time.monotonic() + limit_s
+        for trace in self.traces:
+            trace.end()
+        while True:
+            left = [thing for trace in self.traces for thing in trace.left() if noted or ".cache/kveval" not in thing]
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.2)
+
+    def registry(self) -> str:
+        """What the job in progress has noted."""
+        return "".join(path.read_text() for path in (self.folder / "home" / ".cache" / "kveval").glob("*.json"))
 
 
 @dataclass
@@ -191,43 +230,25 @@ class Job:
     def words(self) -> str:
         return self.said() + (self.chain.folder / "stderr").read_text(errors="replace")[-4000:]
 
-    def server(self) -> psutil.Process:
-        """The API server's process; its children are the rest of the server."""
-        return self.child(r"vllm\.entrypoints|server\.py")
+    def lines(self) -> list[str]:
+        """The command lines of the processes below the job."""
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                found.append(" ".join(process.cmdline()))
+        return found
 
     def child(self, pattern: str) -> psutil.Process:
         """The first process below the job whose command line matches."""
         for process in psutil.Process(self.process.pid).children(recursive=True):
-            with_words = " ".join(process.cmdline())
-            if re.search(pattern, with_words):
-                return process
+            with contextlib.suppress(psutil.Error):
+                if re.search(pattern, " ".join(process.cmdline())):
+                    return process
         raise AssertionError(f"no process {pattern!r} below the job:\n{self.words()}")
 
 
-def kill(process: psutil.Process) -> None:
-    process.kill()
-
-
-@dataclass(frozen=True)
-class Host:
-    """What a run could leave on the host: processes, listening ports, shared memory, temporary files."""
-
-    processes: frozenset[int]
-    ports: frozenset[int]
-    segments: frozenset[str]
-    system_v: tuple[str, ...]
-    folders: frozenset[str]
-
-    @classmethod
-    def now(cls) -> "Host":
-        return cls(
-            frozenset(psutil.pids()),
-            frozenset(c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN),
-            frozenset(path.name for path in Path("/dev/shm").iterdir()),
-            tuple(
-                line.split()[1]
-                for kind in ("shm", "sem", "msg")
-                for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]
-            ),
-            frozenset(str(path) for path in Path("/tmp").glob("kveval-run-*")),
-        )
+def in_level(job: Job, count: int = 1) -> None:
+    """Wait until the level is under way: the generator has sent requests."""
+    job.wait_for(rf"level 2 \(1 of {count}\)", PATIENCE_S)
+    job.wait_until(lambda: re.search(r"/server/bin/guidellm\.py", " ".join(job.lines())), PATIENCE_S)
+    time.sleep(1.0)

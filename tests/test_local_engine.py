@@ -7,15 +7,16 @@ import textwrap
 import psutil
 import pytest
 
-from kveval.engines.deployment import DeploymentError, _folder_counters
 from kveval.engines.local import (
+    DeploymentError,
     ServerPlan,
+    _folder_counters,
     deployed,
     require_tier,
     server_environment,
     startup_facts,
 )
-from kveval.logwords import last_words
+from kveval.logs import last_words
 from kveval.processes import supervisor
 
 STAND_IN = """

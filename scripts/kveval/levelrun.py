@@ -11,11 +11,8 @@ import msgspec
 import zstandard
 
 from kveval import load
-from kveval.counters import CounterError, changes
+from kveval.counters import changes
 from kveval.engines import local
-from kveval.engines.deployment import DeploymentError, ServerDied
-from kveval.engines.http import HttpError
-from kveval.engines.program import CompanionDied, CompanionError
 from kveval.errors import Failure
 from kveval.guidellm import read_report
 from kveval.processes import Supervisor
@@ -149,16 +146,18 @@ class Levels:
         return str(self.specification["model"]["hf_id"])
 
     def _require_disk(self) -> None:
-        require_free(self.scratch, DISK_RESERVE_BYTES, "to stop in order the run")
+        for place in (self.scratch, self.slot.server.files):
+            if place is not None:
+                require_free(place, DISK_RESERVE_BYTES, "stopping in order")
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
         """Raise, in place of a failure of the body, what caused it: a dead server, a full disk, a set clock."""
         try:
             yield
-        except (ServerDied, CompanionDied, RecordingError, WatchError):
+        except (local.ServerDied, RecordingError, WatchError):
             raise
-        except (load.LoadError, CounterError, HttpError, DeploymentError, CompanionError, OSError) as error:
+        except (Failure, OSError) as error:
             deadline = time.monotonic() + _SETTLING_S
             while time.monotonic() < deadline:
                 try:

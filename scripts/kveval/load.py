@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.errors import Failure
-from kveval.logwords import exit_words, last_words
+from kveval.logs import exit_words, last_words
 from kveval.processes import Supervisor
 
 # Writing the prefixes takes the generator about 55 CPU s for 8 M tokens; measured with GuideLLM 0.8.1.

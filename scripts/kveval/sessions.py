@@ -126,6 +126,21 @@ def members_of(sessions: Iterable[Session]) -> list[psutil.Process]:
     return members
 
 
+def lives(process: psutil.Process) -> bool:
+    """Tell whether a process still runs, in whatever state but a zombie's."""
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def title_of(process: psutil.Process) -> str:
+    """Return what a process calls itself; vLLM's name themselves VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
+    try:
+        return (process.cmdline() or [process.name()])[0]
+    except psutil.Error:
+        return ""
+
+
 def _is_anothers(stat: _Stat, session: Session) -> bool:
     """Tell whether a process shows that the session's number belongs to another program now."""
     if stat.pid == session.sid:

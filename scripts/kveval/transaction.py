@@ -19,7 +19,6 @@ from kveval.config import measurement_id
 from kveval.counters import exercised
 from kveval.engines import local
 from kveval.engines.companions import find_program
-from kveval.engines.deployment import Deployment
 from kveval.errors import Failure
 from kveval.hostlock import host_lock
 from kveval.levelrun import Levels, pack
@@ -155,6 +154,7 @@ class _Run:
     progress: Progress
     redactor: Redactor
     phases: dict[str, float] = field(default_factory=dict)
+    told: BaseException | None = None
 
     @property
     def raw(self) -> Path:
@@ -180,7 +180,7 @@ class _Run:
                     recording(self.scratch / "pcp", self._recording_settings(server), self.processes)
                 )
                 recording_stack = starting.pop_all()
-            with recording_stack:
+            with recording_stack, self._told_at_once():
                 with self._phase("levels_s"):
                     runner = self._runner(slot, recorder)
                     levels = runner.measure()
@@ -241,7 +241,7 @@ class _Run:
             shutil.rmtree(self.scratch / leftover, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _deployment(self, ports: dict[str, int]) -> Iterator[Deployment]:
+    def _deployment(self, ports: dict[str, int]) -> Iterator[local.Deployment]:
         """Deploy the cell's server, warm and with empty caches."""
         model_dir = self.scratch / "model"
         if self.job.specification["weights"] == "miniature" and not model_dir.exists():
@@ -261,7 +261,7 @@ class _Run:
             self.processes.note_shared_memory()
             yield server
 
-    def _recording_settings(self, server: Deployment) -> RecordingSettings:
+    def _recording_settings(self, server: local.Deployment) -> RecordingSettings:
         leaders = {"vllm": server.process.pid} | {
             companion.program.name: companion.program.process.pid for companion in server.companions
         }
@@ -286,11 +286,13 @@ class _Run:
 
     @contextlib.contextmanager
     def _told_at_once(self) -> Iterator[None]:
-        """Say a failure when it is found, not only once everything is torn down."""
+        """Say a failure once, when it is found, before everything is torn down."""
         try:
             yield
         except (Failure, OSError) as failure:
-            self.progress.say(f"failed, tearing down: {failure}")
+            if failure is not self.told:
+                self.progress.say(f"failed, tearing down: {failure}")
+            self.told = failure
             raise
 
     def _collect_recording(self, recorder: Recording, levels: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kveval.engines.http import free_port
 from kveval.engines.keyvalue import KeyValueStore
 from kveval.engines.lmcache import LMCacheServer
-from kveval.engines.program import HOST, POLL_S, Companion, CompanionError, Program
-from kveval.logwords import last_words
-from kveval.ports import free_port
-from kveval.processes import Supervisor
+from kveval.engines.program import HOST, POLL_S, Companion, CompanionError, CompanionPortTaken, Program
+from kveval.logs import last_words
+from kveval.ports import strangers
+from kveval.processes import Session, Supervisor
 
 _KINDS: dict[str, Callable[[Program], Companion]] = {
     "redis": KeyValueStore,
@@ -63,6 +64,7 @@ def companions(
             )
             companion = _KINDS[name](Program(name, process, own, log, argv))
             _wait_until_ready(companion, timeout_s)
+            _require_own_ports(companion)
             companion.identify(versions)
             running.append(companion)
         yield running
@@ -93,6 +95,18 @@ def find_program(name: str, environment: Path) -> list[str]:
 def _places(name: str, argv: Sequence[str]) -> list[str]:
     """Return the port placeholders of a companion's own; those of others were filled when these started."""
     return sorted(set(re.findall(rf"\{{({name}(?:_http)?_port)\}}", " ".join(argv))))
+
+
+def _require_own_ports(companion: Companion) -> None:
+    """Raise CompanionPortTaken when what answers is not, or not only, the companion that was started."""
+    program = companion.program
+    members = [member.pid for member in Session.led_by(program.process.pid, program.name).members()]
+    for port in program.ports.values():
+        others = strangers(port, members)
+        if others:
+            raise CompanionPortTaken(
+                f"port {port} of {program.name} was taken meanwhile by {', '.join(others)}; see {program.log}"
+            )
 
 
 def _wait_until_ready(companion: Companion, limit_s: float) -> None:

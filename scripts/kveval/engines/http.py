@@ -1,7 +1,8 @@
-"""HTTP on the loopback interface: one request."""
+"""HTTP on the loopback interface: one request, and a free port."""
 
 import http.client
 import json
+import socket
 import urllib.request
 from typing import Any
 
@@ -25,3 +26,10 @@ def request(url: str, *, method: str = "GET", body: object = None, timeout_s: fl
         return json.loads(content)
     except ValueError:
         return None
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -3,22 +3,27 @@
 import contextlib
 import os
 import re
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 from packaging.version import InvalidVersion, Version
 
+from kveval.counters import read_counters
 from kveval.engines.companions import companions, fill
-from kveval.engines.deployment import Deployment, DeploymentError, PortTaken
-from kveval.engines.http import HttpError, request
-from kveval.logwords import last_words
-from kveval.ports import free_port, strangers
+from kveval.engines.http import HttpError, free_port, request
+from kveval.engines.program import Companion, CompanionPortTaken
+from kveval.errors import Failure
+from kveval.logs import exit_words, last_words
+from kveval.ports import strangers
 from kveval.processes import Session, Supervisor
+from kveval.sessions import lives, title_of
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
@@ -26,6 +31,18 @@ _TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)"
 _MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 _PORT_ATTEMPTS = 3
 SERVERSIDE = Path(__file__).resolve().parent.parent / "serverside"
+
+
+class DeploymentError(Failure):
+    """The server did not come up as declared, or stopped serving."""
+
+
+class ServerDied(DeploymentError):
+    """A process of the server is gone; the message has the telling line of its log."""
+
+
+class PortTaken(DeploymentError):
+    """Another process has the server's port."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +63,99 @@ class ServerPlan:
     tier_bytes: int = 0
     file_tier: bool = False
     start_timeout_s: float = 600.0
+
+
+@dataclass
+class Deployment:
+    """A server that answers, and has the declared version and model."""
+
+    url: str
+    served_model: str
+    argv: list[str]
+    env: dict[str, str]
+    startup_s: float
+    facts: dict[str, Any]
+    version: str
+    log: Path
+    process: "subprocess.Popen[bytes]"
+    companions: list[Companion] = field(default_factory=list)
+    files: Path | None = None
+    """Folder of the arm's file tier."""
+    offset: int = 0
+    """Where this deployment begins in the log, bytes."""
+    parts: Sequence[tuple[str, psutil.Process]] = ()
+    """The server's processes beside the one that answers: without any of them it serves nothing."""
+
+    @property
+    def metrics_url(self) -> str:
+        """The server's Prometheus endpoint."""
+        return f"{self.url}/metrics"
+
+    def require_alive(self) -> None:
+        """Raise ServerDied or CompanionError, with the telling line of its log, when a process of them is gone."""
+        for companion in self.companions:
+            companion.program.require_alive()
+        if self.process.poll() is not None:
+            words = last_words(self.log, self.offset)
+            error = PortTaken if "Address already in use" in words else ServerDied
+            raise error(f"the server died ({exit_words(self.process.returncode)}){words}; see {self.log}")
+        for title, part in self.parts:
+            if not lives(part):
+                raise ServerDied(
+                    f"the server's process {part.pid} ({title}) died{last_words(self.log, self.offset)}; see {self.log}"
+                )
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Every Prometheus endpoint of the deployment, by program."""
+        others = {companion.program.name: companion.metrics_url for companion in self.companions}
+        return {"vllm": self.metrics_url} | {name: url for name, url in others.items() if url is not None}
+
+    def counters(self) -> dict[str, float]:
+        """Read the counters of the server, of its companions, and of the file tier."""
+        found = read_counters(self.metrics_url)
+        for companion in self.companions:
+            found |= companion.counters()
+        if self.files is not None:
+            found |= _folder_counters(self.files)
+        return found
+
+    def reset_caches(self, timeout_s: float = 20.0) -> None:
+        """Empty the device's prefix cache and every tier behind it.
+
+        The server is asked first, so that nothing of it still writes to a companion that has been emptied; from LMCache
+        to its store, likewise.
+        """
+        self._reset_server(timeout_s)
+        for companion in reversed(self.companions):
+            companion.reset(timeout_s)
+        if self.files is not None:
+            for entry in self.files.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def _reset_server(self, timeout_s: float) -> None:
+        """Use vLLM's development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answer = request(f"{self.url}/reset_prefix_cache?reset_external=true", method="POST")
+            # vLLM before 0.14 answers 200 with an empty body; later ones say whether it worked.
+            if not isinstance(answer, dict) or answer.get("success", True):
+                return
+            if time.monotonic() > deadline:
+                raise DeploymentError(f"the server refused to reset its caches for {timeout_s:.0f} s; see {self.log}")
+            time.sleep(0.5)
+
+    def warm_up(self, prompt_tokens: int, timeout_s: float = 120.0) -> None:
+        """Have the server generate a few tokens from a long and a short prompt, before anything is measured.
+
+        The first request pays for lazy initialisation; and a server that answers /health need not be able to generate.
+        """
+        for length in (prompt_tokens, 16):
+            body = {"model": self.served_model, "prompt": [7] * length, "max_tokens": 4, "ignore_eos": True}
+            answer = request(f"{self.url}/v1/completions", method="POST", body=body, timeout_s=timeout_s)
+            produced = answer.get("usage", {}).get("completion_tokens", 0) if isinstance(answer, dict) else 0
+            if produced < 1:
+                raise DeploymentError(f"the server is healthy but generates nothing; see {self.log}")
 
 
 def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: Sequence[str] = ()) -> dict[str, str]:
@@ -88,8 +198,8 @@ def deployed(
     on to the server.
 
     Raises DeploymentError when the server does not come up within the plan's time, is another version or model, or
-    reports a device cache or a tier more than 2 % off what was asked for; PortTaken when another process has its port;
-    CompanionError for a companion.
+    reports a device cache or a tier more than 2 % off what was asked for; CompanionError for a companion; PortTaken
+    when another process has the server's port.
     """
     ports = {} if ports is None else ports
     port = ports.setdefault("port", free_port())
@@ -109,10 +219,10 @@ def deployed(
             )
         )
         files = stack.enter_context(supervisor.temporary_folder(files_in)) if plan.file_tier else None
-        places = {**ports, "model_dir": model_dir, "fs_dir": files}
+        folders = {"model_dir": model_dir, "fs_dir": files}
         argv = [str(environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
-        argv += [fill(argument, places) for argument in plan.argv]
-        env = {name: fill(value, places) for name, value in plan.env.items()}
+        argv += [fill(argument, {**ports, **folders}) for argument in plan.argv]
+        env = {name: fill(value, {**ports, **folders}) for name, value in plan.env.items()}
         process = stack.enter_context(
             supervisor.supervised(
                 "vllm",
@@ -123,23 +233,12 @@ def deployed(
             )
         )
         deployment = Deployment(
-            url=f"http://127.0.0.1:{port}",
-            served_model=plan.served_model,
-            argv=argv,
-            env=env,
-            startup_s=0.0,
-            facts={},
-            version="",
-            log=log,
-            process=process,
-            offset=offset,
-            companions=beside,
-            files=files,
+            f"http://127.0.0.1:{port}", plan.served_model, argv, env, 0.0, {}, "", log, process, beside, files, offset
         )
         _wait_until_healthy(deployment, begin + plan.start_timeout_s)
         members = Session.led_by(process.pid, "vllm").members()
         _require_own_port(port, members, log)
-        deployment.parts = [(title, member) for member in members if (title := _title(member)).startswith("VLLM::")]
+        deployment.parts = [(title, member) for member in members if (title := title_of(member)).startswith("VLLM::")]
         deployment.startup_s = time.monotonic() - begin
         deployment.version = _require_declared(deployment, plan)
         deployment.facts = startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
@@ -152,11 +251,16 @@ def deployed(
         yield deployment
 
 
+def _folder_counters(folder: Path) -> dict[str, float]:
+    sizes = [path.stat().st_size for path in folder.rglob("*.bin")]
+    return {"file_tier_files": float(len(sizes)), "file_tier_bytes": float(sum(sizes))}
+
+
 class ServerSlot:
     """The run's server.
 
     One deployment at a time, always on the same ports, so that the recording keeps its endpoints over a restart. `say`
-    is told when another process took a port before the server could.
+    is told when another process took a port before a server could.
     """
 
     def __init__(
@@ -184,7 +288,7 @@ class ServerSlot:
             try:
                 self._server = self._stack.enter_context(self._deploy(self._ports))
                 break
-            except PortTaken as error:
+            except (PortTaken, CompanionPortTaken) as error:
                 if not left:
                     raise
                 self._say(f"{error}; trying other ports")
@@ -222,6 +326,11 @@ def startup_facts(log_text: str) -> dict[str, Any]:
     return facts
 
 
+def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Leave out the model hub's token for a server that is told not to talk to the hub."""
+    return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
+
+
 def require_tier(reported: int | None, wanted: int, log: Path) -> None:
     """Raise DeploymentError when the arm's tier in host memory is more than 2 % off its budget, bytes.
 
@@ -232,19 +341,6 @@ def require_tier(reported: int | None, wanted: int, log: Path) -> None:
             f"the tier in host memory has {reported} bytes, the budget is {wanted} bytes:"
             f" the arms would not be equal; see {log}"
         )
-
-
-def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Leave out the model hub's token for a server that is told not to talk to the hub."""
-    return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
-
-
-def _title(process: psutil.Process) -> str:
-    """Return what a process calls itself; vLLM's name themselves VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
-    try:
-        return (process.cmdline() or [process.name()])[0]
-    except psutil.Error:
-        return "gone"
 
 
 def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kveval.errors import Failure
-from kveval.logwords import exit_words, last_words
+from kveval.logs import exit_words, last_words
 
 HOST = "127.0.0.1"
 POLL_S = 0.1
@@ -17,8 +17,8 @@ class CompanionError(Failure):
     """A server beside vLLM cannot be started, is not what was asked for, or stopped serving."""
 
 
-class CompanionDied(CompanionError):
-    """The process of a server beside vLLM is gone."""
+class CompanionPortTaken(CompanionError):
+    """Another process has the companion's port."""
 
 
 @dataclass
@@ -32,11 +32,11 @@ class Program:
     argv: list[str]
 
     def require_alive(self) -> None:
-        """Raise CompanionDied, with the last words of its log, when the process is gone."""
+        """Raise CompanionError, with the last words of its log, when the process is gone."""
         if self.process.poll() is not None:
-            raise CompanionDied(
-                f"{self.name} died ({exit_words(self.process.returncode)}){last_words(self.log)}; see {self.log}"
-            )
+            words = last_words(self.log)
+            error = CompanionPortTaken if "ddress already in use" in words else CompanionError
+            raise error(f"{self.name} died ({exit_words(self.process.returncode)}){words}; see {self.log}")
 
 
 class Companion(Protocol):

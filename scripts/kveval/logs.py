@@ -7,14 +7,14 @@ from pathlib import Path
 
 _LONGEST = 300
 # vLLM puts who speaks before every line: "(EngineCore pid=12) ", then, unless it is plain output, "ERROR 11-21 ...] ".
-_SPEAKER = re.compile(r"^\((?P<who>[\w ]+?) pid=\d+\)\s?")
+_SPEAKER = re.compile(r"^\((?P<who>[^()]+?) pid=\d+\)\s?")
 _HEAD = re.compile(r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)(?::| +\d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]) ?")
 _GUIDELLM_HEAD = re.compile(r"^\d\d-\d\d-\d\d \d\d:\d\d:\d\d\|(?P<level>[A-Z]+) *\|[^ ]* - ")
 _TELLING = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Failure|Interrupt)(?::|$)"
     r"|^[\w./-]+: error: |^(?:error|fatal|Error): "
     r"|^(?:Fatal Python error|terminate called|Segmentation fault|Bus error)"
-    r"|\b(?:Out of memory|No space left on device|Address already in use)\b|^Killed\b"
+    r"|\b(?:Out of memory|No space left on device|[Aa]ddress already in use)\b|^Killed\b"
 )
 # What says only that another process, whose own words stand above, has failed.
 _WRAPPER = re.compile(
@@ -58,7 +58,7 @@ def _telling(lines: Iterable[str]) -> Iterable[tuple[bool, int, str]]:
         if not _TELLING.search(text):
             continue
         who = speaker["who"] if speaker else ""
-        depth = next((depth for name, depth in _DEPTH.items() if who.startswith(name)), 0)
+        depth = next((depth for name, depth in _DEPTH.items() if name in who), 0)
         yield not _WRAPPER.search(text), depth, text.strip()
 
 
