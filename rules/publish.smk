@@ -18,6 +18,7 @@ for family in FAMILIES:
         output:
             png=[captioned(figure) for figure in figures_of(MODELS, family)],
             svg=[f"{RESULTS}/figures/{figure.name}.svg" for figure in figures_of(MODELS, family)],
+            notes=f"{RESULTS}/figures/{family}.json",
         log:
             f"{LOGS}/plot_{family}.log",
         conda:

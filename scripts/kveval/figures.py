@@ -6,7 +6,7 @@ returns a matplotlib Figure. It is imported when one of its figures is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from kveval.errors import Failure
 from kveval.figure_data import FigureData
 from kveval.figure_names import figure_names, find_figure
+from kveval.plotting import NothingToDraw, placeholder
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 
@@ -25,7 +26,10 @@ class FigureError(Failure):
 
 
 def draw(name: str, data: FigureData) -> Figure:
-    """Return the figure `name` (one of `figure_names`). Raises FigureError for any other name."""
+    """Return the figure `name` (one of `figure_names`).
+
+    Raises FigureError for any other name, and NothingToDraw where the data have nothing for it.
+    """
     figure = find_figure(name, data.models)
     if figure is None:
         raise FigureError(f"no figure {name!r}; there are {', '.join(figure_names(data.models))}")
@@ -35,14 +39,30 @@ def draw(name: str, data: FigureData) -> Figure:
     return drawn
 
 
-def write_figure(name: str, data: FigureData, outputs: Sequence[Path]) -> None:
-    """Draw `name` and write it to every path, the format by its suffix (.png, .svg, .pdf); same data, same bytes."""
-    figure = draw(name, data)
+def write_figure(name: str, data: FigureData, outputs: Sequence[Path]) -> str | None:
+    """Draw `name` and write it to every path, the format by its suffix (.png, .svg, .pdf); same data, same bytes.
+
+    Where there is nothing to draw the files say so, and the reason is returned.
+    """
+    reason = None
+    try:
+        figure = draw(name, data)
+    except NothingToDraw as nothing:
+        reason = str(nothing)
+        with mpl.rc_context(fname=STYLE):
+            figure = placeholder(data, reason)
     with mpl.rc_context(fname=STYLE):
         _lay_out(figure)
         for output in outputs:
             stamp = {"Software": None} if output.suffix == ".png" else {"Date": None}
             figure.savefig(output, metadata=stamp)
+    return reason
+
+
+def write_figures(data: FigureData, files: Mapping[str, Sequence[Path]]) -> dict[str, str]:
+    """Write figures by name, each to its files; return those with nothing to show, each with the reason."""
+    reasons = {name: write_figure(name, data, paths) for name, paths in files.items()}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _lay_out(figure: Figure) -> None:

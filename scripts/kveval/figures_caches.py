@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from kveval.figure_data import CellKey, FigureData, Tiers, blocks_label
-from kveval.plotting import PLAIN, concurrency_axis, nothing, panels
+from kveval.plotting import PLAIN, NothingToDraw, concurrency_axis, panels
 from kveval.plotting_levels import against_concurrency
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
@@ -23,7 +23,7 @@ def working_set(data: FigureData) -> Figure:
     """Tokens of the distinct prefixes at each level against what the device and the CPU tiers hold."""
     known = {model: {key: tiers for key, tiers in data.tiers.items() if key[0] == model} for model in data.models}
     if not any(known.values()):
-        return nothing(data, "the runs do not say what their caches hold")
+        raise NothingToDraw("the runs do not say what their caches hold")
     columns = min(2, len(data.models))
     rows = math.ceil(len(data.models) / columns)
     handles = [
@@ -120,7 +120,9 @@ def pcp_lmcache(data: FigureData) -> Figure:
         for name, entry in data.metrics.items()
         if name.startswith("lmcache_")
     }
-    return against_concurrency(data, columns or {"lmcache": ""})
+    if not columns:
+        raise NothingToDraw("not recorded: LMCache's counters")
+    return against_concurrency(data, columns)
 
 
 FIGURES = {

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from kveval import stats
 from kveval.figure_data import Cell, FigureData
 from kveval.metric_titles import METRIC_TITLES
-from kveval.plotting import GREY, PALE, cell_axis, model_rows, nothing, panels
+from kveval.plotting import GREY, PALE, NothingToDraw, cell_axis, model_rows, panels
 
 VERDICT_COLOURS = {stats.BETTER: "#0072B2", stats.WORSE: "#D55E00", stats.PARITY: "#009E73"}
 _SHOWN = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
@@ -26,7 +26,7 @@ def effect_plot(data: FigureData) -> Figure:
     """The effect of every arm on its baseline with its interval, and the margin; hollow where there is no verdict."""
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     if not metrics:
-        return nothing(data, _NO_COMPARISON)
+        raise NothingToDraw(_NO_COMPARISON)
     figure, grid = model_rows(data, len(metrics), width=3.4, cells=lambda model: _arms(data, model), handles=_key())
     for column, metric in zip(grid.T, metrics, strict=True):
         table = _against_baselines(data, metric)
@@ -38,7 +38,7 @@ def effect_plot(data: FigureData) -> Figure:
             for place, cell in enumerate(cells):
                 rows = data.rows(table, model, cell)
                 if len(rows) and np.isfinite(rows.iloc[0]["effect_percent"]):
-                    _effect(axes, place, rows.iloc[0])
+                    _effect(axes, place, rows.iloc[0], widest)
             cell_axis(axes, cells, labels=metric == metrics[0])
             axes.set_xlim(-widest, widest)
             axes.set_title(f"{model}, {data.common_level(model)} concurrent" if metric == metrics[0] else " ")
@@ -49,9 +49,13 @@ def effect_plot(data: FigureData) -> Figure:
 
 
 def _widest(table: pd.DataFrame, margin: float) -> float:
-    """Half the width of an axis that shows every effect of a table, in per cent; the same for all models."""
-    values = table[["effect_percent", "low_percent", "high_percent"]].abs().to_numpy(dtype=float)
-    return max(1.05 * float(np.nanmax(values, initial=0.0)), 250 * margin)
+    """Half the width of an axis that shows every effect of a table, in per cent; the same for all models.
+
+    Intervals that would shrink everything else to nothing may leave it.
+    """
+    effects = float(table["effect_percent"].abs().max())
+    intervals = float(np.nanmax(table[["low_percent", "high_percent"]].abs().to_numpy(dtype=float), initial=0.0))
+    return float(np.nanmax([250 * margin, 1.05 * effects, min(1.05 * intervals, max(2.5 * effects, 100))]))
 
 
 def _against_baselines(data: FigureData, metric: str) -> pd.DataFrame:
@@ -71,12 +75,16 @@ def _key() -> list[Line2D]:
     return [*handles, Line2D([], [], color=PALE, marker="o", markerfacecolor="white", label="no verdict")]
 
 
-def _effect(axes: Axes, place: int, row: pd.Series[float]) -> None:
+def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> None:
     verdict = str(row["verdict"])
     decided = verdict in (*VERDICT_COLOURS, stats.INCONCLUSIVE)
     colour = VERDICT_COLOURS.get(verdict, PALE)
     if np.isfinite(row["low_percent"]):
         axes.plot([row["low_percent"], row["high_percent"]], [place, place], color=colour, linewidth=1.8)
+        for end, marker in ((row["low_percent"], "<"), (row["high_percent"], ">")):
+            if abs(end) > widest:
+                # It goes on beyond the panel.
+                axes.plot(np.clip(end, -widest, widest), place, marker, color=colour, clip_on=False, markersize=4)
     axes.plot(row["effect_percent"], place, "o", color=colour, markerfacecolor=colour if decided else "white")
 
 
@@ -85,7 +93,7 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     cells = [cell for cell in data.cells if cell.scenario not in data.baselines]
     if not metrics or not cells:
-        return nothing(data, _NO_COMPARISON)
+        raise NothingToDraw(_NO_COMPARISON)
     figure, grid = panels(data, (1, len(metrics)), (3.4, 0.3 * len(cells) + 1.7))
     for axes, metric in zip(grid[0], metrics, strict=True):
         effects = _effects(data, metric, cells)

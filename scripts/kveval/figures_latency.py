@@ -36,9 +36,8 @@ def latency_comparison_all(data: FigureData) -> Figure:
                     value = rows[column].mean() / size
                     for _, low, high in geometric_interval(rows, column).itertuples():
                         axes.plot([low / size, high / size], [place + aside] * 2, color=colour, linewidth=1.3)
-                        shown += [low / size, high / size]
                     axes.plot(value, place + aside, "o", color=colour, markerfacecolor=face, markersize=4)
-                    shown.append(value)
+                    shown += list(rows[column] / size)
             _latency_axis(axes, shown)
             cell_axis(axes, cells, labels=name == "ttft")
             axes.set_title(f"{model}, {data.common_level(model)} concurrent" if name == "ttft" else " ")
@@ -51,12 +50,16 @@ def _at_common_level(data: FigureData, model: str) -> pd.DataFrame:
 
 
 def _latency_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Start at zero, or use a logarithmic axis where the values span more than a decade and a half."""
+    """Start at zero, or use a logarithmic axis where the runs span more than a decade and a half.
+
+    Intervals of few, scattered runs may leave the panel.
+    """
     observed = [value for value in values if np.isfinite(value) and value > 0]
     if observed and max(observed) > 30 * min(observed):
         logarithmic(axes.xaxis)
+        axes.set_xlim(min(observed) / 1.5, 1.5 * max(observed))
     else:
-        axes.set_xlim(0, 1.05 * max(observed, default=1.0))
+        axes.set_xlim(0, min(1.05 * axes.dataLim.x1, 1.5 * max(observed, default=1.0)))
         thousands(axes.xaxis)
 
 

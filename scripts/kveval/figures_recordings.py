@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kveval.figure_data import Cell, FigureData
-from kveval.plotting import GREY, nothing, panels, thousands
+from kveval.plotting import GREY, NothingToDraw, panels, thousands
 from kveval.timelines import percpu_busy, timeline
 
 # Title of a column of panels, and what is drawn there: entries of metrics.yaml, each with its line.
@@ -41,7 +41,7 @@ def timeseries(data: FigureData, model: str) -> Figure:
         if any(drawn.get((cell, name)) is not None for cell, _ in cells for name in entries)
     }
     if not shown:
-        return nothing(data, f"{model}: no recording of the level at which cells are compared")
+        raise NothingToDraw(f"{model}: no recording of the level at which cells are compared")
     figure, grid = panels(data, (len(cells), len(shown)), (2.6, 1.0))
     for place, (cell, (_, start, end)) in enumerate(cells):
         last = place == len(cells) - 1
@@ -78,7 +78,7 @@ def percpu_saturation(data: FigureData) -> Figure:
     """The single CPUs by their load at the level where cells are compared, first run of each cell."""
     loads = {model: list(_loads(data, model)) for model in data.models}
     if not any(loads.values()):
-        return nothing(data, "not recorded: kernel.percpu.cpu")
+        raise NothingToDraw("not recorded: kernel.percpu.cpu")
     across = min(2, len(data.models))
     figure, grid = panels(data, (math.ceil(len(data.models) / across), across), (4.6, 2.5), legend=data.cells)
     for place, axes in enumerate(grid.flat):

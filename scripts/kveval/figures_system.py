@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from kveval.correlations import recorded, within_level
 from kveval.figure_data import FigureData
 from kveval.peaks import THROUGHPUT
-from kveval.plotting import from_zero, nothing, panels, thousands
+from kveval.plotting import NothingToDraw, from_zero, panels, thousands
 from kveval.plotting_levels import against_concurrency
 
 _DEVICE = {
@@ -53,7 +53,7 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     """Throughput against the utilisation of the device: a point per cell and level, a panel per model."""
     column, label = _DEVICE[data.device]
     if not recorded(data.levels, [column]):
-        return nothing(data, f"not recorded: {column}")
+        raise NothingToDraw(f"not recorded: {column}")
     across = min(2, len(data.models))
     figure, grid = panels(data, (math.ceil(len(data.models) / across), across), (4.6, 2.6), legend=data.cells)
     for place, axes in enumerate(grid.flat):
@@ -66,7 +66,7 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
             look = data.look(cell)
             style = {"color": look.colour, "marker": look.marker, "fillstyle": look.fill, "markerfacecoloralt": "white"}
             axes.plot(means[column], means[THROUGHPUT], linewidth=0.6, linestyle=look.line, alpha=0.85, **style)
-        axes.set_xlim(right=105)
+        axes.set_xlim(min(axes.get_xlim()[0], 90), 101.5)
         from_zero(axes)
         thousands(axes.yaxis)
         axes.set_title(model)
@@ -85,7 +85,7 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
     }
     metrics = [name for name in metrics if any(np.isfinite(found[name, model].r) for model in data.models)]
     if not metrics:
-        return nothing(data, "no model has enough cells and levels for a correlation, or no metric varies")
+        raise NothingToDraw("no model has enough cells and levels for a correlation, or no metric varies")
     figure, grid = panels(data, (1, 1), (1.6 * len(data.models) + 2.6, 0.36 * len(metrics) + 1.2))
     axes, norm = grid[0, 0], Normalize(-1, 1)
     values = np.array([[found[name, model].r for model in data.models] for name in metrics])

@@ -9,7 +9,7 @@ from kveval import numerals
 from kveval.figure_data import FigureData
 from kveval.peaks import THROUGHPUT
 from kveval.plotting import cell_axis, from_zero, logarithmic, model_rows, panels, seconds_or_ms, thousands
-from kveval.plotting_levels import curves, geometric_interval
+from kveval.plotting_levels import curves, geometric_interval, highest_shown
 
 
 def peak_throughput_all_scenarios(data: FigureData) -> Figure:
@@ -17,6 +17,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
     figure, grid = model_rows(data, 1, width=8.5, cells=data.cells_of)
     for axes, model in zip(grid[:, 0], data.models, strict=True):
         cells = data.cells_of(model)
+        highest = highest_shown(data.levels[data.levels["model"] == model][THROUGHPUT])
         for place, cell in enumerate(cells):
             peak = data.rows(data.peaks, model, cell)
             if peak.empty:
@@ -31,6 +32,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
                 axes.plot(ends, [place, place], color=colour, linewidth=2.0, solid_capstyle="butt")
             edge = "" if row["bracketed"] else ", edge"
             right = np.nanmax([row[THROUGHPUT], row["throughput_high_tok_s"], points.max()])
+            right = min(right, highest)
             axes.annotate(
                 f"{numerals.mean_of(list(points))} at {row['level']:.0f}{edge}",
                 (right, place),
@@ -41,7 +43,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
             )
         cell_axis(axes, cells)
         axes.set_title(model)
-        axes.set_xlim(0, axes.get_xlim()[1] * 1.2)
+        axes.set_xlim(0, 1.2 * min(axes.get_xlim()[1], highest))
         thousands(axes.xaxis)
     grid[-1, 0].set_xlabel("peak output throughput, tok/s (label: mean at so many concurrent requests)")
     return figure
@@ -53,7 +55,7 @@ def throughput_curve(data: FigureData, model: str) -> Figure:
     figure, grid = panels(data, (1, 1), (7.5, 4.0), legend=cells)
     axes = grid[0, 0]
     curves(axes, data, model, THROUGHPUT, geometric_interval)
-    from_zero(axes)
+    from_zero(axes, highest_shown(data.levels[data.levels["model"] == model][THROUGHPUT]))
     thousands(axes.yaxis)
     axes.set_ylabel("output throughput, tok/s")
     axes.set_title(model)
@@ -76,10 +78,12 @@ def benchmark_results(data: FigureData) -> Figure:
         unit, size = ("", 1.0) if column == THROUGHPUT else seconds_or_ms(values.max())
         for axes, model in zip(axes_of_column, data.models, strict=True):
             curves(axes, data, model, column, geometric_interval, size)
+            shown = values[data.levels["model"] == model] / size
             if column != THROUGHPUT and values.max() > 30 * values.min() > 0:
                 logarithmic(axes.yaxis)
+                axes.set_ylim(shown.min() / 1.5, highest_shown(shown))
             else:
-                from_zero(axes)
+                from_zero(axes, highest_shown(shown))
                 thousands(axes.yaxis)
             axes.set_ylabel(label.format(unit=unit))
             axes.set_title(model if column == THROUGHPUT else " ")

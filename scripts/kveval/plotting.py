@@ -15,7 +15,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from kveval.figure_data import Cell, FigureData
 
@@ -154,6 +154,7 @@ def logarithmic(axis: Axis) -> None:
     """Make an axis logarithmic, with numbers written out."""
     axes = axis.axes
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
     axis.set_major_formatter(PLAIN)
     axis.set_minor_formatter(NullFormatter())
 
@@ -164,12 +165,16 @@ def seconds_or_ms(highest_ms: float) -> tuple[str, float]:
 
 
 def from_zero(axes: Axes, highest: float | None = None) -> None:
-    """Start y at zero and leave room above the highest marker, which would be cut in half otherwise."""
-    top = axes.dataLim.y1 if highest is None else highest
+    """Start y at zero and leave room above `highest`, by default all that is drawn: a marker would be cut in half."""
+    top = axes.dataLim.y1 if highest is None else min(highest, axes.dataLim.y1)
     axes.set_ylim(0, 1.08 * top if np.isfinite(top) and top > 0 else 1.0)
 
 
-def nothing(data: FigureData, message: str) -> Figure:
+class NothingToDraw(Exception):
+    """A figure has no data; the message says what is missing."""
+
+
+def placeholder(data: FigureData, message: str) -> Figure:
     """Return a figure that says why it is empty."""
     figure, grid = panels(data, (1, 1), (5.5, 1.3))
     grid[0, 0].set_axis_off()

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from kveval.correlations import recorded
 from kveval.figure_data import Cell, FigureData
 from kveval.peaks import mean_interval
-from kveval.plotting import GREY, concurrency_axis, from_zero, nothing, panels
+from kveval.plotting import GREY, NothingToDraw, concurrency_axis, from_zero, panels
 
 
 def mean_over_runs(rows: pd.DataFrame, column: str) -> pd.Series[float]:
@@ -75,6 +75,11 @@ def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds
     return drawn
 
 
+def highest_shown(values: pd.Series[float]) -> float:
+    """Return the highest value that an axis must show: intervals of few, scattered runs may leave the panel."""
+    return 1.5 * float(values.max())
+
+
 def _step(levels: Sequence[int]) -> float:
     return float((levels[-1] / levels[0]) ** 0.002) if len(levels) > 1 else 1.01
 
@@ -85,7 +90,7 @@ def against_concurrency(
     """One row of panels per recorded quantity, one column per model; a single quantity wraps to two columns."""
     shown = recorded(data.levels, list(columns))
     if not shown:
-        return nothing(data, f"not recorded: {', '.join(columns)}")
+        raise NothingToDraw(f"not recorded: {', '.join(columns)}")
     wrapped = len(shown) == 1
     across = min(2, len(data.models)) if wrapped else len(data.models)
     rows = math.ceil(len(data.models) / across) if wrapped else len(shown)

@@ -38,7 +38,9 @@ class ReportError(Failure):
     """The measurements cannot stand in one report."""
 
 
-def report_context(plan: Plan, measured: Measured, figures: Mapping[str, str]) -> dict[str, Any]:
+def report_context(
+    plan: Plan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return everything the template prints. Pure.
 
     `figures`: name -> path relative to the report. Cells that were asked for and not measured are listed as missing,
@@ -191,7 +193,13 @@ def commands(plan: Plan, measured: Measured) -> list[dict[str, str]]:
     return found
 
 
-def write_report(plan: Plan, measured: Measured, figures: Sequence[Path], output: Path) -> None:
-    """Write REPORT.md, figures embedded by their path relative to it. Raises ReportError as `report_context` does."""
-    names = {path.stem: Path(os.path.relpath(path, output.parent)).as_posix() for path in figures}
-    output.write_text(render(report_context(plan, measured, names)), encoding="utf-8")
+def write_report(
+    plan: Plan, measured: Measured, figures: Sequence[Path], output: Path, empty: Mapping[str, str] | None = None
+) -> None:
+    """Write REPORT.md, figures embedded by their path relative to it. Raises ReportError as `report_context` does.
+
+    `empty`: figures that have nothing to show, each with the reason; they are listed and not shown.
+    """
+    names = {path.name.removesuffix(path.suffix): path for path in figures}
+    shown = {name: Path(os.path.relpath(path, output.parent)).as_posix() for name, path in names.items()}
+    output.write_text(render(report_context(plan, measured, shown, empty or {})), encoding="utf-8")

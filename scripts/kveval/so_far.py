@@ -12,7 +12,7 @@ from kveval import report
 from kveval.campaign_data import figure_data
 from kveval.figure_data import CellKey, by_size
 from kveval.figure_names import figure_names
-from kveval.figures import write_figure
+from kveval.figures import write_figures
 from kveval.levels import run_tables
 from kveval.pcparchive import convert
 from kveval.peaks import cell_tables, collect
@@ -41,11 +41,9 @@ def report_so_far(
         folder = output.parent / "figures"
         folder.mkdir(exist_ok=True)
         models = by_size(list(measured.levels["model"]), plan.parameters)
-        figures = [folder / f"{name}.png" for name in figure_names(models)]
-        data = figure_data(plan, measured)
-        for path in figures:
-            write_figure(path.stem, data, [path])
-        report.write_report(plan, measured, figures, output)
+        figures = {name: [folder / f"{name}.png"] for name in figure_names(models)}
+        empty = write_figures(figure_data(plan, measured), figures)
+        report.write_report(plan, measured, [paths[0] for paths in figures.values()], output, empty)
 
 
 def _measured(
