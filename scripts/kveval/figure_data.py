@@ -41,6 +41,15 @@ def by_size(models: Sequence[str], parameters: Mapping[str, int]) -> list[str]:
     return sorted(dict.fromkeys(models), key=lambda model: (parameters.get(model, math.inf), model))
 
 
+def common_level(comparison: pd.DataFrame, peaks: pd.DataFrame, model: str) -> int | None:
+    """Return the level at which most of a model's cells were compared, else the most frequent peak level."""
+    for table in (comparison, peaks):
+        levels: pd.Series[Any] = table[table["model"] == model]["level"].dropna()
+        if len(levels):
+            return int(levels.mode().iloc[0])
+    return None
+
+
 @dataclass(frozen=True)
 class Tiers:
     """Capacities of a cell in tokens (NaN: unknown), and the tokens of all distinct prefixes at each level."""
@@ -103,12 +112,8 @@ class FigureData:
         return look_of(cell.scenario, blocks.index(cell.cpu_blocks) if cell.cpu_blocks in blocks else 0)
 
     def common_level(self, model: str) -> int | None:
-        """The level at which most of the model's cells were compared, else the most frequent peak level."""
-        for table in (self.comparison, self.peaks):
-            levels: pd.Series[Any] = table[table["model"] == model]["level"].dropna()
-            if len(levels):
-                return int(levels.mode().iloc[0])
-        return None
+        """The level at which most of the model's cells were compared, see the function of that name."""
+        return common_level(self.comparison, self.peaks, model)
 
     @cached_property
     def grid(self) -> list[int]:

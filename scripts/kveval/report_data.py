@@ -41,6 +41,11 @@ class Plan:
         return {name: int(facts["parameters"]) for name, facts in self.models.items() if "parameters" in facts}
 
     @property
+    def baseline_of(self) -> dict[str, str | None]:
+        """Scenario -> the one it is compared with, None for a baseline itself."""
+        return {name: entry.get("baseline") for name, entry in self.scenarios.items()}
+
+    @property
     def baselines(self) -> frozenset[str]:
         """The scenarios that others are compared with."""
         return frozenset(str(entry["baseline"]) for entry in self.scenarios.values() if entry.get("baseline"))
