@@ -35,7 +35,6 @@ rule collect_metrics:
         complete_metrics=f"{RESULTS}/analysis/complete_metrics.csv",
         peak_throughput_all=f"{RESULTS}/analysis/peak_throughput_all.csv",
         pcp_metrics_peak=f"{RESULTS}/analysis/pcp_metrics_peak.csv",
-        pcp_summary_stats=f"{RESULTS}/analysis/pcp_summary_stats.csv",
     log:
         f"{LOGS}/collect_metrics.log",
     conda:
@@ -68,3 +67,28 @@ rule compare_scenarios:
         "Comparing the scenarios"
     script:
         "../scripts/compare_scenarios.py"
+
+
+rule summarise_campaign:
+    input:
+        complete=rules.collect_metrics.output.complete_metrics,
+        peaks=rules.collect_metrics.output.peak_throughput_all,
+        comparison=rules.compare_scenarios.output[0],
+        library=library_behind("campaign_data", "summaries"),
+    output:
+        summary=f"{RESULTS}/analysis/summary.csv",
+        detailed=f"{RESULTS}/analysis/detailed.csv",
+        pcp_summary_stats=f"{RESULTS}/analysis/pcp_summary_stats.csv",
+    log:
+        f"{LOGS}/summarise_campaign.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        plan=PLAN,
+    message:
+        "Summing up the campaign"
+    script:
+        "../scripts/summarise_campaign.py"

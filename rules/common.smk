@@ -10,7 +10,10 @@ from snakemake.utils import update_config
 sys.path.append(f"{workflow.basedir}/scripts")
 
 from kveval.config import ConfigError, load_config
-from kveval.figure_names import figure_names
+from kveval.figure_data import by_size
+from kveval.figure_names import FAMILIES, caption_file, figures_of
+from kveval.imports import files_behind
+from kveval.sizing import kv_bytes_per_token, parameter_count
 
 
 def campaign_source():
@@ -41,7 +44,10 @@ CELL = f"{RESULTS}/{{model}}/{{scenario}}/{{cpu_blocks}}"
 RUNS = range(1, CONFIG.campaign.runs + 1)
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in CONFIG.cells]
 POINTERS = [f"{cell}/run-{run}/measurement.json" for run in RUNS for cell in CELL_FOLDERS]
-FIGURES = [f"{RESULTS}/figures/{name}.png" for name in figure_names([cell.model for cell in CONFIG.cells])]
+PARAMETERS = {cell.model: parameter_count(CONFIG.catalogue.models[cell.model].geometry) for cell in CONFIG.cells}
+# By size, as everywhere.
+MODELS = by_size(list(PARAMETERS), PARAMETERS)
+FIGURES = [f"{RESULTS}/figures/{figure.name}.png" for figure in figures_of(MODELS)]
 COMPARISON = {
     "settings": CONFIG.campaign.comparison.model_dump(),
     "baselines": {name: scenario.baseline for name, scenario in CONFIG.catalogue.scenarios.items()},
@@ -61,6 +67,16 @@ PLAN = {
         }
         for cell in CONFIG.cells
     },
+    "models": {
+        name: {
+            "hf_id": model.hf_id,
+            "parameters": PARAMETERS[name],
+            "kv_bytes_per_token": kv_bytes_per_token(model.geometry, model.kv_cache_dtype, 1, model.dtype),
+        }
+        for name, model in CONFIG.catalogue.models.items()
+        if name in PARAMETERS
+    },
+    "vllm": CONFIG.campaign.server.vllm,
     "margin": CONFIG.campaign.comparison.margin,
     "alpha": CONFIG.campaign.comparison.alpha,
 }
@@ -68,7 +84,6 @@ PLAN = {
 
 wildcard_constraints:
     **CONFIG.wildcard_constraints,
-    figure="[A-Za-z0-9._+-]+",
 
 
 onstart:
@@ -122,3 +137,21 @@ def library(*modules):
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path if path.suffix else path.with_suffix(".py")]
         found += [str(file.relative_to(workflow.basedir)) for file in files]
     return found
+
+
+def library_behind(*modules):
+    """The files of these modules of kveval and of all that they import."""
+    return [str(file.relative_to(workflow.basedir)) for file in files_behind(*modules)]
+
+
+def captioned(figure):
+    """A figure's path, marked so that `snakemake --report` shows it with its caption."""
+    return report(
+        f"{RESULTS}/figures/{figure.name}.png",
+        caption=f"../{caption_file(figure.template).relative_to(workflow.basedir)}",
+        category=figure.family.capitalize(),
+        labels={
+            "figure": FAMILIES[figure.family][figure.template].replace(", {model}", ""),
+            "model": figure.model or "all",
+        },
+    )

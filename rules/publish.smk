@@ -1,29 +1,37 @@
 # Pictures and sentences.
 
 
-rule plot_figure:
-    input:
-        levels=rules.collect_metrics.output.complete_metrics,
-        peaks=rules.collect_metrics.output.peak_throughput_all,
-        comparison=rules.compare_scenarios.output[0],
-        measurements=POINTERS,
-        library=library("figures", "figure_names", "plotting", "numerals", "style.mplstyle", "report", "report_tables"),
-    output:
-        png=f"{RESULTS}/figures/{{figure}}.png",
-        svg=f"{RESULTS}/figures/{{figure}}.svg",
-    log:
-        f"{LOGS}/plot_figure/{{figure}}.log",
-    conda:
-        "../envs/workflow.yaml"
-    resources:
-        mem_mb=1000,
-        runtime=10,
-    params:
-        plan=PLAN,
-    message:
-        "Drawing {wildcards.figure}"
-    script:
-        "../scripts/plot_figure.py"
+# One job per family of figures: starting Python and the plotting library takes longer than drawing.
+for family in FAMILIES:
+
+    rule:
+        name:
+            f"plot_{family}"
+        input:
+            levels=rules.collect_metrics.output.complete_metrics,
+            peaks=rules.collect_metrics.output.peak_throughput_all,
+            comparison=rules.compare_scenarios.output[0],
+            measurements=POINTERS,
+            recordings=[str(Path(pointer).with_name("pcp.parquet")) for pointer in POINTERS * (family == "recordings")],
+            metrics="config/metrics.yaml",
+            library=library_behind("campaign_data", "figures", f"figures_{family}") + library("style.mplstyle"),
+        output:
+            png=[captioned(figure) for figure in figures_of(MODELS, family)],
+            svg=[f"{RESULTS}/figures/{figure.name}.svg" for figure in figures_of(MODELS, family)],
+            notes=f"{RESULTS}/figures/{family}.json",
+        log:
+            f"{LOGS}/plot_{family}.log",
+        conda:
+            "../envs/workflow.yaml"
+        resources:
+            mem_mb=1000,
+            runtime=10,
+        params:
+            plan=PLAN,
+        message:
+            f"Drawing the figures about {family}"
+        script:
+            "../scripts/plot_figures.py"
 
 
 rule write_report:
@@ -34,7 +42,10 @@ rule write_report:
         measurements=POINTERS,
         figures=FIGURES,
         metrics="config/metrics.yaml",
-        library=library("report", "report_tables", "numerals", "runfile", "figures", "stats", "templates/REPORT.md.j2"),
+        library=library_behind("campaign_data", "report") + library("templates/REPORT.md.j2"),
+        captions=sorted(
+            {str(caption_file(figure.template).relative_to(workflow.basedir)) for figure in figures_of(MODELS)}
+        ),
     output:
         f"{RESULTS}/REPORT.md",
     log:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 MISSING = "n/a"
 
@@ -92,7 +92,7 @@ def mean_of(values: Sequence[float]) -> str:
     mean = float(known.mean())
     if len(known) < 2:
         return significant(mean)
-    half = float(stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known)))
+    half = float(stdtrit(len(known) - 1, 0.975) * known.std(ddof=1) / math.sqrt(len(known)))
     if half <= 0:
         return significant(mean)
     # An interval as wide as the value still leaves its first digit.

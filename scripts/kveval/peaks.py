@@ -174,7 +174,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def collect(levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return the tables over all cells: complete_metrics, peak_throughput_all, pcp_metrics_peak, pcp_summary_stats.
+    """Return the tables over all cells: complete_metrics, peak_throughput_all, pcp_metrics_peak.
 
     Rows are in the cells' order. Raises PeaksError when a cell appears twice.
     """
@@ -188,31 +188,4 @@ def collect(levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[st
         "complete_metrics": complete,
         "peak_throughput_all": peak,
         "pcp_metrics_peak": peak[[*KEYS, "level", "runs", *metrics, SAMPLES]],
-        "pcp_summary_stats": summary_statistics(complete, catalogue),
     }
-
-
-def summary_statistics(complete: pd.DataFrame, catalogue: Mapping[str, Any]) -> pd.DataFrame:
-    """Return one row per cell and system metric: how often it was recorded, and its spread over levels and runs."""
-    rows = []
-    for key, cell in complete.groupby(list(KEYS), sort=False):
-        for name, entry in catalogue.items():
-            if name not in cell:
-                continue
-            values = cell[name].dropna()
-            rows.append(
-                {
-                    **dict(zip(KEYS, key, strict=True)),
-                    "metric": name,
-                    "title": entry["title"],
-                    "unit": entry["unit"],
-                    "windows": len(cell),
-                    "recorded": len(values),
-                    "mean": values.mean(),
-                    "std": values.std(ddof=1),
-                    "min": values.min(),
-                    "median": values.median(),
-                    "max": values.max(),
-                }
-            )
-    return pd.DataFrame(rows)

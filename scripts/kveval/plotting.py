@@ -1,156 +1,182 @@
-"""What all figures share: the data, one look per cell, panels per model, the footer that says what was measured."""
+"""What all figures share: panels with a footer that says what was measured, axes, legends."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-LineStyle = Literal["-", "--", ":", "-."]
+from kveval.figure_data import Cell, FigureData
 
-# Okabe and Ito's palette without its yellow, which white paper swallows, and darker tones of it for a long catalogue.
-_COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),
-    *("#004C77", "#8F3F00", "#00634A", "#8A4B72", "#7F7F00", "#5B5B8C"),
-)
-_BASELINE_COLOUR = "#333333"
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
-
-
-@dataclass(frozen=True, order=True)
-class Cell:
-    """A cell of one model, as a figure names it."""
-
-    scenario: str
-    cpu_blocks: int
-
-    @property
-    def label(self) -> str:
-        """The cell's name with its CPU tier, 10K for 10,000 blocks."""
-        if not self.cpu_blocks:
-            return self.scenario
-        thousands, rest = divmod(self.cpu_blocks, 1000)
-        return f"{self.scenario} {f'{thousands}K' if thousands and not rest else self.cpu_blocks}"
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a cell is drawn: the colour is the scenario's, marker and line the number of CPU blocks."""
-
-    colour: str
-    marker: str
-    line: LineStyle
-
-
-@dataclass(frozen=True)
-class FigureData:
-    """The tables behind every figure.
-
-    `levels`: complete_metrics.csv, `peaks`: peak_throughput_all.csv, `comparison`: comparison.csv. `baselines`:
-    scenarios drawn as the reference. `footer`: engine, weights and hardware in one line.
-    """
-
-    levels: pd.DataFrame
-    peaks: pd.DataFrame
-    comparison: pd.DataFrame
-    footer: str
-    baselines: frozenset[str] = field(default_factory=frozenset)
-    margin: float = 0.05
-
-    @cached_property
-    def models(self) -> list[str]:
-        """The models in the order of the tables."""
-        return list(dict.fromkeys(self.levels["model"]))
-
-    @cached_property
-    def cells(self) -> list[Cell]:
-        """All cells of any model: scenarios in the order of the tables, their CPU tiers rising."""
-        scenarios = list(dict.fromkeys(self.levels["scenario"]))
-        pairs = self.levels[["scenario", "cpu_blocks"]].drop_duplicates().itertuples(index=False)
-        found = [Cell(str(scenario), int(blocks)) for scenario, blocks in pairs]
-        return sorted(found, key=lambda cell: (scenarios.index(cell.scenario), cell.cpu_blocks))
-
-    def cells_of(self, model: str) -> list[Cell]:
-        """The cells that were measured for one model."""
-        rows = self.levels[self.levels["model"] == model]
-        present = set(zip(rows["scenario"], rows["cpu_blocks"], strict=True))
-        return [cell for cell in self.cells if (cell.scenario, cell.cpu_blocks) in present]
-
-    def rows(self, table: pd.DataFrame, model: str, cell: Cell) -> pd.DataFrame:
-        """The rows of one cell in a table."""
-        of_cell = (table["scenario"] == cell.scenario) & (table["cpu_blocks"] == cell.cpu_blocks)
-        return table[of_cell & (table["model"] == model)]
-
-    def look(self, cell: Cell) -> Look:
-        """The same look for the same cell in every figure."""
-        scenarios = [name for name in dict.fromkeys(self.levels["scenario"]) if name not in self.baselines]
-        blocks = sorted({other.cpu_blocks for other in self.cells if other.cpu_blocks})
-        if cell.scenario in self.baselines:
-            colour = _BASELINE_COLOUR
-        else:
-            colour = _COLOURS[scenarios.index(cell.scenario) % len(_COLOURS)]
-        tier = 0 if not cell.cpu_blocks else blocks.index(cell.cpu_blocks)
-        return Look(colour, _MARKERS[tier % len(_MARKERS)], _LINES[tier % len(_LINES)])
-
-    def common_level(self, model: str) -> int | None:
-        """The level at which the model's cells were compared, else the most frequent peak level."""
-        for table in (self.comparison, self.peaks):
-            levels: pd.Series[Any] = table[table["model"] == model]["level"].dropna()
-            if len(levels):
-                return int(levels.mode().iloc[0])
-        return None
-
-
-def mean_over_runs(rows: pd.DataFrame, column: str) -> pd.Series[float]:
-    """Return the mean of a column over runs, by level; levels without a value are left out."""
-    means: pd.Series[float] = rows.groupby("level")[column].mean().dropna()
-    return means
+GREY = "#666666"
+PALE = "#8A8A8A"
+# Inches; wider figures are shrunk by whatever shows them until nobody can read them.
+WIDEST = 10.5
+PLAIN = StrMethodFormatter("{x:,.10g}")
+_LEGEND_ROW = 0.19
+_LETTER = 0.075
 
 
 def panels(
-    data: FigureData, shape: tuple[int, int], size: tuple[float, float], *, legend: bool
+    data: FigureData,
+    shape: tuple[int, int],
+    size: tuple[float, float],
+    *,
+    legend: Sequence[Cell] = (),
+    handles: Sequence[Line2D] = (),
 ) -> tuple[Figure, npt.NDArray[Any]]:
-    """Return a figure of rows x columns panels, each width x height inches, with room for the footer."""
+    """Return a figure of rows x columns panels, each width x height inches, with a footer and a legend above.
+
+    The legend shows `handles`, then the cells of `legend`. Panels become narrower where the figure would be too wide.
+    """
     # Not from pyplot: nothing is shown, and pyplot would keep every figure.
     rows, columns = shape
-    width = max(columns * size[0] + (2.0 if legend else 0.0), 5.5)
+    width = min(max(columns * size[0], 5.5), WIDEST)
     # At 6.5 points an inch holds some 20 letters, and a line is 0.13 inches high.
     note = textwrap.wrap(data.footer, int(20 * width))
-    margin = 0.15 + 0.13 * len(note)
-    height = rows * size[1] + 0.15 + margin
-    bottom = margin / height
-    layout = ConstrainedLayoutEngine(rect=(0, bottom, 1, 1 - bottom))
+    shown = [*handles, *(cell_handle(data, cell) for cell in legend)]
+    across, down = _legend_shape([str(handle.get_label()) for handle in shown], width)
+    bottom, top = 0.15 + 0.13 * len(note), (_LEGEND_ROW * down + 0.1 if shown else 0.0)
+    height = rows * size[1] + bottom + top
+    layout = ConstrainedLayoutEngine(rect=(0, bottom / height, 1, 1 - (bottom + top) / height))
     figure = Figure(figsize=(width, height), layout=layout)
     axes = figure.subplots(rows, columns, squeeze=False)
-    figure.text(0.005, 0.05 / height, "\n".join(note), fontsize=6.5, color="#666666", va="bottom")
+    figure.text(0.005, 0.05 / height, "\n".join(note), fontsize=6.5, color=GREY, va="bottom")
+    if shown:
+        figure.legend(handles=shown, loc="upper left", ncols=across, bbox_to_anchor=(0.0, 1.0), borderaxespad=0.3)
     return figure, axes
 
 
-def cell_legend(figure: Figure, data: FigureData, cells: Sequence[Cell]) -> None:
-    """Draw one legend for the whole figure, right of the panels."""
-    handles = []
-    for cell in cells:
-        look = data.look(cell)
-        handles.append(Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.line, label=cell.label))
-    figure.legend(handles=handles, loc="outside right upper")
+def _legend_shape(labels: Sequence[str], width: float) -> tuple[int, int]:
+    """Return how many entries stand beside and above each other."""
+    if not labels:
+        return 1, 0
+    across = max(1, min(len(labels), int(width / (_LETTER * max(map(len, labels)) + 0.55))))
+    down = math.ceil(len(labels) / across)
+    return math.ceil(len(labels) / down), down
+
+
+def cell_handle(data: FigureData, cell: Cell) -> Line2D:
+    """Return a cell's entry in a legend."""
+    look = data.look(cell)
+    return Line2D(
+        [],
+        [],
+        color=look.colour,
+        marker=look.marker,
+        fillstyle=look.fill,
+        markerfacecoloralt="white",
+        linestyle=look.line,
+        label=cell.label,
+    )
+
+
+def model_rows(
+    data: FigureData, columns: int, *, width: float, cells: Callable[[str], Sequence[Cell]], **legend: Any
+) -> tuple[Figure, npt.NDArray[Any]]:
+    """Return one row of panels per model, high enough for a line of text per cell."""
+    most = max((len(cells(model)) for model in data.models), default=1)
+    return panels(data, (len(data.models), columns), (width, max(0.24 * most + 0.85, 1.5)), **legend)
+
+
+def cell_axis(axes: Axes, cells: Sequence[Cell], *, labels: bool = True) -> None:
+    """Make y an axis of cells, the first on top."""
+    axes.set_yticks(range(len(cells)), [cell.label for cell in cells] if labels else [""] * len(cells))
+    axes.set_ylim(len(cells) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
 
 
 def concurrency_axis(axes: Axes, levels: Sequence[int]) -> None:
-    """Make x a logarithmic axis of concurrent requests with the measured levels as its ticks."""
-    axes.set_xscale("log", base=2)
+    """Make x an axis of concurrent requests with the measured levels as its ticks, spread as evenly as possible.
+
+    Logarithmic for levels that double, a square root for a grid such as 1, 50, 100, 200, ..., to whose larger half a
+    logarithm would give no room.
+    """
     ticks = sorted(set(levels))
-    # Neighbours closer than a seventh of an octave grid would print over each other.
-    shown = [tick for number, tick in enumerate(ticks) if number == 0 or tick / ticks[number - 1] > 1.15]
-    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    if _narrowest(ticks, math.log) >= _narrowest(ticks, math.sqrt):
+        axes.set_xscale("log", base=2)
+        place: Callable[[float], float] = math.log
+        back: Callable[[float], float] = math.exp
+    else:
+        axes.set_xscale("function", functions=(_square_root, np.square))
+        place, back = math.sqrt, lambda value: value * value
+    if ticks:
+        ends = place(ticks[0]), place(ticks[-1])
+        room = 0.05 * (ends[1] - ends[0]) or 0.5 * ends[0] or 0.5
+        axes.set_xlim(back(max(ends[0] - room, 0) if back is not math.exp else ends[0] - room), back(ends[1] + room))
+    axes.set_xticks(ticks, _spaced([place(tick) for tick in ticks], ticks, axes))
     axes.minorticks_off()
     axes.set_xlabel("concurrent requests")
+
+
+def _square_root(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    return np.sqrt(np.maximum(np.asarray(values, dtype=np.float64), 0))
+
+
+def _narrowest(ticks: Sequence[int], scale: Callable[[float], float]) -> float:
+    """The smallest gap between neighbours as a share of the whole axis."""
+    places = [scale(tick) for tick in ticks]
+    gaps = [after - before for before, after in itertools.pairwise(places)]
+    return min(gaps) / (places[-1] - places[0]) if gaps else 1.0
+
+
+def _spaced(places: Sequence[float], ticks: Sequence[int], axes: Axes) -> list[str]:
+    """Label the ticks, but for those whose label would print over the next one's; the last is always labelled."""
+    figure = axes.get_figure(root=True)
+    inches = 0.9 * float(axes.get_position().width * figure.get_figwidth()) if figure else 3.0
+    span = places[-1] - places[0] if len(places) > 1 else 1.0
+    labels, free = [""] * len(ticks), math.inf
+    for at in range(len(ticks) - 1, -1, -1):
+        middle, half = inches * (places[at] - places[0]) / span, 0.04 * len(str(ticks[at])) + 0.02
+        if middle + half < free:
+            labels[at], free = str(ticks[at]), middle - half
+    return labels
+
+
+def thousands(axis: Axis, count: int = 5) -> None:
+    """Separate the thousands of an axis's tick labels, of which there are `count` at most."""
+    axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(PLAIN)
+
+
+def logarithmic(axis: Axis) -> None:
+    """Make an axis logarithmic, with numbers written out."""
+    axes = axis.axes
+    (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+    axis.set_major_formatter(PLAIN)
+    axis.set_minor_formatter(NullFormatter())
+
+
+def seconds_or_ms(highest_ms: float) -> tuple[str, float]:
+    """Return the unit in which latencies up to `highest_ms` are readable, and how many ms it has."""
+    return ("s", 1000.0) if highest_ms >= 10_000 else ("ms", 1.0)
+
+
+def from_zero(axes: Axes, highest: float | None = None) -> None:
+    """Start y at zero and leave room above `highest`, by default all that is drawn: a marker would be cut in half."""
+    top = axes.dataLim.y1 if highest is None else min(highest, axes.dataLim.y1)
+    axes.set_ylim(0, 1.08 * top if np.isfinite(top) and top > 0 else 1.0)
+
+
+class NothingToDraw(Exception):
+    """A figure has no data; the message says what is missing."""
+
+
+def placeholder(data: FigureData, message: str) -> Figure:
+    """Return a figure that says why it is empty."""
+    figure, grid = panels(data, (1, 1), (5.5, 1.3))
+    grid[0, 0].set_axis_off()
+    grid[0, 0].text(0.5, 0.5, textwrap.fill(message, 70), ha="center", va="center", color=GREY)
+    return figure

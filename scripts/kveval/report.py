@@ -13,15 +13,13 @@ import pandas as pd
 
 from kveval import numerals, stats
 from kveval.errors import Failure
-from kveval.figures import METRIC_TITLES, caption
+from kveval.figure_data import CellKey
+from kveval.figure_names import find_figure
+from kveval.metric_titles import METRIC_TITLES
+from kveval.report_data import Measured, Plan, Table, cell_label
 from kveval.report_tables import (
-    CellKey,
-    Measured,
-    Plan,
-    Table,
     activity_table,
     budget_table,
-    cell_label,
     check_tables,
     comparison_tables,
     peak_table,
@@ -29,7 +27,7 @@ from kveval.report_tables import (
     system_table,
     time_table,
 )
-from kveval.runfile import Run
+from kveval.run_facts import hardware, versions, workload
 
 TEMPLATES = Path(__file__).with_name("templates")
 TEMPLATE = "REPORT.md.j2"
@@ -40,7 +38,9 @@ class ReportError(Failure):
     """The measurements cannot stand in one report."""
 
 
-def report_context(plan: Plan, measured: Measured, figures: Mapping[str, str]) -> dict[str, Any]:
+def report_context(
+    plan: Plan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return everything the template prints. Pure.
 
     `figures`: name -> path relative to the report. Cells that were asked for and not measured are listed as missing,
@@ -78,7 +78,9 @@ def report_context(plan: Plan, measured: Measured, figures: Mapping[str, str]) -
         "failed_checks": failed,
         "noted_checks": noted,
         "figures": [
-            {"path": path, "title": caption(name)[0], "caption": caption(name)[1]} for name, path in figures.items()
+            {"path": path, "title": figure.title, "caption": figure.caption}
+            for name, path in figures.items()
+            if (figure := find_figure(name, list(measured.levels["model"])))
         ],
         "time": time_table(measured),
         "provenance": provenance_table(measured),
@@ -110,61 +112,6 @@ def markdown_table(table: Table) -> str:
 
 def _cell_text(text: str) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
-
-
-def footer(runs: Sequence[Run], name: str) -> str:
-    """Return the line under every figure: engine, weights, hardware, versions, campaign."""
-    if not runs:
-        return f"campaign {name}"
-    kind = "random-weight miniature, not the named model" if runs[0].weights == "miniature" else "full weights"
-    software = ", ".join(
-        f"{tool} {version}" for tool, version in versions(runs).items() if tool in ("vLLM", "GuideLLM")
-    )
-    return f"{runs[0].engine} engine, {kind} · {hardware(runs)[0]} · {software} · campaign {name}"
-
-
-def hardware(runs: Sequence[Run]) -> list[str]:
-    """Return the machines the runs were measured on, each in one phrase, as they were probed."""
-    machines: dict[str, str] = {}
-    for run in runs:
-        facts = run.hardware
-        memory = f"{facts.get('memory_bytes', 0) / 2**30:.0f} GiB memory"
-        gpus = [f"{gpu['name']} ({gpu['memory_bytes'] / 2**30:.0f} GiB)" for gpu in facts.get("gpus", ())]
-        accelerators = ", ".join(f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)) or "no GPU"
-        machine = f"{facts.get('cpu_model', 'unknown CPU')}, {facts.get('cpus', '?')} CPUs, {memory}, {accelerators}"
-        machines.setdefault(str(facts.get("fingerprint")), machine)
-    return list(machines.values())
-
-
-_TOOLS = {"vllm": "vLLM", "lmcache": "LMCache", "guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"}
-
-
-def versions(runs: Sequence[Run]) -> dict[str, str]:
-    """Return tool -> version as measured; several, joined by a slash, if the runs differ."""
-    found: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for tool, version in run.versions.items():
-            found.setdefault(_TOOLS.get(tool, tool), {})[str(version)] = None
-    return {tool: " / ".join(seen) for tool, seen in found.items()}
-
-
-def workload(runs: Sequence[Run]) -> list[str]:
-    """Return the workload in phrases; each distinct one, if the runs differ."""
-    described: dict[str, None] = {}
-    for run in runs:
-        load = run.workload
-        count = load.get("prefix_count", 0)
-        prefixes = f"{count['per_level']} per concurrent request" if isinstance(count, Mapping) else f"{count}"
-        levels = (
-            ", ".join(str(level) for level in load.get("levels", ())) or f"a sweep of {load.get('sweep_size')} rates"
-        )
-        described[
-            f"conversations of {load.get('turns', 1)} turns, {load.get('prompt_tokens')} prompt and "
-            f"{load.get('output_tokens')} output tokens a turn, each opening with one of {prefixes} shared prefixes of "
-            f"{load.get('prefix_tokens', 0):,} tokens; {levels} concurrent requests, {load.get('seconds'):g} s a level "
-            f"of which the first {load.get('warmup_s', 0):g} s are not measured"
-        ] = None
-    return list(described)
 
 
 def missing(plan: Plan, measured: Measured) -> list[str]:
@@ -246,7 +193,13 @@ def commands(plan: Plan, measured: Measured) -> list[dict[str, str]]:
     return found
 
 
-def write_report(plan: Plan, measured: Measured, figures: Sequence[Path], output: Path) -> None:
-    """Write REPORT.md, figures embedded by their path relative to it. Raises ReportError as `report_context` does."""
-    names = {path.stem: Path(os.path.relpath(path, output.parent)).as_posix() for path in figures}
-    output.write_text(render(report_context(plan, measured, names)), encoding="utf-8")
+def write_report(
+    plan: Plan, measured: Measured, figures: Sequence[Path], output: Path, empty: Mapping[str, str] | None = None
+) -> None:
+    """Write REPORT.md, figures embedded by their path relative to it. Raises ReportError as `report_context` does.
+
+    `empty`: figures that have nothing to show, each with the reason; they are listed and not shown.
+    """
+    names = {path.name.removesuffix(path.suffix): path for path in figures}
+    shown = {name: Path(os.path.relpath(path, output.parent)).as_posix() for name, path in names.items()}
+    output.write_text(render(report_context(plan, measured, shown, empty or {})), encoding="utf-8")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from kveval import numerals, stats
-from kveval.plotting import Cell
+from kveval.report_data import Measured, Plan, Table, cell_label, rows_of
+from kveval.run_facts import key_of, working_set
 from kveval.runfile import Run
 
-CellKey = tuple[str, str, int]
 GIB = 2**30
 
 _SYSTEM_COLUMNS = (
@@ -34,78 +33,13 @@ _SYSTEM_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the campaign asked for.
-
-    `scenarios`: name -> title, baseline (None for a baseline itself) and `exercised`, the counters that prove the arm
-    active; `metrics`: content of config/metrics.yaml.
-    """
-
-    name: str
-    title: str
-    description: str
-    runs: int
-    cells: Sequence[CellKey]
-    scenarios: Mapping[str, Mapping[str, Any]]
-    metrics: Mapping[str, Mapping[str, Any]]
-    margin: float = 0.05
-    alpha: float = 0.05
-
-    @property
-    def baselines(self) -> frozenset[str]:
-        """The scenarios that others are compared with."""
-        return frozenset(str(entry["baseline"]) for entry in self.scenarios.values() if entry.get("baseline"))
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What was measured: the runs and the tables made from them, of as many cells as there are."""
-
-    runs: Sequence[Run]
-    levels: pd.DataFrame
-    peaks: pd.DataFrame
-    comparison: pd.DataFrame
-    failures: Mapping[CellKey, str] = field(default_factory=dict)
-
-    def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
-        """The rows of a cell, of one level if asked."""
-        rows = _of(self.levels, cell)
-        return rows if level is None else rows[rows["level"] == level]
-
-    def runs_of(self, cell: CellKey) -> list[Run]:
-        """The runs of a cell in their order."""
-        found = [run for run in self.runs if (run.cell.model, run.cell.scenario, run.cell.cpu_blocks) == cell]
-        return sorted(found, key=lambda run: run.run)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as text."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    # Columns of numbers are set right.
-    numbers: frozenset[int] = frozenset()
-
-
-def _of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
-    mask = (table["model"] == cell[0]) & (table["scenario"] == cell[1]) & (table["cpu_blocks"] == cell[2])
-    return table[mask]
-
-
-def cell_label(cell: CellKey) -> str:
-    """The cell without its model, as the figures call it."""
-    return Cell(cell[1], cell[2]).label
-
-
 def peak_table(plan: Plan, measured: Measured) -> Table:
     """Every cell that was asked for, with its peak, or that it was not measured."""
     header = ["model", "cell", "runs", "throughput, tok/s (95 %)", "at N concurrent", "TTFT p50 / p90, ms"]
     header += ["TPOT p50, ms", "E2E p50 / p90, ms", "completed / unfinished / failed", "arm active", "failed checks"]
     rows = []
     for cell in plan.cells:
-        peaks = _of(measured.peaks, cell)
+        peaks = rows_of(measured.peaks, cell)
         if peaks.empty:
             reason = measured.failures.get(cell, "not measured")
             rows.append([cell[0], cell_label(cell), f"0 of {plan.runs}", f"**{reason}**", *[""] * (len(header) - 4)])
@@ -239,7 +173,8 @@ def budget_table(plan: Plan, measured: Measured) -> Table:
         tier = float(budget.get("tokens", math.nan)) if cell[2] else 0.0
         device = float(budget.get("device_tokens") or math.nan)
         bytes_ = budget.get("tier_bytes", budget.get("requested_bytes"))
-        working = working_set(runs[0].workload)
+        working = sorted(set(working_set(runs[0].workload).values())) or [0]
+        working = [working[0], working[-1]] if len(working) > 1 else working
         rows.append(
             [
                 *(cell[0], cell_label(cell), f"{cell[2]:,}", numerals.rounded(tier, 0)),
@@ -250,15 +185,6 @@ def budget_table(plan: Plan, measured: Measured) -> Table:
             ]
         )
     return Table(header, rows, frozenset({2, 3, 4, 5, 6}))
-
-
-def working_set(workload: Mapping[str, Any]) -> list[int]:
-    """Return the tokens of all distinct prefixes: one number, or least and most where they grow with the level."""
-    count, tokens = workload.get("prefix_count", 0), int(workload.get("prefix_tokens", 0))
-    if isinstance(count, Mapping):
-        sizes = [tokens * int(count["per_level"]) * int(level) for level in workload.get("levels", ())]
-        return sorted({min(sizes), max(sizes)}) if sizes else [0]
-    return [tokens * int(count)]
 
 
 def _budget_notes(tier: float, device: float, working: Sequence[int]) -> Iterator[str]:
@@ -349,7 +275,7 @@ def provenance_table(measured: Measured) -> Table:
     rows = [
         [
             run.cell.model,
-            cell_label((run.cell.model, run.cell.scenario, run.cell.cpu_blocks)),
+            cell_label(key_of(run)),
             str(run.run),
             f"`{run.measurement}`",
             run.started[:19].replace("T", " "),

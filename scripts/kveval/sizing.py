@@ -46,6 +46,43 @@ def rank_kv_bytes_per_token(
     return 2 * geometry.layers * heads * geometry.head_dim * element_bytes(kv_cache_dtype, dtype)
 
 
+class ModelGeometry(CacheGeometry, Protocol):
+    """What the number of a model's parameters depends on; also without biases, which are few."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+
+    @property
+    def attention_heads(self) -> int:
+        """Query heads of a layer."""
+
+    @property
+    def intermediate_size(self) -> int:
+        """Width of a layer's gated feed-forward network."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary."""
+
+    @property
+    def tie_word_embeddings(self) -> bool:
+        """Whether input and output embeddings are one matrix."""
+
+
+def parameter_count(geometry: ModelGeometry) -> int:
+    """Return the parameters of a dense decoder with grouped-query attention and a gated feed-forward network.
+
+    Embeddings, then per layer the projections of queries and outputs, of keys and values, and the three matrices of the
+    feed-forward network; norms and biases, less than a thousandth, are left out.
+    """
+    hidden, heads = geometry.hidden_size, geometry.head_dim
+    attention = 2 * hidden * heads * (geometry.attention_heads + geometry.kv_heads)
+    layer = attention + 3 * hidden * geometry.intermediate_size
+    embeddings = geometry.vocab_size * hidden * (1 if geometry.tie_word_embeddings else 2)
+    return embeddings + geometry.layers * layer
+
+
 def kv_bytes_per_token(
     geometry: CacheGeometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
 ) -> int:

@@ -26,7 +26,7 @@ SAMPLES = "pcp_samples"
 NOTES = "pcp_notes"
 
 # (PCP's unit, unit of the column) -> factor. For a rate the column's unit is per second and PCP's is the counter's.
-_FACTORS: dict[tuple[str, str], float] = {
+UNIT_FACTORS: dict[tuple[str, str], float] = {
     ("byte", "GiB"): 2**-30,
     ("Kbyte", "GiB"): 2**-20,
     ("Mbyte", "GiB"): 2**-10,
@@ -140,8 +140,8 @@ def _factor(window: _Window, names: Sequence[str], metric: Metric) -> float:
         unit = window.units[name]
         if unit in ("", "count"):
             factors.add(metric.scale)
-        elif (unit, metric.unit) in _FACTORS:
-            factors.add(_FACTORS[unit, metric.unit])
+        elif (unit, metric.unit) in UNIT_FACTORS:
+            factors.add(UNIT_FACTORS[unit, metric.unit])
         else:
             raise _Unavailable(f"recorded in {unit}, which cannot be turned into {metric.unit}")
     if len(factors) != 1:

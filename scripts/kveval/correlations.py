@@ -1,0 +1,55 @@
+"""Do system metrics and throughput move together, within one model? A description: it says nothing about causes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri
+
+MIN_POINTS = 10
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's r with its 95 % interval from `points` points; NaN where there are too few or nothing varies."""
+
+    r: float
+    low: float
+    high: float
+    points: int
+
+
+def within_level(levels: pd.DataFrame, metric: str, target: str) -> Correlation:
+    """Correlate a metric with ln of `target` over the cells of one model at equal concurrency.
+
+    One point per cell and level, the mean over runs; the mean of each level is taken off both, because concurrency
+    moves everything. Partial correlation given the level, interval by Fisher's z with n - (levels - 1) - 3. Levels of
+    one cell share a server and count as separate points all the same, which makes the interval rather too narrow.
+    """
+    known = levels[(levels[target] > 0) & levels[metric].notna()]
+    means = known.groupby(["scenario", "cpu_blocks", "level"])[[metric, target]].mean()
+    means[target] = np.log(means[target])
+    several = means.groupby("level")[target].transform("size") > 1
+    points = means[several]
+    count = len(points)
+    freedom = count - (points.index.get_level_values("level").nunique() - 1) - 3
+    centred = points - points.groupby("level").transform("mean")
+    spread = centred.std(ddof=0)
+    # Rounding leaves a constant metric with a spread that is not quite zero.
+    flat = (spread <= 1e-9 * points.abs().max()).any() if count else True
+    if count < MIN_POINTS or freedom < 1 or flat:
+        return Correlation(np.nan, np.nan, np.nan, count)
+    r = float(np.clip(centred[metric].corr(centred[target]), -1, 1))
+    if abs(r) == 1:
+        return Correlation(r, r, r, count)
+    half = float(ndtri(0.975)) / np.sqrt(freedom)
+    low, high = np.tanh(np.arctanh(r) + np.array([-half, half]))
+    return Correlation(r, float(low), float(high), count)
+
+
+def recorded(levels: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
+    """Return those of the columns that exist and hold a value."""
+    return [name for name in metrics if name in levels and levels[name].notna().any()]

@@ -1,0 +1,68 @@
+"""Which files of this library a module rests on: Snakemake does not see imports, so rules name them as inputs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+_LIBRARY = Path(__file__).resolve().parent
+_PACKAGE = _LIBRARY.name
+
+
+def files_behind(*modules: str) -> list[Path]:
+    """Return the files of these modules of kveval and of all modules of it that they import, directly or not.
+
+    A package (a folder) counts with all its files. Imports inside functions count; those only for type checking do
+    too. Raises FileNotFoundError for a module that does not exist.
+    """
+    found: dict[Path, None] = {}
+    waiting = [_file(module) for module in modules]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found[path] = None
+            waiting += _imported(path)
+    return sorted(found)
+
+
+@cache
+def _imported(path: Path) -> tuple[Path, ...]:
+    names: dict[str, None] = {}
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= dict.fromkeys(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names |= dict.fromkeys(_from(node, path))
+    own = (name.removeprefix(f"{_PACKAGE}.") for name in names if name.startswith(f"{_PACKAGE}."))
+    files = [file for name in own if (file := _existing(name))]
+    return tuple(dict.fromkeys([*files, *_rest_of_package(path)]))
+
+
+def _from(node: ast.ImportFrom, path: Path) -> Iterable[str]:
+    """The modules an import names: `from a import b` may mean the module a or its submodule b."""
+    home = path.parent.relative_to(_LIBRARY.parent).parts
+    base = ".".join(home[: len(home) + 1 - node.level]) if node.level else ""
+    module = ".".join(part for part in (base, node.module) if part)
+    return [module, *(f"{module}.{alias.name}" for alias in node.names)]
+
+
+def _rest_of_package(path: Path) -> list[Path]:
+    """The other files of the package whose beginning `path` is; packages load their parts when asked for them."""
+    return sorted(path.parent.glob("*.py")) if path.name == "__init__.py" and path.parent != _LIBRARY else []
+
+
+def _existing(name: str) -> Path | None:
+    try:
+        return _file(name)
+    except FileNotFoundError:
+        return None
+
+
+def _file(name: str) -> Path:
+    place = _LIBRARY.joinpath(*name.split("."))
+    for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"{_PACKAGE} has no module {name}")

@@ -1,0 +1,97 @@
+"""What the runs themselves say: machines, versions, workload, what the caches hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kveval.figure_data import CellKey, Tiers
+from kveval.runfile import Run
+
+_TOOLS = {"vllm": "vLLM", "lmcache": "LMCache", "guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"}
+
+
+def key_of(run: Run) -> CellKey:
+    """Return the cell a run is of."""
+    return run.cell.model, run.cell.scenario, run.cell.cpu_blocks
+
+
+def footer(runs: Sequence[Run], name: str) -> str:
+    """Return the line under every figure: engine, weights, hardware, versions, campaign."""
+    if not runs:
+        return f"campaign {name}"
+    kind = "random-weight miniature, not the named model" if runs[0].weights == "miniature" else "full weights"
+    software = ", ".join(
+        f"{tool} {version}" for tool, version in versions(runs).items() if tool in ("vLLM", "GuideLLM")
+    )
+    return f"{runs[0].engine} engine, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
+
+
+def hardware(runs: Sequence[Run]) -> list[str]:
+    """Return the machines the runs were measured on, each in one phrase, as they were probed."""
+    machines: dict[str, str] = {}
+    for run in runs:
+        machines.setdefault(str(run.hardware.get("fingerprint")), _machine(run.hardware))
+    return list(machines.values())
+
+
+def _machine(facts: Mapping[str, Any]) -> str:
+    parts = [str(facts.get("cpu_model", "unknown CPU"))]
+    if "cpus" in facts:
+        parts.append(f"{facts['cpus']} CPUs")
+    if facts.get("memory_bytes"):
+        parts.append(f"{facts['memory_bytes'] / 2**30:.0f} GiB memory")
+    gpus = [_gpu(gpu) for gpu in facts.get("gpus", ())]
+    parts += [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)] or ["no GPU"]
+    return ", ".join(parts)
+
+
+def _gpu(facts: Mapping[str, Any]) -> str:
+    memory = facts.get("memory_bytes")
+    return f"{facts.get('name', 'unknown GPU')} ({memory / 2**30:.0f} GiB)" if memory else str(facts.get("name"))
+
+
+def versions(runs: Sequence[Run]) -> dict[str, str]:
+    """Return tool -> version as measured; several, joined by a slash, if the runs differ."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for tool, version in run.versions.items():
+            found.setdefault(_TOOLS.get(tool, tool), {})[str(version)] = None
+    return {tool: " / ".join(seen) for tool, seen in found.items()}
+
+
+def workload(runs: Sequence[Run]) -> list[str]:
+    """Return the workload in phrases; each distinct one, if the runs differ."""
+    described: dict[str, None] = {}
+    for run in runs:
+        described[_workload(run.workload)] = None
+    return list(described)
+
+
+def _workload(load: Mapping[str, Any]) -> str:
+    count = load.get("prefix_count", 0)
+    prefixes = f"{count['per_level']} per concurrent request" if isinstance(count, Mapping) else f"{count}"
+    levels = ", ".join(str(level) for level in load.get("levels", ())) or f"a sweep of {load.get('sweep_size')} rates"
+    return (
+        f"conversations of {load.get('turns', 1)} turns, {load.get('prompt_tokens')} prompt and "
+        f"{load.get('output_tokens')} output tokens a turn, each opening with one of {prefixes} shared prefixes of "
+        f"{load.get('prefix_tokens', 0):,} tokens; {levels} concurrent requests, {load.get('seconds'):g} s a level "
+        f"of which the first {load.get('warmup_s', 0):g} s are not measured"
+    )
+
+
+def working_set(workload: Mapping[str, Any]) -> dict[int, int]:
+    """Return level -> tokens of all distinct prefixes of a workload."""
+    count, tokens = workload.get("prefix_count", 0), int(workload.get("prefix_tokens", 0))
+    levels = [int(level) for level in workload.get("levels", ())]
+    if isinstance(count, Mapping):
+        return {level: tokens * int(count["per_level"]) * level for level in levels}
+    return dict.fromkeys(levels, tokens * int(count))
+
+
+def tiers_of(run: Run) -> Tiers:
+    """Return what the caches of a run's cell hold, and what its workload could reuse."""
+    budget = run.budget
+    cpu = float(budget.get("tokens", math.nan)) if run.cell.cpu_blocks else 0.0
+    return Tiers(float(budget.get("device_tokens") or math.nan), cpu, working_set(run.workload))

@@ -1,0 +1,65 @@
+"""A recording second by second: any entry of config/metrics.yaml over time, and how busy each CPU was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kveval.catalogue import Metric, name_for
+from kveval.pcparchive import describe, increase, rate, series
+from kveval.system_metrics import UNIT_FACTORS
+
+_BUSY = ("user", "nice", "sys", "intr", "steal")
+_IDLE = ("idle", "wait.total")
+
+
+def timeline(
+    parquet: Path, entry: Mapping[str, Any], version: str, start_ns: int, end_ns: int
+) -> pd.Series[float] | None:
+    """Return one entry of config/metrics.yaml over time in its unit, indexed by seconds since `start_ns`.
+
+    Counters become rates per second; instances are put together as the entry says. None where the recording lacks the
+    metric, has it in a unit that is not the entry's, or where the entry is a ratio. `version` is vLLM's.
+    """
+    metric = Metric.model_validate(dict(entry))
+    expression = name_for(metric.pcp or {}, version)
+    if expression is None:
+        return None
+    known = describe(parquet)
+    total: pd.Series[float] | None = None
+    for name in (part.strip() for part in expression.split("+")):
+        if name not in known:
+            return None
+        unit = known[name].units
+        factor = metric.scale if unit in ("", "count") else UNIT_FACTORS.get((unit, metric.unit))
+        if factor is None:
+            return None
+        read = rate if known[name].semantics == "counter" else series
+        table = read(parquet, name, start_ns=start_ns, finish_ns=end_ns)
+        values: pd.Series[float] = factor * table.groupby("timestamp")["value"].agg(metric.instances)
+        total = values if total is None else total + values
+    if total is None or total.empty:
+        return None
+    seconds = (pd.DatetimeIndex(total.index).as_unit("ns").asi8 - start_ns) / 1e9
+    return pd.Series(total.to_numpy(), index=seconds)
+
+
+def percpu_busy(parquet: Path, start_ns: int, end_ns: int) -> pd.Series[float] | None:
+    """Return the share of the window, in per cent, that each CPU was not idle; None where it was not recorded."""
+    known = describe(parquet)
+    parts: dict[bool, list[pd.Series[float]]] = {True: [], False: []}
+    for states, busy in ((_BUSY, True), (_IDLE, False)):
+        for state in states:
+            name = f"kernel.percpu.cpu.{state}"
+            if name in known:
+                table = increase(parquet, name, start_ns, end_ns)
+                parts[busy].append(table.set_index("instance")["increase"].astype(float))
+    if not parts[True] or not parts[False]:
+        return None
+    busy_time, idle_time = (pd.concat(found, axis=1).sum(axis=1) for found in (parts[True], parts[False]))
+    everything = busy_time + idle_time
+    share = (100 * busy_time / everything[everything > 0]).dropna()
+    return None if share.empty else share

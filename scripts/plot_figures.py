@@ -1,0 +1,25 @@
+"""Draw a family of figures, each as PNG and SVG, and note which of them have nothing to show, and why."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kveval.campaign_data import figure_data, make_plan, read_measured, read_metrics
+from kveval.figures import write_figures
+
+
+def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    """`given`: the campaign's tables, pointers and metrics.yaml; `made`: png and svg files, whose names say what to
+    draw, and the notes."""
+    tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
+    measured = read_measured(*tables, [Path(path) for path in given["measurements"]])
+    data = figure_data(make_plan(plan, read_metrics(Path(given["metrics"]))), measured)
+    files = {Path(png).name.removesuffix(".png"): [Path(png)] for png in made["png"]}
+    for svg in made["svg"]:
+        files[Path(svg).name.removesuffix(".svg")].append(Path(svg))
+    Path(made["notes"]).write_text(json.dumps(write_figures(data, files), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(dict(snakemake.input.items()), snakemake.params.plan, dict(snakemake.output.items()))
