@@ -1,6 +1,5 @@
 """A campaign's results read back from its files: what the report and the figures are made from, whole or so far."""
 
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ import pandas as pd
 import yaml
 
 from kveval import report
+from kveval.errors import Failure
+from kveval.failures import cause
 from kveval.figure_names import figure_names
 from kveval.figures import write_figure
 from kveval.levels import run_tables
@@ -52,13 +53,23 @@ def report_so_far(
     measured.
     """
     pointers = {cell: _pointers(results, cell, plan.runs) for cell in plan.cells}
-    measured_cells = [cell for cell in plan.cells if pointers[cell]]
+    failed = failures(plan, pointers, logs)
     tables: list[tuple[pd.DataFrame, pd.DataFrame]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        for cell in measured_cells:
+        for cell in plan.cells:
             required = plan.scenarios[cell[1]].get("exercised")
-            converted = [_converted(pointer, Path(scratch), required) for pointer in pointers[cell]]
-            tables.append(cell_tables([c[0] for c in converted], [c[1] for c in converted], plan.metrics, version))
+            converted = {}
+            for pointer in pointers[cell]:
+                try:
+                    converted[pointer] = _converted(pointer, Path(scratch), required)
+                except Failure as failure:
+                    # One run that cannot be read must not keep the others out of the report.
+                    failed[cell] = f"failed: {pointer.parent.name} cannot be read: {failure}"
+            pointers[cell] = list(converted)
+            if converted:
+                levels, pcp = ([pair[index] for pair in converted.values()] for index in (0, 1))
+                tables.append(cell_tables(levels, pcp, plan.metrics, version))
+        measured_cells = [cell for cell in plan.cells if pointers[cell]]
         paths = [_write_pair(pair, Path(scratch) / str(number)) for number, pair in enumerate(tables)]
         runs: list[Run] = [read_run(stored_run(path)) for cell in measured_cells for path in pointers[cell]]
         if not runs:
@@ -66,7 +77,7 @@ def report_so_far(
         collected = collect([pair[0] for pair in paths], [pair[1] for pair in paths], plan.metrics)
     complete, peaks = collected["complete_metrics"], collected["peak_throughput_all"]
     compared = compare(complete, comparison["baselines"], Settings(**comparison["settings"]))
-    measured = Measured(runs, complete, peaks, compared, failures(plan, pointers, logs))
+    measured = Measured(runs, complete, peaks, compared, failed)
     output.parent.mkdir(parents=True, exist_ok=True)
     folder = output.parent / "figures"
     folder.mkdir(exist_ok=True)
@@ -77,15 +88,14 @@ def report_so_far(
 
 
 def failures(plan: Plan, pointers: Mapping[CellKey, Sequence[Path]], logs: Path) -> dict[CellKey, str]:
-    """Return, for every cell without a run, the last cause its jobs' logs name."""
+    """Return, for every cell that lacks a run, the cause that the log of the last such run names."""
     found = {}
     for cell in plan.cells:
-        if pointers[cell]:
-            continue
+        there = {path.parent.name for path in pointers[cell]}
         for log in sorted((logs / "benchmark").joinpath(*map(str, cell)).glob("run-*.log")):
-            causes = re.findall(r"FAILED: (.*)", log.read_text(errors="replace"))
-            if causes:
-                found[cell] = f"failed: {causes[-1]}"
+            reason = None if log.stem in there else cause(log)
+            if reason is not None:
+                found[cell] = f"failed: {reason}"
     return found
 
 
