@@ -2,6 +2,7 @@
 import json
 import random
 import sys
+import time
 from pathlib import Path
 
 import yaml
@@ -10,6 +11,7 @@ from snakemake.utils import update_config
 sys.path.append(f"{workflow.basedir}/scripts")
 
 from kveval.config import ConfigError, load_config
+from kveval.failures import REPORT_COMMAND, causes
 from kveval.figure_data import by_size
 from kveval.figure_names import FAMILIES, caption_file, figures_of
 from kveval.imports import files_behind
@@ -34,6 +36,7 @@ try:
 except ConfigError as error:
     raise WorkflowError(f"The configuration cannot be used:\n{error}")
 
+BEGAN = time.time()
 RESULTS = CONFIG.campaign.results
 LOGS = f"logs/{CONFIG.campaign.name}"
 STORE = "results/measurements"
@@ -98,8 +101,13 @@ onstart:
 
 
 onerror:
-    logger.error("Some jobs failed; what was measured is kept, and running again does the rest.")
-    logger.error("A report over what there is, failures listed: snakemake --cores 4 report_so_far")
+    failed = causes(map(Path, POINTERS), Path(RESULTS), Path(LOGS), since=BEGAN)
+    if failed:
+        logger.error("Some measurements failed; the others are kept, and running again does the rest:")
+    for run, reason in failed.items():
+        logger.error(f"  {run}: {reason}")
+    configured = " ".join(map(str, workflow.overwrite_configfiles))
+    logger.error(f"A report over what there is: {REPORT_COMMAND}" + f" --configfile {configured}" * bool(configured))
 
 
 def cell_of(wildcards):

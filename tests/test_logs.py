@@ -11,7 +11,7 @@ A = "(APIServer pid=49) {} 11-21 11:58:17 [system_utils.py:255] "
 E = "(EngineCore pid=56) ERROR 11-21 11:58:46 [core.py:1510] "
 W = "(VllmWorker-0 pid=57) ERROR 11-21 11:58:44 [multiproc_executor.py:953] "
 BENIGN = f"""\
-{A.format("WARNING")}Found ulimit of 20000. This can cause fd limit errors like `OSError: [Errno 24] Too many open files`
+{A.format("WARNING")}This can cause fd limit errors like `OSError: [Errno 24] Too many open files`
 {A.format("INFO")}Resolved architecture: Qwen3ForCausalLM
 """
 WRAPPED = """\
@@ -42,9 +42,7 @@ GUIDELLM = """\
 26-11-21 11:24:16|INFO     |guidellm.benchmark.benchmarker:run:116 - Starting benchmark, ConnectionError: is no error
 26-11-21 11:24:17|ERROR    |guidellm.backends:validate:80 - RuntimeError: Backend validation request failed
 """
-REDIS = (
-    "12:C 21 Nov 2026 # Warning: Could not create server TCP listening socket 127.0.0.1:7: bind: Address already in use"
-)
+REDIS = "12:C 21 Nov 2026 # Warning: Could not create listening socket 127.0.0.1:7: bind: Address already in use"
 
 
 @pytest.mark.parametrize(

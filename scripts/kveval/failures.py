@@ -1,6 +1,5 @@
 """Why measurements failed, read from their jobs' logs: for the end of a workflow and for the report so far."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,8 +8,6 @@ STOPPED = "stopped"
 REPORT_COMMAND = "snakemake --cores 4 report_so_far"
 """How to get a report when not everything was measured; a campaign of one's own adds its --configfile."""
 
-_LINE = re.compile(r"^\d\d:\d\d:\d\d (?:\[\d+/\d+\] )?(?P<label>[^·]*) · (?P<text>.*)$")
-
 
 def cause(log: Path) -> str | None:
     """Return why the last job that wrote `log` did not measure, or None when it did or none ran."""
@@ -18,7 +15,7 @@ def cause(log: Path) -> str | None:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
         return None
-    texts = [found["text"] for line in lines if (found := _LINE.match(line))]
+    texts = [line.partition(" · ")[2] or line[len("00:00:00 ") :] for line in lines]
     for text in reversed(texts):
         if text.startswith(FAILED):
             return text.removeprefix(FAILED)

@@ -22,24 +22,31 @@ class Redactor:
         source = os.environ if environment is None else environment
         return cls({name: source[name] for name in names if source.get(name)})
 
+    def _forms(self) -> list[tuple[str, str]]:
+        """Return how the values may be written, with their names; the longest first, so that no part of one stays."""
+        forms = {
+            (form, name)
+            for name, value in self.secrets.items()
+            for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe=""))
+        }
+        return sorted(forms, key=lambda pair: len(pair[0]), reverse=True)
+
     def text(self, text: str) -> str:
         """Return `text` with every secret replaced by its name; also as JSON and as URLs write it."""
-        for name, value in self.secrets.items():
-            for form in _forms(value):
-                text = text.replace(form, f"[{name}]")
+        for form, name in self._forms():
+            text = text.replace(form, f"[{name}]")
         return text
 
     def found_in(self, text: str) -> list[str]:
         """Return the names of the secrets whose value `text` holds."""
-        return [name for name, value in self.secrets.items() if any(form in text for form in _forms(value))]
+        return sorted({name for form, name in self._forms() if form in text})
 
     def file(self, path: Path) -> bool:
         """Replace secrets in a file, in place; tell whether there were any."""
         content = path.read_bytes()
         cleaned = content
-        for name, value in self.secrets.items():
-            for form in _forms(value):
-                cleaned = cleaned.replace(form.encode(), f"[{name}]".encode())
+        for form, name in self._forms():
+            cleaned = cleaned.replace(form.encode(), f"[{name}]".encode())
         if cleaned == content:
             return False
         partial = path.with_name(path.name + ".partial")
@@ -59,9 +66,3 @@ class Redactor:
                     self.file(path)
                 except OSError:
                     path.unlink(missing_ok=True)
-
-
-def _forms(value: str) -> list[str]:
-    """Return how a value may be written, the longest first, so that no part of one stays."""
-    forms = {value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe="")}
-    return sorted(forms, key=len, reverse=True)

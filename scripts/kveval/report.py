@@ -123,7 +123,8 @@ def missing(plan: Plan, measured: Measured) -> list[str]:
         if count == 0:
             lines.append(f"{name}: {measured.failures.get(cell, 'not measured')}")
         elif count < plan.runs:
-            lines.append(f"{name}: {count} of {plan.runs} runs")
+            reason = f"; {measured.failures[cell]}" if cell in measured.failures else ""
+            lines.append(f"{name}: {count} of {plan.runs} runs{reason}")
     return lines
 
 

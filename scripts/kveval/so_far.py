@@ -1,6 +1,5 @@
 """A report over the runs that exist, with what failed listed with its reason."""
 
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ import pandas as pd
 
 from kveval import report
 from kveval.campaign_data import figure_data
+from kveval.errors import Failure
+from kveval.failures import cause
 from kveval.figure_data import CellKey, by_size
 from kveval.figure_names import figure_names
 from kveval.figures import write_figures
@@ -33,8 +34,7 @@ def report_so_far(
     pointers = {cell: _pointers(results, cell, plan.runs) for cell in plan.cells}
     failed = failures(plan, pointers, logs)
     if not any(pointers.values()):
-        causes = "".join(f"\n  {'/'.join(map(str, cell))}: {cause}" for cell, cause in failed.items())
-        raise report.ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report{causes}")
+        raise _nothing(plan, failed)
     with tempfile.TemporaryDirectory() as scratch:
         measured = _measured(plan, pointers, failed, version, comparison, Path(scratch))
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -49,24 +49,31 @@ def report_so_far(
 def _measured(
     plan: Plan,
     pointers: Mapping[CellKey, Sequence[Path]],
-    failed: Mapping[CellKey, str],
+    failed: dict[CellKey, str],
     version: str,
     comparison: Mapping[str, Any],
     scratch: Path,
 ) -> Measured:
-    """Make the tables of what exists, as the workflow's rules would."""
+    """Make the tables of what exists, as the workflow's rules would; what cannot be read is added to `failed`."""
     pairs, runs, recordings = [], [], {}
     for cell, found in pointers.items():
-        if not found:
-            continue
         required = plan.scenarios[cell[1]].get("exercised")
-        converted = [_converted(pointer, scratch, required) for pointer in found]
-        tables = cell_tables([c[0] for c in converted], [c[1] for c in converted], plan.metrics, version)
-        pairs.append(_write_pair(tables, Path(tempfile.mkdtemp(dir=scratch))))
-        for pointer, (_, recording) in zip(found, converted, strict=True):
-            run = read_run(stored_run(pointer))
+        converted: list[tuple[Path, Path]] = []
+        for pointer in found:
+            try:
+                files, run = _converted(pointer, scratch, required), read_run(stored_run(pointer))
+            except Failure as failure:
+                # One run that cannot be read must not keep the others out of the report.
+                failed[cell] = f"failed: {pointer.parent.name} cannot be read: {failure}"
+                continue
+            converted.append(files)
             runs.append(run)
-            recordings[key_of(run), run.run] = recording
+            recordings[key_of(run), run.run] = files[1]
+        if converted:
+            tables = cell_tables([c[0] for c in converted], [c[1] for c in converted], plan.metrics, version)
+            pairs.append(_write_pair(tables, Path(tempfile.mkdtemp(dir=scratch))))
+    if not runs:
+        raise _nothing(plan, failed)
     collected = collect([pair[0] for pair in pairs], [pair[1] for pair in pairs], plan.metrics)
     complete, peaks = collected["complete_metrics"], collected["peak_throughput_all"]
     compared = compare(complete, comparison["baselines"], Settings(**comparison["settings"]))
@@ -74,16 +81,20 @@ def _measured(
 
 
 def failures(plan: Plan, pointers: Mapping[CellKey, Sequence[Path]], logs: Path) -> dict[CellKey, str]:
-    """Return, for every cell without a run, the last cause its jobs' logs name."""
+    """Return, for every cell that lacks a run, the cause that the log of the last such run names."""
     found = {}
     for cell in plan.cells:
-        if pointers[cell]:
-            continue
+        there = {path.parent.name for path in pointers[cell]}
         for log in sorted((logs / "benchmark").joinpath(*map(str, cell)).glob("run-*.log")):
-            causes = re.findall(r"FAILED: (.*)", log.read_text(errors="replace"))
-            if causes:
-                found[cell] = f"failed: {causes[-1]}"
+            reason = None if log.stem in there else cause(log)
+            if reason is not None:
+                found[cell] = f"failed: {reason}"
     return found
+
+
+def _nothing(plan: Plan, failed: Mapping[CellKey, str]) -> report.ReportError:
+    causes = "".join(f"\n  {'/'.join(map(str, cell))}: {reason}" for cell, reason in failed.items())
+    return report.ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report{causes}")
 
 
 def _pointers(results: Path, cell: CellKey, runs: int) -> list[Path]:
