@@ -92,7 +92,9 @@ onerror:
     for run, reason in failed.items():
         logger.error(f"  {run}: {reason}")
     configured = " ".join(map(str, workflow.overwrite_configfiles))
-    logger.error(f"A report over what there is: {REPORT_COMMAND}" + f" --configfile {configured}" * bool(configured))
+    logger.error(
+        f"A report over what there is: {REPORT_COMMAND}" + f" --configfile {configured}" * bool(configured)
+    )
 
 
 def cell_of(wildcards):
