@@ -87,7 +87,7 @@ FAULTS = [
     ),
     Fault(
         "engine killed in a level",
-        r"the server's process \d+ \(VLLM::EngineCore\) died.*server\.log",
+        r"the server's process \d+ \(VLLM::EngineCore\) died without a word \(killed\?\); see .*server\.log",
         5,
         long_level,
         signalled("VLLM::EngineCore", signal.SIGKILL),
