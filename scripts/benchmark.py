@@ -15,7 +15,7 @@ from kveval.config import load_config
 from kveval.errors import Failure
 from kveval.failures import FAILED, REPORT_COMMAND, STOPPED
 from kveval.processes import Terminated
-from kveval.progress import campaign_progress
+from kveval.progress import Progress, campaign_progress
 from kveval.redaction import Redactor
 from kveval.transaction import Job, measure
 
@@ -34,8 +34,12 @@ def main() -> int:
     parser.add_argument("--log", type=Path, required=True)
     args = parser.parse_args()
     # Rendered anew, not handed over: the job refuses to measure anything but what the plan was made for.
-    config = load_config(args.campaign, Path("config"))
-    cell = config.resolve(config.cell(*args.cell.split("/")))
+    try:
+        config = load_config(args.campaign, Path("config"))
+        cell = config.resolve(config.cell(*args.cell.split("/")))
+    except Failure as failure:
+        Progress(f"{args.cell} run {args.run}", 0.0, args.log).say(f"{FAILED}{failure}")
+        return 1
     environment = args.server_environment.absolute()
     campaign = config.campaign
     job = Job(
@@ -56,7 +60,7 @@ def main() -> int:
     except Terminated as stopped:
         progress.say(f"{STOPPED} by {stopped}; everything it had started is gone")
         return 2
-    except Failure as failure:
+    except (Failure, OSError) as failure:
         progress.say(f"{FAILED}{failure}")
     except Exception as error:  # noqa: BLE001  (a traceback could show a secret, and nobody reads it at night)
         print(redact(traceback.format_exc()), file=sys.stderr)

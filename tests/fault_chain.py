@@ -100,12 +100,19 @@ def stand_in_environment(folder: Path) -> Path:
     """Make a server environment whose `python -m vllm...` and `guidellm` are the stand-ins."""
     binaries = folder / "bin"
     binaries.mkdir(parents=True)
-    for name in ("python", "guidellm"):
-        source = STAND_INS / ("server.py" if name == "python" else "guidellm.py")
-        shutil.copy2(source, binaries / source.name)
-        command = f'#!/bin/sh\nexec {sys.executable} {binaries / source.name} "$@"\n'
-        (binaries / name).write_text(command)
+    real = REPOSITORY / ".server-venv" / "bin"
+    for name in ("server.py", "guidellm.py"):
+        shutil.copy2(STAND_INS / name, binaries)
+    commands = {
+        "guidellm": f'exec {sys.executable} {binaries}/guidellm.py "$@"\n',
+        # Scripts of the real environment, LMCache's for one, run under its own Python.
+        "python": f'[ "$1" = -m ] || exec {real}/python "$@"\nexec {sys.executable} {binaries}/server.py "$@"\n',
+    }
+    for name, command in commands.items():
+        (binaries / name).write_text("#!/bin/sh\n" + command)
         (binaries / name).chmod((binaries / name).stat().st_mode | stat.S_IXUSR)
+    if (real / "lmcache").exists():
+        (binaries / "lmcache").symlink_to(real / "lmcache")
     return folder
 
 
@@ -118,6 +125,7 @@ class Chain:
     campaign: dict[str, Any] = field(default_factory=lambda: dict(CAMPAIGN))
     env: dict[str, str] = field(default_factory=dict)
     traces: list[Trace] = field(default_factory=list)
+    cell: str = CELL
 
     @property
     def log(self) -> Path:
@@ -141,15 +149,15 @@ class Chain:
         if fault is not None:
             path.write_text(fault)
 
-    def command(self, cell: str = CELL) -> list[str]:
+    def command(self) -> list[str]:
         self.log.parent.mkdir(exist_ok=True)
         campaign = self.folder / "campaign.yaml"
         campaign.write_text(yaml.safe_dump(self.campaign))
         config = load_config(campaign, REPOSITORY / "config")
-        resolved = config.cell(*cell.split("/"))
+        resolved = config.cell(*self.cell.split("/"))
         options = {
             "campaign": campaign,
-            "cell": cell,
+            "cell": self.cell,
             "measurement": config.measurement_id(resolved),
             "run": 1,
             "store": self.store,

@@ -10,13 +10,12 @@ import psutil
 from kveval.registry import SharedMemory, TemporaryFolder, mapped_by, thing_of
 from kveval.sessions import Session, members_of
 
-_INTERVAL_S = 0.2
-
 
 class Trace:
     """Follows a process and everything below it, and what the registry files of a home note, until `end`."""
 
-    def __init__(self, pid: int, home: Path) -> None:
+    def __init__(self, pid: int, home: Path, interval_s: float = 0.5) -> None:
+        self._interval_s = interval_s
         self._roots = [psutil.Process(pid)]
         self._home = home
         self._processes: dict[psutil.Process, str] = {}
@@ -29,7 +28,7 @@ class Trace:
         self._thread.start()
 
     def _follow(self) -> None:
-        while not self._over.wait(_INTERVAL_S):
+        while not self._over.wait(self._interval_s):
             self.look()
 
     def look(self) -> None:

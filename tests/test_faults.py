@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.fault_chain import NOTICED, PATIENCE_S, Chain, Job, in_level, needs_pcp
+from tests.fault_chain import NOTICED, PATIENCE_S, REPOSITORY, Chain, Job, in_level, needs_pcp
 
+from kveval.engines.companions import find_program
+from kveval.engines.program import CompanionError
 from kveval.failures import REPORT_COMMAND
 
 pytestmark = pytest.mark.workflow
@@ -28,6 +30,27 @@ def signalled(pattern: str, number: signal.Signals) -> Callable[[Job], None]:
         job.child(pattern).send_signal(number)
 
     return act
+
+
+def has(program: str) -> bool:
+    try:
+        find_program(program, REPOSITORY / ".server-venv")
+    except CompanionError:
+        return False
+    return True
+
+
+def arm(cell: str) -> Callable[[Chain], None]:
+    """Have the arm's companions, real ones, run beside the stand-in."""
+
+    def configure(chain: Chain) -> None:
+        if not (has("redis-server") and has("lmcache")):
+            pytest.skip("no redis-server or no lmcache: bash scripts/setup.sh redis server")
+        long_level(chain)
+        chain.cell = cell
+        chain.configure(server={"lmcache": "0.5.6"})
+
+    return configure
 
 
 @dataclass(frozen=True)
@@ -64,7 +87,7 @@ FAULTS = [
     ),
     Fault(
         "engine killed in a level",
-        r"the server's process \d+ \(VLLM::EngineCore\) died.*server\.log",
+        r"the server's process \d+ \(VLLM::EngineCore\) died without a word \(killed\?\); see .*server\.log",
         5,
         long_level,
         signalled("VLLM::EngineCore", signal.SIGKILL),
@@ -103,6 +126,20 @@ FAULTS = [
         25,
         server_fault("fails every request"),
         heal=lambda chain: chain.configure(server={"env": {"FAULT": ""}}),
+    ),
+    Fault(
+        "Redis killed in a level",
+        r"redis died \(killed by SIGKILL.*redis\.log",
+        5,
+        arm("Qwen3-0.6B/lmcache-redis/10000"),
+        signalled("redis-server", signal.SIGKILL),
+    ),
+    Fault(
+        "LMCache's server killed in a level",
+        r"lmcache died \(killed by SIGKILL.*lmcache\.log",
+        5,
+        arm("Qwen3-0.6B/lmcache-local/10000"),
+        signalled("lmcache server", signal.SIGKILL),
     ),
     Fault(
         "pmcd killed in a level",

@@ -67,7 +67,13 @@ DEATHS = [
         ("--worker-cls", "no_such_module.Worker"),
     ),
     Death("api-killed", r"the server died \(killed by SIGKILL[^)]*\).*server\.log", 5, (), r"vllm\.entrypoints"),
-    Death("engine-killed", r"\(VLLM::EngineCore\) died.*server\.log", 5, (), "VLLM::EngineCore"),
+    Death(
+        "engine-killed",
+        r"\(VLLM::EngineCore\) died without a word \(killed\?\); see \S+server\.log",
+        5,
+        (),
+        "VLLM::EngineCore",
+    ),
     Death(
         "engine-stopped",
         rf"the server hangs: 2 requests in work, no token for \d+ s \(limit: stall_limit_s {STALL_LIMIT_S}\)",
@@ -155,7 +161,7 @@ def break_servers(running: "subprocess.Popen[bytes]", outcome: Outcome) -> None:
             if "tearing down" in said:
                 outcome.seconds[scenario] = time.monotonic() - acted.get(scenario, started[scenario])
                 del waiting[scenario]
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def working(running: "subprocess.Popen[bytes]", said: str) -> bool:

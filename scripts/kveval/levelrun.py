@@ -26,7 +26,7 @@ _ATTEMPTS = 2
 # A server whose engine was killed takes a moment to end; its clients fail before.
 _SETTLING_S = 3.0
 _RECORDING_CHECK_S = 5.0
-_SHARED_MEMORY_CHECK_S = 5.0
+_SHARED_MEMORY_CHECK_S = 10.0
 
 
 @dataclass

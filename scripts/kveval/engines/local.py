@@ -101,9 +101,8 @@ class Deployment:
             raise error(f"the server died ({exit_words(self.process.returncode)}){words}; see {self.log}")
         for title, part in self.parts:
             if not lives(part):
-                raise ServerDied(
-                    f"the server's process {part.pid} ({title}) died{last_words(self.log, self.offset)}; see {self.log}"
-                )
+                words = last_words(self.log, self.offset, hearsay=False) or " without a word (killed?)"
+                raise ServerDied(f"the server's process {part.pid} ({title}) died{words}; see {self.log}")
 
     @property
     def endpoints(self) -> dict[str, str]:
