@@ -66,6 +66,8 @@ PLAN = {
         cell.scenario: {
             "title": CONFIG.catalogue.scenarios[cell.scenario].title,
             "baseline": CONFIG.catalogue.scenarios[cell.scenario].baseline,
+            "arm": CONFIG.catalogue.scenarios[cell.scenario].arm,
+            "store": CONFIG.catalogue.scenarios[cell.scenario].store,
             "exercised": [dict(entry) for entry in CONFIG.resolve(cell).exercised],
         }
         for cell in CONFIG.cells

@@ -41,6 +41,7 @@ rule write_report:
         comparison=rules.compare_scenarios.output[0],
         measurements=POINTERS,
         figures=FIGURES,
+        notes=[f"{RESULTS}/figures/{family}.json" for family in FAMILIES],
         metrics="config/metrics.yaml",
         library=library_behind("campaign_data", "report") + library("templates/REPORT.md.j2"),
         captions=sorted(

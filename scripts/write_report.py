@@ -1,6 +1,7 @@
 """Write REPORT.md."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ from kveval.report import write_report
 
 
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], output: str) -> None:
-    """`given`: the campaign's tables, pointers, figures and metrics.yaml."""
+    """`given`: the campaign's tables, pointers, metrics.yaml, figures, and the notes on those with nothing to show."""
     tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
     measured = read_measured(*tables, [Path(path) for path in given["measurements"]])
-    figures: Sequence[Path] = [Path(path) for path in given["figures"]]
-    write_report(make_plan(plan, read_metrics(Path(given["metrics"]))), measured, figures, Path(output))
+    empty = {name: why for notes in given["notes"] for name, why in json.loads(Path(notes).read_text()).items()}
+    figures = [Path(path) for path in given["figures"]]
+    write_report(make_plan(plan, read_metrics(Path(given["metrics"]))), measured, figures, Path(output), empty)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ ARMS = {
 }
 TIERED = ("native-offload", "lmcache-local", "lmcache-redis", "lmcache-valkey")
 BASELINES: dict[str, str | None] = {arm: None if arm == "no-offload" else "no-offload" for arm in ARMS}
+_KIND = {"no": "none", "native": "native", "lmcache": "lmcache", "llm-d": "llm-d-index"}
 PARAMETERS = {model: facts[0] for model, facts in MODELS.items()}
 START = pd.Timestamp("2026-01-01T00:00Z")
 WINDOW_S = 60
@@ -117,14 +118,15 @@ def plan(keys: Sequence[CellKey] | None = None, **changes: Any) -> Plan:
     """The plan of the whole campaign, or of these cells."""
     scenarios = {
         arm: {
-            "title": arm,
-            "baseline": baseline,
+            **{"title": arm, "baseline": baseline, "arm": _KIND[arm.rsplit("-", 1)[0]]},
+            "store": next((store for store in ("redis", "valkey") if arm.endswith(store)), None),
             "exercised": [{"counter": "vllm:hits_total", "at_least": 1, "unit": "tokens"}] if arm in TIERED else [],
         }
         for arm, baseline in BASELINES.items()
     }
+    models = {name: {"parameters": facts[0], "kv_bytes_per_token": facts[3]} for name, facts in MODELS.items()}
     facts = {"name": "large", "title": "A large campaign", "description": "", "runs": 3, "cells": keys or cells()}
-    return Plan(**{**facts, "scenarios": scenarios, "metrics": METRICS, **changes})
+    return Plan(**{**facts, "scenarios": scenarios, "metrics": METRICS, "models": models, **changes})
 
 
 def runs_of(levels: pd.DataFrame) -> list[Run]:
@@ -151,7 +153,7 @@ def _run(model: str, scenario: str, blocks: int, run: int) -> dict[str, Any]:
         "specification": {
             "workload": workload,
             "model": {"kv_bytes_per_token": per_token, "hf_id": f"Qwen/{model}", "tensor_parallel_size": 2},
-            "block_size": 16,
+            **{"block_size": 16, "argv": ["vllm", "serve", scenario, str(blocks)], "env": {}},
         },
         "hardware": {
             **{"cpu_model": "A server CPU", "cpus": 48, "memory_bytes": 512 * 2**30},

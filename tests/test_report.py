@@ -15,15 +15,22 @@ from tests.synthetic import (
     runs,
 )
 
-from kveval.report import ReportError, footer, markdown_table, render, report_context, write_report
-from kveval.report_tables import Measured, Plan, Table, working_set
+from kveval.report import ReportError, markdown_table, render, report_context, write_report
+from kveval.report_data import Measured, Plan, Table
+from kveval.run_facts import footer, working_set
 
+KINDS = {
+    "no-offload": {"arm": "none", "store": None},
+    "native-offload": {"arm": "native", "store": None},
+    "lmcache-redis": {"arm": "lmcache", "store": "redis"},
+    "idle": {"arm": "native", "store": None},
+}
 CELLS = [("Qwen3-0.6B", name, 0 if name == "no-offload" else 10_000) for name in BASELINES]
 
 
 def plan(**changes: object) -> Plan:
     scenarios = {
-        name: {"title": name, "baseline": baseline, "exercised": required_counters(name)}
+        name: {"title": name, "baseline": baseline, "exercised": required_counters(name), **KINDS[name]}
         for name, baseline in BASELINES.items()
     }
     facts = {"name": "test", "title": "A test", "description": "", "runs": 5, "cells": CELLS, "scenarios": scenarios}
@@ -50,13 +57,18 @@ def section(text: str, title: str) -> str:
     return text.split(f"## {title}\n")[1].split("\n## ", maxsplit=1)[0]
 
 
-def test_it_starts_with_what_was_measured() -> None:
-    head = report(plan(), measured()).split("## Summary")[0]
+def test_it_starts_with_what_was_measured_and_says_how_it_ran() -> None:
+    text = report(plan(), measured())
+    head = text.split("## Summary")[0]
     assert "A miniature was measured, not the named models" in head
     assert "**Engine** local" in head
     assert "A CPU, 2 CPUs, 24 GiB memory, no GPU" in head
-    assert "vLLM 0.32.0" in head
-    assert "20 shared prefixes of 2,000 tokens" in head
+    configuration = section(text, "Configuration")
+    assert "| vLLM | 0.32.0 |" in configuration
+    assert "| distinct prefixes | 20 |" in configuration
+    assert "| tokens of a shared prefix | 2,000 |" in configuration
+    assert "| runs measured | 20 of 20 (5 of each cell) |" in configuration
+    assert "A=1 vllm serve --kv-transfer-config" in configuration
 
 
 def test_full_weights_are_not_called_a_miniature() -> None:
@@ -67,6 +79,7 @@ def test_full_weights_are_not_called_a_miniature() -> None:
 
 def test_the_summary_says_what_the_verdicts_say() -> None:
     summary = section(report(plan(), measured()), "Summary")
+    assert "Qwen3-0.6B · throughput** at 32 concurrent requests against no-offload" in summary
     assert re.search(r"better: native-offload 10K \+1\d\.\d % \(\+1\d\.\d to \+1\d\.\d\)", summary)
     assert re.search(r"worse: lmcache-redis 10K -1\d\.\d %", summary)
     assert "not exercised: idle 10K" in summary
@@ -83,7 +96,16 @@ def test_words_of_equality_only_where_it_was_shown() -> None:
 
 def test_words_no_measurement_supports_never_appear() -> None:
     text = report(plan(), measured()).lower()
-    assert not re.search("confirm|conclusive(?<!inconclusive)|production-ready|proves|optimal", text)
+    assert not re.search("confirm|conclusive(?<!inconclusive)|production-ready|proves(?<!arm proves)|optimal", text)
+
+
+def test_every_number_in_prose_is_a_cell_of_a_table() -> None:
+    text = re.sub(r"```.*?```", "", report(plan(), measured()), flags=re.DOTALL)
+    number = r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?"
+    cells = {found for line in text.splitlines() if line.startswith("|") for found in re.findall(number, line)}
+    prose = [line for line in text.splitlines() if not line.startswith(("|", "!["))]
+    strange = {found: line for line in prose for found in re.findall(number, line) if found not in cells}
+    assert strange == {}
 
 
 def test_one_run_gives_numbers_and_no_verdict() -> None:
@@ -98,36 +120,40 @@ def test_what_is_missing_is_listed() -> None:
     facts = measured(part)
     failures = {CELLS[2]: "the server did not start: no route to redis"}
     text = report(plan(), Measured(facts.runs, facts.levels, facts.peaks, facts.comparison, failures))
-    missing = section(text, "Missing")
+    missing = text.split("### Missing")[1]
     assert "Qwen3-0.6B, lmcache-redis 10K: the server did not start: no route to redis" in missing
     assert "Qwen3-0.6B, idle 10K: not measured" in missing
     assert "Qwen3-0.6B, native-offload 10K: 3 of 5 runs" in missing
-    peaks = section(text, "Peak throughput of every cell")
-    assert "**the server did not start: no route to redis**" in peaks
-    assert "2 of 4 cells measured; 5 runs of each were asked for" in text
+    assert "**the server did not start: no route to redis**" in section(text, "Results by model")
+    assert "| cells measured | 2 of 4 |" in text
+    assert "lmcache-redis 10K | the server did not start: no route to redis |" in section(text, "Not assessed")
 
 
 def test_an_arm_that_stood_still_is_shown_as_such() -> None:
-    activity = section(report(plan(), measured()), "Was the arm active?")
-    assert re.search(r"native-offload 10K \| `vllm:hits_total` \| 1 tokens \| 8 \| 5,000 to 5,000 \| yes", activity)
-    assert re.search(r"idle 10K \| `vllm:hits_total` \| 1 tokens \| 8 \| 0 to 0 \| \*\*no\*\*", activity)
+    activity = report(plan(), measured()).split("### Was the arm active?")[1].split("\n## ")[0]
+    assert re.search(r"native-offload 10K \| `vllm:hits_total` \| 1 tokens \| 5,000 to 5,000 \| yes \|  \|", activity)
+    assert re.search(r"idle 10K \| `vllm:hits_total` \| 1 tokens \| 0 to 0 \| \*\*no\*\* \| 1, 8, 32 \|", activity)
     assert "no-offload |" not in activity
 
 
+def held(facts: Measured) -> str:
+    return report(plan(), facts).split("### What the caches hold")[1].split("\n## ")[0]
+
+
 def test_budgets_are_set_against_the_working_set() -> None:
-    budgets = section(report(plan(), measured()), "What the caches hold")
-    assert "| 10,000 | 160,000 | 0.153 | 17,920 | 40,000 |" in budgets
+    budgets = held(measured())
+    assert "| 10,000 | 160,000 | 0.1526 | 17,920 | 40,000 |" in budgets
     small = measured(budget={"cpu_blocks": 500, "tokens": 8000, "tier_bytes": 8_192_000, "device_tokens": 17920})
-    notes = section(report(plan(), small), "What the caches hold")
+    notes = held(small)
     assert "the tier is smaller than the device's cache; the tier does not hold all prefixes" in notes
     roomy = measured(budget={"cpu_blocks": 500, "tokens": 8000, "tier_bytes": 8_192_000, "device_tokens": 50_000})
-    assert "the prefixes fit the device" in section(report(plan(), roomy), "What the caches hold")
+    assert "the prefixes fit the device" in held(roomy)
 
 
 def test_a_working_set_may_grow_with_the_level() -> None:
     growing = {"prefix_tokens": 10_000, "prefix_count": {"per_level": 2}, "levels": [1, 50, 650]}
-    assert working_set(growing) == [20_000, 13_000_000]
-    assert working_set({"prefix_tokens": 10_000, "prefix_count": 800}) == [8_000_000]
+    assert working_set(growing) == {1: 20_000, 50: 1_000_000, 650: 13_000_000}
+    assert working_set({"prefix_tokens": 10_000, "prefix_count": 800, "levels": [1, 2]}) == {1: 8_000_000, 2: 8_000_000}
 
 
 def test_failed_checks_are_listed_one_by_one() -> None:
@@ -142,7 +168,7 @@ def test_failed_checks_are_listed_one_by_one() -> None:
 
 
 def test_unrecorded_metrics_are_not_printed_as_zero() -> None:
-    system = section(report(plan(), measured()), "The system at the peak")
+    system = section(report(plan(), measured()), "The system")
     assert "KV-cache usage, percent" in system
     assert "server memory" not in system
     assert "| 45 |" in system
@@ -161,7 +187,8 @@ def test_runs_of_different_kinds_do_not_mix() -> None:
 def test_machines_that_differ_are_pointed_out() -> None:
     one, other = measured(), measured(hardware={"cpu_model": "Another CPU", "cpus": 4, "fingerprint": "beef"})
     text = report(plan(), Measured([*one.runs[:10], *other.runs[10:]], one.levels, one.peaks, one.comparison))
-    assert "Measured on 2 different machines" in text
+    assert "Measured on different machines" in text
+    assert "| machine | `f00d` | `beef` |" in text
 
 
 def test_every_table_has_as_many_cells_as_its_header() -> None:
@@ -192,6 +219,10 @@ def test_figures_are_embedded_relative_to_the_report(tmp_path: Path) -> None:
     write_report(plan(), measured(), [tmp_path / "campaign" / "figures" / "effect_plot.png"], output)
     text = output.read_text(encoding="utf-8")
     assert "![Effect of every arm on its baseline](figures/effect_plot.png)" in text
+    write_report(plan(), measured(), [output], output, {"effect_plot": "nothing was compared"})
+    text = output.read_text(encoding="utf-8")
+    assert "effect_plot.png" not in text
+    assert "| figure: Effect of every arm on its baseline | nothing was compared |" in text
 
 
 def test_the_same_data_give_the_same_report() -> None:

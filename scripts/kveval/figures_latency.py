@@ -21,7 +21,7 @@ def latency_comparison_all(data: FigureData) -> Figure:
     """TTFT, TPOT and end-to-end latency of every cell at its model's common level."""
     handles = [
         Line2D([], [], color="#444444", marker="o", label="median"),
-        Line2D([], [], color="#444444", marker="o", markerfacecolor="white", label="90th percentile"),
+        Line2D([], [], color="#444444", marker="o", markerfacecolor="white", label="P90"),
     ]
     figure, grid = model_rows(data, len(_QUANTITIES), width=3.4, cells=data.cells_of, handles=handles)
     for column_of_axes, (name, title) in zip(grid.T, _QUANTITIES.items(), strict=True):

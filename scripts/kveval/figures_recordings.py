@@ -86,7 +86,7 @@ def percpu_saturation(data: FigureData) -> Figure:
             axes.set_axis_off()
             continue
         model = data.models[place]
-        axes.axhline(SATURATED_PERCENT, color=GREY, linewidth=0.9, linestyle=":")
+        _mark(axes, SATURATED_PERCENT)
         for cell, busy in loads[model]:
             look = data.look(cell)
             # Many CPUs make a line, few are points.
@@ -101,6 +101,12 @@ def percpu_saturation(data: FigureData) -> Figure:
         axes.set_xlabel("CPUs, the busiest first" if place >= len(data.models) - across else "")
         axes.set_ylabel("not idle, %" if place % across == 0 else "")
     return figure
+
+
+def _mark(axes: Axes, percent: int) -> None:
+    axes.axhline(percent, color=GREY, linewidth=0.9, linestyle=":")
+    place, style = (0.99, percent), {"ha": "right", "va": "bottom", "fontsize": 7.5, "color": GREY}
+    axes.annotate(f"{percent} %", place, xycoords=("axes fraction", "data")).set(**style)
 
 
 def _loads(data: FigureData, model: str) -> Iterator[tuple[Cell, np.ndarray]]:

@@ -2,9 +2,9 @@
 
 METRIC_TITLES = {
     "throughput_tok_s": "Throughput",
-    "ttft_ms_p50": "TTFT, median",
-    "ttft_ms_p90": "TTFT, 90th percentile",
-    "tpot_ms_p50": "TPOT, median",
-    "e2e_ms_p50": "End-to-end latency, median",
-    "e2e_ms_p90": "End-to-end latency, 90th percentile",
+    "ttft_ms_p50": "Median TTFT",
+    "ttft_ms_p90": "P90 TTFT",
+    "tpot_ms_p50": "Median TPOT",
+    "e2e_ms_p50": "Median E2E latency",
+    "e2e_ms_p90": "P90 E2E latency",
 }

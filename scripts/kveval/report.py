@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,36 @@ from kveval import numerals, stats
 from kveval.errors import Failure
 from kveval.figure_data import CellKey
 from kveval.figure_names import find_figure
+from kveval.gaps import alike, gap_table
+from kveval.guidance import guidance_table
 from kveval.metric_titles import METRIC_TITLES
+from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, Plan, Table, cell_label
-from kveval.report_tables import (
-    activity_table,
-    budget_table,
-    check_tables,
-    comparison_tables,
-    peak_table,
-    provenance_table,
-    system_table,
-    time_table,
+from kveval.run_facts import hardware
+from kveval.tables_caches import activity_table, blocks_table, budget_table
+from kveval.tables_configuration import (
+    campaign_table,
+    hardware_table,
+    provenance_commands,
+    software_table,
+    workload_table,
 )
-from kveval.run_facts import hardware, versions, workload
+from kveval.tables_pairs import native_table, store_table, tier_table
+from kveval.tables_results import (
+    area_table,
+    comparison_table,
+    completed_table,
+    guide_table,
+    models_of,
+    peak_table,
+    strategy_table,
+)
+from kveval.tables_system import check_tables, panel_table, provenance_table, system_table, time_table
 
 TEMPLATES = Path(__file__).with_name("templates")
 TEMPLATE = "REPORT.md.j2"
 _SUMMARISED = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
+_VERDICTS = (stats.BETTER, stats.WORSE, stats.PARITY, stats.INCONCLUSIVE)
 
 
 class ReportError(Failure):
@@ -43,10 +55,55 @@ def report_context(
 ) -> dict[str, Any]:
     """Return everything the template prints. Pure.
 
-    `figures`: name -> path relative to the report. Cells that were asked for and not measured are listed as missing,
-    so the same function serves a campaign half done. Raises ReportError when nothing was measured, or when runs of
-    different engines or weights are mixed.
+    `figures`: name -> path relative to the report; `empty`: those with nothing to show -> the reason. Cells that were
+    asked for and not measured are listed as missing, so the same function serves a campaign half done. Raises
+    ReportError when nothing was measured, or when runs of different engines or weights are mixed.
     """
+    engine, weights = kind_of(plan, measured)
+    failed, noted = check_tables(measured)
+    return {
+        "plan": plan,
+        "engine": engine,
+        "miniature": weights == "miniature",
+        "hardware": hardware(measured.runs),
+        "missing": missing(plan, measured),
+        "summary": summary(plan, measured),
+        "strategies": strategy_table(plan, measured),
+        "configuration": [
+            campaign_table(plan, measured),
+            hardware_table(measured),
+            software_table(measured),
+            workload_table(measured),
+        ],
+        "commands": provenance_commands(plan, measured),
+        "models": [model_section(plan, measured, model) for model in models_of(plan)],
+        "edge_peaks": bool((~measured.peaks["bracketed"].astype(bool)).any()),
+        "completed": completed_table(plan, measured),
+        "guide": guide_table(plan, measured),
+        "offload": area_table(plan, measured, ("native", "lmcache")),
+        "indexing": area_table(plan, measured, ("llm-d-index",)),
+        "stores": store_table(plan, measured),
+        "native": native_table(plan, measured),
+        "activity": activity_table(plan, measured),
+        "tiers": tier_table(plan, measured),
+        "blocks": blocks_table(plan, measured),
+        "budgets": budget_table(plan, measured),
+        "system": system_table(plan, measured),
+        "panels": panel_table(plan, measured),
+        "failed_checks": failed,
+        "noted_checks": noted,
+        "guidance": guidance_table(plan, measured),
+        "gaps": gap_table(plan, measured, empty or {}),
+        "alike": alike(measured),
+        "few_runs": plan.runs < 5,
+        "figures": _figures(measured, figures, empty or {}),
+        "time": time_table(measured),
+        "provenance": provenance_table(measured),
+    }
+
+
+def kind_of(plan: Plan, measured: Measured) -> tuple[str, str]:
+    """Return the engine and the weights of all runs. Raises ReportError when there is no run or they are mixed."""
     if not measured.runs:
         raise ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report")
     kinds = sorted({(run.engine, run.weights) for run in measured.runs})
@@ -55,36 +112,33 @@ def report_context(
             f"campaign {plan.name}: runs of different kinds cannot stand in one report: "
             + ", ".join(f"{weights} weights on the engine {engine}" for engine, weights in kinds)
         )
-    failed, noted = check_tables(measured)
+    return kinds[0]
+
+
+def model_section(plan: Plan, measured: Measured, model: str) -> dict[str, Any]:
+    """Return what the report shows of one model: its peaks and its comparisons, quantity by quantity."""
+    metrics = dict.fromkeys(measured.comparison[measured.comparison["model"] == model]["metric"])
     return {
-        "plan": plan,
-        "engine": kinds[0][0],
-        "miniature": kinds[0][1] == "miniature",
-        "hardware": hardware(measured.runs),
-        "versions": versions(measured.runs),
-        "workload": workload(measured.runs),
-        "missing": missing(plan, measured),
-        "summary": summary(plan, measured),
-        "peaks": peak_table(plan, measured),
-        "edge_peaks": int((~measured.peaks["bracketed"].astype(bool)).sum()),
-        "cells_measured": len(measured.peaks),
+        "name": model,
+        "peaks": peak_table(plan, measured, model),
         "comparisons": [
-            {"title": METRIC_TITLES.get(name, name), "open": name in _SUMMARISED, "table": table}
-            for name, table in comparison_tables(measured).items()
+            {
+                "title": METRIC_TITLES.get(name, name),
+                "open": name in _SUMMARISED,
+                "table": comparison_table(measured, model, name),
+            }
+            for name in metrics
         ],
-        "activity": activity_table(plan, measured),
-        "budgets": budget_table(plan, measured),
-        "system": system_table(plan, measured),
-        "failed_checks": failed,
-        "noted_checks": noted,
-        "figures": [
-            {"path": path, "title": figure.title, "caption": figure.caption}
-            for name, path in figures.items()
-            if (figure := find_figure(name, list(measured.levels["model"])))
-        ],
-        "time": time_table(measured),
-        "provenance": provenance_table(measured),
-        "commands": commands(plan, measured),
+    }
+
+
+def _figures(measured: Measured, paths: Mapping[str, str], empty: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Title, path and caption of the figures that show something, by name."""
+    models = list(dict.fromkeys(measured.levels["model"]))
+    return {
+        name: {"path": path, "title": figure.title, "caption": figure.caption}
+        for name, path in paths.items()
+        if name not in empty and (figure := find_figure(name, models))
     }
 
 
@@ -118,80 +172,86 @@ def missing(plan: Plan, measured: Measured) -> list[str]:
     """Return what was asked for and is not there: whole cells, and runs of cells."""
     lines = []
     for cell in plan.cells:
-        count = len(measured.runs_of(cell))
+        runs = len(measured.runs_of(cell))
         name = f"{cell[0]}, {cell_label(cell)}"
-        if count == 0:
+        if runs == 0:
             lines.append(f"{name}: {measured.failures.get(cell, 'not measured')}")
-        elif count < plan.runs:
+        elif runs < plan.runs:
             reason = f"; {measured.failures[cell]}" if cell in measured.failures else ""
-            lines.append(f"{name}: {count} of {plan.runs} runs{reason}")
+            lines.append(f"{name}: {runs} of {plan.runs} runs{reason}")
     return lines
 
 
 def summary(plan: Plan, measured: Measured) -> list[dict[str, Any]]:
-    """Return the summary from the verdicts alone: per model and quantity, what was compared and with what verdict."""
+    """Return the summary from the verdicts alone: per model what was compared and with what verdict.
+
+    Throughput with the effects; latencies by their verdicts only, where one decides something.
+    """
     table = measured.comparison
     entries = []
-    for model in dict.fromkeys(table["model"]):
-        for metric in _SUMMARISED:
-            rows = table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")
-            if rows:
-                title = f"{model} · {METRIC_TITLES[metric]}"
-                entries.append({"title": title, "where": _where(rows), "verdicts": _verdicts(plan, rows)})
+    for model in models_of(plan):
+        rows = table[table["model"] == model]
+        throughput = rows[rows["metric"] == THROUGHPUT].to_dict("records")
+        if not throughput:
+            continue
+        lines = _verdicts(plan, throughput)
+        for metric in _SUMMARISED[1:]:
+            decided = rows[(rows["metric"] == metric) & rows["verdict"].isin(_VERDICTS[:3])].to_dict("records")
+            if decided:
+                lines.append(f"{METRIC_TITLES[metric]}: {'; '.join(_by_verdict(decided))}")
+        entries.append({"title": f"{model} · throughput", "where": _where(throughput), "verdicts": lines})
     return entries
 
 
-def _where(rows: Sequence[Mapping[str, Any]]) -> str:
-    against = sorted({cell_label(_key(str(row["baseline"]))) for row in rows if row["baseline"]})
-    levels = sorted({f"{row['level']:.0f}" for row in rows if pd.notna(row["level"])})
-    parts = [f"at {', '.join(levels)} concurrent requests"] if levels else []
-    parts += [f"against {', '.join(against)}"] if against else []
+def _where(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """The level, and the cell that all are compared with, if it is one."""
+    levels = sorted({int(row["level"]) for row in rows if pd.notna(row["level"])})
+    parts = [f"at {', '.join(map(str, levels))} concurrent requests"] if levels else []
+    against = {str(row["baseline"]) for row in rows if row["baseline"]}
+    parts += [f"against {cell_label(_key(against.pop()))}"] if len(against) == 1 else []
     return " ".join(parts)
 
 
-def _verdicts(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line per verdict that occurs, each with the cells that have it."""
+def _verdicts(plan: Plan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
+    """Return one line per verdict that occurs, each with the comparisons that have it; without a verdict, by reason."""
+    found: dict[str, list[Mapping[Any, Any]]] = {verdict: [] for verdict in _VERDICTS}
+    for row in rows:
+        found.setdefault(str(row["verdict"]), []).append(row)
+    one = len({str(row["baseline"]) for row in rows if row["baseline"]}) <= 1
     lines = []
-    for verdict in (stats.BETTER, stats.WORSE, stats.PARITY, stats.INCONCLUSIVE):
-        named = [
-            f"{_name(row)} {numerals.effect(row['effect_percent'], row['low_percent'], row['high_percent'])}"
-            for row in rows
-            if row["verdict"] == verdict
-        ]
-        if named:
+    for verdict, having in found.items():
+        if verdict in (stats.NOT_EXERCISED, stats.NOT_ASSESSED):
+            reasons: dict[str, list[str]] = {}
+            for row in having:
+                reasons.setdefault(str(row["reason"]), []).append(_name(row, one))
+            lines += [f"{verdict}: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+        elif having:
             said = f"parity within {100 * plan.margin:g} %" if verdict == stats.PARITY else verdict
-            lines.append(f"{said}: {'; '.join(named)}")
-    for verdict in (stats.NOT_EXERCISED, stats.NOT_ASSESSED):
-        reasons: dict[str, list[str]] = {}
-        for row in rows:
-            if row["verdict"] == verdict:
-                reasons.setdefault(str(row["reason"]), []).append(_name(row))
-        lines += [f"{verdict}: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+            effects = [
+                f"{_name(row, one)} {numerals.effect(row['effect_percent'], row['low_percent'], row['high_percent'])}"
+                for row in having
+            ]
+            lines.append(f"{said}: {'; '.join(effects)}")
     return lines
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    return cell_label((str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"])))
+def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
+    found: dict[str, list[str]] = {}
+    one = len({str(row["baseline"]) for row in rows}) <= 1
+    for row in rows:
+        found.setdefault(str(row["verdict"]), []).append(_name(row, one))
+    return [f"{verdict} {', '.join(found[verdict])}" for verdict in _VERDICTS if verdict in found]
+
+
+def _name(row: Mapping[Any, Any], one: bool) -> str:
+    """What was compared, and with what unless that goes without saying."""
+    cell = cell_label((str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"])))
+    return f"{cell} against {cell_label(_key(str(row['baseline'])))}" if row["baseline"] and not one else cell
 
 
 def _key(joined: str) -> CellKey:
     model, scenario, blocks = joined.split("/")
     return model, scenario, int(blocks)
-
-
-def commands(plan: Plan, measured: Measured) -> list[dict[str, str]]:
-    """Return the server's command line and environment of every cell, as it ran."""
-    found = []
-    for cell in plan.cells:
-        runs = measured.runs_of(cell)
-        if not runs:
-            continue
-        server = runs[0].server
-        environment = [f"{name}={shlex.quote(str(value))}" for name, value in sorted(server.get("env", {}).items())]
-        line = " ".join([*environment, *(shlex.quote(argument) for argument in server.get("argv", ()))])
-        levels = [shlex.join(level.command) for level in runs[0].levels if level.command]
-        found.append({"cell": f"{cell[0]}, {cell_label(cell)}", "server": line, "load": levels[-1] if levels else ""})
-    return found
 
 
 def write_report(
@@ -203,4 +263,4 @@ def write_report(
     """
     names = {path.name.removesuffix(path.suffix): path for path in figures}
     shown = {name: Path(os.path.relpath(path, output.parent)).as_posix() for name, path in names.items()}
-    output.write_text(render(report_context(plan, measured, shown, empty or {})), encoding="utf-8")
+    output.write_text(render(report_context(plan, measured, shown, empty)), encoding="utf-8")

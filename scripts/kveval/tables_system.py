@@ -1,0 +1,136 @@
+"""The report's tables of the system: metrics at the peak, means over models, checks, time, provenance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kveval import numerals
+from kveval.report_data import Measured, Plan, Table, cell_label, rows_of
+from kveval.run_facts import key_of
+from kveval.summaries import system_summary
+from kveval.tables_results import cells_of, count, models_of
+
+_SYSTEM_COLUMNS = (
+    "kv_cache_usage_percent",
+    "prefix_cache_hit_percent",
+    "external_cache_hit_percent",
+    "requests_running",
+    "requests_waiting",
+    "preemptions",
+    "offload_load_mb_s",
+    "offload_store_mb_s",
+    "cpu_utilisation_percent",
+    "memory_used_gib",
+    "server_rss_gib",
+    "gpu_utilisation_percent",
+    "gpu_memory_used_gib",
+)
+
+
+def system_table(plan: Plan, measured: Measured) -> Table:
+    """System metrics in the window of each cell's peak level, means over runs; columns nobody recorded are left out."""
+    peaks = measured.peaks
+    names = [name for name in _SYSTEM_COLUMNS if name in peaks and name in plan.metrics and peaks[name].notna().any()]
+    titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
+    rows = []
+    for model in models_of(plan):
+        for cell in cells_of(plan, model):
+            for peak in rows_of(peaks, cell).to_dict("records"):
+                at = measured.levels_of(cell, peak["level"])
+                values = [numerals.mean_of(list(at[name])) for name in names]
+                row = [model, cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))]
+                rows.append(row)
+    header = ["model", "arm", "at N concurrent", *titles, "samples, least"]
+    return Table(header, rows, frozenset(range(2, len(header))))
+
+
+_PANEL = {
+    "geomean_tps": "output tok/s, geometric mean",
+    "geomean_ratio_to_baseline": "ratio to the baseline, geometric mean",
+    "avg_gpu_util_pct": "GPU active, %",
+    "avg_cpu_util_pct": "CPU not idle, %",
+    "avg_kv_cache_pct": "KV cache in use, %",
+    "avg_prefix_hit_pct": "device hits, %",
+    "avg_running": "running",
+    "avg_waiting": "waiting",
+    "avg_rss_gib": "server resident, GiB",
+}
+
+
+def panel_table(plan: Plan, measured: Measured) -> Table:
+    """Means over models that were measured for every arm shown with them; empty for a campaign of one model."""
+    means = system_summary(measured.levels, measured.comparison, measured.peaks, plan.baseline_of, plan.parameters)
+    several = means[means["models"].str.contains(";")] if len(means) else means
+    shown = {name: title for name, title in _PANEL.items() if name in several and several[name].notna().any()}
+    rows = [
+        [
+            row["models"].replace(";", ", "),
+            cell_label(("", row["scenario"], int(row["cpu_blocks"]))),
+            *(numerals.significant(row[name], 3) for name in shown),
+            row["models_missing"].replace(";", ", ") or "none",
+        ]
+        for row in several.to_dict("records")
+    ]
+    header = ["over the models", "arm", *shown.values(), "models left out"]
+    return Table(header, rows, frozenset(range(2, 2 + len(shown))))
+
+
+def check_tables(measured: Measured) -> tuple[Table, Table]:
+    """Failed checks one by one, then warnings and notes summed up."""
+    failed: list[list[str]] = []
+    others: dict[tuple[str, str], list[str]] = {}
+    for row in measured.levels.to_dict("records"):
+        messages = dict(part.split(": ", 1) for part in str(row["checks_messages"]).split(" | ") if ": " in part)
+        cell = (row["model"], row["scenario"], int(row["cpu_blocks"]))
+        for name in filter(None, str(row["checks_failed"]).split(";")):
+            failed.append(
+                [*(cell[0], cell_label(cell), f"{row['run']}", f"{row['level']}", f"`{name}`"), messages.get(name, "")]
+            )
+        for severity in ("warned", "noted"):
+            for name in filter(None, str(row[f"checks_{severity}"]).split(";")):
+                others.setdefault((severity, name), []).append(messages.get(name, ""))
+    total = len(measured.levels)
+    summed = [
+        [f"`{name}`", "warning" if severity == "warned" else "note", f"{len(found)} of {total}", found[0]]
+        for (severity, name), found in sorted(others.items(), reverse=True)
+    ]
+    return (
+        Table(["model", "arm", "run", "at N concurrent", "check", "what was found"], failed, frozenset({2, 3})),
+        Table(["check", "weight", "levels", "for example"], summed, frozenset({2})),
+    )
+
+
+def time_table(measured: Measured) -> Table:
+    """Where the minutes of measuring went, over all runs."""
+    phases: dict[str, list[float]] = {}
+    for run in measured.runs:
+        for name, seconds in run.phases.items():
+            phases.setdefault(name, []).append(seconds)
+    total = sum(map(sum, phases.values()))
+    rows = [
+        [
+            name.removesuffix("_s").replace("_", " "),
+            numerals.minutes(sum(seconds)),
+            f"{100 * sum(seconds) / total:.0f} %",
+            f"{np.mean(seconds):.0f} s",
+        ]
+        for name, seconds in sorted(phases.items(), key=lambda item: -sum(item[1]))
+        if total
+    ]
+    return Table(["phase", "all runs", "share", "mean of a run"], rows, frozenset({1, 2, 3}))
+
+
+def provenance_table(measured: Measured) -> Table:
+    """Which measurements the report rests on."""
+    rows = [
+        [
+            run.cell.model,
+            cell_label(key_of(run)),
+            str(run.run),
+            f"`{run.measurement}`",
+            run.started[:19].replace("T", " "),
+            str(run.hardware.get("fingerprint", numerals.MISSING)),
+        ]
+        for run in sorted(measured.runs, key=lambda run: run.started)
+    ]
+    return Table(["model", "arm", "run", "measurement", "started (UTC)", "hardware"], rows, frozenset({2}))

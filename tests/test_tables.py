@@ -1,0 +1,225 @@
+"""The report's tables, on a campaign as large as a published one."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from tests import synthetic_campaign as campaign
+
+from kveval import stats
+from kveval.contrasts import UNDECLARED, pair
+from kveval.gaps import alike, gap_table
+from kveval.guidance import guidance_table
+from kveval.report_data import Measured, Plan, Table
+from kveval.run_facts import key_of
+from kveval.tables_caches import blocks_table, budget_table
+from kveval.tables_pairs import native_table, store_table, tier_table
+from kveval.tables_results import area_table, completed_table, guide_table, peak_table, strategy_table
+from kveval.tables_system import panel_table, system_table
+
+LEVELS = (1, 50, 300, 650)
+ONE = ("Qwen3-14B", "lmcache-local", 20_000)
+OTHER = ("Qwen3-14B", "lmcache-local", 10_000)
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    return campaign.measured(campaign.levels_table(campaign.cells(), runs=3, levels=LEVELS))
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return campaign.plan()
+
+
+def column(table: Table, title: str) -> list[str]:
+    at = list(table.header).index(title)
+    return [row[at] for row in table.rows]
+
+
+def row(table: Table, *keys: str) -> Sequence[str]:
+    return next(row for row in table.rows if all(key in row for key in keys))
+
+
+def with_contrast(measured: Measured, **changes: object) -> Measured:
+    """The same with the contrast of the two tiers in its comparison."""
+    base = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"].iloc[[0]]
+    facts = {
+        **{"model": ONE[0], "scenario": ONE[1], "cpu_blocks": ONE[2], "baseline": "/".join(map(str, OTHER))},
+        **{"effect_percent": 25.0, "low_percent": 20.0, "high_percent": 30.0, "verdict": stats.BETTER, "reason": ""},
+        **{"level": 300.0, **changes},
+    }
+    contrast = base.assign(**facts)
+    return dataclasses.replace(measured, comparison=pd.concat([measured.comparison, contrast], ignore_index=True))
+
+
+def test_every_table_has_as_many_cells_as_its_header(plan: Plan, measured: Measured) -> None:
+    tables = [
+        *(peak_table(plan, measured, model) for model in campaign.MODELS),
+        *(strategy_table(plan, measured), completed_table(plan, measured), guide_table(plan, measured)),
+        *(store_table(plan, measured), native_table(plan, measured), tier_table(plan, measured)),
+        *(blocks_table(plan, measured), budget_table(plan, measured), system_table(plan, measured)),
+        *(panel_table(plan, measured), guidance_table(plan, measured), gap_table(plan, measured, {"pcp_lmcache": "x"})),
+        area_table(plan, measured, ("native", "lmcache")),
+    ]
+    for table in tables:
+        assert table.rows
+        assert {len(cells) for cells in table.rows} == {len(table.header)}
+        assert max(table.numbers, default=0) < len(table.header)
+
+
+def test_models_stand_by_size(plan: Plan, measured: Measured) -> None:
+    order = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
+    for table in (completed_table(plan, measured), budget_table(plan, measured), system_table(plan, measured)):
+        assert list(dict.fromkeys(column(table, "model"))) == order
+        assert len(table.rows) == 34
+
+
+def test_a_strategy_comes_from_the_verdicts(plan: Plan, measured: Measured) -> None:
+    table = strategy_table(plan, measured)
+    verdicts = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"]
+    for model in campaign.MODELS:
+        cells = row(table, model)
+        better = verdicts[(verdicts["model"] == model) & (verdicts["verdict"] == stats.BETTER)]
+        assert len([part for part in cells[1].split("; ") if part]) == len(better)
+        assert ("arms that are better" in cells[-1]) == (len(better) > 1)
+
+
+def test_without_a_better_arm_the_baseline_stays(plan: Plan, measured: Measured) -> None:
+    nothing_better = measured.comparison.assign(verdict=stats.PARITY)
+    table = strategy_table(plan, dataclasses.replace(measured, comparison=nothing_better))
+    assert set(column(table, "so")) == {"no-offload: no arm is better"}
+    open_ = measured.comparison.assign(verdict=stats.INCONCLUSIVE)
+    table = strategy_table(plan, dataclasses.replace(measured, comparison=open_))
+    assert set(column(table, "so")) == {"undecided: no-offload unless an open arm proves better"}
+
+
+def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: Plan, measured: Measured) -> None:
+    comparison = measured.comparison.assign(verdict=stats.BETTER)
+    comparison.loc[comparison["metric"] == "ttft_ms_p50", "verdict"] = stats.WORSE
+    table = strategy_table(plan, dataclasses.replace(measured, comparison=comparison))
+    assert all("(but a worse median TTFT)" in cell for cell in column(table, "better than the baseline"))
+
+
+def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(measured: Measured) -> None:
+    found = pair(measured, ONE, OTHER)
+    assert (found.verdict, found.reason) == (stats.NOT_ASSESSED, UNDECLARED)
+    at = [measured.levels_of(cell, found.level)["throughput_tok_s"] for cell in (ONE, OTHER)]
+    ratio = np.exp(np.log(at[0].to_numpy()).mean() - np.log(at[1].to_numpy()).mean())
+    assert found.effect == pytest.approx(100 * (ratio - 1))
+    assert "no interval" in found.difference
+
+
+def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
+    declared = with_contrast(measured)
+    forwards, backwards = pair(declared, ONE, OTHER), pair(declared, OTHER, ONE)
+    assert (forwards.effect, forwards.verdict, forwards.level) == (25.0, stats.BETTER, 300)
+    assert backwards.verdict == stats.WORSE
+    assert backwards.effect == pytest.approx(-20.0)
+    assert backwards.low == pytest.approx(100 * (1 / 1.3 - 1))
+    assert backwards.low < backwards.effect < backwards.high
+
+
+def test_tiers_name_the_base_of_every_percentage(plan: Plan, measured: Measured) -> None:
+    table = tier_table(plan, with_contrast(measured))
+    assert len(table.rows) == 6
+    cells = row(table, "Qwen3-14B", "lmcache-local")
+    assert cells[list(table.header).index("larger against smaller, % of smaller")] == "+25 % (+20 to +30)"
+    assert cells.count("**better**") >= 1
+    against = [title for title in table.header if "against" in title]
+    assert all(re.search(r"% of (smaller|baseline)$", title) for title in against)
+
+
+def test_stores_are_compared_only_where_nothing_else_differs(plan: Plan, measured: Measured) -> None:
+    table = store_table(plan, measured)
+    assert len(table.rows) == 8
+    for cells in table.rows:
+        assert cells[1].replace("valkey", "redis") == cells[3]
+    assert len(native_table(plan, measured).rows) == 6
+
+
+def test_blocks_weigh_what_the_geometry_says(plan: Plan, measured: Measured) -> None:
+    """The figures of the published table of blocks, recomputed."""
+    table = blocks_table(plan, measured)
+    gib = dict(zip(column(table, "model"), column(table, "10K blocks, GiB"), strict=True))
+    assert gib == {"Qwen3-0.6B": "17.09", "Qwen3-8B": "21.97", "Qwen3-14B": "24.41", "Qwen3-32B-AWQ": "39.06"}
+    gb = dict(zip(column(table, "model"), column(table, "20K blocks, GB"), strict=True))
+    assert (gb["Qwen3-14B"], gb["Qwen3-32B-AWQ"]) == ("52.43", "83.89")
+
+
+def test_latencies_in_the_form_of_the_guide(plan: Plan, measured: Measured) -> None:
+    table = guide_table(plan, measured)
+    assert table.header[3:] == [
+        *("mean TTFT, s", "P90 TTFT, s", "mean E2E latency, s", "P90 E2E latency, s"),
+        "prompt and output tokens, tok/s",
+    ]
+    assert all(float(cells[3].replace(",", "")) > 0 for cells in table.rows)
+
+
+def test_completed_requests_stand_beside_what_did_not_complete(plan: Plan, measured: Measured) -> None:
+    table = completed_table(plan, measured)
+    for cells in table.rows:
+        done, unfinished, failed = (int(cells[at].replace(",", "")) for at in (3, 4, 5))
+        share = 100 * unfinished / (done + unfinished + failed)
+        assert float(cells[6]) == pytest.approx(share, rel=0.06)
+
+
+def test_means_over_models_say_which_models(plan: Plan, measured: Measured) -> None:
+    table = panel_table(plan, measured)
+    assert set(column(table, "models left out")) == {"none", "Qwen3-0.6B, Qwen3-8B"}
+    one_model = campaign.measured(campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS))
+    assert panel_table(campaign.plan(campaign.cells(["Qwen3-8B"])), one_model).rows == []
+
+
+def test_guidance_weighs_tiers_against_the_working_set(plan: Plan, measured: Measured) -> None:
+    table = guidance_table(plan, measured)
+    sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
+    assert all(text.startswith("100,000 blocks of 16 tokens hold its 1,600,000 prefix tokens") for text in sizes)
+    assert "too small for all of it: 10K, 20K" in sizes[-1]
+    memory = [cells[2] for cells in table.rows if cells[1] == "host memory"]
+    assert any(text.startswith("20K blocks: 78.12 GiB for the tier; at most ") for text in memory)
+
+
+@pytest.mark.parametrize(
+    ("percent", "says"), [(30.0, "below 50 %"), (60.0, "between 50 % and 70 %"), (90.0, "above 70 %")]
+)
+def test_guidance_reads_the_baselines_hit_rate(plan: Plan, measured: Measured, percent: float, says: str) -> None:
+    levels = measured.levels.assign(prefix_cache_hit_percent=percent)
+    table = guidance_table(plan, dataclasses.replace(measured, levels=levels))
+    hits = [cells[2] for cells in table.rows if cells[1] == "prefix hits on the device"]
+    assert len(hits) == 4
+    assert all(says in text and text.startswith("no-offload") for text in hits)
+
+
+def test_what_is_open_comes_with_what_would_settle_it(plan: Plan, measured: Measured) -> None:
+    single = campaign.measured(campaign.levels_table(campaign.cells(), runs=1, levels=LEVELS))
+    table = gap_table(plan, single, {"pcp_lmcache": "not recorded"})
+    assert any("`runs: 3` or more" in cells[2] for cells in table.rows)
+    assert row(table, "figure: LMCache's own counters", "not recorded")
+    only = [cell for cell in campaign.cells() if cell[1] in ("no-offload", "native-offload") and cell[2] != 20_000]
+    few = campaign.measured(campaign.levels_table(only, levels=LEVELS))
+    open_ = column(gap_table(campaign.plan(only), few, {}), "not assessed")
+    assert {"Redis against Valkey", "native offload against LMCache", "the effect of the tier's size"} <= set(open_)
+
+
+def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
+    assert alike(measured) == []
+    first = {key_of(run): run for run in measured.runs}
+    one, other = (first["Qwen3-8B", arm, 0] for arm in ("no-offload", "llm-d-redis"))
+    twin = msgspec.structs.replace(other, specification=one.specification)
+    assert alike(dataclasses.replace(measured, runs=[one, twin])) == ["Qwen3-8B: no-offload and llm-d-redis"]
+
+
+def test_any_subset_of_cells_makes_all_tables(plan: Plan) -> None:
+    for keys in ([("Qwen3-8B", "native-offload", 10_000)], [("Qwen3-8B", "no-offload", 0)], campaign.cells()[5:9]):
+        facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
+        guidance_table(plan, facts)
+        gap_table(plan, facts, {})
+        strategy_table(plan, facts)
+        tier_table(plan, facts)
+        panel_table(plan, facts)
+        completed_table(plan, facts)
