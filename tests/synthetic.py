@@ -66,11 +66,29 @@ def level_row(model: str, scenario: str, run: int, level: int, rate: float) -> d
         **{"kv_cache_usage_percent": 45.2, "prefix_cache_hit_percent": 70.0, "requests_running": level * 0.8},
         **{"external_cache_hit_percent": 40.0 if tier else np.nan, "requests_waiting": level * 0.15},
         **{"memory_used_gib": 7.5, "server_rss_gib": np.nan, "pcp_samples": 120, "pcp_notes": ""},
+        **{"throughput_completed_tok_s": 0.97 * rate, "incomplete_share": level / (completed + level)},
+        **{"ttft_censored": 0, "e2e_count": completed, "e2e_censored": 0, "not_reached": "", "warmup_wanted_s": 30.0},
+        **{
+            "configuration": f"{model}/{scenario}",
+            "hardware": "f00d",
+            "clock_offset_s": 0.0,
+            "guidellm_version": "0.8.1",
+        },
+        **{"device_tokens": 17_920.0, "tier_tokens": 160_000.0 if tier else 0.0, "working_set_tokens": 40_000.0},
+        **{"prefix_tokens": 2000.0, "turn_prompt_tokens": 64.0, "strategy": "concurrent"},
+        **times(scenario, run),
     }
     for name, share in {"ttft": 0.3, "tpot": 1 / 64, "itl": 0.7 / 63, "e2e": 1.0}.items():
         for statistic, factor in {"mean": 1.1, "p50": 1.0, "p90": 1.9, "p99": 3.0}.items():
             row[f"{name}_ms_{statistic}"] = latency * share * factor
     return row
+
+
+def times(scenario: str, run: int) -> dict[str, str]:
+    """When a run was measured: an hour per block, the scenarios of a block one after the other."""
+    place = sorted(EFFECTS).index(scenario) if scenario in EFFECTS else len(EFFECTS)
+    start = pd.Timestamp("2026-01-01T00:00Z") + pd.Timedelta(hours=run, minutes=10 * place)
+    return {"run_started": start.isoformat(), "run_finished": (start + pd.Timedelta(minutes=9)).isoformat()}
 
 
 def peaks_table(levels: pd.DataFrame) -> pd.DataFrame:

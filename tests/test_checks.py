@@ -7,22 +7,24 @@ import pandas as pd
 import pytest
 from tests.synthetic import level_row, run_description
 
-from kveval import checks
+from kveval import checks, checks_run  # noqa: F401  (registers its checks)
+from kveval.delivery import Requests
 from kveval.guidellm import LevelReport, RequestRecord
-from kveval.levels import Requests
-from kveval.runfile import LevelRun, Run
+from kveval.outcomes import Outcome, add_outcomes, columns
+from kveval.runfile import Change, LevelRun, Run
 
 
 def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.Level:
     """A level that passes every check: 120 s at a constant rate."""
     row = level_row("m", "native-offload", 1, streams, rate)
     row |= {"throughput_req_s": rate / 64, "requests_total": row["requests_completed"] + streams, "turns_seen": 3}
+    row |= {"working_set_tokens": 400_000.0, "tier_tokens": 640_000.0}
     row |= {"requests_completed": 1200, "ttft_count": 1200, "throughput_server_difference": 0.0, "warmup_s": 30.0}
     row |= {f"{name}_ms_mean": row[f"{name}_ms_p50"] for name in ("ttft", "tpot", "itl", "e2e")}
     return checks.Level(
         row={**row, **changes},
         run=msgspec.convert(run_description("m", "native-offload", 1, 1), Run),
-        entry=LevelRun(level=streams, start=0.0, end=120.0),
+        entry=LevelRun(level=streams, start=0.0, end=120.0, counters={"vllm:hits_total": Change(1.0, 2.0, 1.0)}),
         report=LevelReport("concurrent", streams, 0.0, 120.0, 30.0, 0.0, 1200, streams, 0, (), 0),
         requests=steady(rate, 120.0),
         window=(0.0, 120.0),
@@ -35,9 +37,8 @@ def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
     time = 0.0
     while time < seconds:
         length = 64 / rate / (late if time > 2 / 3 * seconds else 1.0)
-        records.append(
-            RequestRecord("completed", time, time, time + length, time + length, 64, 64, 1.0, 1.0, 1.0, 1.0, "c", 0)
-        )
+        times, ms = (time, time, time + length, time + length), 1000 * length
+        records.append(RequestRecord("completed", *times, 64, 64, 1.0, ms / 64, ms / 63, ms, "c", 0))
         time += length
     return Requests(records)
 
@@ -97,19 +98,14 @@ def test_nothing_known_is_nothing_failed() -> None:
 
 
 def test_columns_sort_names_by_severity() -> None:
-    outcomes = [
-        checks.Outcome("a", "fail", "one"),
-        checks.Outcome("b", "note", "two"),
-        checks.Outcome("c", "fail", "x"),
-    ]
-    columns = checks.columns(outcomes)
-    assert columns["checks_failed"] == "a;c"
-    assert (columns["checks_warned"], columns["checks_noted"]) == ("", "b")
-    assert columns["checks_messages"] == "a: one | b: two | c: x"
+    row = columns([Outcome("a", "fail", "one"), Outcome("b", "note", "two"), Outcome("c", "fail", "x")])
+    assert row["checks_failed"] == "a;c"
+    assert (row["checks_warned"], row["checks_noted"]) == ("", "b")
+    assert row["checks_messages"] == "a: one | b: two | c: x"
 
 
 def test_a_later_outcome_joins_the_row_it_belongs_to() -> None:
-    table = pd.DataFrame([checks.columns([checks.Outcome("a", "fail", "one")]), checks.columns([])])
-    joined = checks.add_outcomes(table, [checks.Outcome("b", "fail", "two"), None])
+    table = pd.DataFrame([columns([Outcome("a", "fail", "one")]), columns([])])
+    joined = add_outcomes(table, [[Outcome("b", "fail", "two")], []])
     assert list(joined["checks_failed"]) == ["a;b", ""]
     assert list(joined["checks_messages"]) == ["a: one | b: two", ""]

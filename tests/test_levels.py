@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.synthetic import run_description
 
-from kveval.levels import LevelsError, delivered_tokens, run_tables
+from kveval.delivery import Requests, delivered_tokens
+from kveval.guidellm import read_report
+from kveval.levels import LevelsError, run_tables, working_set_tokens
 from kveval.runfile import RunFileError
 
 REPORT = Path(__file__).parent / "data" / "guidellm-0.8.1-0008.json.zst"
@@ -50,10 +52,13 @@ def only(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def test_throughput_is_the_generators_own_within_a_token(measurement: Callable[..., Path]) -> None:
-    row = only(run_tables(measurement())[0])
+    requests = Requests(read_report(REPORT).levels[0].requests)
     # The report's output_tokens_per_second.total.mean: tokens delivered in the window, by their own times.
-    assert row["throughput_tok_s"] == pytest.approx(157.009, rel=1e-3)
-    assert row["concurrency_mean"] == pytest.approx(7.771, rel=2e-3)
+    assert requests.delivered(START, END).sum() / (END - START) == pytest.approx(157.009, rel=1e-3)
+    row = only(run_tables(measurement())[0])
+    assert row["within_low_tok_s"] < row["throughput_tok_s"] < row["within_high_tok_s"]
+    assert row["within_method"] == "batch means"
+    assert 7.5 < row["concurrency_mean"] < 8
     assert row["output_tokens"] == pytest.approx(row["throughput_tok_s"] * row["duration_s"])
     assert row["throughput_completed_tok_s"] != row["throughput_tok_s"]
     assert row["total_tok_s"] > 100 * row["throughput_tok_s"]
@@ -61,10 +66,10 @@ def test_throughput_is_the_generators_own_within_a_token(measurement: Callable[.
 
 def test_counts_are_of_the_window_and_add_up(measurement: Callable[..., Path]) -> None:
     row = only(run_tables(measurement())[0])
-    # 164 requests completed in all, 162 of them overlap the window, one ended after it.
-    assert (row["requests_completed"], row["requests_incomplete"], row["requests_errored"]) == (161, 8, 0)
-    assert row["requests_total"] == 169
-    assert row["incomplete_share"] == pytest.approx(8 / 169)
+    # 164 requests completed in all, 154 of them overlap the window, one ended after it.
+    assert (row["requests_completed"], row["requests_incomplete"], row["requests_errored"]) == (153, 8, 0)
+    assert row["requests_total"] == 161
+    assert row["incomplete_share"] == pytest.approx(8 / 161)
 
 
 def test_latencies_are_of_events_in_the_window(measurement: Callable[..., Path]) -> None:
@@ -72,10 +77,13 @@ def test_latencies_are_of_events_in_the_window(measurement: Callable[..., Path])
     row = only(levels)
     start, end = row["window_start"], row["window_end"]
     done = requests[(requests["status"] == "completed") & requests["end"].between(start, end)]
-    assert row["e2e_ms_p90"] == pytest.approx(np.quantile(done["e2e_ms"], 0.9))
+    assert row["tpot_ms_p90"] == pytest.approx(np.quantile(done["tpot_ms"], 0.9, method="inverted_cdf"))
+    assert row["e2e_ms_mean"] == pytest.approx(done["e2e_ms"].mean())
     first = requests[requests["first_token"].between(start, end)]
-    assert row["ttft_count"] == len(first) == 160
-    assert row["ttft_ms_p50"] == pytest.approx(np.median(first["ttft_ms"]))
+    assert row["ttft_count"] == len(first) == 152
+    assert (row["e2e_count"], row["e2e_censored"]) == (len(done), 8)
+    assert row["ttft_ms_p50"] in set(first["ttft_ms"])
+    assert row["not_reached"] == ""
 
 
 def test_a_request_without_first_token_is_missing_and_not_zero(measurement: Callable[..., Path]) -> None:
@@ -114,9 +122,12 @@ def test_a_baseline_has_nothing_to_exercise(measurement: Callable[..., Path]) ->
 
 
 def test_warm_up_is_cut_once(measurement: Callable[..., Path]) -> None:
+    # The generator cut 3.985 s, a quarter of the level is 5 s, max(30 s, p90 of latency) would be all of it.
     cut = only(run_tables(measurement())[0])
-    assert cut["warmup_s"] == pytest.approx(3.985, abs=0.01)
-    assert cut["duration_s"] == pytest.approx(16.01, abs=0.01)
+    assert cut["warmup_s"] == pytest.approx(5.0, abs=0.01)
+    assert cut["duration_s"] == pytest.approx(15.0, abs=0.01)
+    assert cut["warmup_wanted_s"] == 30.0
+    assert "warmup_scaled" in cut["checks_noted"]
     rest = only(run_tables(measurement(workload={"warmup_s": 10}))[0])
     assert rest["duration_s"] == pytest.approx(10.0, abs=0.02)
     assert rest["warmup_s"] == pytest.approx(10.0, abs=0.02)
@@ -190,3 +201,33 @@ def test_a_request_cut_by_the_window_counts_the_tokens_inside() -> None:
     assert delivered_tokens(first, last, tokens, 0.0, 3.0) == 3
     assert delivered_tokens(first, last, tokens, 7.5, 100.0) == 2
     assert delivered_tokens(np.array([np.nan]), np.array([np.nan]), np.array([0.0]), 0.0, 3.0) == 0
+
+
+def test_parts_of_a_window_add_up_to_it() -> None:
+    requests = Requests(read_report(REPORT).levels[0].requests)
+    parts = requests.delivered_in_parts(START, END, 7)
+    assert parts.sum() == requests.delivered(START, END).sum()
+    assert parts[2] == requests.delivered(START + 2 * (END - START) / 7, START + 3 * (END - START) / 7).sum()
+
+
+@pytest.mark.parametrize(
+    ("workload", "tokens"),
+    [
+        ({"prefix_tokens": 2000, "prefix_count": 20}, 40_000),
+        ({"prefix_tokens": 10_000, "prefix_count": {"per_level": 2}}, 160_000),
+        ({"prefix_tokens": 0, "prefix_count": 0}, 0),
+    ],
+)
+def test_the_working_set_is_all_distinct_prefixes(workload: dict[str, Any], tokens: float) -> None:
+    assert working_set_tokens(workload, 8) == tokens
+    assert np.isnan(working_set_tokens({}, 8))
+
+
+def test_a_level_says_what_it_was_measured_under(measurement: Callable[..., Path]) -> None:
+    row = only(run_tables(measurement())[0])
+    assert (row["device_tokens"], row["tier_tokens"], row["working_set_tokens"]) == (17_920, 160_000, 40_000)
+    assert row["run_started"] == "2026-01-01T00:00:00.000000Z"
+    assert row["hardware"] == "f00d"
+    other = only(run_tables(measurement(server={"argv": ["vllm", "serve", "--port", "1"], "env": {}}))[0])
+    again = only(run_tables(measurement(server={"argv": ["vllm", "serve", "--port", "2"], "env": {}}))[0])
+    assert row["configuration"] != other["configuration"] == again["configuration"]

@@ -5,34 +5,22 @@ A `fail` disqualifies the level, a `warn` asks to be looked at, a `note` is a li
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from kveval.delivery import Requests
 from kveval.guidellm import LevelReport
+from kveval.outcomes import Outcome
 from kveval.runfile import LevelRun, Run
 
-if TYPE_CHECKING:
-    from kveval.levels import Requests
-
-Severity = Literal["note", "warn", "fail"]
+__all__ = ["MIN_TOKENS", "REGISTRY", "SUFFICIENT", "Check", "Level", "Outcome", "judge", "register"]
 
 MIN_TOKENS = 2500
 SUFFICIENT = {"p50": 50, "p90": 200, "p99": 1000}
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A check that did not simply pass."""
-
-    name: str
-    severity: Severity
-    message: str
 
 
 @dataclass(frozen=True)
@@ -56,29 +44,19 @@ Check = Callable[[Level], Outcome | None]
 REGISTRY: dict[str, Check] = {}
 
 
-def _check(function: Check) -> Check:
+def register(function: Check) -> Check:
+    """Enter a check of levels into the registry under its own name; returns it, for use as a decorator."""
     REGISTRY[function.__name__] = function
     return function
+
+
+_check = register
 
 
 def judge(level: Level) -> list[Outcome]:
     """Run every registered check on a level; what passed is left out."""
     outcomes = (function(level) for function in REGISTRY.values())
     return [outcome for outcome in outcomes if outcome is not None]
-
-
-def columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Return the outcomes as columns: names by severity, `;`-joined, and all messages."""
-
-    def names(severity: Severity) -> str:
-        return ";".join(outcome.name for outcome in outcomes if outcome.severity == severity)
-
-    return {
-        "checks_failed": names("fail"),
-        "checks_warned": names("warn"),
-        "checks_noted": names("note"),
-        "checks_messages": " | ".join(f"{outcome.name}: {outcome.message}" for outcome in outcomes),
-    }
 
 
 @_check
@@ -159,12 +137,7 @@ def steadiness_change(requests: Requests, start: float, end: float, bins: int = 
 
     The error comes from `bins` equal parts of each third taken as independent. Both relative to the mean of the thirds.
     """
-    from kveval.levels import delivered_tokens  # noqa: PLC0415  (levels imports this module)
-
-    first, last = requests.column("first_token"), requests.column("last_token")
-    tokens = requests.column("output_tokens")
-    edges = np.linspace(start, end, 3 * bins + 1)
-    counts = np.array([delivered_tokens(first, last, tokens, a, b).sum() for a, b in itertools.pairwise(edges)])
+    counts = requests.delivered_in_parts(start, end, 3 * bins)
     early, late = counts[:bins], counts[-bins:]
     middle = (early.mean() + late.mean()) / 2
     if not middle > 0:
@@ -278,14 +251,44 @@ def turns(level: Level) -> Outcome | None:
     return Outcome("turns", "fail" if reachable else "note", f"{seen} of {asked} turns were seen")
 
 
-def add_outcomes(table: pd.DataFrame, outcomes: Sequence[Outcome | None]) -> pd.DataFrame:
-    """Return a table of levels with one further outcome, or None, per row added to its columns of checks."""
-    result = table.copy()
-    for index, outcome in zip(table.index, outcomes, strict=True):
-        if outcome is None:
-            continue
-        added = columns([outcome])
-        for name, separator in (*((column, ";") for column in list(added)[:3]), ("checks_messages", " | ")):
-            parts = [part for part in (str(table.loc[index, name]), added[name]) if part]
-            result.loc[index, name] = separator.join(parts)
-    return result
+@_check
+def unobserved_is_missing(level: Level) -> Outcome | None:
+    """A request without a first token has no time to one: 0 would be the best of all latencies."""
+    requests = level.requests
+    silent = np.isnan(requests.column("first_token"))
+    filled = int((silent & ~np.isnan(requests.column("ttft_ms"))).sum())
+    if not filled:
+        return None
+    return Outcome("unobserved_is_missing", "fail", f"{filled} requests without a first token have a TTFT")
+
+
+@_check
+def not_reached(level: Level) -> Outcome | None:
+    """Enough requests were seen to their end for every quantile; else it is longer than anything observed."""
+    names = str(level.row.get("not_reached") or "")
+    if not names:
+        return None
+    row = level.row
+    cut = ", ".join(
+        f"{row[f'{name}_censored']} of {row[f'{name}_censored'] + row[f'{name}_count']} {name.upper()}"
+        for name in ("ttft", "e2e")
+        if name in names
+    )
+    return Outcome(
+        "not_reached", "note", f"{names.replace(';', ', ')} lie beyond the last event observed (cut off: {cut})"
+    )
+
+
+@_check
+def warmup_scaled(level: Level) -> Outcome | None:
+    """The level was long enough for the warm-up it needs: max(30 s, 90th percentile of latency)."""
+    cut, wanted = level.row["warmup_s"], level.row.get("warmup_wanted_s", np.nan)
+    seconds = cut + level.row["duration_s"]
+    # Warm-ups end with a request, not on the second.
+    if not cut < 0.98 * wanted:
+        return None
+    return Outcome(
+        "warmup_scaled",
+        "note",
+        f"{wanted:.0f} s of warm-up were called for, the level of {seconds:.0f} s allowed {cut:.1f} s",
+    )

@@ -1,32 +1,39 @@
 """From a measured run to tables: one row a level, one row a request.
 
-Throughput counts every output token delivered inside the measurement window, those of unfinished requests too;
-latencies come from the requests whose event (first token, completion) lies inside it. What was not observed is NaN,
-never 0.
+Throughput counts every output token delivered inside the measurement window, those of unfinished requests too.
+Quantiles of TTFT and E2E allow for the requests that the window cut off; TPOT and ITL are those of the requests that
+ended inside it. What was not observed is NaN, never 0.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from kveval import checks
+from kveval import checks, checks_run  # noqa: F401  (registers its checks)
+from kveval.configuration import effective_configuration
+from kveval.delivery import Array, Requests
 from kveval.errors import Failure
 from kveval.guidellm import LevelReport, RequestRecord, read_report
+from kveval.intervals import batch_means, compound_poisson
+from kveval.outcomes import Outcome, columns
 from kveval.runfile import Change, LevelRun, Run, read_run
-
-Array = npt.NDArray[np.float64]
+from kveval.survival import Observed, quantiles
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 KEYS = ("model", "scenario", "cpu_blocks")
+BATCHES = 10
+# Strategies that keep a fixed number of requests in flight; the others send at a rate of their own.
+CLOSED_LOOP = ("synchronous", "concurrent")
 
 # How a warm-up may differ from what was asked before the rest of it is cut off here: requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
+# A level takes 30 s, or as long as nine of ten requests, to settle; a short level gets a quarter of its time.
+WARMUP_S = 30.0
+_WARMUP_SHARE = 0.25
 # Counter names by vLLM version; the first that the server has is taken.
 _LOAD_BYTES = ("vllm:kv_offload_load_bytes_total", 'vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"}')
 _STORE_BYTES = ("vllm:kv_offload_store_bytes_total", 'vllm:kv_offload_total_bytes_total{transfer_type="GPU_to_CPU"}')
@@ -34,41 +41,6 @@ _STORE_BYTES = ("vllm:kv_offload_store_bytes_total", 'vllm:kv_offload_total_byte
 
 class LevelsError(Failure):
     """A run's reports do not hold what the tables need."""
-
-
-@dataclass(frozen=True)
-class Requests:
-    """The records of one level as columns; times in epoch seconds, NaN where the event never happened."""
-
-    records: Sequence[RequestRecord]
-
-    def column(self, name: str) -> Array:
-        """Return a numeric field of every record, None as NaN."""
-        values = [getattr(record, name) for record in self.records]
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-
-    def status(self, name: str) -> npt.NDArray[np.bool_]:
-        """Return which records ended as `name`."""
-        return np.array([record.status == name for record in self.records], dtype=np.bool_)
-
-
-def delivered_tokens(first: Array, last: Array, tokens: Array, start: float, end: float) -> Array:
-    """Return how many output tokens each request delivered in [start, end); times in seconds.
-
-    Tokens are taken to arrive evenly from the first to the last. A request without a first token delivered none. The
-    count is additive over adjoining windows and is `tokens` for a window that holds the request.
-    """
-    return _delivered_before(first, last, tokens, end) - _delivered_before(first, last, tokens, start)
-
-
-def _delivered_before(first: Array, last: Array, tokens: Array, time: float) -> Array:
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        gap = (last - first) / np.maximum(tokens - 1, 1)
-        count = np.ceil((time - first) / gap)
-        # Tokens that all came at one moment.
-        count = np.where(gap > 0, count, np.where(first < time, tokens, 0.0))
-        inside = np.clip(count, 0, tokens)
-    return np.where(np.isnan(first) | np.isnan(last), 0.0, inside)
 
 
 def run_tables(
@@ -117,8 +89,8 @@ def level_row(
             f"{level.report}: {report.requests_missing} of the level's requests are not in the report; "
             "measure with `--metrics kind=generative,sample_size=0`, which keeps them all"
         )
-    window = _window(run, report)
     requests = Requests(report.requests)
+    window = _window(run, report)
     measured = _measured(requests, *window)
     row: dict[str, Any] = {
         **_identity(run, level),
@@ -126,7 +98,9 @@ def level_row(
         "window_end": window[1],
         "duration_s": window[1] - window[0],
         "warmup_s": window[0] - (report.start - report.warmup_s),
+        "warmup_wanted_s": settling_s(requests),
         **measured,
+        **within_run(report, requests, *window),
         **_server_side(level, requests, required),
         "turns_seen": _turns_seen(report.requests),
         "guidellm_version": guidellm_version,
@@ -134,19 +108,19 @@ def level_row(
     outcomes = checks.judge(
         checks.Level(row=row, run=run, entry=level, report=report, requests=requests, window=window)
     )
-    return {**row, **checks.columns(outcomes)}
+    return {**row, **columns(outcomes)}
 
 
 def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
     """Return the row of a level that could not be measured: who it was, and the failed check."""
-    outcome = checks.Outcome("level_failed", "fail", level.error or "the level was not measured")
+    outcome = Outcome("level_failed", "fail", level.error or "the level was not measured")
     return {
         **_identity(run, level),
         "window_start": np.nan,
         "window_end": np.nan,
         "throughput_tok_s": np.nan,
         "exercised": None,
-        **checks.columns([outcome]),
+        **columns([outcome]),
     }
 
 
@@ -180,12 +154,53 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
         "engine": run.engine,
         "weights": run.weights,
         "level": level.level,
+        **_conditions(run, level.level),
     }
 
 
+def _conditions(run: Run, level: int) -> dict[str, Any]:
+    """What the level was measured under: when, on what, what the caches hold and what the load could reuse."""
+    workload = run.workload
+    device = run.budget.get("device_tokens") or run.server.get("facts", {}).get("kv_cache_tokens")
+    return {
+        "configuration": effective_configuration(run),
+        "run_started": run.started,
+        "run_finished": run.finished,
+        "hardware": run.hardware.get("fingerprint", ""),
+        "clock_offset_s": run.clock_offset_s,
+        "device_tokens": np.nan if device is None else float(device),
+        "tier_tokens": float(run.budget.get("tokens", np.nan)) if run.cell.cpu_blocks else 0.0,
+        "working_set_tokens": working_set_tokens(workload, level),
+        "prefix_tokens": float(workload.get("prefix_tokens", np.nan)),
+        "turn_prompt_tokens": float(workload.get("prompt_tokens", np.nan)),
+    }
+
+
+def working_set_tokens(workload: Mapping[str, Any], level: int) -> float:
+    """Return the tokens of all distinct prefixes at a level: what a cache must hold to serve every reuse."""
+    count, tokens = workload.get("prefix_count"), workload.get("prefix_tokens")
+    if count is None or tokens is None:
+        return np.nan
+    return float(tokens) * (int(count["per_level"]) * level if isinstance(count, Mapping) else int(count))
+
+
+def settling_s(requests: Requests) -> float:
+    """Return how long a level takes to settle: max(30 s, 90th percentile of request latency)."""
+    latencies = requests.column("e2e_ms")[requests.status("completed")]
+    known = latencies[~np.isnan(latencies)]
+    return max(WARMUP_S, float(np.quantile(known, 0.9)) / 1000 if len(known) else 0.0)
+
+
 def _window(run: Run, report: LevelReport) -> tuple[float, float]:
-    """Return the measurement window; the generator has cut the warm-up off already where it was told to."""
-    missing = float(run.workload.get("warmup_s", 0.0)) - report.warmup_s
+    """Return the measurement window: the report's, less what of the warm-up the generator did not cut off.
+
+    The warm-up is the longer of what the workload asks for and what the level takes to settle, the latter no more than
+    a quarter of the level.
+    """
+    begin = report.start - report.warmup_s
+    asked = float(run.workload.get("warmup_s", 0.0))
+    warmup = max(asked, min(settling_s(Requests(report.requests)), _WARMUP_SHARE * (report.end - begin)))
+    missing = warmup - report.warmup_s
     start = report.start + (missing if missing > _WARMUP_TOLERANCE_S else 0.0)
     if not start < report.end:
         raise LevelsError(
@@ -199,7 +214,7 @@ def _measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
     """Throughput, counts and latencies of the window from the requests' records."""
     seconds = end - start
     begin, finish = requests.column("start"), requests.column("end")
-    first, last = requests.column("first_token"), requests.column("last_token")
+    first = requests.column("first_token")
     tokens, prompts = requests.column("output_tokens"), requests.column("prompt_tokens")
     done, errored = requests.status("completed"), requests.status("errored")
     completed = done & (finish >= start) & (finish < end)
@@ -207,7 +222,7 @@ def _measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
     # In flight when the window closed, whether it was cut off then or finished a moment later.
     unfinished = ~errored & (begin < end) & ~(finish < end)
     began_output = (first >= start) & (first < end) & ~errored
-    delivered = float(delivered_tokens(first, last, tokens, start, end).sum())
+    delivered = float(requests.delivered(start, end).sum())
     counts = {
         "requests_completed": int(completed.sum()),
         "requests_incomplete": int(unfinished.sum()),
@@ -228,21 +243,72 @@ def _measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
         "output_tokens": delivered,
         "concurrency_mean": float(np.nansum(overlap)) / seconds,
     }
+    times = {"ttft": _to_first_token(requests, start, end), "e2e": _to_completion(requests, start, end)}
     for name in LATENCIES:
-        observed = requests.column(f"{name}_ms")[began_output if name == "ttft" else completed]
-        row |= _statistics(name, observed[~np.isnan(observed)])
-    ttft = requests.column("ttft_ms")[began_output]
-    return {**row, "ttft_count": int((~np.isnan(ttft)).sum())}
+        values = requests.column(f"{name}_ms")[began_output if name == "ttft" else completed]
+        row |= _statistics(name, values[~np.isnan(values)], times.get(name))
+    for name, observed in times.items():
+        row |= {f"{name}_count": observed.events, f"{name}_censored": observed.censored}
+    row["not_reached"] = _not_reached(row, times)
+    return row
 
 
-def _statistics(name: str, values: Array) -> dict[str, float]:
-    if not len(values):
-        return {f"{name}_ms_{statistic}": np.nan for statistic in ("mean", *QUANTILES)}
-    quantiles = np.quantile(values, list(QUANTILES.values()))
-    return {
-        f"{name}_ms_mean": float(values.mean()),
-        **{f"{name}_ms_{label}": float(value) for label, value in zip(QUANTILES, quantiles, strict=True)},
-    }
+def _to_first_token(requests: Requests, start: float, end: float) -> Observed:
+    """Times to the first token, ms, as far as the window saw them; without errored requests and those never sent."""
+    return _seen(requests, requests.column("first_token"), requests.column("ttft_ms"), start, end)
+
+
+def _to_completion(requests: Requests, start: float, end: float) -> Observed:
+    """Times to completion, ms, as far as the window saw them."""
+    finish = np.where(requests.status("completed"), requests.column("end"), np.nan)
+    return _seen(requests, finish, requests.column("e2e_ms"), start, end)
+
+
+def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: float) -> Observed:
+    """Return for how long of its wait each request was watched; `when` and `age_ms` say when the wait ended."""
+    begin = requests.column("start")
+    over = when < start
+    watched = ~requests.status("errored") & (begin < end) & ~over
+    # A request that was cut off before the window, when the generator stopped, has waited no longer.
+    watched &= ~(requests.column("end") < start)
+    event = watched & (when < end) & ~np.isnan(age_ms)
+    entry = 1000 * np.maximum(start - begin, 0)
+    left = np.where(event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin))
+    # The generator's own figure may be a rounding below the age at which the request was first seen.
+    leave = np.maximum(left, np.nextafter(entry, np.inf))
+    return Observed(entry[watched], leave[watched], event[watched])
+
+
+def _statistics(name: str, values: Array, times: Observed | None) -> dict[str, float]:
+    """Return mean and quantiles of a latency, the quantiles from `times` where requests were cut off."""
+    mean = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
+    if times is not None:
+        found = quantiles(times, list(QUANTILES.values()))
+    elif len(values):
+        found = [float(value) for value in np.quantile(values, list(QUANTILES.values()), method="inverted_cdf")]
+    else:
+        found = [np.nan] * len(QUANTILES)
+    return mean | {f"{name}_ms_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
+
+
+def within_run(report: LevelReport, requests: Requests, start: float, end: float) -> dict[str, Any]:
+    """Return the throughput's 95 % interval from this run alone: a diagnostic, never enough for a verdict."""
+    if report.strategy in CLOSED_LOOP:
+        method = "batch means"
+        interval = batch_means(requests.delivered_in_parts(start, end, BATCHES) * BATCHES / (end - start))
+    else:
+        method = "conversations"
+        names = [record.conversation or str(number) for number, record in enumerate(requests.records)]
+        _, unit = np.unique(np.array(names, dtype=str), return_inverse=True)
+        amounts = np.bincount(unit, weights=requests.delivered(start, end)).astype(np.float64)
+        interval = compound_poisson(amounts, end - start)
+    return {"within_low_tok_s": interval[0], "within_high_tok_s": interval[1], "within_method": method}
+
+
+def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
+    """Name the quantiles that lie beyond the last event: events were seen, and too many requests were cut off."""
+    names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
+    return ";".join(name for name in names if np.isnan(row[name]))
 
 
 def _server_side(level: LevelRun, requests: Requests, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

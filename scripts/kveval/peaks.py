@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from kveval.errors import Failure
+from kveval.intervals import mean_interval, t_quantile
 from kveval.levels import KEYS, LATENCIES, QUANTILES
 from kveval.system_metrics import NOTES, SAMPLES, with_system_metrics
 
@@ -119,7 +119,7 @@ def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
     residual = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
     freedom = (runs - 1) * (count - 1)
     error = np.sqrt(2 * float((residual**2).sum()) / freedom / runs)
-    limit = float(stats.t.ppf(1 - alpha / (count - 1), freedom)) * error
+    limit = t_quantile(1 - alpha / (count - 1), freedom) * error
     return [int(level) for level in logs.columns if means[best] - means[level] <= limit]
 
 
@@ -127,16 +127,6 @@ def peak_level(levels: pd.DataFrame) -> int | None:
     """Return the level (streams) with the largest mean ln throughput of one cell, None if nothing was measured."""
     logs = _log_throughput(levels)
     return None if logs.empty else _highest(logs)
-
-
-def mean_interval(logs: np.ndarray[Any, np.dtype[np.float64]], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the t interval of a geometric mean from values on the ln scale; NaN with fewer than two values."""
-    count = len(logs)
-    if count < 2:
-        return np.nan, np.nan
-    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * float(np.std(logs, ddof=1)) / np.sqrt(count)
-    centre = float(np.mean(logs))
-    return float(np.exp(centre - half)), float(np.exp(centre + half))
 
 
 def _log_throughput(levels: pd.DataFrame) -> pd.DataFrame:

@@ -62,6 +62,8 @@ class Run(msgspec.Struct, frozen=True):
     server: dict[str, Any] = {}
     budget: dict[str, Any] = {}
     phases: dict[str, float] = {}
+    # The recording's clock minus the load generator's.
+    clock_offset_s: float = 0.0
     exercised: dict[str, Any] = {}
 
     @property

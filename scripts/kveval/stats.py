@@ -7,21 +7,18 @@ verdict says why.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from scipy import stats
 
 from kveval.checks import MIN_TOKENS, SUFFICIENT
+from kveval.intervals import contrasts, holm, runs_to_resolve
 from kveval.levels import KEYS
 from kveval.peaks import THROUGHPUT, peak_level
 
-Array = npt.NDArray[np.float64]
 Cell = tuple[str, str, int]
 # Columns baseline and arm, indexed by run.
 Pair = pd.DataFrame
@@ -47,93 +44,6 @@ class Settings:
     margin: float = 0.05
     alpha: float = 0.05
     level: int | str = "baseline peak"
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """An estimated difference on the ln scale with its standard error and degrees of freedom."""
-
-    theta: float
-    se: float
-    df: int
-    method: str
-
-    def interval(self, confidence: float) -> tuple[float, float]:
-        """Return Student's t interval on the ln scale."""
-        half = float(stats.t.ppf((1 + confidence) / 2, self.df)) * self.se
-        return self.theta - half, self.theta + half
-
-    def p_difference(self) -> float:
-        """Return the two-sided p value of no difference."""
-        if self.se == 0:
-            return 1.0 if self.theta == 0 else 0.0
-        return float(2 * stats.t.sf(abs(self.theta) / self.se, self.df))
-
-    def p_equivalence(self, margin: float) -> float:
-        """Return the larger of the two one-sided p values against +-ln(1 + margin) (TOST)."""
-        bound = np.log1p(margin)
-        if self.se == 0:
-            return 0.0 if abs(self.theta) < bound else 1.0
-        return float(stats.t.sf((bound - abs(self.theta)) / self.se, self.df))
-
-
-def contrasts(logs: Array) -> list[Contrast]:
-    """Return the difference of every cell to the first from a complete table of ln values, runs x cells.
-
-    Randomised complete blocks: theta = difference of means, SE = sqrt(2 s2 / R) with s2 the mean square of what cells
-    and blocks leave, (R - 1)(K - 1) degrees of freedom. Where the cells' spreads differ more than threefold, and by
-    more than chance (Bartlett, 5 %), a common s2 is wrong and each pair uses its own differences, R - 1 degrees of
-    freedom.
-    """
-    runs, cells = logs.shape
-    if runs < 2 or cells < 2:
-        raise ValueError(f"{runs} runs of {cells} cells cannot be compared; at least two of each are needed")
-    residual = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
-    theta = logs.mean(axis=0) - logs[:, 0].mean()
-    if _unequal_spread(logs):
-        paired = logs[:, 1:] - logs[:, :1]
-        errors = paired.std(axis=0, ddof=1) / np.sqrt(runs)
-        return [Contrast(float(t), float(e), runs - 1, "paired") for t, e in zip(theta[1:], errors, strict=True)]
-    freedom = (runs - 1) * (cells - 1)
-    error = float(np.sqrt(2 * (residual**2).sum() / freedom / runs))
-    return [Contrast(float(t), error, freedom, "blocks") for t in theta[1:]]
-
-
-def _unequal_spread(logs: Array) -> bool:
-    spreads = logs.std(axis=0, ddof=1)
-    if logs.shape[0] < MIN_RUNS or not spreads.max() > 3 * spreads.min():
-        return False
-    if spreads.min() == 0:
-        return True
-    return bool(stats.bartlett(*logs.T).pvalue < 0.05)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's step-down adjusted p values, in the order given."""
-    order = np.argsort(p_values, kind="stable")
-    count = len(p_values)
-    stepped = [min(1.0, (count - rank) * p_values[index]) for rank, index in enumerate(order)]
-    adjusted = np.empty(count)
-    adjusted[order] = np.maximum.accumulate(stepped) if count else []
-    return [float(value) for value in adjusted]
-
-
-def runs_to_resolve(sd: float, margin: float, cells: int = 3, alpha: float = 0.05, power: float = 0.8) -> int | None:
-    """Return the runs per arm that find a difference of `margin` with the given power; `sd` is on the ln scale.
-
-    Unadjusted for the number of comparisons; `cells` sets the degrees of freedom. None above 1,000 runs.
-    """
-    if sd == 0:
-        return 2
-
-    def sufficient(runs: int) -> bool:
-        freedom = (runs - 1) * (max(cells, 2) - 1)
-        shift = np.log1p(margin) / (sd * np.sqrt(2 / runs))
-        return bool(stats.nct.sf(stats.t.ppf(1 - alpha / 2, freedom), freedom, shift) >= power)
-
-    candidates = range(2, 1001)
-    found = bisect.bisect_left(candidates, True, key=sufficient)
-    return candidates[found] if found < len(candidates) else None
 
 
 def compare(

@@ -16,8 +16,8 @@ import pandas as pd
 from pydantic import ValidationError
 
 from kveval.catalogue import Metric, name_for
-from kveval.checks import Outcome, add_outcomes
 from kveval.errors import Failure
+from kveval.outcomes import Outcome, add_outcomes
 from kveval.pcparchive import describe, increase, series
 
 # Fewer samples in a window say little about it. (A published figure should rest on 30; the count is in pcp_samples.)
@@ -199,7 +199,7 @@ def with_system_metrics(
         rows.append({**reduced.values, SAMPLES: reduced.samples, NOTES: " | ".join(reduced.notes)})
     added = pd.DataFrame(rows, index=levels.index)
     table = pd.concat([levels, added], axis=1)
-    return add_outcomes(table, [_queue_check(row) for _, row in table.iterrows()])
+    return add_outcomes(table, [[found] if (found := _queue_check(row)) else [] for _, row in table.iterrows()])
 
 
 def _queue_check(row: pd.Series[Any]) -> Outcome | None:
