@@ -26,7 +26,7 @@ rule convert_load:
 rule convert_pcp:
     input:
         measurement=rules.benchmark.output[0],
-        library=library("pcparchive"),
+        library=library("pcparchive", "recorded"),
     output:
         f"{CELL}/run-{{run}}/pcp.parquet",
     log:

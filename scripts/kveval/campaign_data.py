@@ -13,9 +13,9 @@ from kveval import report
 from kveval.figure_names import figure_names
 from kveval.figures import write_figure
 from kveval.levels import run_tables
-from kveval.pcparchive import convert
 from kveval.peaks import cell_tables, collect, read_table
 from kveval.plotting import FigureData
+from kveval.recorded import convert_recording
 from kveval.report_tables import CellKey, Measured, Plan
 from kveval.runfile import Run, read_run, stored_run
 from kveval.stats import Settings, compare
@@ -97,7 +97,7 @@ def read_metrics(path: Path) -> dict[str, Any]:
 
 def _pointers(results: Path, cell: CellKey, runs: int) -> list[Path]:
     folder = results.joinpath(*map(str, cell))
-    paths = [folder / f"run-{run}" / "measurement.json" for run in range(1, runs + 1)]
+    paths = [folder / f"run-{kind}{run}" / "measurement.json" for kind in ("", "i") for run in range(1, runs + 1)]
     return [path for path in paths if path.exists()]
 
 
@@ -109,7 +109,7 @@ def _converted(pointer: Path, scratch: Path, required: Sequence[Mapping[str, Any
     stored = stored_run(pointer)
     folder = Path(tempfile.mkdtemp(dir=scratch))
     run_tables(stored, required)[0].to_parquet(folder / "levels.parquet", index=False)
-    convert(stored / "raw" / "pcp.tar.zst", folder / "pcp.parquet")
+    convert_recording(stored, folder / "pcp.parquet")
     return folder / "levels.parquet", folder / "pcp.parquet"
 
 

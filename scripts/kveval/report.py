@@ -128,6 +128,10 @@ def hardware(runs: Sequence[Run]) -> list[str]:
     machines: dict[str, str] = {}
     for run in runs:
         facts = run.hardware
+        if "description" in facts:
+            # Of an imported run, nothing was probed.
+            machines.setdefault(str(facts.get("fingerprint")), str(facts["description"]))
+            continue
         memory = f"{facts.get('memory_bytes', 0) / 2**30:.0f} GiB memory"
         gpus = [f"{gpu['name']} ({gpu['memory_bytes'] / 2**30:.0f} GiB)" for gpu in facts.get("gpus", ())]
         accelerators = ", ".join(f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)) or "no GPU"
