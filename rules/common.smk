@@ -14,6 +14,7 @@ from kveval.config import ConfigError, load_config
 from kveval.errors import Failure
 from kveval.figure_names import figure_names
 from kveval.importing.campaign import import_plan
+from kveval.importing.table import findings
 
 
 def campaign_source():
@@ -69,7 +70,7 @@ def proof_of(cell):
 PLAN = {
     "name": CONFIG.campaign.name,
     "title": CONFIG.campaign.title,
-    "description": CONFIG.campaign.description,
+    "description": "\n\n".join(filter(None, [CONFIG.campaign.description, IMPORTS.runs and findings(IMPORTS)])),
     # Nobody asked for imported runs: as many as the cell with the most has.
     "runs": max((run.run for run in IMPORTS.runs), default=CONFIG.campaign.runs),
     "cells": [(cell.model, cell.scenario, cell.cpu_blocks) for cell in CELLS],

@@ -27,7 +27,8 @@ def folder_name(model: str, arm: str, rate: int, *, software: str = SOFTWARE, ha
 
 def write_config(folder: Path, name: str, *, args: str = "", env: str = "HOME=/tmp", **changes: Any) -> None:
     """Write benchmark-config.txt of a folder's name."""
-    _, _, model, arm, _, rate = name.split("_")
+    fields = name.split("_")
+    model, arm, rate = (fields[2], fields[3], fields[5]) if len(fields) == 6 else ("Qwen3-0.6B", "no-offload", "rate1")
     values = {
         "Run ID": name,
         "Date": "Thu 26 Mar 2026 20:37:22 AEDT",
@@ -50,7 +51,9 @@ def write_config(folder: Path, name: str, *, args: str = "", env: str = "HOME=/t
     (folder / "benchmark-config.txt").write_text(text)
 
 
-def write_report(path: Path, stories: Sequence[Story], *, generation: str = "1", layers: int = 1, **options: Any) -> None:
+def write_report(
+    path: Path, stories: Sequence[Story], *, generation: str = "1", layers: int = 1, **options: Any
+) -> None:
     """Write a report, compressed `layers` times."""
     content = document(generation, stories, **options)
     data = json.dumps(content).encode()
@@ -61,15 +64,21 @@ def write_report(path: Path, stories: Sequence[Story], *, generation: str = "1",
 
 
 def write_archive(
-    folder: Path, start: float, seconds: float, *, host: str = "node-1", hits: float = 500.0, step: float = 2.0
+    folder: Path, story: Story, *, host: str = "node-1", hits: float = 500.0, step: float = 2.0, lead: float = 20.0
 ) -> list[Path]:
-    """Write a PCP archive of a server and its machine, its files compressed one by one; `hits` per sample."""
+    """Write a PCP archive of a level's server and machine, from `lead` seconds before the level to as long after it.
+
+    Its files are compressed one by one. Counters move during the level alone, `hits` with every sample.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    start, seconds = story.start - lead, story.seconds + 2 * lead
     writer = Writer(folder, "20260326.20.37.22", host=host, start=round(start * 1e9))
     prefix = "openmetrics.vllm.vllm."
-    gauges = {"num_requests_running": 3.0, "num_requests_waiting": 0.5, "kv_cache_usage_perc": 0.4}
+    gauges = {"num_requests_running": 0.8 * story.streams, "num_requests_waiting": 0.1 * story.streams}
+    gauges |= {"kv_cache_usage_perc": 0.4}
+    per_step = step / story.seconds
     counters = {
-        **{"generation_tokens_total": 74.0 * step, "prompt_tokens_total": 128.0 * step},
+        **{"generation_tokens_total": story.delivered * per_step, "prompt_tokens_total": 128.0 * step},
         **{"external_prefix_cache_hits_total": hits, "external_prefix_cache_queries_total": 2 * hits},
         **{"prefix_cache_hits_total": 700.0, "prefix_cache_queries_total": 1000.0},
     }
@@ -86,8 +95,9 @@ def write_archive(
         writer.metric(Metric(item, (name,), U64, semantics=COUNTER, units=units(time=1, scales=(0, 2, 0))))
     singular = 0xFFFFFFFF
     for number in range(int(seconds / step) + 1):
+        steps = min(max(number * step - lead, 0.0), story.seconds) / step
         values: dict[int, dict[int, object] | int] = {numbers[name]: {0: value} for name, value in gauges.items()}
-        values |= {numbers[name]: {0: 1e6 + number * gain} for name, gain in counters.items()}
+        values |= {numbers[name]: {0: 1e6 + steps * gain} for name, gain in counters.items()}
         values |= {memory: {singular: 8 << 20}, idle: {singular: number * 1000}, user: {singular: number * 800}}
         writer.record(round((start + number * step) * 1e9), values)
     writer.close()
@@ -128,7 +138,7 @@ def write_level(
     report = folder / ("guidellm-results.json" + layers * ".zst")
     write_report(report, [story], layers=layers, **options)
     if archive:
-        write_archive(folder / "pcp-archives" / "node-1", start - 20, story.seconds + 40, hits=hits)
+        write_archive(folder / "pcp-archives" / "node-1", story, hits=hits)
     if log:
         text = "INFO [api_server.py] vLLM API server version 0.11.2\nGPU KV cache size: 208,640 tokens\n"
         (folder / "vllm-startup.log.zst").write_bytes(zstandard.compress(text.encode()))

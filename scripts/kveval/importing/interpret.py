@@ -36,7 +36,7 @@ from kveval.importing.settings import (
 )
 
 IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
-UNKNOWN, NOT_SELECTED, AMBIGUOUS = "unknown", "not selected", "ambiguous"
+UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"
 # A size rounded to whole gigabytes is no other budget.
 _SAME_BUDGET = 0.01
 
@@ -256,9 +256,9 @@ def _differences(
     if run_id is not None and run_id != source.found.name:
         yield f"its Run ID is {run_id}"
     streams = {level.level for level in levels if level.facts.streams is not None}
-    for what, rate in (("name", declared.rate), ("arguments", settings.number("Rate (Concurrency)"))):
+    for what, rate in (("name says", declared.rate), ("arguments say", settings.number("Rate (Concurrency)"))):
         if rate is not None and streams and streams != {rate}:
-            yield f"the {what} say {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
+            yield f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
     replicas = settings.number("Replicas")
     if replicas is not None and declared.replicas not in (None, replicas):
         yield f"the name says {declared.replicas} replicas, the arguments {replicas}"

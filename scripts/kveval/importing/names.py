@@ -67,7 +67,8 @@ def parse_folder(name: str) -> Declared:
 def parse_fields(name: str, models: Collection[str], arms: Collection[str]) -> Declared:
     """Return what a name of some of a folder's fields declares, in their order, joined by `_`.
 
-    The arm must be there; models and arms must be known ones. Raises NameProblem.
+    The arm must be there, hardware and software together or not at all; models and arms must be known ones. Raises
+    NameProblem.
     """
     match = _fields(models, arms).fullmatch(name)
     if match is None:
@@ -123,7 +124,7 @@ def parse_hardware(name: str, also: Collection[str] = ()) -> Hardware:
 
 def _fields(models: Collection[str], arms: Collection[str]) -> re.Pattern[str]:
     return re.compile(
-        rf"(?:(?P<hardware>{_HARDWARE})_)?(?:(?P<software>[^_]+?){_MEMPRESS}_)?(?:{_alternatives('model', models)}_)?"
+        rf"(?:(?P<hardware>{_HARDWARE})_(?P<software>[^_]+?){_MEMPRESS}_)?(?:{_alternatives('model', models)}_)?"
         rf"{_alternatives('arm', arms)}{_SIZE}(?:_replica(?P<replicas>[1-9]\d*))?(?:_rate(?P<rate>[1-9]\d*))?"
     )
 

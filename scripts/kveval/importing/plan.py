@@ -16,6 +16,7 @@ from kveval.importing.describe import describe_run
 from kveval.importing.index import read_tree
 from kveval.importing.interpret import (
     AMBIGUOUS,
+    COPY,
     DAMAGED,
     NO_REPORT,
     Level,
@@ -28,7 +29,10 @@ from kveval.importing.trees import Tree
 
 
 class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One level of a run to import. Paths are relative to the tree; `error` is why the level gives nothing."""
+    """One level of a run to import. Paths are relative to the tree; `error` is why the level gives nothing.
+
+    `beside` are benchmark-config.txt and the server's log.
+    """
 
     level: int
     place: str
@@ -38,6 +42,7 @@ class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     benchmark: int = 0
     strategy: str = ""
     archives: list[str] = []
+    beside: list[str] = []
     error: str | None = None
 
 
@@ -136,6 +141,8 @@ def make_plan(
             progress=lambda done, total, path=asked.path: progress(path, done, total),  # type: ignore[misc]
         )
         trees.append((asked, tree, [interpret(source, asked, catalogue) for source in sources]))
+    seen: dict[tuple[Any, ...], str] = {}
+    trees = [(asked, tree, _without_copies(asked.path, results, seen)) for asked, tree, results in trees]
     mixed = _mixtures(result for _, _, results in trees for result in results)
     trees = [(asked, tree, [_unmixed(result, mixed) for result in results]) for asked, tree, results in trees]
     alike = _alike(result for _, _, results in trees for result in results)
@@ -178,6 +185,24 @@ def make_plan(
         for result in results
     ]
     return ImportPlan(runs, listed, [(asked.path, place) for asked, tree, _ in trees for place in tree.others])
+
+
+def _without_copies(tree: str, results: Sequence[Result], seen: dict[tuple[Any, ...], str]) -> list[Result]:
+    """Return the results with copies of earlier ones marked, which would pass for repetitions; adds to `seen`."""
+    kept = []
+    for result in results:
+        if result.cell is None:
+            kept.append(result)
+            continue
+        times = tuple((level.level, level.facts.start, level.facts.end) for level in result.levels)
+        place = f"{tree}/{result.source.found.place}"
+        first = seen.setdefault((result.cell, times), place)
+        if first == place:
+            kept.append(result)
+        else:
+            reason = f"the same measurement as {first}: equal levels at equal times"
+            kept.append(replace(result, status=COPY, reason=reason, cell=None))
+    return kept
 
 
 def _mixtures(results: Iterable[Result]) -> dict[Cell, str]:
@@ -286,6 +311,7 @@ def _level_plan(member: _Member) -> LevelPlan:
         benchmark=level.benchmark,
         strategy=level.facts.strategy,
         archives=[stamp.path for stamp in found.archives],
+        beside=[stamp.path for stamp in (*([found.config] if found.config else []), *found.logs)],
     )
 
 

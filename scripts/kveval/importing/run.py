@@ -89,6 +89,8 @@ def _sources(plan: RunPlan, tree: Path) -> _Sources:
             name = level.report.rpartition("/")[2]
             suffix = name[name.rindex(".json") :]
             reports[level.report] = sources.add(f"raw/guidellm-{level.level:04d}{suffix}", level.report)
+        for path in level.beside:
+            sources.add(f"raw/beside/{level.level:04d}/{path.rpartition('/')[2]}", path)
         _own_archives(level, tree, sources)
     if plan.shared_archives:
         _shared_archives(plan, tree, sources)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kveval.importing.interpret import IMPORTED, effective
+from kveval.importing.interpret import IMPORTED, NOT_SELECTED, effective
 from kveval.importing.plan import ImportPlan, Listed
 
 COLUMNS = (
@@ -75,6 +75,36 @@ def summary(plan: ImportPlan) -> str:
     rest = "".join(f", {count} {status}" for status, count in sorted(counts.items()))
     made = f"{imported} imported as {len(plan.runs)} runs of {len(plan.cells)} cells"
     return f"{len(plan.listed)} results found: {made}{rest}"
+
+
+def findings(plan: ImportPlan, shown: int = 12) -> str:
+    """Say for the report, in Markdown, what was found, what was left out and what does not agree; the first `shown`."""
+    lines = [f"{summary(plan)}; `analysis/imported.csv` lists every one, declared beside effective."]
+    single = [cell.path for cell in plan.cells if len(plan.runs_of(cell.path)) == 1]
+    if single:
+        lines.append(f"- single run, hence no verdict without others like it: {_first(single, shown)}")
+    for status in dict.fromkeys(entry.result.status for entry in plan.listed):
+        if status in (IMPORTED, NOT_SELECTED):
+            continue
+        found = [entry for entry in plan.listed if entry.result.status == status]
+        lines += [f"- {status}: `{entry.result.source.found.place}`: {entry.result.reason}" for entry in found[:shown]]
+        if len(found) > shown:
+            lines.append(f"- {status}: {len(found) - shown} more")
+    remarks: dict[str, list[str]] = {}
+    for entry in plan.listed:
+        for remark in entry.remarks:
+            remarks.setdefault(remark, []).append(entry.result.source.found.place)
+    for remark, places in list(remarks.items())[:shown]:
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        lines.append(f"- {remark}: `{places[0]}`{more}")
+    if len(remarks) > shown:
+        lines.append(f"- {len(remarks) - shown} more remarks")
+    return "\n".join(lines)
+
+
+def _first(names: Sequence[str], shown: int) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
 
 
 def _row(listed: Listed, recordings: Mapping[tuple[str, int], Sequence[str]]) -> dict[str, Any]:
