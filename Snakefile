@@ -9,6 +9,7 @@ configfile: "config/config.yaml"
 include: "rules/common.smk"
 include: "rules/deploy.smk"
 include: "rules/benchmark.smk"
+include: "rules/importing.smk"
 include: "rules/convert.smk"
 include: "rules/analysis.smk"
 include: "rules/publish.smk"
@@ -18,6 +19,7 @@ rule report:
     default_target: True
     input:
         f"{RESULTS}/REPORT.md",
+        [f"{RESULTS}/analysis/imported.csv"] if CONFIG.imports else [],
     localrule: True
 
 

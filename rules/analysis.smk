@@ -3,8 +3,8 @@
 
 rule extract_peak:
     input:
-        levels=expand(f"{CELL}/run-{{run}}/levels.parquet", run=RUNS, allow_missing=True),
-        pcp=expand(f"{CELL}/run-{{run}}/pcp.parquet", run=RUNS, allow_missing=True),
+        levels=of_runs("levels.parquet"),
+        pcp=of_runs("pcp.parquet"),
         metrics="config/metrics.yaml",
         library=library("system_metrics", "checks", "peaks", "catalogue", "pcparchive"),
     output:
@@ -18,7 +18,7 @@ rule extract_peak:
         mem_mb=1000,
         runtime=10,
     params:
-        version=CONFIG.campaign.server.vllm,
+        version=vllm_of,
     message:
         "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     script:

@@ -10,6 +10,8 @@ rule benchmark:
         f"{CELL}/run-{{run}}/measurement.json",
     log:
         f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
+    wildcard_constraints:
+        run="[1-9][0-9]*",
     priority: block_priority
     conda:
         "../envs/workflow.yaml"

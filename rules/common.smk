@@ -5,15 +5,19 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import yaml
 from snakemake.utils import update_config
 
 sys.path.append(f"{workflow.basedir}/scripts")
 
 from kveval.config import ConfigError, load_config
+from kveval.errors import Failure
 from kveval.failures import REPORT_COMMAND, causes
 from kveval.figure_data import by_size
 from kveval.figure_names import FAMILIES, caption_file, figures_of
+from kveval.importing.campaign import import_plan
+from kveval.importing.table import findings
 from kveval.imports import files_behind
 from kveval.sizing import kv_bytes_per_token, parameter_count
 
@@ -37,6 +41,12 @@ except ConfigError as error:
     raise WorkflowError(f"The configuration cannot be used:\n{error}")
 
 BEGAN = time.time()
+IMPORT_INDEX = "results/imports"
+try:
+    IMPORTS = import_plan(CONFIG, Path(IMPORT_INDEX))
+except Failure as error:
+    raise WorkflowError(str(error))
+
 RESULTS = CONFIG.campaign.results
 LOGS = f"logs/{CONFIG.campaign.name}"
 STORE = "results/measurements"
@@ -45,9 +55,11 @@ CAMPAIGN_FILE = f"{LOGS}/campaign.yaml"
 CAMPAIGN_RUNS = f"{LOGS}/runs.txt"
 CELL = f"{RESULTS}/{{model}}/{{scenario}}/{{cpu_blocks}}"
 RUNS = range(1, CONFIG.campaign.runs + 1)
-CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in CONFIG.cells]
-POINTERS = [f"{cell}/run-{run}/measurement.json" for run in RUNS for cell in CELL_FOLDERS]
-PARAMETERS = {cell.model: parameter_count(CONFIG.catalogue.models[cell.model].geometry) for cell in CONFIG.cells}
+CELLS = [*CONFIG.cells, *IMPORTS.cells]
+CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in CELLS]
+POINTERS = [f"{RESULTS}/{cell.path}/run-{run}/measurement.json" for run in RUNS for cell in CONFIG.cells]
+POINTERS += [f"{RESULTS}/{run.cell.path}/run-i{run.run}/measurement.json" for run in IMPORTS.runs]
+PARAMETERS = {cell.model: parameter_count(CONFIG.catalogue.models[cell.model].geometry) for cell in CELLS}
 # By size, as everywhere.
 MODELS = by_size(list(PARAMETERS), PARAMETERS)
 FIGURES = [f"{RESULTS}/figures/{figure.name}.png" for figure in figures_of(MODELS)]
@@ -55,22 +67,31 @@ COMPARISON = {
     "settings": CONFIG.campaign.comparison.model_dump(),
     "baselines": {name: scenario.baseline for name, scenario in CONFIG.catalogue.scenarios.items()},
 }
+
+
+def proof_of(cell):
+    """The counters that prove a cell's arm active. They judge a measurement and do not define it."""
+    imported = IMPORTS.runs_of(cell.path)
+    return imported[0].required if imported else [dict(entry) for entry in CONFIG.resolve(cell).exercised]
+
+
 # What the report holds the measurements against.
 PLAN = {
     "name": CONFIG.campaign.name,
     "title": CONFIG.campaign.title,
-    "description": CONFIG.campaign.description,
-    "runs": CONFIG.campaign.runs,
-    "cells": [(cell.model, cell.scenario, cell.cpu_blocks) for cell in CONFIG.cells],
+    "description": "\n\n".join(filter(None, [CONFIG.campaign.description, IMPORTS.runs and findings(IMPORTS)])),
+    # Nobody asked for imported runs: as many as the cell with the most has.
+    "runs": max((run.run for run in IMPORTS.runs), default=CONFIG.campaign.runs),
+    "cells": [(cell.model, cell.scenario, cell.cpu_blocks) for cell in CELLS],
     "scenarios": {
         cell.scenario: {
             "title": CONFIG.catalogue.scenarios[cell.scenario].title,
             "baseline": CONFIG.catalogue.scenarios[cell.scenario].baseline,
             "arm": CONFIG.catalogue.scenarios[cell.scenario].arm,
             "store": CONFIG.catalogue.scenarios[cell.scenario].store,
-            "exercised": [dict(entry) for entry in CONFIG.resolve(cell).exercised],
+            "exercised": proof_of(cell),
         }
-        for cell in CONFIG.cells
+        for cell in CELLS
     },
     "models": {
         name: {
@@ -116,6 +137,9 @@ onerror:
 
 def cell_of(wildcards):
     """The cell a job is about; a cell that makes no sense ends the plan with its reason."""
+    if CONFIG.imports:
+        cell = f"{wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
+        raise WorkflowError(f"{cell}: was not found, and campaign {CONFIG.campaign.name} imports and measures nothing")
     try:
         return CONFIG.cell(wildcards.model, wildcards.scenario, wildcards.cpu_blocks)
     except ConfigError as error:
@@ -126,9 +150,40 @@ def measurement_of(wildcards):
     return CONFIG.measurement_id(cell_of(wildcards))
 
 
+def imported_runs(wildcards):
+    """The runs of a cell that are imported, none for a cell that is measured."""
+    return IMPORTS.runs_of(f"{wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}")
+
+
+def imported_run(wildcards):
+    """What makes an imported run, as plain values."""
+    found = [run for run in imported_runs(wildcards) if f"i{run.run}" == wildcards.run]
+    if not found:
+        raise WorkflowError(
+            f"{wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}: no run {wildcards.run} found"
+        )
+    return msgspec.to_builtins(found[0])
+
+
+def of_runs(name):
+    """Input function: a file of every run of a cell."""
+
+    def paths(wildcards):
+        runs = [f"i{run.run}" for run in imported_runs(wildcards)] or RUNS
+        return expand(f"{CELL}/run-{{run}}/{name}", run=runs, **wildcards)
+
+    return paths
+
+
 def required_counters(wildcards):
-    """The counters that prove the cell's arm active. They judge a measurement and do not define it."""
-    return [dict(entry) for entry in CONFIG.resolve(cell_of(wildcards)).exercised]
+    """The counters that prove the cell's arm active; None where the run itself says which could be known."""
+    return None if imported_runs(wildcards) else proof_of(cell_of(wildcards))
+
+
+def vllm_of(wildcards):
+    """The release of vLLM that a cell ran with: its metrics are named by it."""
+    imported = imported_runs(wildcards)
+    return imported[0].vllm if imported else CONFIG.campaign.server.vllm
 
 
 def specification_of(wildcards):

@@ -4,7 +4,7 @@
 rule convert_load:
     input:
         measurement=rules.benchmark.output[0],
-        library=library("guidellm", "levels", "checks", "runfile"),
+        library=library("guidellm", "levels", "aggregates", "checks", "checks_import", "runfile"),
     output:
         levels=f"{CELL}/run-{{run}}/levels.parquet",
         requests=f"{CELL}/run-{{run}}/requests.parquet",
@@ -26,7 +26,7 @@ rule convert_load:
 rule convert_pcp:
     input:
         measurement=rules.benchmark.output[0],
-        library=library("pcparchive"),
+        library=library("pcparchive", "recorded"),
     output:
         f"{CELL}/run-{{run}}/pcp.parquet",
     log:

@@ -77,7 +77,7 @@ rule report_so_far:
         results=RESULTS,
         logs=LOGS,
         metrics="config/metrics.yaml",
-        version=CONFIG.campaign.server.vllm,
+        version=IMPORTS.runs[0].vllm if IMPORTS.runs else CONFIG.campaign.server.vllm,
         comparison=COMPARISON,
     message:
         "Reporting what has been measured so far"

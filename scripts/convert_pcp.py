@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-from kveval.pcparchive import convert, from_pcp2arrow
+from kveval.recorded import convert_recording
 from kveval.runfile import stored_run
-
-CONVERTERS = {"kveval": convert, "pcp2arrow": from_pcp2arrow}
 
 
 def main(measurement: str, converter: str, output: str) -> None:
     """`measurement` points into the store."""
-    CONVERTERS[converter](stored_run(Path(measurement)) / "raw" / "pcp.tar.zst", Path(output))
+    convert_recording(stored_run(Path(measurement)), Path(output), converter)
 
 
 if __name__ == "__main__":

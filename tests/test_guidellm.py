@@ -74,10 +74,14 @@ def test_says_how_many_requests_were_not_kept() -> None:
         (b"[1, 2]", "not a GuideLLM report"),
         (b'{"results": []}', "no list 'benchmarks'"),
         (b'{"metadata": {"version": 2}, "benchmarks": []}', "holds no benchmark"),
-        (b'{"metadata": {"version": 1}, "benchmarks": [{}]}', "version 1 .GuideLLM 0.5 and 0.6. is not supported"),
-        (b'{"benchmarks": [{"args": {}}]}', "GuideLLM 0.4 or older"),
-        (b'{"metadata": {"version": 3}, "benchmarks": [{}]}', "version 3 is not supported; supported: 2"),
-        (b'{"metadata": {"version": 2}, "benchmarks": [{"config": {}}]}', "not as report version 2 has it"),
+        (b'{"metadata": {"version": 1}, "benchmarks": [{}]}', "not as report version 1 .GuideLLM 0.5 and 0.6. has it"),
+        (b'{"benchmarks": [{"args": {}}]}', "not as the schema of GuideLLM 0.3 has it"),
+        (b'{"benchmarks": [{"scheduler": {}}]}', "not as the schema of GuideLLM 0.4's previews has it"),
+        (b'{"benchmarks": [{"config": {}}]}', "not as the schema of GuideLLM 0.4 has it"),
+        (b'{"benchmarks": [{"name": "another tool"}]}', "its benchmarks are of no known shape"),
+        (b'{"benchmarks": [17]}', "not a GuideLLM report"),
+        (b'{"metadata": {"version": 3}, "benchmarks": [{}]}', "version 3 is not supported; supported: .* version 2"),
+        (b'{"metadata": {"version": 2}, "benchmarks": [{"config": {}}]}', "not as report version 2 .* has it"),
     ],
 )
 def test_says_what_is_wrong_with_a_file(tmp_path: Path, text: bytes, message: str) -> None:
@@ -94,6 +98,44 @@ def test_a_truncated_compressed_report_is_an_error_at_any_length(tmp_path: Path)
         path.write_bytes(whole[:length])
         with pytest.raises(ReportError):
             read_report(path)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_report_compressed_again_reads_as_compressed_once(tmp_path: Path, layers: int) -> None:
+    path = tmp_path / "r.json.zst.zst"
+    whole = REPORT.read_bytes()
+    for _ in range(layers - 1):
+        whole = zstandard.compress(whole)
+    path.write_bytes(whole)
+    assert read_report(path) == read_report(REPORT)
+
+
+def test_a_truncated_report_compressed_twice_is_an_error_at_any_length(tmp_path: Path) -> None:
+    inner, path = REPORT.read_bytes(), tmp_path / "r.json.zst.zst"
+    outer = zstandard.compress(inner)
+    broken = [outer[:length] for length in (5, 100, len(outer) // 2, len(outer) - 1)]
+    broken += [zstandard.compress(inner[:length]) for length in (0, 3, 100, len(inner) // 2, len(inner) - 1)]
+    for content_ in broken:
+        path.write_bytes(content_)
+        with pytest.raises(ReportError, match=r"r\.json\.zst\.zst: .*(truncated|empty|damaged|readable)"):
+            read_report(path)
+
+
+def test_frames_one_after_another_are_one_report(tmp_path: Path) -> None:
+    plain = json.dumps(content()).encode()
+    path = tmp_path / "r.json.zst"
+    path.write_bytes(zstandard.compress(plain[:1000]) + zstandard.compress(plain[1000:]))
+    assert read_report(path) == read_report(REPORT)
+
+
+def test_numbers_that_json_has_no_word_for_are_missing(tmp_path: Path) -> None:
+    document = content()
+    document["benchmarks"][0]["metrics"]["output_tokens_per_second"]["total"]["mean"] = float("nan")
+    document["benchmarks"][0]["requests"]["successful"][0]["inter_token_latency_ms"] = float("inf")
+    level = decode_report(json.dumps(document).encode(), "r.json").levels[0]
+    assert level.requests[0].itl_ms is None
+    assert level.aggregate is not None
+    assert level.aggregate.output_tok_s.everything is None
 
 
 def test_a_missing_file_and_an_empty_window_are_errors(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from kveval.catalogue import Catalogue, Counter, Geometry, Metric, Model, Scenario, Workload
 from kveval.config_campaign import Campaign, Cell, Comparison, MatrixEntry, Server
 from kveval.config_entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
+from kveval.config_import import Import, ImportCampaign, import_problems
 from kveval.config_problems import ConfigError, Problem, problems_of
 from kveval.config_reading import read_yaml
 from kveval.config_resolve import ResolvedCell, ServedModel, resolve_cell
@@ -33,6 +34,8 @@ __all__ = [
     "ConfigError",
     "Counter",
     "Geometry",
+    "Import",
+    "ImportCampaign",
     "MatrixEntry",
     "Metric",
     "Model",
@@ -118,18 +121,26 @@ class Config:
         return self.catalogue.workloads[self.campaign.workload]
 
     @property
+    def imports(self) -> tuple[Import, ...]:
+        """The trees of existing results that the campaign imports instead of measuring."""
+        return self.campaign.imports if isinstance(self.campaign, ImportCampaign) else ()
+
+    @property
     def wildcard_constraints(self) -> dict[str, str]:
         """Regular expressions for the parts of a cell's path: every name of the catalogues, escaped."""
         return {
             "model": "|".join(map(re.escape, self.catalogue.models)),
             "scenario": "|".join(map(re.escape, self.catalogue.scenarios)),
             "cpu_blocks": "0|[1-9][0-9]*",
-            "run": "[1-9][0-9]*",
+            # A measured run is run-1, an imported one run-i1.
+            "run": "i?[1-9][0-9]*",
         }
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What can be measured but will not show what it seems to."""
+        if self.imports:
+            return ()
         return (*self._working_set_warnings(), *self._matrix_warnings(), *self._replicate_warnings())
 
     def _working_set_warnings(self) -> list[str]:
@@ -202,7 +213,7 @@ def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
         for kind in OWN_KINDS
     }
     config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
-    problems += _matrix_problems(config, place)
+    problems += [*_matrix_problems(config, place), *import_problems(config.campaign, config.catalogue, place)]
     if problems:
         raise ConfigError(problems)
     return config
@@ -210,10 +221,11 @@ def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
 
 def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[Problem]) -> Campaign | None:
     """Validate the campaign without its own catalogue entries, which may extend others and are validated with them."""
+    kind = ImportCampaign if "import" in raw else Campaign
     try:
-        return Campaign.model_validate({key: value for key, value in raw.items() if key not in OWN_KINDS})
+        return kind.model_validate({key: value for key, value in raw.items() if key not in OWN_KINDS})
     except ValidationError as error:
-        problems += problems_of(error, Campaign, raw, place)
+        problems += problems_of(error, kind, raw, place)
         return None
 
 
@@ -248,8 +260,13 @@ def _in_matrix(problem: Problem, cell: Cell, entry: MatrixEntry, index: int, pla
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a campaign file; those of the catalogue files are in its $defs, by file name."""
-    schema = Campaign.model_json_schema()
+    schema = ImportCampaign.model_json_schema()
     definitions = schema["$defs"]
+    # A campaign measures, and then has to say what, or it imports.
+    required = [name for name in Campaign.model_json_schema()["required"] if name not in schema["required"]]
+    schema |= {"title": "Campaign", "description": "One evaluation."}
+    schema["required"].remove("import")
+    schema["anyOf"] = [{"required": required}, {"required": ["import"]}]
     for kind, model in KINDS.items():
         inner = model.model_json_schema(ref_template="#/$defs/{model}")
         definitions.update(inner.pop("$defs", {}))
@@ -277,6 +294,10 @@ def main(arguments: list[str]) -> int:
                 print(error, file=sys.stderr)
                 return 1
             counts = Tally(cell.scenario for cell in config.cells)
+            if config.imports:
+                trees = ", ".join(asked.path for asked in config.imports)
+                print(f"{config.campaign.name}: imports {trees}")
+                return 0
             print(f"{config.campaign.name}: {len(config.cells)} cells x {config.campaign.runs} runs; {dict(counts)}")
             print("\n".join(f"note: {warning}" for warning in config.warnings))
         case _:

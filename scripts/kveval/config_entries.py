@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from kveval.catalogue import NAME_PATTERN, Metric, Model, Scenario, Workload
+from kveval.config_import import names_used as imported_names
 from kveval.config_problems import Problem, closest, kind_of, problems_of
 from kveval.config_reading import Entry, read_yaml, resolve_extends
 
@@ -110,6 +111,7 @@ def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set
 
 
 def _names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    yield from imported_names(campaign)
     yield "workload", campaign.get("workload"), "workloads"
     matrix = campaign.get("matrix")
     for index, entry in enumerate(matrix if isinstance(matrix, list | tuple) else ()):

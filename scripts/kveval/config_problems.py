@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from kveval.errors import Failure
 
@@ -124,10 +125,15 @@ def _fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[s
     """Return the keys that the mapping at `location` may have."""
     candidates: list[type[BaseModel]] = [kind]
     for part in location:
-        if isinstance(part, str) and any(part in model.model_fields for model in candidates):
-            annotations = [model.model_fields[part].annotation for model in candidates if part in model.model_fields]
-            candidates = [model for annotation in annotations for model in _models_in(annotation)]
-    return sorted({field for model in candidates for field in model.model_fields})
+        fields = [found[part] for model in candidates if part in (found := _keys(model))]
+        if fields:
+            candidates = [model for field in fields for model in _models_in(field.annotation)]
+    return sorted({str(key) for model in candidates for key in _keys(model)})
+
+
+def _keys(model: type[BaseModel]) -> dict[int | str, FieldInfo]:
+    """Return a model's fields by the keys they have in files."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -5,6 +5,7 @@ Quantiles of TTFT and E2E allow for the requests that the window cut off; TPOT a
 ended inside it. What was not observed is NaN, never 0.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval import checks, checks_run  # noqa: F401  (registers its checks)
+from kveval import aggregates, checks, checks_import, checks_run  # noqa: F401  (registers its checks)
 from kveval.configuration import effective_configuration
 from kveval.delivery import Array, Requests
 from kveval.errors import Failure
-from kveval.guidellm import LevelReport, RequestRecord, read_report
+from kveval.guidellm import CLOSED_LOOP, LevelReport, Report, read_report
 from kveval.intervals import batch_means, compound_poisson
 from kveval.outcomes import Outcome, columns
-from kveval.runfile import Change, LevelRun, Run, read_run
+from kveval.runfile import IMPORTED, Change, LevelRun, Run, read_run
 from kveval.survival import Observed, quantiles
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -27,7 +28,6 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 KEYS = ("model", "scenario", "cpu_blocks")
 BATCHES = 10
 # Strategies that keep a fixed number of requests in flight; the others send at a rate of their own.
-CLOSED_LOOP = ("synchronous", "concurrent")
 
 # How a warm-up may differ from what was asked before the rest of it is cut off here: requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
@@ -56,17 +56,16 @@ def run_tables(
     run = read_run(directory)
     required = run.exercised.get("required", ()) if required is None else required
     rows, requests = [], []
+    # The levels of a sweep share a report.
+    read = functools.lru_cache(maxsize=1)(read_report)
     for level in run.levels:
         if level.status != "ok" or level.report is None:
             rows.append(failed_row(run, level))
             continue
-        report = read_report(directory / level.report)
-        if len(report.levels) != 1:
-            raise LevelsError(
-                f"{level.report}: holds {len(report.levels)} benchmarks, expected the one of level {level.level}"
-            )
-        rows.append(level_row(run, level, report.levels[0], report.guidellm_version, required))
-        requests.append(request_rows(level.level, report.levels[0]))
+        report = read(directory / level.report)
+        benchmark = _benchmark(report, level)
+        rows.append(level_row(run, level, benchmark, report.guidellm_version, required))
+        requests.append(request_rows(level.level, benchmark))
     if not rows:
         raise LevelsError(f"{directory}: the run has no level")
     table = pd.DataFrame(rows)
@@ -77,21 +76,38 @@ def run_tables(
     return table, frames
 
 
+def _benchmark(report: Report, level: LevelRun) -> LevelReport:
+    """Return the benchmark of a level; a sweep's report holds several, and run.json says which is whose."""
+    if level.benchmark is not None and level.benchmark < len(report.levels):
+        return report.levels[level.benchmark]
+    if level.benchmark is None and len(report.levels) == 1:
+        return report.levels[0]
+    wanted = "the one" if level.benchmark is None else f"number {level.benchmark} as that"
+    raise LevelsError(
+        f"{level.report}: holds {len(report.levels)} benchmarks, expected {wanted} of level {level.level}"
+    )
+
+
 def level_row(
     run: Run, level: LevelRun, report: LevelReport, guidellm_version: str, required: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Compute one row of levels.parquet; `required` proves the arm active, see `run_tables`.
 
-    Raises LevelsError when the report did not keep every request.
+    A report that did not keep every request gives what its own statistics say, if it was imported. Raises LevelsError
+    when it was measured here, where every request is kept.
     """
-    if report.requests_missing:
+    if report.requests_missing and run.engine != IMPORTED:
         raise LevelsError(
             f"{level.report}: {report.requests_missing} of the level's requests are not in the report; "
             "measure with `--metrics kind=generative,sample_size=0`, which keeps them all"
         )
-    requests = Requests(report.requests)
-    window = _window(run, report)
-    measured = _measured(requests, *window)
+    if report.requests_missing:
+        # A sample of the requests says nothing about the window's throughput, and less than the statistics of them all.
+        requests, window = Requests(()), (report.start, report.end)
+        measured, received = aggregates.measured(report), np.nan
+    else:
+        requests, window = Requests(report.requests), _window(run, report)
+        measured, received = _measured(requests, *window), float(np.nansum(requests.column("output_tokens")))
     row: dict[str, Any] = {
         **_identity(run, level),
         "window_start": window[0],
@@ -99,10 +115,12 @@ def level_row(
         "duration_s": window[1] - window[0],
         "warmup_s": window[0] - (report.start - report.warmup_s),
         "warmup_wanted_s": settling_s(requests),
+        "strategy": report.strategy,
+        "rate_req_s": np.nan if report.rate_req_s is None else report.rate_req_s,
         **measured,
         **within_run(report, requests, *window),
-        **_server_side(level, requests, required),
-        "turns_seen": _turns_seen(report.requests),
+        **_server_side(level, received, required),
+        "turns_seen": _turns_seen(report),
         "guidellm_version": guidellm_version,
     }
     outcomes = checks.judge(
@@ -311,11 +329,13 @@ def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
     return ";".join(name for name in names if np.isnan(row[name]))
 
 
-def _server_side(level: LevelRun, requests: Requests, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the server's own counters say about the level, from its first request to its last, warm-up included."""
+def _server_side(level: LevelRun, received: float, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the server's own counters say about the level, from its first request to its last, warm-up included.
+
+    `received`: output tokens of the same time by the generator's count.
+    """
     counters = level.counters
     generated = _delta(counters, "vllm:generation_tokens_total")
-    received = float(np.nansum(requests.column("output_tokens")))
     return {
         "server_generation_tokens": generated,
         # Over the whole level on both sides, because the counters were read around it and not at the window's edges.
@@ -351,5 +371,9 @@ def _exercised(required: Sequence[Mapping[str, Any]], counters: Mapping[str, Cha
     )
 
 
-def _turns_seen(records: Sequence[RequestRecord]) -> int:
-    return max((record.turn + 1 for record in records if record.turn is not None), default=0)
+def _turns_seen(report: LevelReport) -> float:
+    """Return the longest conversation's turns; NaN where no request was kept that could tell."""
+    turns = [record.turn + 1 for record in report.requests if record.turn is not None]
+    if not turns and report.requests_missing:
+        return np.nan
+    return max(turns, default=0)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from kveval.correlations import recorded
 from kveval.figure_data import Cell, FigureData
-from kveval.peaks import mean_interval
+from kveval.intervals import mean_interval
 from kveval.plotting import GREY, NothingToDraw, concurrency_axis, from_zero, panels
 
 

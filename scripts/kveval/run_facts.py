@@ -37,6 +37,9 @@ def hardware(runs: Sequence[Run]) -> list[str]:
 
 
 def _machine(facts: Mapping[str, Any]) -> str:
+    if "description" in facts:
+        # Of an imported run, nothing was probed.
+        return str(facts["description"])
     parts = [str(facts.get("cpu_model", "unknown CPU"))]
     if "cpus" in facts:
         parts.append(f"{facts['cpus']} CPUs")

@@ -9,6 +9,8 @@ import msgspec
 from kveval.errors import Failure
 
 SCHEMA = 1
+IMPORTED = "imported"
+"""Engine of a run that was measured elsewhere and whose files were imported."""
 
 
 class RunFileError(Failure):
@@ -24,7 +26,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class LevelRun(msgspec.Struct, frozen=True):
-    """One level of a run; `start` and `end` are the load generator's measured window, epoch seconds UTC."""
+    """One level of a run; `start` and `end` are the load generator's measured window, epoch seconds UTC.
+
+    `benchmark` is the number of the level's benchmark in a report that holds several.
+    """
 
     level: int
     status: str = "ok"
@@ -34,6 +39,7 @@ class LevelRun(msgspec.Struct, frozen=True):
     error: str | None = None
     counters: dict[str, Change] = {}
     command: list[str] = []
+    benchmark: int | None = None
 
 
 class CellName(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from kveval.figure_data import CellKey, by_size
 from kveval.figure_names import figure_names
 from kveval.figures import write_figures
 from kveval.levels import run_tables
-from kveval.pcparchive import convert
 from kveval.peaks import cell_tables, collect
+from kveval.recorded import convert_recording
 from kveval.report_data import Measured, Plan
 from kveval.run_facts import key_of
 from kveval.runfile import read_run, stored_run
@@ -99,7 +99,7 @@ def _nothing(plan: Plan, failed: Mapping[CellKey, str]) -> report.ReportError:
 
 def _pointers(results: Path, cell: CellKey, runs: int) -> list[Path]:
     folder = results.joinpath(*map(str, cell))
-    paths = [folder / f"run-{run}" / "measurement.json" for run in range(1, runs + 1)]
+    paths = [folder / f"run-{kind}{run}" / "measurement.json" for kind in ("", "i") for run in range(1, runs + 1)]
     return [path for path in paths if path.exists()]
 
 
@@ -111,7 +111,7 @@ def _converted(pointer: Path, scratch: Path, required: Sequence[Mapping[str, Any
     stored = stored_run(pointer)
     folder = Path(tempfile.mkdtemp(dir=scratch))
     run_tables(stored, required)[0].to_parquet(folder / "levels.parquet", index=False)
-    convert(stored / "raw" / "pcp.tar.zst", folder / "pcp.parquet")
+    convert_recording(stored, folder / "pcp.parquet")
     return folder / "levels.parquet", folder / "pcp.parquet"
 
 

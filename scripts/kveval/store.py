@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def verify(directory: Path, key: Key) -> dict[str, Any]:
+def verify(directory: Path, key: Key, trusted: Collection[str] = ()) -> dict[str, Any]:
     """Check every file of a stored run against its checksum and its run.json against `key`; return run.json.
 
-    Raises StoreError naming the first thing that is wrong.
+    `trusted` files were checked a moment ago and only have to be there. Raises StoreError naming the first thing that
+    is wrong.
     """
     try:
         lines = (directory / SUMS).read_text().splitlines()
@@ -57,7 +59,7 @@ def verify(directory: Path, key: Key) -> dict[str, Any]:
         raise StoreError(f"{directory}: {SUMS} does not list {RUN}")
     for name, expected in listed.items():
         try:
-            actual = sha256_file(directory / name)
+            actual = expected if name in trusted and (directory / name).is_file() else sha256_file(directory / name)
         except OSError as error:
             raise StoreError(f"{directory / name}: listed in {SUMS}, but not readable ({error.strerror})") from error
         if actual != expected:
@@ -112,17 +114,21 @@ class Store:
         """List the folders of unfinished runs; under the host lock they are leftovers of killed ones."""
         return sorted(path for path in (self.root / "partial").glob("*") if path.is_dir())
 
-    def commit(self, scratch: Path, key: Key) -> Path:
+    def commit(self, scratch: Path, key: Key, known: Mapping[str, str] | None = None) -> Path:
         """Seal a finished run - checksums, fsync, verification - and move it into place in one rename.
 
-        Return the place.
+        `known`: checksums of files that were just computed. Return the place.
         """
+        digests = dict(known or {})
         files = sorted(path for path in scratch.rglob("*") if path.is_file() and path.name != SUMS)
-        sums = "".join(f"{sha256_file(path)}  {path.relative_to(scratch).as_posix()}\n" for path in files)
+        names = {path.relative_to(scratch).as_posix(): path for path in files}
+        sums = "".join(f"{digests.get(name) or sha256_file(path)}  {name}\n" for name, path in names.items())
         (scratch / SUMS).write_text(sums)
         for path in [*files, scratch / SUMS]:
-            _fsync(path)
-        verify(scratch, key)
+            # What a link refers to is not ours to write.
+            if not path.is_symlink():
+                _fsync(path)
+        verify(scratch, key, trusted=digests)
         plain, other = self._places(key)
         place = other if plain.exists() else plain
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from kveval.catalogue import Metric, name_for
 from kveval.errors import Failure
+from kveval.guidellm import CLOSED_LOOP
 from kveval.outcomes import Outcome, add_outcomes
 from kveval.pcparchive import describe, increase, series
 
@@ -204,6 +205,8 @@ def with_system_metrics(
 
 def _queue_check(row: pd.Series[Any]) -> Outcome | None:
     """No more requests in the server than were sent: else the samples are of another time or another server."""
+    if row.get("strategy", "concurrent") not in CLOSED_LOOP:
+        return None
     inside = row.get("requests_running", np.nan) + row.get("requests_waiting", np.nan)
     if not inside > 1.05 * row["level"]:
         return None

@@ -12,7 +12,7 @@ from .problems import ArchiveError, Problem
 
 if TYPE_CHECKING:
     from .checking import check
-    from .conversion import ConversionSummary, convert, survey
+    from .conversion import ConversionSummary, convert, survey, write_empty
     from .footer import ArchiveInfo, MetricInfo
     from .pcp2arrow import ToolError, from_pcp2arrow
     from .rates import increase, rate
@@ -35,10 +35,11 @@ __all__ = [
     "series",
     "survey",
     "wide",
+    "write_empty",
 ]
 
 _HOME = {
-    **dict.fromkeys(("ConversionSummary", "convert", "survey"), "conversion"),
+    **dict.fromkeys(("ConversionSummary", "convert", "survey", "write_empty"), "conversion"),
     **dict.fromkeys(("ArchiveInfo", "MetricInfo"), "footer"),
     **dict.fromkeys(("archive_info", "describe", "series", "wide"), "reading"),
     **dict.fromkeys(("increase", "rate"), "rates"),

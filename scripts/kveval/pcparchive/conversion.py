@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -281,7 +282,7 @@ def matcher(patterns: Sequence[str] | None) -> Callable[[Desc], bool]:
 
 
 def convert(
-    source: str | Path,
+    source: str | Path | Sequence[str | Path],
     output: str | Path,
     *,
     metrics: Sequence[str] | None = None,
@@ -291,13 +292,16 @@ def convert(
 ) -> ConversionSummary:
     """Write an archive as one Parquet file in the long form.
 
-    `source`: a folder, the base name of an archive, or a tar (.tar.zst) of these. `metrics`: names, prefixes or
-    shell patterns, all if None. The window is closed, ns since 1970 UTC. `progress` gets bytes read and bytes in all.
+    `source`: a folder, the base name of an archive, or a tar (.tar.zst) of these, or several such. `metrics`: names,
+    prefixes or shell patterns, all if None. The window is closed, ns since 1970 UTC. `progress` gets bytes read and
+    bytes in all.
     Damage does not stop it: see `problems` of the summary. Raises ArchiveError if there is no archive in `source`.
     """
     problems = ProblemLog()
-    with opened(Path(source), problems) as found:
-        archives = load_all(found, source, problems)
+    sources = [source] if isinstance(source, str | Path) else source
+    with ExitStack() as stack:
+        found = [files for one in sources for files in stack.enter_context(opened(Path(one), problems))]
+        archives = load_all(found, ", ".join(map(str, sources)), problems)
         hosts = {archive.label.host for archive in archives}
         scan = Scan(problems, matcher(metrics), start_ns, finish_ns, progress=progress)
         with LongWriter(Path(output), with_host=len(hosts) > 1) as writer:
@@ -306,6 +310,13 @@ def convert(
             info = scan.info(archives, writer.rows)
             writer.finish(encode(info, scan.metrics, scan.labels))
     return ConversionSummary(Path(output), info.rows, info, scan.metrics)
+
+
+def write_empty(output: str | Path, reason: str) -> None:
+    """Write a file without any value, for a recording that is missing; its one problem is `reason`."""
+    info = ArchiveInfo("", [], "", "", [], 0, 0, [], [Problem("missing file", "", reason)], 0)
+    with LongWriter(Path(output), with_host=False) as writer:
+        writer.finish(encode(info, {}, {}))
 
 
 def survey(

@@ -1,0 +1,49 @@
+# Results that were measured elsewhere. Nothing is deployed: a run's files are referred to from the measurement store, or
+# copied into it, and from its pointer on it is a run like any other.
+
+
+rule import_run:
+    input:
+        library=library("importing", "guidellm", "store"),
+    output:
+        f"{CELL}/run-{{run}}/measurement.json",
+    log:
+        f"{LOGS}/import_run/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
+    wildcard_constraints:
+        run="i[1-9][0-9]*",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    params:
+        plan=imported_run,
+        store=STORE,
+    message:
+        "Importing {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
+    script:
+        "../scripts/import_run.py"
+
+
+rule list_imports:
+    input:
+        measurements=POINTERS if CONFIG.imports else [],
+        library=library("importing"),
+    output:
+        f"{RESULTS}/analysis/imported.csv",
+    log:
+        f"{LOGS}/list_imports.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        campaign=CAMPAIGN_FILE,
+        index=IMPORT_INDEX,
+        # The results that were found, for those that no run came from.
+        found=IMPORTS.stamp,
+    message:
+        "Listing what was imported"
+    script:
+        "../scripts/list_imports.py"

@@ -1,0 +1,114 @@
+"""Checks of levels that were measured elsewhere, with any strategy and any version of GuideLLM.
+
+They join the registry of `kveval.checks` when this module is imported.
+"""
+
+from kveval.aggregates import partial_output_counted
+from kveval.checks import REGISTRY, Check, Level, Outcome
+
+# Unfinished requests are a few per cent where a level lasts several generations of requests.
+_MANY_UNFINISHED = 0.10
+# An open loop that keeps up answers as fast as it sends, but for the requests in flight at the end.
+_KEEPS_UP = 0.90
+
+
+def _check(function: Check) -> Check:
+    REGISTRY[function.__name__] = function
+    return function
+
+
+def _unfinished(level: Level) -> float:
+    total = level.row["requests_total"]
+    return float(level.row["requests_incomplete"] / total) if total else 0.0
+
+
+@_check
+def aggregate_only(level: Level) -> Outcome | None:
+    """The report kept every request, so that everything else can be computed and checked."""
+    if not level.report.requests_missing:
+        return None
+    finished = level.report.completed + level.report.errored
+    kept = max(0, finished - level.report.requests_missing)
+    later = f"; the first {level.row['warmup_s']:.0f} s are a warm-up" if level.row["warmup_s"] else ""
+    return Outcome(
+        "aggregate_only",
+        "warn",
+        f"the report keeps {kept} of {finished} finished requests: not checked are steadiness, warm-up and turns;"
+        f" requests at the window's edges count whole{later}",
+    )
+
+
+@_check
+def partial_output(level: Level) -> Outcome | None:
+    """Tokens of unfinished requests are counted; otherwise throughput is too low by up to their share."""
+    share = _unfinished(level)
+    if not level.report.requests_missing or partial_output_counted(level.report):
+        return None
+    return Outcome(
+        "partial_output",
+        "fail" if share > _MANY_UNFINISHED else "warn",
+        f"the report counts no tokens of the {level.report.incomplete} unfinished requests ({100 * share:.0f} %)",
+    )
+
+
+@_check
+def incomplete_share(level: Level) -> Outcome | None:
+    """Most requests finished: latencies of the others are unknown, and those are the slow ones."""
+    share = _unfinished(level)
+    if not share > _MANY_UNFINISHED:
+        return None
+    total = level.row["requests_total"]
+    return Outcome(
+        "incomplete_share",
+        # A closed loop always has as many unfinished requests as streams.
+        "note" if level.report.closed_loop else "fail",
+        f"{100 * share:.0f} % of {total} requests were unfinished when the level ended",
+    )
+
+
+@_check
+def saturated_open_loop(level: Level) -> Outcome | None:
+    """Requests that were sent at a rate were answered at that rate; else the queue grows as long as the level lasts."""
+    report = level.report
+    if report.closed_loop:
+        return None
+    answered = level.row["throughput_req_s"]
+    if report.rate_req_s is None:
+        message = f"strategy {report.strategy} sends everything at once ({level.row['concurrency_mean']:.0f} in flight)"
+    elif answered >= _KEEPS_UP * report.rate_req_s:
+        return None
+    else:
+        message = f"{report.rate_req_s:.2f} requests/s were sent, {answered:.2f} answered"
+    return Outcome(
+        "saturated_open_loop",
+        "fail",
+        f"{message}: saturated open loop, whose latencies measure the length of the queue and of the level",
+    )
+
+
+@_check
+def open_loop(level: Level) -> Outcome | None:
+    """The number of requests in flight was fixed, so that levels of different arms are the same load."""
+    report = level.report
+    if report.closed_loop or report.rate_req_s is None:
+        return None
+    return Outcome(
+        "open_loop",
+        "warn",
+        f"strategy {report.strategy} at {report.rate_req_s:.4g} requests/s: throughput is what was sent, and a sweep"
+        " derives its rates from each server's own speed, so that arms get different loads",
+    )
+
+
+@_check
+def no_reuse(level: Level) -> Outcome | None:
+    """Prompts share something; otherwise no cache, on the device or behind it, can have a hit."""
+    data = level.report.data
+    if data is None or data.reuse_possible:
+        return None
+    return Outcome(
+        "no_reuse",
+        "fail",
+        f"every prompt is unique ({data.prompt_tokens} tokens, no shared prefix, one turn): nothing can be reused,"
+        " so the arm's feature is not exercised",
+    )

@@ -1,0 +1,95 @@
+"""Which PCP archives cover a level: chosen by the times that the archives themselves name, never by file names."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kveval.pcparchive.files import Member, split_name
+from kveval.pcparchive.index import read_index
+from kveval.pcparchive.problems import ProblemLog
+from kveval.pcparchive.wire import Label, parse_label
+
+# The index of a logger that was killed ends before its data does.
+_UNINDEXED_NS = 120 * 10**9
+_TARS = (".tar", ".tgz", ".txz", ".tzst", ".tar.xz", ".tar.zst", ".tar.gz", ".tar.bz2")
+
+
+@dataclass(frozen=True)
+class Span:
+    """An archive and the time it covers (ns since 1970 UTC); `end_ns` is None where nothing says it.
+
+    `paths` are relative to the tree, as given.
+    """
+
+    base: str
+    host: str
+    start_ns: int
+    end_ns: int | None
+    paths: tuple[str, ...]
+
+
+def is_tar(path: str) -> bool:
+    """Whether a file is an archive packed whole; what time it covers would take unpacking it."""
+    return path.lower().endswith(_TARS)
+
+
+def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
+    """Return the archives among `paths` in order of their starts, and what of them cannot be read, in words."""
+    bases: dict[str, list[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        parts = split_name(name)
+        if parts is not None:
+            bases.setdefault(f"{folder}/{parts[0]}", []).append(path)
+    found, problems = [], []
+    for base, members in sorted(bases.items()):
+        span = _span(root, base, members)
+        if span is None:
+            problems.append(f"{base}: no PCP archive (none of its files starts with a label)")
+        else:
+            found.append(span)
+    return sorted(found, key=lambda span: (span.start_ns, span.base)), problems
+
+
+def covering(found: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
+    """Return the archives that may hold samples of a window in epoch seconds.
+
+    An archive lasts until its index ends, and at most until the next one of its host begins; one that is alone is taken
+    unless it begins after the window.
+    """
+    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
+    chosen = []
+    for number, span in enumerate(found):
+        if span.start_ns > end_ns:
+            continue
+        later = [other.start_ns for other in found[number + 1 :] if other.host == span.host]
+        limits = [min(later)] if later else []
+        if span.end_ns is not None and len(found) > 1:
+            limits.append(span.end_ns + _UNINDEXED_NS)
+        if not limits or min(limits) >= start_ns:
+            chosen.append(span)
+    return chosen
+
+
+def _span(root: Path, base: str, members: Sequence[str]) -> Span | None:
+    labels: list[Label] = []
+    index: Member | None = None
+    for path in members:
+        parts = split_name(path.rpartition("/")[2])
+        if parts is None:
+            continue
+        member = Member(root / path, parts[2], path)
+        label = parse_label(member.head(808))
+        if label is not None:
+            labels.append(label)
+        if parts[1] == "index":
+            index = member
+    if not labels:
+        return None
+    first = min(labels, key=lambda label: label.start_ns)
+    entries = read_index(index, first.version, ProblemLog())
+    end_ns = max((entry.time_ns for entry in entries), default=None)
+    # An index of one entry is that of a logger that never came to write another: it says nothing of the end.
+    if end_ns is not None and end_ns <= first.start_ns:
+        end_ns = None
+    return Span(base, first.host, first.start_ns, end_ns, tuple(members))

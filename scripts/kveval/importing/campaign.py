@@ -1,0 +1,53 @@
+"""A campaign's imports as the workflow asks for them."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from kveval.config import Config, ImportCampaign, load_config
+from kveval.config_resolve import exercised_counters
+from kveval.errors import Failure
+from kveval.importing.plan import ImportPlan, make_plan
+from kveval.importing.table import summary
+
+_SAY_EVERY_S = 5.0
+
+
+class NothingToImport(Failure):
+    """A campaign's imports give no run; the message says what was found instead."""
+
+
+def import_plan(config: Config, index: Path) -> ImportPlan:
+    """Return what a campaign imports; `index` is the folder where what was read is kept.
+
+    Says on standard error how far it is, when it has to read results. Raises NothingToImport when a tree cannot be read
+    or nothing in it can be imported.
+    """
+    if not isinstance(config.campaign, ImportCampaign):
+        return ImportPlan((), (), ())
+    said = time.monotonic()
+
+    def progress(tree: str, done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _SAY_EVERY_S:
+            said = time.monotonic()
+            print(f"reading results in {tree}: {done} of {total}", file=sys.stderr, flush=True)
+
+    def required(scenario: str, vllm: str) -> list[dict[str, Any]]:
+        return [dict(entry) for entry in exercised_counters(config.catalogue.scenarios[scenario], vllm)]
+
+    try:
+        plan = make_plan(config.campaign, config.catalogue, index, required, progress=progress)
+    except OSError as error:
+        raise NothingToImport(f"{error.filename}: cannot be read ({error.strerror})") from error
+    if not plan.runs:
+        reasons = dict.fromkeys(f"{entry.result.source.found.place}: {entry.result.reason}" for entry in plan.listed)
+        examples = "".join(f"\n  {reason}" for reason in list(reasons)[:5])
+        raise NothingToImport(f"campaign {config.campaign.name}: nothing can be imported; {summary(plan)}{examples}")
+    return plan
+
+
+def campaign_imports(campaign: Path, catalogues: Path, index: Path) -> ImportPlan:
+    """Return what the campaign in a file imports."""
+    return import_plan(load_config(campaign, catalogues), index)

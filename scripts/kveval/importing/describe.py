@@ -1,0 +1,128 @@
+"""What run.json says of an imported run before its files are touched: what defined it, as far as that is known."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from kveval import __version__, sizing
+from kveval.catalogue import Model
+from kveval.importing.interpret import Level, Result, effective
+
+Members = Sequence[tuple[Result, Level | None]]
+
+
+def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[str]) -> dict[str, Any]:
+    """Return the parts of run.json that need no file; `members` are the run's results, None for a level without one."""
+    good = [(result, level) for result, level in members if level is not None and level.error is None]
+    first = good[0][0]
+    cell, declared = first.cell, first.declared
+    if cell is None or declared is None:
+        raise AssertionError("only interpreted results are described")
+    starts = [level.facts.start for _, level in good]
+    ends = [level.facts.end for _, level in good]
+    guidellm = sorted({str(result.source.facts.guidellm) for result, _ in good})
+    budget = asdict(
+        sizing.budget(
+            model.geometry,
+            cell.cpu_blocks,
+            kv_cache_dtype=model.kv_cache_dtype,
+            tensor_parallel_size=first.ranks,
+            dtype=model.dtype,
+        )
+    )
+    device_tokens = next((r.source.facts.device_tokens for r, _ in good if r.source.facts.device_tokens), None)
+    argv = ["vllm", "serve", model.hf_id, *first.settings.args]
+    versions = {"vllm": vllm, "guidellm": " / ".join(guidellm)}
+    utilization = first.settings.values.get("GPU Memory Utilization")
+    return {
+        "cell": asdict(cell),
+        "specification": {
+            "cell": asdict(cell),
+            "engine": "imported",
+            "weights": "full",
+            "model": {
+                **{"name": cell.model, "hf_id": model.hf_id, "geometry": model.geometry.model_dump()},
+                **{"dtype": model.dtype, "kv_cache_dtype": model.kv_cache_dtype, "quantization": model.quantization},
+                **{"tensor_parallel_size": first.ranks, "gpu_memory_utilization": utilization},
+            },
+            "versions": versions,
+            "software": declared.software,
+            "hardware": declared.hardware,
+            "argv": argv,
+            "env": dict(first.settings.env),
+            "budget": {**budget, "device_tokens": device_tokens},
+            "workload": _workload(good),
+            "configuration": first.configuration,
+        },
+        "engine": "imported",
+        "weights": "full",
+        "started": _iso(min(starts)),
+        "finished": _iso(max(ends)),
+        "hardware": _hardware(first),
+        "versions": {**versions, "kveval": __version__},
+        "server": {"argv": argv, "env": dict(first.settings.env), "facts": {"kv_cache_tokens": device_tokens}},
+        "budget": {**budget, "device_tokens": device_tokens},
+        "declared": {**asdict(declared), "cpu_blocks": first.declared_blocks},
+        "effective": dict(effective(first)),
+        "remarks": list(remarks),
+        "phases": {},
+    }
+
+
+def _workload(good: Sequence[tuple[Result, Level]]) -> dict[str, Any]:
+    """Return the load: what was asked for where benchmark-config.txt says it, else what the reports say."""
+    levels = sorted({level.level for _, level in good})
+    seconds = max(level.facts.end - level.facts.start for _, level in good)
+    asked = [result.settings.number("Max Seconds") for result, _ in good]
+    closed = all(level.facts.streams is not None for _, level in good)
+    data = next((level.facts.data for _, level in good if level.facts.data), None)
+    tokens = next((level.facts.tokens for _, level in good if level.facts.tokens), None) or (0.0, 0.0)
+    settings = good[0][0].settings
+    prompt, output, prefix_tokens, _, turns = data or (round(tokens[0]), round(tokens[1]), 0, 0, 1)
+    said = settings.number("Prefix Tokens")
+    return {
+        "profile": "concurrent" if closed else "sweep",
+        "levels": levels if closed else [],
+        "sweep_size": None if closed else len(levels),
+        "seconds": float(max((number for number in asked if number), default=round(seconds, 1))),
+        "warmup_s": 0.0,
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "prefix_tokens": prefix_tokens if said is None else said,
+        "prefix_count": _prefix_count(good),
+        "turns": settings.number("Turns") or turns,
+    }
+
+
+def _prefix_count(good: Sequence[tuple[Result, Level]]) -> int | dict[str, int]:
+    """Return the number of distinct prefixes, or how many a stream where it grows with the level."""
+    counts = {}
+    for result, level in good:
+        said = result.settings.number("Prefix Count")
+        counts[level.level] = said if said is not None else level.facts.data[3] if level.facts.data else 0
+    if len(set(counts.values())) == 1:
+        return next(iter(counts.values()))
+    per_level = {count / level for level, count in counts.items() if level}
+    if len(per_level) == 1 and (each := per_level.pop()).is_integer():
+        return {"per_level": int(each)}
+    # Neither fixed nor proportional: the largest is what a cache would have to hold.
+    return max(counts.values())
+
+
+def _hardware(result: Result) -> Mapping[str, Any]:
+    """Return the hardware as the name has it; nothing of it was probed."""
+    hardware, declared = result.hardware, result.declared
+    name = hardware.name if hardware else "not recorded"
+    nodes = "" if hardware is None or hardware.nodes == 1 else f"{hardware.nodes} nodes with "
+    gpus = f"{hardware.gpus} x {hardware.gpu}" if hardware and hardware.gpus else name
+    return {
+        "fingerprint": f"imported-{name}",
+        "description": f"{nodes}{gpus}, as the results' names say (not probed)" if hardware else "not recorded",
+        "software": declared.software if declared else None,
+        "gpus": [],
+    }
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,209 @@
+"""What was read of the results of a tree, kept so that a plan opens only what is new or has changed.
+
+The index holds no judgement: names, catalogues and the campaign are applied to it anew for every plan.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import zstandard
+
+from kveval.guidellm import LevelReport, ReportError, read_report
+from kveval.importing.trees import Found, Stamp, Tree, scan
+
+_VERSION = 1
+_VLLM = re.compile(rb"(?:vLLM API server version |LLM engine \(v)(\d+\.\d+\.\d+[\w.+]*)")
+_DEVICE_TOKENS = re.compile(rb"GPU KV cache size: ([\d,]+) tokens")
+# Both lines come with the start of the server; what follows is one line a request.
+_LOG_HEAD = 1 << 20
+
+
+class LevelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One benchmark of a report; times in epoch seconds. `data` is prompt, output, prefix tokens, prefixes, turns."""
+
+    strategy: str
+    start: float
+    end: float
+    completed: int
+    incomplete: int
+    errored: int
+    missing: int
+    streams: int | None = None
+    rate_req_s: float | None = None
+    model: str | None = None
+    data: tuple[int, int, int, int, int] | None = None
+    tokens: tuple[float, float] | None = None
+    usable: str | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the files of one result say; `error` is why its report gives nothing."""
+
+    report: str | None = None
+    guidellm: str | None = None
+    schema: int = 0
+    levels: list[LevelFacts] = []
+    error: str | None = None
+    notes: list[str] = []
+    settings: str | None = None
+    vllm: str | None = None
+    device_tokens: int | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    stamps: list[Stamp]
+    facts: Facts
+
+
+class _Index(msgspec.Struct):
+    version: int = _VERSION
+    tree: str = ""
+    entries: dict[str, _Entry] = {}
+
+
+class Catalogued(msgspec.Struct, frozen=True):
+    """A result with what its files say."""
+
+    found: Found
+    facts: Facts
+
+
+def read_tree(
+    root: Path,
+    pattern: re.Pattern[str] | None,
+    cache: Path,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[list[Catalogued], Tree]:
+    """Return every result below `root` with its facts; those of unchanged files come from the index in `cache`.
+
+    `progress(done, total)` is called for each result that has to be read. Raises OSError when the tree cannot be read.
+    """
+    tree = scan(root, pattern)
+    place = cache / f"{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.json"
+    index = _load(place)
+    known = {found.place: index.entries.get(found.place) for found in tree.results}
+    stale = [found for found in tree.results if (entry := known[found.place]) is None or entry.stamps != found.stamps]
+    fresh: dict[str, Facts] = {}
+    for number, found in enumerate(stale):
+        progress(number, len(stale))
+        fresh[found.place] = read_facts(root, found)
+    facts = {found.place: fresh.get(found.place) or _facts(known[found.place]) for found in tree.results}
+    if stale or len(index.entries) != len(tree.results):
+        _save(
+            place,
+            _Index(
+                tree=str(root),
+                entries={found.place: _Entry(found.stamps, facts[found.place]) for found in tree.results},
+            ),
+        )
+    return [Catalogued(found, facts[found.place]) for found in tree.results], tree
+
+
+def read_facts(root: Path, found: Found) -> Facts:
+    """Read the files of one result. Never raises for their content: `error` says what is wrong."""
+    settings, notes = None, []
+    if found.config is not None:
+        try:
+            settings = (root / found.config.path).read_text(errors="replace")
+        except OSError as error:
+            notes.append(f"{found.config.path} cannot be read ({error.strerror})")
+    vllm, device_tokens = _startup_facts(root, found.logs)
+    facts = Facts(settings=settings, notes=notes, vllm=vllm, device_tokens=device_tokens)
+    if not found.reports:
+        return msgspec.structs.replace(facts, error="there is no report: GuideLLM writes it at its end")
+    errors = []
+    for stamp in found.reports:
+        try:
+            report = read_report(root / stamp.path)
+        except ReportError as error:
+            errors.append(str(error).replace(f"{root}/", ""))
+            continue
+        return msgspec.structs.replace(
+            facts,
+            report=stamp.path,
+            guidellm=report.guidellm_version,
+            schema=report.schema,
+            levels=[_level_facts(level) for level in report.levels],
+            notes=[*notes, *errors],
+        )
+    return msgspec.structs.replace(facts, error="; ".join(errors))
+
+
+def _level_facts(level: LevelReport) -> LevelFacts:
+    data, aggregate = level.data, level.aggregate
+    sums = aggregate and (aggregate.prompt_tokens.completed, aggregate.output_tokens.completed)
+    tokens = (sums[0].mean, sums[1].mean) if sums and sums[0] and sums[1] else None
+    if tokens is None and (done := [r for r in level.requests if r.status == "completed" and r.prompt_tokens]):
+        tokens = (
+            sum(request.prompt_tokens or 0 for request in done) / len(done),
+            sum(request.output_tokens for request in done) / len(done),
+        )
+    return LevelFacts(
+        strategy=level.strategy,
+        start=level.start,
+        end=level.end,
+        completed=level.completed,
+        incomplete=level.incomplete,
+        errored=level.errored,
+        missing=level.requests_missing,
+        streams=level.streams,
+        rate_req_s=level.rate_req_s,
+        model=level.model,
+        data=None
+        if data is None
+        else (data.prompt_tokens, data.output_tokens, data.prefix_tokens, data.prefix_count, data.turns),
+        tokens=tokens,
+        usable=_why_unusable(level),
+    )
+
+
+def _why_unusable(level: LevelReport) -> str | None:
+    """Return why nothing can be computed of a level, None if something can."""
+    if not level.completed and not any(request.output_tokens for request in level.requests):
+        return f"no request was completed ({level.errored} failed, {level.incomplete} were cut off)"
+    delivered = level.aggregate.delivered_tokens if level.aggregate else None
+    if level.requests_missing and not delivered:
+        return "the report holds neither its requests nor statistics of their tokens"
+    return None
+
+
+def _startup_facts(root: Path, logs: Iterable[Stamp]) -> tuple[str | None, int | None]:
+    """Return what the server's start-up log says: its version, and the tokens that its KV cache holds."""
+    for stamp in logs:
+        try:
+            with (root / stamp.path).open("rb") as file:
+                head = file.read(_LOG_HEAD)
+            while head.startswith(b"\x28\xb5\x2f\xfd"):
+                head = zstandard.ZstdDecompressor().decompressobj().decompress(head)[:_LOG_HEAD]
+        except (OSError, zstandard.ZstdError):
+            continue
+        version, tokens = _VLLM.search(head), _DEVICE_TOKENS.search(head)
+        if version or tokens:
+            return version and version[1].decode(), tokens and int(tokens[1].replace(b",", b""))
+    return None, None
+
+
+def _facts(entry: _Entry | None) -> Facts:
+    if entry is None:
+        raise AssertionError("a result without an entry is stale and was read")
+    return entry.facts
+
+
+def _load(place: Path) -> _Index:
+    try:
+        index = msgspec.json.decode(place.read_bytes(), type=_Index)
+    except (OSError, msgspec.DecodeError):
+        return _Index()
+    return index if index.version == _VERSION else _Index()
+
+
+def _save(place: Path, index: _Index) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{place.name}.{os.getpid()}")
+    partial.write_bytes(msgspec.json.encode(index))
+    partial.replace(place)

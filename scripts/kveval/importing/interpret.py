@@ -1,0 +1,304 @@
+"""From one result's files to what it is: which cell and levels ran, what its name said, and what does not agree.
+
+The cell is that of what ran: its model and the size of its CPU tier come from arguments and report where these say
+them. The arm keeps its name, because arguments alone do not tell arms apart; two arms configured alike are found later.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kveval.catalogue import Catalogue, Model, Scenario
+from kveval.config_campaign import Cell
+from kveval.config_import import Import
+from kveval.importing.index import Catalogued, LevelFacts
+from kveval.importing.names import (
+    Declared,
+    Hardware,
+    NameProblem,
+    match_pattern,
+    parse_fields,
+    parse_folder,
+    parse_hardware,
+    pattern_regex,
+)
+from kveval.importing.settings import (
+    Settings,
+    Tier,
+    connectors,
+    effective_tier,
+    ignored_sizes,
+    parse_settings,
+    ranks,
+)
+
+IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
+UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"
+# A size rounded to whole gigabytes is no other budget.
+_SAME_BUDGET = 0.01
+
+
+@dataclass(frozen=True)
+class Level:
+    """One benchmark of a result as a level; `benchmark` is its number in the report, `error` why it gives nothing."""
+
+    level: int
+    benchmark: int
+    facts: LevelFacts
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result of a tree, interpreted; without a `cell` it is only listed, with its reason."""
+
+    source: Catalogued
+    status: str
+    reason: str = ""
+    remarks: tuple[str, ...] = ()
+    declared: Declared | None = None
+    cell: Cell | None = None
+    hardware: Hardware | None = None
+    settings: Settings = field(default_factory=Settings)
+    tier: Tier | None = None
+    declared_blocks: int | None = None
+    ranks: int = 1
+    levels: tuple[Level, ...] = ()
+
+    @property
+    def configuration(self) -> str | None:
+        """Hash of everything that makes two servers alike, the load left out; None where it is not known."""
+        if not self.settings.values or self.declared is None:
+            return None
+        defining = {**self.settings.defining, "hardware": self.declared.hardware, "software": self.declared.software}
+        return hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class _Refused(Exception):
+    """This result cannot be imported: status and reason."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result:
+    """Say what one result is. Never raises for what it holds."""
+    settings = parse_settings(source.facts.settings or "")
+    result = Result(source=source, status=IMPORTED, settings=settings)
+    try:
+        declared = _declared(source, asked, catalogue)
+        result = replace(result, declared=declared)
+        _require_selected(declared, asked)
+        hardware = declared.hardware or asked.hardware
+        result = replace(result, hardware=_hardware(hardware, asked) if hardware else None)
+        name, scenario = _scenario(declared, asked, catalogue)
+        model, remarks = _model(source, declared, settings, asked, catalogue)
+        if source.facts.error is not None:
+            raise _Refused(DAMAGED if source.found.reports else NO_REPORT, source.facts.error)
+        levels = _levels(source.facts.levels)
+        if all(level.error for level in levels):
+            raise _Refused(DAMAGED, str(levels[0].error))
+        entry = catalogue.models[model]
+        count = ranks(settings, entry)
+        said = declared.cpu_blocks if declared.cpu_blocks is not None else asked.cpu_blocks.get(name)
+        tier = effective_tier(settings, entry, count)
+        blocks, more = _blocks(settings, tier, said, scenario, name)
+    except _Refused as refusal:
+        return replace(result, status=refusal.status, reason=str(refusal))
+    except NameProblem as problem:
+        return replace(result, status=UNKNOWN, reason=str(problem))
+    differences = (
+        *remarks,
+        *more,
+        *_differences(source, declared, settings, levels),
+        *_utilization(settings, scenario, entry, model),
+        *ignored_sizes(settings),
+        *settings.problems,
+        *source.facts.notes,
+    )
+    return replace(
+        result,
+        cell=Cell(model, name, blocks),
+        remarks=tuple(dict.fromkeys(differences)),
+        tier=tier,
+        declared_blocks=said,
+        ranks=count,
+        levels=levels,
+    )
+
+
+def known_arms(asked: Import, catalogue: Catalogue) -> set[str]:
+    """Return the names that folders may use for arms: the catalogue's, and those that the import translates."""
+    names = {*catalogue.scenarios, *asked.scenarios}
+    return {name.removesuffix("-mempress") for name in names}
+
+
+def known_models(asked: Import, catalogue: Catalogue) -> set[str]:
+    """Return the names that folders may use for models."""
+    return {*catalogue.models, *asked.models}
+
+
+def import_pattern(asked: Import, catalogue: Catalogue) -> re.Pattern[str] | None:
+    """Return the expression of the import's pattern, None without one. Raises NameProblem."""
+    if asked.pattern is None:
+        return None
+    return pattern_regex(asked.pattern, known_models(asked, catalogue), known_arms(asked, catalogue))
+
+
+def _declared(source: Catalogued, asked: Import, catalogue: Catalogue) -> Declared:
+    found = source.found
+    if found.form == "folder":
+        return parse_folder(found.name)
+    if found.form == "benchmark":
+        return parse_fields(found.name, known_models(asked, catalogue), known_arms(asked, catalogue))
+    regex = import_pattern(asked, catalogue)
+    declared = match_pattern(regex, found.name) if regex else None
+    if declared is None:
+        raise NameProblem(f"{found.name!r} is not of the import's pattern {asked.pattern!r}")
+    return declared
+
+
+def _require_selected(declared: Declared, asked: Import) -> None:
+    for key in ("hardware", "software", "replicas"):
+        wanted, found = getattr(asked, key), getattr(declared, key)
+        if wanted is not None and found is not None and wanted != found:
+            raise _Refused(NOT_SELECTED, f"{key} {found} is not imported here ({key}: {wanted} is)")
+
+
+def _hardware(name: str, asked: Import) -> Hardware:
+    return parse_hardware(name, also=(asked.hardware,) if asked.hardware else ())
+
+
+def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[str, Scenario]:
+    arm = f"{declared.arm}-mempress" if declared.mempress else declared.arm
+    name = asked.scenarios.get(arm, arm)
+    if name not in catalogue.scenarios:
+        raise NameProblem(f"unknown arm {arm!r} (an entry of scenarios.yaml, or translated by the import's scenarios)")
+    return name, catalogue.scenarios[name]
+
+
+def _model(
+    source: Catalogued, declared: Declared, settings: Settings, asked: Import, catalogue: Catalogue
+) -> tuple[str, tuple[str, ...]]:
+    """Return the model that ran, and the remark that it is another than the name's.
+
+    Models are compared by the last part of their ids: a server that was given a folder names that.
+    """
+    named = None if declared.model is None else asked.models.get(declared.model, declared.model)
+    if named is not None and named not in catalogue.models:
+        raise NameProblem(f"unknown model {declared.model!r} (an entry of models.yaml, or translated by the import)")
+    given = [settings.values.get("Model"), *(level.model for level in source.facts.levels)]
+    ran = sorted({_tail(name) for name in given if name})
+    if named is not None and ran in ([], [_tail(catalogue.models[named].hf_id)]):
+        return named, ()
+    if len(ran) != 1:
+        found = f"arguments and report name several models: {', '.join(ran)}" if ran else "nothing says which model ran"
+        raise _Refused(UNKNOWN, found)
+    names = [name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]]
+    if len(names) != 1:
+        what = "is not in models.yaml" if not names else f"is {' and '.join(names)} in models.yaml"
+        raise _Refused(UNKNOWN, f"the model that ran, {ran[0]}, {what}")
+    return names[0], () if named is None else (f"the name says {declared.model}, {ran[0]} ran",)
+
+
+def _tail(model: str) -> str:
+    return model.rstrip("/").rpartition("/")[2]
+
+
+def _levels(facts: list[LevelFacts]) -> tuple[Level, ...]:
+    """Number the benchmarks: by streams where all keep a number in flight, else in the order of their load.
+
+    A report may repeat a number of streams; such levels are told apart by their run.
+    """
+    numbered = list(enumerate(facts))
+    if all(level.streams is not None for level in facts):
+        return tuple(Level(level.streams or 0, number, level, level.usable) for number, level in numbered)
+    by_load = sorted(numbered, key=lambda entry: _load(entry[1]))
+    return tuple(Level(rank, number, level, level.usable) for rank, (number, level) in enumerate(by_load, start=1))
+
+
+def _load(level: LevelFacts) -> tuple[int, float]:
+    """Order strategies: fixed numbers in flight, then rates, then everything at once."""
+    if level.streams is not None:
+        return 0, float(level.streams)
+    return (1, level.rate_req_s) if level.rate_req_s is not None else (2, 0.0)
+
+
+def _blocks(
+    settings: Settings, tier: Tier | None, declared: int | None, scenario: Scenario, name: str
+) -> tuple[int, tuple[str, ...]]:
+    """Return the size of the CPU tier that ran, and what there is to say about it."""
+    if tier is not None:
+        if declared is not None and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared:
+            return tier.cpu_blocks, (f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})",)
+        return tier.cpu_blocks, ()
+    if settings.values and not connectors(settings):
+        if scenario.cpu_tier:
+            return 0, ("no KV connector among the arguments: it ran without a CPU tier",)
+        return 0, ()
+    if not scenario.cpu_tier:
+        return 0, ()
+    if declared is not None:
+        what = "the arguments do not size it" if settings.values else "its arguments are not known"
+        return declared, (f"{declared} cpu_blocks as declared; {what}",)
+    raise _Refused(UNKNOWN, f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`")
+
+
+def _differences(
+    source: Catalogued, declared: Declared, settings: Settings, levels: tuple[Level, ...]
+) -> Iterator[str]:
+    """Say where name, arguments and report do not agree."""
+    run_id, values = settings.values.get("Run ID"), settings.values
+    if run_id is not None and run_id != source.found.name:
+        yield f"its Run ID is {run_id}"
+    streams = {level.level for level in levels if level.facts.streams is not None}
+    for what, rate in (("name says", declared.rate), ("arguments say", settings.number("Rate (Concurrency)"))):
+        if rate is not None and streams and streams != {rate}:
+            yield f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
+    replicas = settings.number("Replicas")
+    if replicas is not None and declared.replicas not in (None, replicas):
+        yield f"the name says {declared.replicas} replicas, the arguments {replicas}"
+    if "Parameters" in values and not values["Parameters"].startswith(declared.arm):
+        yield f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
+    yield from _load_differences(settings, levels)
+
+
+def _load_differences(settings: Settings, levels: tuple[Level, ...]) -> Iterator[str]:
+    for level in levels:
+        if level.facts.data is None:
+            continue
+        _, _, prefix_tokens, prefix_count, turns = level.facts.data
+        for key, ran in (("Prefix Tokens", prefix_tokens), ("Prefix Count", prefix_count), ("Turns", turns)):
+            asked = settings.number(key)
+            # A report of a version without turns has none in its data; whether they were sent is a check of its own.
+            if asked is not None and ran != asked and not (key == "Turns" and ran == 1):
+                yield f"{key} {asked} was asked for, the report has {ran}"
+
+
+def _utilization(settings: Settings, scenario: Scenario, model: Model, name: str) -> Iterator[str]:
+    given = settings.argument("--gpu-memory-utilization") or settings.values.get("GPU Memory Utilization")
+    expected = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
+    try:
+        ran = float(given) if given else expected
+    except ValueError:
+        yield f"GPU Memory Utilization {given!r} is no number"
+        return
+    if abs(ran - expected) > 1e-9:
+        yield f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"
+
+
+def effective(result: Result) -> Mapping[str, Any]:
+    """Return what ran, as run.json and the table say it."""
+    return {
+        "cpu_blocks": result.cell.cpu_blocks if result.cell else None,
+        "tier_bytes": result.tier.size_bytes if result.tier else None,
+        "said_by": result.tier.said_by if result.tier else None,
+        "connectors": list(connectors(result.settings)),
+        "gpu_memory_utilization": result.settings.values.get("GPU Memory Utilization"),
+        "tensor_parallel_size": result.ranks,
+        "configuration": result.configuration,
+    }

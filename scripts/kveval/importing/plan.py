@@ -1,0 +1,335 @@
+"""From results to runs of cells: the levels of one configuration are a run, repetitions of them further runs."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kveval.catalogue import Catalogue
+from kveval.config_campaign import Cell
+from kveval.config_import import Import, ImportCampaign
+from kveval.importing.describe import describe_run
+from kveval.importing.index import read_tree
+from kveval.importing.interpret import (
+    AMBIGUOUS,
+    COPY,
+    DAMAGED,
+    NO_REPORT,
+    Level,
+    Result,
+    import_pattern,
+    interpret,
+)
+from kveval.importing.names import Declared
+from kveval.importing.trees import Tree
+
+
+class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One level of a run to import. Paths are relative to the tree; `error` is why the level gives nothing.
+
+    `beside` are benchmark-config.txt and the server's log.
+    """
+
+    level: int
+    place: str
+    start: float | None = None
+    end: float | None = None
+    report: str | None = None
+    benchmark: int = 0
+    strategy: str = ""
+    archives: list[str] = []
+    beside: list[str] = []
+    error: str | None = None
+
+
+class RunPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that importing one run needs. `stamp` changes with every file that the run refers to."""
+
+    tree: str
+    model: str
+    scenario: str
+    cpu_blocks: int
+    run: int
+    levels: list[LevelPlan]
+    description: dict[str, Any]
+    stamp: str
+    vllm: str
+    required: list[dict[str, Any]] = []
+    shared_archives: list[str] = []
+    copy: bool = False
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that the run is one of."""
+        return Cell(self.model, self.scenario, self.cpu_blocks)
+
+    @property
+    def label(self) -> str:
+        """The run as people say it."""
+        return f"{self.cell.path} run i{self.run}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A result as the table of imports lists it: `runs` are the runs that its levels went into."""
+
+    tree: str
+    result: Result
+    runs: tuple[int, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """All runs to import, and all results that were found, imported or not."""
+
+    runs: Sequence[RunPlan]
+    listed: Sequence[Listed]
+    others: Sequence[tuple[str, str]]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells that have at least one run, sorted by model, scenario and size."""
+        return tuple(dict.fromkeys(run.cell for run in self.runs))
+
+    def runs_of(self, cell: str) -> list[RunPlan]:
+        """The runs of a cell, given by its path, in their order."""
+        return [run for run in self.runs if run.cell.path == cell]
+
+    @property
+    def stamp(self) -> str:
+        """Hash of everything that was found and what became of it."""
+        listed = [(entry.tree, entry.result.source.found.place, entry.runs, entry.remarks) for entry in self.listed]
+        reasons = [(entry.result.status, entry.result.reason) for entry in self.listed]
+        return _hash([listed, reasons, [run.stamp for run in self.runs], list(self.others)])
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A level of a result in the run that it belongs to."""
+
+    result: Result
+    level: Level | None
+
+
+Required = Callable[[str, str], list[dict[str, Any]]]
+
+
+def make_plan(
+    campaign: ImportCampaign,
+    catalogue: Catalogue,
+    cache: Path,
+    required: Required,
+    *,
+    progress: Callable[[str, int, int], None] = lambda tree, done, total: None,
+) -> ImportPlan:
+    """Find and interpret everything that the campaign imports.
+
+    `cache` is the folder of the index; `required(scenario, vllm)` gives the counters that prove an arm active;
+    `progress(tree, done, total)` is called for every result that has to be read. Raises OSError when a tree cannot be.
+    """
+    trees: list[tuple[Import, Tree, list[Result]]] = []
+    for asked in campaign.imports:
+        sources, tree = read_tree(
+            Path(asked.path),
+            import_pattern(asked, catalogue),
+            cache,
+            progress=lambda done, total, path=asked.path: progress(path, done, total),  # type: ignore[misc]
+        )
+        trees.append((asked, tree, [interpret(source, asked, catalogue) for source in sources]))
+    seen: dict[tuple[Any, ...], str] = {}
+    trees = [(asked, tree, _without_copies(asked.path, results, seen)) for asked, tree, results in trees]
+    mixed = _mixtures(result for _, _, results in trees for result in results)
+    trees = [(asked, tree, [_unmixed(result, mixed) for result in results]) for asked, tree, results in trees]
+    alike = _alike(result for _, _, results in trees for result in results)
+    drafts = [(asked, tree, members) for asked, tree, results in trees for members in _runs(results)]
+    drafts.sort(key=lambda draft: (_cell(draft[2]), _start(draft[2])))
+    runs: list[RunPlan] = []
+    taken: dict[Cell, int] = {}
+    placed: dict[tuple[str, str], list[tuple[int, tuple[str, ...]]]] = {}
+    for asked, tree, members in drafts:
+        cell = _cell(members)
+        number = taken[cell] = taken.get(cell, 0) + 1
+        remarks = _remarks(members, alike)
+        for member in members:
+            place = (asked.path, member.result.source.found.place)
+            placed.setdefault(place, []).append((number, remarks if member.result.cell else ()))
+        found = next((m.result.source.facts.vllm for m in members if m.result.source.facts.vllm), None)
+        vllm = found or campaign.vllm(asked)
+        described = [(member.result, member.level) for member in members]
+        archives = [stamp for member in members for stamp in member.result.source.found.archives]
+        stamps = [*archives, *(stamp for member in members for stamp in member.result.source.found.stamps)]
+        runs.append(
+            RunPlan(
+                tree=asked.path,
+                model=cell.model,
+                scenario=cell.scenario,
+                cpu_blocks=cell.cpu_blocks,
+                run=number,
+                levels=[_level_plan(member) for member in members],
+                description=describe_run(described, catalogue.models[cell.model], vllm, remarks),
+                stamp=_hash([msgspec.to_builtins(stamp) for stamp in stamps]),
+                vllm=vllm,
+                required=required(cell.scenario, vllm),
+                shared_archives=[] if archives else list(asked.archives) or [s.path for s in tree.shared_archives],
+                copy=asked.copy_files,
+            )
+        )
+    listed = [
+        _listed(asked.path, result, placed.get((asked.path, result.source.found.place), []))
+        for asked, _, results in trees
+        for result in results
+    ]
+    return ImportPlan(runs, listed, [(asked.path, place) for asked, tree, _ in trees for place in tree.others])
+
+
+def _without_copies(tree: str, results: Sequence[Result], seen: dict[tuple[Any, ...], str]) -> list[Result]:
+    """Return the results with copies of earlier ones marked, which would pass for repetitions; adds to `seen`."""
+    kept = []
+    for result in results:
+        if result.cell is None:
+            kept.append(result)
+            continue
+        times = tuple((level.level, level.facts.start, level.facts.end) for level in result.levels)
+        place = f"{tree}/{result.source.found.place}"
+        first = seen.setdefault((result.cell, times), place)
+        if first == place:
+            kept.append(result)
+        else:
+            reason = f"the same measurement as {first}: equal levels at equal times"
+            kept.append(replace(result, status=COPY, reason=reason, cell=None))
+    return kept
+
+
+def _mixtures(results: Iterable[Result]) -> dict[Cell, str]:
+    """Return the cells whose results are of different machines or releases, with what to choose from."""
+    kinds: dict[Cell, set[tuple[str, str]]] = {}
+    for result in results:
+        if result.cell is not None and result.declared is not None:
+            for key in ("hardware", "software", "replicas"):
+                kinds.setdefault(result.cell, set()).add((key, str(getattr(result.declared, key))))
+    found = {}
+    for cell, pairs in kinds.items():
+        several = {key: sorted(v for k, v in pairs if k == key) for key in ("hardware", "software", "replicas")}
+        reasons = [f"{key} {' and '.join(values)}" for key, values in several.items() if len(values) > 1]
+        if reasons:
+            found[cell] = f"the cell has results of {'; '.join(reasons)}: choose one in the import"
+    return found
+
+
+def _unmixed(result: Result, mixed: Mapping[Cell, str]) -> Result:
+    if result.cell is None or result.cell not in mixed:
+        return result
+    return replace(result, status=AMBIGUOUS, reason=mixed[result.cell], cell=None)
+
+
+def _alike(results: Iterable[Result]) -> dict[str, set[Cell]]:
+    """Return the configurations that more than one cell ran with."""
+    cells: dict[str, set[Cell]] = {}
+    for result in results:
+        if result.cell is not None and result.configuration is not None:
+            cells.setdefault(result.configuration, set()).add(result.cell)
+    return {configuration: found for configuration, found in cells.items() if len(found) > 1}
+
+
+def _runs(results: Sequence[Result]) -> list[list[_Member]]:
+    """Return the runs of a tree: per name and configuration, one level of each number, in the order of their times.
+
+    A result that gave nothing joins the run it was meant for as a level that failed.
+    """
+    named: dict[tuple[str, Declared], list[Result]] = {}
+    for result in results:
+        if result.declared is not None:
+            parent = result.source.found.place.rpartition("/")[0]
+            named.setdefault((parent, replace(result.declared, rate=None)), []).append(result)
+    found = []
+    for group in named.values():
+        configurations: dict[tuple[Cell, str | None], dict[int, list[_Member]]] = {}
+        for result in group:
+            if result.cell is not None:
+                levels = configurations.setdefault((result.cell, result.configuration), {})
+                for level in result.levels:
+                    levels.setdefault(level.level, []).append(_Member(result, level))
+        runs = [run for levels in configurations.values() for run in _repetitions(levels)]
+        if runs:
+            _add_failed(runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)])
+        found += runs
+    return [sorted(run, key=_number) for run in found if any(m.level and not m.level.error for m in run)]
+
+
+def _repetitions(levels: Mapping[int, Sequence[_Member]]) -> list[list[_Member]]:
+    """Return run k as the k-th occurrence in time of every level."""
+    ordered = [sorted(members, key=_member_start) for members in levels.values()]
+    count = max(len(members) for members in ordered)
+    return [[members[k] for members in ordered if k < len(members)] for k in range(count)]
+
+
+def _add_failed(runs: Sequence[list[_Member]], failed: Iterable[Result]) -> None:
+    for result in failed:
+        rate = result.declared.rate if result.declared else None
+        if rate is None:
+            continue
+        run = next((run for run in runs if rate not in {_number(member) for member in run}), None)
+        if run is not None:
+            run.append(_Member(result, None))
+
+
+def _number(member: _Member) -> int:
+    if member.level is not None:
+        return member.level.level
+    return (member.result.declared.rate if member.result.declared else None) or 0
+
+
+def _member_start(member: _Member) -> float:
+    return member.level.facts.start if member.level else 0.0
+
+
+def _start(members: Sequence[_Member]) -> float:
+    return min(member.level.facts.start for member in members if member.level)
+
+
+def _cell(members: Sequence[_Member]) -> Cell:
+    return next(member.result.cell for member in members if member.result.cell is not None)
+
+
+def _level_plan(member: _Member) -> LevelPlan:
+    result, level = member.result, member.level
+    found = result.source.found
+    if level is None or level.error is not None:
+        reason = result.reason if level is None else level.error
+        return LevelPlan(level=_number(member), place=found.place, error=reason)
+    return LevelPlan(
+        level=level.level,
+        place=found.place,
+        start=level.facts.start,
+        end=level.facts.end,
+        report=result.source.facts.report,
+        benchmark=level.benchmark,
+        strategy=level.facts.strategy,
+        archives=[stamp.path for stamp in found.archives],
+        beside=[stamp.path for stamp in (*([found.config] if found.config else []), *found.logs)],
+    )
+
+
+def _remarks(members: Sequence[_Member], alike: Mapping[str, set[Cell]]) -> tuple[str, ...]:
+    """Return what there is to say about a run: what its results' names, arguments and reports do not agree on."""
+    found = [remark for member in members for remark in member.result.remarks]
+    cell = _cell(members)
+    for configuration in {member.result.configuration for member in members} & alike.keys():
+        others = sorted(other.path for other in alike[str(configuration)] - {cell})
+        found.append(f"configured like {' and '.join(others)}: a difference between them is noise (A/A)")
+    return tuple(dict.fromkeys(found))
+
+
+def _listed(tree: str, result: Result, runs: Sequence[tuple[int, tuple[str, ...]]]) -> Listed:
+    remarks = [remark for _, found in runs for remark in found if remark.startswith("configured like")]
+    numbers = tuple(sorted({number for number, _ in runs})) if result.cell else ()
+    return Listed(tree, result, numbers, (*result.remarks, *dict.fromkeys(remarks)))
+
+
+def _hash(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

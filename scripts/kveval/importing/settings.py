@@ -1,0 +1,198 @@
+"""What ran, from benchmark-config.txt: the arguments and the environment of the server, and what they size.
+
+The file is written before a run, so it says what was asked of the server, not that it ran.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kveval import sizing
+from kveval.catalogue import Model
+
+CONFIG_NAME = "benchmark-config.txt"
+# LMCache's own default, GiB per rank.
+_LMCACHE_DEFAULT_GIB = 5.0
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL", re.IGNORECASE)
+_LMCACHE = ("LMCacheConnectorV1", "LMCacheMPConnector", "LMCacheConnector")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A CPU tier as the arguments size it: 16-token blocks of the model, and the setting that says so."""
+
+    cpu_blocks: int
+    size_bytes: int
+    said_by: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What benchmark-config.txt says; `values` are its lines, secrets left out."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def number(self, key: str) -> int | None:
+        """Return a whole number, None where the file has none under this key."""
+        text = self.values.get(key, "")
+        return int(text) if re.fullmatch(r"\d+", text) else None
+
+    def argument(self, name: str) -> str | None:
+        """Return the value of a server argument `--name VALUE` or `--name=VALUE`, the last one if it is repeated."""
+        found = None
+        for position, argument in enumerate(self.args):
+            if argument == name and position + 1 < len(self.args):
+                found = self.args[position + 1]
+            elif argument.startswith(f"{name}="):
+                found = argument.partition("=")[2]
+        return found
+
+    @property
+    def defining(self) -> dict[str, Any]:
+        """Everything that makes two servers alike or different: not the load, and not names, dates and paths."""
+        kept = ("GPU Memory Utilization", "Model", "Replicas", "EPP Backend")
+        return {
+            **{key: self.values[key] for key in kept if key in self.values},
+            "args": list(self.args),
+            "env": {name: value for name, value in sorted(self.env.items()) if name != "HOME"},
+        }
+
+
+def parse_settings(text: str) -> Settings:
+    """Read the file's `key: value` lines. Nothing is an error: what cannot be read is in `problems`."""
+    values, problems = {}, []
+    for number, line in enumerate(text.splitlines(), start=1):
+        key, colon, value = line.partition(":")
+        if colon and key.strip():
+            values[key.strip()] = value.strip()
+        elif line.strip():
+            problems.append(f"{CONFIG_NAME}, line {number}: no `key: value`")
+    args = _words(values, "vLLM Extra Args", problems)
+    pairs = (word.partition("=") for word in _words(values, "vLLM Env Vars", problems))
+    env = {name: "(left out)" if _SECRET.search(name) else value for name, equals, value in pairs if equals}
+    if "vLLM Env Vars" in values:
+        values["vLLM Env Vars"] = shlex.join(f"{name}={value}" for name, value in env.items())
+    return Settings(values, tuple(args), env, tuple(problems))
+
+
+def _words(values: Mapping[str, str], key: str, problems: list[str]) -> list[str]:
+    try:
+        return shlex.split(values.get(key, ""))
+    except ValueError as error:
+        problems.append(f"{CONFIG_NAME}: {key} cannot be split into words ({error})")
+        return []
+
+
+def transfer_config(settings: Settings) -> dict[str, Any]:
+    """Return the content of --kv-transfer-config, empty without one."""
+    text = settings.argument("--kv-transfer-config")
+    try:
+        content = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def connectors(settings: Settings) -> tuple[str, ...]:
+    """Return the names of the KV connectors that the server was given, those inside a MultiConnector too."""
+    config = transfer_config(settings)
+    names = [str(entry.get("kv_connector")) for entry in _connector_configs(config)]
+    if settings.argument("--kv-offloading-size") is not None and not names:
+        names = ["OffloadingConnector"]
+    return tuple(names)
+
+
+def effective_tier(settings: Settings, model: Model, ranks: int) -> Tier | None:
+    """Return the CPU tier that the arguments size, None without one.
+
+    Native offload counts server blocks (`num_cpu_blocks`) or bytes over all ranks (`cpu_bytes_to_use`,
+    `--kv-offloading-size` in GiB); LMCache has LMCACHE_MAX_LOCAL_CPU_SIZE, GiB for each of `ranks`.
+    """
+    per_block = sizing.bytes_per_block(model.geometry, _kv_dtype(settings, model), ranks, model.dtype)
+    for config in _connector_configs(transfer_config(settings)):
+        name, extra = config.get("kv_connector"), config.get("kv_connector_extra_config") or {}
+        if name == "OffloadingConnector" and isinstance(extra, Mapping):
+            found = _native(settings, extra, per_block)
+            if found is not None:
+                return found
+        if name in _LMCACHE:
+            return _lmcache(settings, per_block, ranks)
+    size = settings.argument("--kv-offloading-size")
+    if size is not None and _number(size) is not None:
+        return _tier(float(size) * sizing.GIB, per_block, f"--kv-offloading-size {size} GiB")
+    return None
+
+
+def _kv_dtype(settings: Settings, model: Model) -> str:
+    given = settings.argument("--kv-cache-dtype")
+    return given if given in ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2") else model.kv_cache_dtype
+
+
+def _native(settings: Settings, extra: Mapping[str, Any], per_block: int) -> Tier | None:
+    blocks, in_bytes = _number(extra.get("num_cpu_blocks")), _number(extra.get("cpu_bytes_to_use"))
+    if blocks is not None:
+        step = int(_number(settings.argument("--block-size")) or sizing.BLOCK_TOKENS)
+        count = sizing.blocks_of_server(int(blocks), step)
+        return Tier(count, count * per_block, f"num_cpu_blocks {int(blocks)} of {step} tokens")
+    if in_bytes is not None:
+        return _tier(in_bytes, per_block, f"cpu_bytes_to_use {int(in_bytes)}")
+    return None
+
+
+def _lmcache(settings: Settings, per_block: int, ranks: int) -> Tier:
+    if settings.env.get("LMCACHE_LOCAL_CPU", "True").lower() in ("false", "0"):
+        return Tier(0, 0, "LMCACHE_LOCAL_CPU is off")
+    given = _number(settings.env.get("LMCACHE_MAX_LOCAL_CPU_SIZE"))
+    size = _LMCACHE_DEFAULT_GIB if given is None else given
+    said = f"LMCACHE_MAX_LOCAL_CPU_SIZE {size:g} GiB x {ranks} ranks"
+    return _tier(size * ranks * sizing.GIB, per_block, said if given is not None else f"{said} (LMCache's default)")
+
+
+def ignored_sizes(settings: Settings) -> list[str]:
+    """Return what sizes nothing although it looks as if it did."""
+    found = []
+    for config in _connector_configs(transfer_config(settings)):
+        extra = config.get("kv_connector_extra_config") or {}
+        if config.get("kv_connector") in _LMCACHE and isinstance(extra, Mapping) and "num_cpu_blocks" in extra:
+            found.append(f"LMCache ignores num_cpu_blocks ({extra['num_cpu_blocks']})")
+    if "LMCACHE_CONFIG_FILE" in settings.env and connectors(settings) and connectors(settings)[0] in _LMCACHE:
+        found.append("LMCACHE_CONFIG_FILE may say otherwise; it is not among the results")
+    return found
+
+
+def ranks(settings: Settings, model: Model) -> int:
+    """Return the tensor-parallel size: the argument's, else the model's in the catalogue."""
+    given = _number(settings.argument("--tensor-parallel-size") or settings.argument("-tp"))
+    return int(given) if given else model.tensor_parallel_size
+
+
+def _connector_configs(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the connector's configuration, or those of the connectors inside a MultiConnector."""
+    if not config.get("kv_connector"):
+        return ()
+    extra = config.get("kv_connector_extra_config")
+    inner = extra.get("connectors") if isinstance(extra, Mapping) else None
+    if isinstance(inner, list):
+        return [entry for entry in inner if isinstance(entry, Mapping) and entry.get("kv_connector")]
+    return (config,)
+
+
+def _tier(size_bytes: float, per_block: int, said_by: str) -> Tier:
+    blocks = int(size_bytes // per_block)
+    return Tier(blocks, int(size_bytes), said_by)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if number >= 0 else None

@@ -1,0 +1,155 @@
+"""The table of imports: every result that was found, what became of it and why, declared beside effective."""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kveval.importing.interpret import IMPORTED, NOT_SELECTED, effective
+from kveval.importing.plan import ImportPlan, Listed
+
+COLUMNS = (
+    "tree",
+    "result",
+    "status",
+    "reason",
+    "model",
+    "scenario",
+    "cpu_blocks",
+    "runs",
+    "levels",
+    "declared_model",
+    "declared_arm",
+    "declared_cpu_blocks",
+    "declared_rate",
+    "effective_cpu_blocks",
+    "effective_said_by",
+    "effective_connectors",
+    "configuration",
+    "gpu_memory_utilization",
+    "hardware",
+    "software",
+    "mempress",
+    "replicas",
+    "prefix_tokens",
+    "prefix_count",
+    "turns",
+    "guidellm",
+    "vllm",
+    "start",
+    "end",
+    "requests_completed",
+    "requests_incomplete",
+    "requests_errored",
+    "archive_files",
+    "remarks",
+    "recording",
+)
+
+
+def write_table(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]], output: Path) -> None:
+    """Write analysis/imported.csv. `recordings`: (cell path, run) -> what was found of the recording."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows(plan, recordings))
+
+
+def rows(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[dict[str, Any]]:
+    """Yield one row a result; then the places among the results that hold none."""
+    for listed in plan.listed:
+        yield _row(listed, recordings)
+    for tree, place in plan.others:
+        reason = "neither benchmark-config.txt nor guidellm-results.json in it"
+        yield {"tree": tree, "result": place, "status": "no result", "reason": reason}
+
+
+def summary(plan: ImportPlan) -> str:
+    """Say in one line what became of everything that was found."""
+    counts: dict[str, int] = {}
+    for listed in plan.listed:
+        counts[listed.result.status] = counts.get(listed.result.status, 0) + 1
+    imported = counts.pop(IMPORTED, 0)
+    rest = "".join(f", {count} {status}" for status, count in sorted(counts.items()))
+    made = f"{imported} imported as {len(plan.runs)} runs of {len(plan.cells)} cells"
+    return f"{len(plan.listed)} results found: {made}{rest}"
+
+
+def findings(plan: ImportPlan, shown: int = 12) -> str:
+    """Say for the report, in Markdown, what was found, what was left out and what does not agree; the first `shown`."""
+    lines = [f"{summary(plan)}; `analysis/imported.csv` lists every one, declared beside effective."]
+    single = [cell.path for cell in plan.cells if len(plan.runs_of(cell.path)) == 1]
+    if single:
+        lines.append(f"- single run, hence no verdict without others like it: {_first(single, shown)}")
+    for status in dict.fromkeys(entry.result.status for entry in plan.listed):
+        if status in (IMPORTED, NOT_SELECTED):
+            continue
+        found = [entry for entry in plan.listed if entry.result.status == status]
+        lines += [f"- {status}: `{entry.result.source.found.place}`: {entry.result.reason}" for entry in found[:shown]]
+        if len(found) > shown:
+            lines.append(f"- {status}: {len(found) - shown} more")
+    remarks: dict[str, list[str]] = {}
+    for entry in plan.listed:
+        for remark in entry.remarks:
+            remarks.setdefault(remark, []).append(entry.result.source.found.place)
+    for remark, places in list(remarks.items())[:shown]:
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        lines.append(f"- {remark}: `{places[0]}`{more}")
+    if len(remarks) > shown:
+        lines.append(f"- {len(remarks) - shown} more remarks")
+    return "\n".join(lines)
+
+
+def _first(names: Sequence[str], shown: int) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def _row(listed: Listed, recordings: Mapping[tuple[str, int], Sequence[str]]) -> dict[str, Any]:
+    result, facts = listed.result, listed.result.source.facts
+    row: dict[str, Any] = {
+        "tree": listed.tree,
+        "result": result.source.found.place,
+        "status": result.status,
+        "reason": result.reason,
+        "guidellm": facts.guidellm,
+        "vllm": facts.vllm,
+        "archive_files": len(result.source.found.archives),
+        "remarks": "; ".join(listed.remarks),
+    }
+    if facts.levels:
+        row |= {
+            "start": _iso(min(level.start for level in facts.levels)),
+            "end": _iso(max(level.end for level in facts.levels)),
+            "requests_completed": sum(level.completed for level in facts.levels),
+            "requests_incomplete": sum(level.incomplete for level in facts.levels),
+            "requests_errored": sum(level.errored for level in facts.levels),
+        }
+    if (declared := result.declared) is not None:
+        row |= {name: getattr(declared, name) for name in ("hardware", "software", "mempress", "replicas")}
+        row |= {"declared_model": declared.model, "declared_arm": declared.arm, "declared_rate": declared.rate}
+        blocks = declared.cpu_blocks if result.declared_blocks is None else result.declared_blocks
+        row["declared_cpu_blocks"] = blocks
+    values = result.settings.values
+    row |= {
+        "prefix_tokens": values.get("Prefix Tokens"),
+        "prefix_count": values.get("Prefix Count"),
+        "turns": values.get("Turns"),
+        "gpu_memory_utilization": values.get("GPU Memory Utilization"),
+    }
+    if result.cell is not None:
+        ran = effective(result)
+        row |= {"model": result.cell.model, "scenario": result.cell.scenario, "cpu_blocks": result.cell.cpu_blocks}
+        row |= {"effective_cpu_blocks": ran["cpu_blocks"], "effective_said_by": ran["said_by"]}
+        row |= {"effective_connectors": " ".join(ran["connectors"]), "configuration": ran["configuration"]}
+        row |= {"runs": " ".join(f"i{run}" for run in listed.runs)}
+        row |= {"levels": " ".join(str(level.level) for level in result.levels)}
+        notes = [note for run in listed.runs for note in recordings.get((result.cell.path, run), ())]
+        row["recording"] = "; ".join(dict.fromkeys(notes))
+    return row
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
