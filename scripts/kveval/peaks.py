@@ -34,6 +34,7 @@ _TEXT = (
     "reason",
     "measurement",
     "plateau",
+    "not_reached",
 )
 
 
