@@ -20,7 +20,7 @@ import pytest
 import zstandard
 
 from kveval import recording as module
-from kveval import recording_pcp
+from kveval import recording_archive, recording_pcp
 from kveval.processes import Session, remove_leftovers, supervisor
 from kveval.recording import (
     Recording,
@@ -374,6 +374,26 @@ def test_an_archive_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="there is no PCP archive"):
         pack_archive(tmp_path / "pcp", tmp_path / "pcp.tar.zst")
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_pcp
+def test_a_level_with_too_few_samples_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that was silent for most of a level, while the archive as a whole looks sound."""
+
+    def samples(pcp: Pcp, base: Path, window_s: tuple[float, float], metrics: list[str]) -> dict[str, int]:
+        silent = window_s[0] >= 40
+        return dict.fromkeys(metrics, 3 if silent else 20)
+
+    (tmp_path / "pcp.0").touch()
+    monkeypatch.setattr(recording_archive, "_run", lambda *_, **__: RUNNING)
+    monkeypatch.setattr(recording_archive, "_span", lambda *_: (1000.0, 1070.0))
+    monkeypatch.setattr(recording_archive, "_samples", samples)
+    levels = [(1010.0, 1030.0), (1040.0, 1060.0)]
+    settings = {"start": 1010.0, "end": 1060.0, "required": [RUNNING]}
+    verify_archive(tmp_path / "pcp", windows=levels[:1], **settings)
+    cause = rf"fewer than 6 samples between 1970-01-01T00:17:20.*Z and .* of {re.escape(RUNNING)} \(3\): an agent was"
+    with pytest.raises(RecordingError, match=cause):
+        verify_archive(tmp_path / "pcp", windows=levels, **settings)
 
 
 @needs_pcp

@@ -71,8 +71,12 @@ class Levels:
         return measured
 
     def _refresh(self, *, restart: bool) -> None:
+        if restart:
+            # The start of a server finds its own causes, and there is no server to blame meanwhile.
+            self.slot.refresh(restart=True)
+            return
         with self._blamed():
-            self.slot.refresh(restart=restart)
+            self.slot.refresh(restart=False)
 
     def _level(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
         """Measure one level; an attempt that fails while everything under it lives is repeated, with empty caches."""
@@ -187,8 +191,9 @@ def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, A
         report = read_report(scratch / entry["report"])
         level = msgspec.convert(dict(entry), LevelRun)
         row = level_row(msgspec.convert(described, Run), level, report.levels[0], report.guidellm_version)
-    except Failure as failure:
-        return [str(failure)]
+    except (Failure, msgspec.MsgspecError, ArithmeticError, LookupError, TypeError, ValueError) as problem:
+        # What is measured is measured; the report will say the same.
+        return [f"it cannot be judged yet: {problem}"]
     flagged = [
         *row["checks_failed"].split(";"),
         *(name for name in row["checks_warned"].split(";") if name == "errors"),

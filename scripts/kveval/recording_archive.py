@@ -48,7 +48,7 @@ def verify_archive(
         start: start of the window, seconds since the epoch; the archive may begin two intervals later.
         end: end of the window, seconds since the epoch; the archive may end two intervals earlier.
         required: metric names; each must have a sample in the window.
-        windows: parts of the window, each of which must hold at least half of the samples due of each metric.
+        windows: parts of the window, each of which must hold at least a third of the samples due of each metric.
         interval_s: sampling interval of the archive, seconds.
 
     Raises:
@@ -77,7 +77,7 @@ def verify_archive(
             f"the PCP archive {base} has no sample of {', '.join(empty)} between {_utc(start)} and {_utc(end)}"
         )
     for begin, finish in windows:
-        due = int((finish - begin) / interval_s / 2)
+        due = int((finish - begin) / interval_s / 3)
         seen = _samples(pcp, base, (begin - first, finish - first), required)
         sparse = [f"{metric} ({count})" for metric, count in seen.items() if count < due]
         if sparse:

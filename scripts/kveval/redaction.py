@@ -43,6 +43,8 @@ class Redactor:
 
     def file(self, path: Path) -> bool:
         """Replace secrets in a file, in place; tell whether there were any."""
+        if not self.secrets:
+            return False
         content = path.read_bytes()
         cleaned = content
         for form, name in self._forms():
