@@ -18,6 +18,7 @@ rule report:
     default_target: True
     input:
         f"{RESULTS}/REPORT.md",
+        BENCHMARK_REPORTS,
     localrule: True
 
 
