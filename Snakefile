@@ -20,6 +20,7 @@ rule report:
     input:
         f"{RESULTS}/REPORT.md",
         [f"{RESULTS}/analysis/imported.csv"] if CONFIG.imports else [],
+        BENCHMARK_REPORTS,
     localrule: True
 
 

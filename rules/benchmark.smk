@@ -15,7 +15,7 @@ rule benchmark:
     priority: block_priority
     conda:
         "../envs/workflow.yaml"
-    threads: workflow.cores
+    threads: workflow.resource_settings.cores or 1
     resources:
         measurement_slot=1,
     params:

@@ -63,6 +63,7 @@ PARAMETERS = {cell.model: parameter_count(CONFIG.catalogue.models[cell.model].ge
 # By size, as everywhere.
 MODELS = by_size(list(PARAMETERS), PARAMETERS)
 FIGURES = [f"{RESULTS}/figures/{figure.name}.png" for figure in figures_of(MODELS)]
+BENCHMARK_REPORTS = [f"{cell}/benchmark_report_v0.2.yaml" for cell in CELL_FOLDERS]
 COMPARISON = {
     "settings": CONFIG.campaign.comparison.model_dump(),
     "baselines": {name: scenario.baseline for name, scenario in CONFIG.catalogue.scenarios.items()},

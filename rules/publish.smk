@@ -40,6 +40,7 @@ rule write_report:
         peaks=rules.collect_metrics.output.peak_throughput_all,
         comparison=rules.compare_scenarios.output[0],
         measurements=POINTERS,
+        summaries=rules.summarise_campaign.output,
         figures=FIGURES,
         notes=[f"{RESULTS}/figures/{family}.json" for family in FAMILIES],
         metrics="config/metrics.yaml",
@@ -48,7 +49,8 @@ rule write_report:
             {str(caption_file(figure.template).relative_to(workflow.basedir)) for figure in figures_of(MODELS)}
         ),
     output:
-        f"{RESULTS}/REPORT.md",
+        report=f"{RESULTS}/REPORT.md",
+        numbers=f"{RESULTS}/report.json",
     log:
         f"{LOGS}/write_report.log",
     conda:
@@ -59,9 +61,34 @@ rule write_report:
     params:
         plan=PLAN,
     message:
-        "Writing {output}"
+        "Writing {output.report}"
     script:
         "../scripts/write_report.py"
+
+
+# For tools that read llm-d-benchmark's reports: the peak of every cell.
+rule export_benchmark_reports:
+    input:
+        levels=rules.collect_metrics.output.complete_metrics,
+        peaks=rules.collect_metrics.output.peak_throughput_all,
+        comparison=rules.compare_scenarios.output[0],
+        measurements=POINTERS,
+        library=library_behind("campaign_data", "llmd_export"),
+    output:
+        BENCHMARK_REPORTS,
+    log:
+        f"{LOGS}/export_benchmark_reports.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        plan=PLAN,
+    message:
+        "Exporting the peaks as benchmark reports"
+    script:
+        "../scripts/export_benchmark_reports.py"
 
 
 # Over whatever has been measured: with keep-going one failed job keeps `report` from running. No inputs and no outputs, so

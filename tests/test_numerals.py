@@ -46,3 +46,11 @@ def test_rounding_moves_a_value_less_than_its_uncertainty(value: float, share: f
 def test_a_rounded_effect_keeps_its_sign(value: float, half: float) -> None:
     text = numerals.effect(-value, -value - half, -value + half)
     assert not text.startswith("+")
+
+
+@given(st.floats(1, 1e4), st.floats(0.01, 0.5))
+def test_the_digits_shown_are_those_of_the_interval_shown(value: float, share: float) -> None:
+    text = numerals.with_interval(value, value * (1 - share), value * (1 + share))
+    shown, low, high = (part.strip("()").replace(",", "") for part in text.replace(" to ", " ").split(" "))
+    allowed = max(numerals.decimals_for((float(high) - float(low)) / 2), 0)
+    assert max(len(part.partition(".")[2]) for part in (shown, low, high)) <= allowed

@@ -218,11 +218,11 @@ def test_figures_are_embedded_relative_to_the_report(tmp_path: Path) -> None:
     output.parent.mkdir()
     write_report(plan(), measured(), [tmp_path / "campaign" / "figures" / "effect_plot.png"], output)
     text = output.read_text(encoding="utf-8")
-    assert "![Effect of every arm on its baseline](figures/effect_plot.png)" in text
+    assert "![Effect of the arms against their baseline](figures/effect_plot.png)" in text
     write_report(plan(), measured(), [output], output, {"effect_plot": "nothing was compared"})
     text = output.read_text(encoding="utf-8")
     assert "effect_plot.png" not in text
-    assert "| figure: Effect of every arm on its baseline | nothing was compared |" in text
+    assert "| figure: Effect of the arms against their baseline | nothing was compared |" in text
 
 
 def test_the_same_data_give_the_same_report() -> None:

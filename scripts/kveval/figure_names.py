@@ -23,7 +23,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "latency_comparison_all": "Latency at the common level",
     },
     "effects": {
-        "effect_plot": "Effect of every arm on its baseline",
+        "effect_plot": "Effect of the arms against their baseline",
         "performance_delta_heatmap_all": "Difference from the baseline by model and arm",
     },
     "caches": {

@@ -25,6 +25,13 @@ def decimals_for(half_width: float) -> int:
     return int(half_width / 10.0**places <= 3.54) - places
 
 
+def _decimals_shown(low: float, high: float) -> int:
+    """Return the decimals for an interval's ends that still hold once the ends are rounded."""
+    decimals = decimals_for((high - low) / 2)
+    shown = (round(high, decimals) - round(low, decimals)) / 2
+    return min(decimals, decimals_for(shown)) if shown > 0 else decimals
+
+
 def rounded(value: float, decimals: int) -> str:
     """Return a number rounded to `decimals` places, which may be negative, with thousands separated.
 
@@ -58,7 +65,7 @@ def with_interval(value: float, low: float, high: float) -> str:
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
         return significant(value)
-    decimals = decimals_for(half)
+    decimals = _decimals_shown(low, high)
     return f"{rounded(value, decimals)} ({rounded(low, decimals)} to {rounded(high, decimals)})"
 
 
@@ -73,7 +80,7 @@ def effect(value: float, low: float, high: float) -> str:
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
         return f"{_signed(value, 0)} % (no interval)"
-    decimals = min(decimals_for(half), 1)
+    decimals = min(_decimals_shown(low, high), 1)
     return f"{_signed(value, decimals)} % ({_signed(low, decimals)} to {_signed(high, decimals)})"
 
 

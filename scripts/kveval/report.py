@@ -19,6 +19,7 @@ from kveval.guidance import guidance_table
 from kveval.metric_titles import METRIC_TITLES
 from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, Plan, Table, cell_label
+from kveval.report_json import build, dump
 from kveval.run_facts import hardware
 from kveval.tables_caches import activity_table, blocks_table, budget_table
 from kveval.tables_configuration import (
@@ -257,10 +258,15 @@ def _key(joined: str) -> CellKey:
 def write_report(
     plan: Plan, measured: Measured, figures: Sequence[Path], output: Path, empty: Mapping[str, str] | None = None
 ) -> None:
-    """Write REPORT.md, figures embedded by their path relative to it. Raises ReportError as `report_context` does.
+    """Write REPORT.md, and report.json beside it. Raises ReportError as `report_context` does.
 
-    `empty`: figures that have nothing to show, each with the reason; they are listed and not shown.
+    `figures` are embedded by their path relative to the report. `empty`: those that have nothing to show, each with the
+    reason; they are listed and not shown.
     """
+    empty = empty or {}
     names = {path.name.removesuffix(path.suffix): path for path in figures}
     shown = {name: Path(os.path.relpath(path, output.parent)).as_posix() for name, path in names.items()}
-    output.write_text(render(report_context(plan, measured, shown, empty)), encoding="utf-8")
+    context = report_context(plan, measured, shown, empty)
+    output.write_text(render(context), encoding="utf-8")
+    content = build(plan, measured, shown, empty, context["gaps"])
+    output.with_name("report.json").write_text(dump(content), encoding="utf-8")

@@ -1,0 +1,41 @@
+"""Which files a rule depends on."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import kveval
+from kveval.imports import files_behind
+
+LIBRARY = Path(kveval.__file__).parent
+
+
+def names(*modules: str) -> set[str]:
+    return {path.relative_to(LIBRARY).as_posix() for path in files_behind(*modules)}
+
+
+def test_what_a_module_imports_directly_or_not_is_behind_it() -> None:
+    assert names("errors") == {"errors.py"}
+    assert {"figure_data.py", "looks.py"} <= names("figures_throughput")
+    assert "figures_effects.py" not in names("figures_throughput")
+
+
+def test_a_package_counts_with_all_its_files() -> None:
+    assert {"pcparchive/__init__.py", "pcparchive/conversion.py", "pcparchive/rates.py"} <= names("timelines")
+
+
+@pytest.mark.parametrize("module", ["report", "peaks", "figures_recordings", "so_far"])
+def test_nothing_that_is_imported_is_missing(module: str) -> None:
+    """Importing for real, in order, never loads a file of the library that was not named."""
+    found = files_behind(module)
+    for path in found:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kveval."):
+                inside = LIBRARY.joinpath(*str(node.module).split(".")[1:])
+                assert inside.with_suffix(".py") in found or inside / "__init__.py" in found
+
+
+def test_a_module_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError, match="no module nothing"):
+        files_behind("nothing")
