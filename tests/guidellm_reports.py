@@ -28,6 +28,7 @@ class Story:
     # A run whose requests ended before its time limit: windows computed from the limit lie beyond the end.
     limit_s: float | None = None
     warmup_s: float = 0.0
+    model: str = "Qwen/Qwen3-0.6B"
 
     @property
     def finished(self) -> list[tuple[float, float]]:
@@ -150,7 +151,7 @@ def _benchmark_03(story: Story, keep: int | None) -> dict[str, Any]:
         "type_": "generative_benchmark",
         "args": {"strategy": _strategy(story), "strategy_index": 0, "warmup_duration": None, "cooldown_duration": None},
         "run_stats": {"start_time": story.start - 5, "requests_made": _totals(story)},
-        "worker": {"backend_model": "Qwen/Qwen3-0.6B", "backend_target": "http://host"},
+        "worker": {"backend_model": story.model, "backend_target": "http://host"},
         "request_loader": {"data": "prompt_tokens=64,output_tokens=37"},
         "metrics": _metrics(story, tpot_s=story.latency_s - story.ttft_s, cut_tokens=story.cut_tokens),
         "start_time": story.start,
@@ -219,7 +220,7 @@ def _benchmark_later(story: Story, keep: int | None) -> dict[str, Any]:
     end = story.start + (story.limit_s or story.seconds)
     return {
         "type_": "generative_benchmark",
-        "config": {"strategy": _strategy(story), "backend": {"model": "Qwen/Qwen3-0.6B"}},
+        "config": {"strategy": _strategy(story), "backend": {"model": story.model}},
         "scheduler_state": {
             **{"start_time": story.start, "end_time": story.start + story.seconds + 0.01},
             **{"successful_requests": len(story.finished), "errored_requests": 0, "cancelled_requests": story.streams},

@@ -126,6 +126,7 @@ def write_level(
     hits: float = 500.0,
     software: str = SOFTWARE,
     layers: int = 1,
+    step: float = 2.0,
     **options: Any,
 ) -> Path:
     """Write a result folder of the newest form; `options` are those of the report and of its story."""
@@ -133,12 +134,13 @@ def write_level(
     folder = root / name
     folder.mkdir(parents=True)
     write_config(folder, name, args=args, env=env, **(config or {}))
+    served = (config or {}).get("Model", f"Qwen/{model}")
     told = {key: options.pop(key) for key in ("latency_s", "ttft_s", "seconds", "streams") if key in options}
-    story = Story(**{"streams": rate, "start": start, **told})
+    story = Story(**{"streams": rate, "start": start, "model": served, **told})
     report = folder / ("guidellm-results.json" + layers * ".zst")
     write_report(report, [story], layers=layers, **options)
     if archive:
-        write_archive(folder / "pcp-archives" / "node-1", story, hits=hits)
+        write_archive(folder / "pcp-archives" / "node-1", story, hits=hits, step=step)
     if log:
         text = "INFO [api_server.py] vLLM API server version 0.11.2\nGPU KV cache size: 208,640 tokens\n"
         (folder / "vllm-startup.log.zst").write_bytes(zstandard.compress(text.encode()))

@@ -151,6 +151,21 @@ def test_an_arm_without_its_connector_is_imported_as_what_ran(tree: Path) -> Non
     assert "no KV connector among the arguments" in listed(planned, "rate1").remarks[0]
 
 
+def test_a_buffer_before_files_is_no_tier(tree: Path) -> None:
+    extra = '"cpu_bytes_to_use":1835008000,"secondary_tiers":[{"type":"fs","root_dir":"/data"}]'
+    config = f'{{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{{{extra}}}}}'
+    arguments = f"--kv-transfer-config '{config}'"
+    own = {"files": {"extends": "no-offload", "title": "files", "baseline": "no-offload"}}
+    write_level(tree, MODEL, "files", 1, archive=False, args=arguments)
+    planned = campaign_plan(tree, {"path": str(tree)}, scenarios=own)
+    assert list(cells(planned)) == [f"{MODEL}/files/0"]
+    assert "1000 blocks in host memory" in listed(planned, "rate1").remarks[0]
+    # The same arguments under the name of an arm that has a tier in host memory.
+    shutil.rmtree(tree)
+    write_level(tree, MODEL, "native-offload", 1, archive=False, args=arguments)
+    assert list(cells(plan(tree))) == [f"{MODEL}/native-offload/1000"]
+
+
 def test_levels_of_one_name_with_other_arguments_are_another_run(tree: Path) -> None:
     write_level(tree, MODEL, "native-offload", 1, archive=False, args=native(10_000))
     write_level(tree, MODEL, "native-offload", 4, archive=False, args=native(10_000) + " --max-num-seqs 8")
@@ -354,6 +369,10 @@ def test_the_oldest_form_with_ten_strategies_in_a_file(tree: Path) -> None:
         *((0, "synchronous"), (3, "constant"), (4, "constant"), (2, "constant"), (1, "throughput")),
     ]
     assert len(run.shared_archives) == 3
+    chosen = campaign_plan(tree, {**asked, "archives": ["pcp-archives/node"]}).runs[0]
+    assert chosen.shared_archives == run.shared_archives
+    os.utime(tree / run.shared_archives[0], ns=(1, 1))
+    assert campaign_plan(tree, asked).runs[0].stamp not in (run.stamp, "")
     workload = run.description["specification"]["workload"]
     assert (workload["profile"], workload["sweep_size"], workload["levels"]) == ("sweep", 5, [])
 

@@ -5,6 +5,7 @@ They join the registry of `kveval.checks` when this module is imported.
 
 from kveval.aggregates import partial_output_counted
 from kveval.checks import REGISTRY, Check, Level, Outcome
+from kveval.runfile import IMPORTED
 
 # Unfinished requests are a few per cent where a level lasts several generations of requests.
 _MANY_UNFINISHED = 0.10
@@ -108,7 +109,8 @@ def no_reuse(level: Level) -> Outcome | None:
         return None
     return Outcome(
         "no_reuse",
-        "fail",
+        # What is measured here has the server's counters to show whether the arm acted.
+        "fail" if level.run.engine == IMPORTED else "note",
         f"every prompt is unique ({data.prompt_tokens} tokens, no shared prefix, one turn): nothing can be reused,"
         " so the arm's feature is not exercised",
     )

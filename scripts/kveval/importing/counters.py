@@ -7,12 +7,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.pcparchive import ArchiveError, convert, describe, increase, series
 
+_TOKENS = "vllm:generation_tokens_total"
 _WANTED = (
-    "vllm:generation_tokens_total",
+    _TOKENS,
     "vllm:prefix_cache_hits_total",
     "vllm:prefix_cache_queries_total",
     "vllm:external_prefix_cache_hits_total",
@@ -48,17 +50,26 @@ def counters_of(
             return {}, [f"the recording cannot be read ({error})"]
         damage = [str(problem) for problem in summary.problems if problem.damage]
         remarks = [f"the recording is damaged ({damage[0]})"] if damage else []
-        recorded = [name for name, info in describe(parquet).items() if info.samples]
-        found: dict[int, Counters] = {}
-        for level in plan.levels:
-            if level.report is not None:
-                found[level.level] = _level_counters(parquet, recorded, names, level, plan.levels)
-    found = {level: counters for level, counters in found.items() if counters}
+        frames = _frames(parquet, names)
+    found = {
+        level.level: counters
+        for level in plan.levels
+        if level.report is not None and (counters := _level_counters(frames, level, plan.levels))
+    }
     return found, remarks if found else [*remarks, "the server's counters were not recorded"]
 
 
+def _frames(parquet: Path, names: Sequence[str]) -> dict[str, list[pd.DataFrame]]:
+    """Return the samples of every counter, one frame for each endpoint that was recorded."""
+    recorded = [name for name, info in describe(parquet).items() if info.samples and info.semantics == "counter"]
+    return {
+        name: [series(parquet, metric, labels=_labels(name) or None) for metric in recorded if _is(metric, name)]
+        for name in names
+    }
+
+
 def _level_counters(
-    parquet: Path, recorded: Sequence[str], names: Sequence[str], level: LevelPlan, levels: Sequence[LevelPlan]
+    frames: Mapping[str, Sequence[pd.DataFrame]], level: LevelPlan, levels: Sequence[LevelPlan]
 ) -> Counters:
     if level.start is None or level.end is None:
         return {}
@@ -66,34 +77,39 @@ def _level_counters(
     after = [other.start for other in levels if other.start is not None and other.start >= level.end]
     begin = level.start - min([_MARGIN_S, *((level.start - end) / 2 for end in before)])
     finish = level.end + min([_MARGIN_S, *((start - level.end) / 2 for start in after)])
+    margin = min(level.start - begin, finish - level.end)
     found: Counters = {}
-    for name in names:
-        metrics = [metric for metric in recorded if fnmatchcase(metric, _pattern(name))]
-        parts = [part for metric in metrics if (part := _gain(parquet, metric, _labels(name), begin, finish))]
+    for name, endpoints in frames.items():
+        parts = [part for frame in endpoints if (part := _gain(frame, begin, finish))]
         if not parts:
             continue
-        first, gained, interval = (sum(part[n] for part in parts) for n in range(3))
-        if name == "vllm:generation_tokens_total" and interval / len(parts) > 2 * min(
-            level.start - begin, finish - level.end
-        ):
+        first, gained = (sum(part[n] for part in parts) for n in range(2))
+        if name == _TOKENS and max(interval for _, _, interval in parts) > 2 * margin:
             # Samples too rare to tell this level's tokens from its neighbours'.
             continue
         found[name] = {"before": first, "after": first + gained, "delta": gained}
     return found
 
 
-def _gain(
-    parquet: Path, metric: str, labels: Mapping[str, str], begin_s: float, finish_s: float
-) -> tuple[float, float, float] | None:
+def _gain(frame: pd.DataFrame, begin_s: float, finish_s: float) -> tuple[float, float, float] | None:
     """Return a counter's first value in the window, its gain, and the seconds between samples; None without two."""
-    start_ns, finish_ns = round(begin_s * 1e9), round(finish_s * 1e9)
-    frame = series(parquet, metric, labels=labels or None, start_ns=start_ns, finish_ns=finish_ns)
-    times = frame["timestamp"].drop_duplicates().sort_values()
-    if len(times) < 2 or frame.attrs.get("semantics") != "counter":
+    times = frame["timestamp"]
+    inside = frame[(times >= _time(begin_s)) & (times <= _time(finish_s))]
+    moments = inside["timestamp"].drop_duplicates().sort_values()
+    if len(moments) < 2:
         return None
-    firsts = frame.drop_duplicates([key for key in ("host", "instance") if key in frame])
-    interval = float(np.median(times.diff().dropna().dt.total_seconds()))
-    return float(firsts["value"].sum()), float(increase(frame)["increase"].sum()), interval
+    inside.attrs = frame.attrs
+    firsts = inside.drop_duplicates([key for key in ("host", "instance") if key in inside])
+    interval = float(np.median(moments.diff().dropna().dt.total_seconds()))
+    return float(firsts["value"].sum()), float(increase(inside)["increase"].sum()), interval
+
+
+def _time(seconds: float) -> pd.Timestamp:
+    return pd.Timestamp(round(seconds * 1e9), unit="ns", tz="UTC")
+
+
+def _is(metric: str, counter: str) -> bool:
+    return fnmatchcase(metric, _pattern(counter))
 
 
 def _pattern(counter: str) -> str:

@@ -174,8 +174,9 @@ def _hardware(name: str, asked: Import) -> Hardware:
 
 
 def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[str, Scenario]:
-    arm = f"{declared.arm}-mempress" if declared.mempress else declared.arm
-    name = asked.scenarios.get(arm, arm)
+    pressure = "-mempress" if declared.mempress else ""
+    arm = f"{declared.arm}{pressure}"
+    name = asked.scenarios.get(arm) or f"{asked.scenarios.get(declared.arm, declared.arm)}{pressure}"
     if name not in catalogue.scenarios:
         raise NameProblem(f"unknown arm {arm!r} (an entry of scenarios.yaml, or translated by the import's scenarios)")
     return name, catalogue.scenarios[name]
@@ -233,19 +234,23 @@ def _blocks(
 ) -> tuple[int, tuple[str, ...]]:
     """Return the size of the CPU tier that ran, and what there is to say about it."""
     if tier is not None:
-        if declared is not None and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared:
-            return tier.cpu_blocks, (f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})",)
-        return tier.cpu_blocks, ()
+        return _sized(tier, declared, scenario)
     if settings.values and not connectors(settings):
-        if scenario.cpu_tier:
-            return 0, ("no KV connector among the arguments: it ran without a CPU tier",)
-        return 0, ()
+        return 0, ("no KV connector among the arguments: it ran without a CPU tier",) if scenario.cpu_tier else ()
     if not scenario.cpu_tier:
         return 0, ()
     if declared is not None:
         what = "the arguments do not size it" if settings.values else "its arguments are not known"
         return declared, (f"{declared} cpu_blocks as declared; {what}",)
     raise _Refused(UNKNOWN, f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`")
+
+
+def _sized(tier: Tier, declared: int | None, scenario: Scenario) -> tuple[int, tuple[str, ...]]:
+    if tier.before_others and not scenario.cpu_tier:
+        return 0, (f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files",)
+    if declared is not None and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared:
+        return tier.cpu_blocks, (f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})",)
+    return tier.cpu_blocks, ()
 
 
 def _differences(

@@ -25,7 +25,7 @@ from kveval.importing.interpret import (
     interpret,
 )
 from kveval.importing.names import Declared
-from kveval.importing.trees import Tree
+from kveval.importing.trees import Tree, stamps_of
 
 
 class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -146,12 +146,16 @@ def make_plan(
     mixed = _mixtures(result for _, _, results in trees for result in results)
     trees = [(asked, tree, [_unmixed(result, mixed) for result in results]) for asked, tree, results in trees]
     alike = _alike(result for _, _, results in trees for result in results)
-    drafts = [(asked, tree, members) for asked, tree, results in trees for members in _runs(results)]
-    drafts.sort(key=lambda draft: (_cell(draft[2]), _start(draft[2])))
+    shared_archives = {
+        (asked.path, asked.archives): stamps_of(Path(asked.path), asked.archives) or tree.shared_archives
+        for asked, tree, _ in trees
+    }
+    drafts = [(asked, members) for asked, _, results in trees for members in _runs(results)]
+    drafts.sort(key=lambda draft: (_cell(draft[1]), _start(draft[1])))
     runs: list[RunPlan] = []
     taken: dict[Cell, int] = {}
     placed: dict[tuple[str, str], list[tuple[int, tuple[str, ...]]]] = {}
-    for asked, tree, members in drafts:
+    for asked, members in drafts:
         cell = _cell(members)
         number = taken[cell] = taken.get(cell, 0) + 1
         remarks = _remarks(members, alike)
@@ -162,7 +166,8 @@ def make_plan(
         vllm = found or campaign.vllm(asked)
         described = [(member.result, member.level) for member in members]
         archives = [stamp for member in members for stamp in member.result.source.found.archives]
-        stamps = [*archives, *(stamp for member in members for stamp in member.result.source.found.stamps)]
+        shared = [] if archives else shared_archives[asked.path, asked.archives]
+        stamps = [*archives, *shared, *(stamp for member in members for stamp in member.result.source.found.stamps)]
         runs.append(
             RunPlan(
                 tree=asked.path,
@@ -175,7 +180,7 @@ def make_plan(
                 stamp=_hash([msgspec.to_builtins(stamp) for stamp in stamps]),
                 vllm=vllm,
                 required=required(cell.scenario, vllm),
-                shared_archives=[] if archives else list(asked.archives) or [s.path for s in tree.shared_archives],
+                shared_archives=[stamp.path for stamp in shared],
                 copy=asked.copy_files,
             )
         )

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,21 +112,13 @@ def _own_archives(level: LevelPlan, tree: Path, sources: _Sources) -> None:
 
 def _shared_archives(plan: RunPlan, tree: Path, sources: _Sources) -> None:
     """Take the archives that belong to no single result: those of the time of any level, and whole tars."""
-    paths = list(_files(plan.shared_archives, tree))
+    paths = plan.shared_archives
     for number, path in enumerate(path for path in paths if is_tar(path)):
         sources.record(sources.add(f"raw/pcp-shared-{number}{_tar_suffix(path)}", path))
     found, problems = spans(tree, [path for path in paths if not is_tar(path)])
     sources.notes += problems
     chosen = {span.base: span for level in plan.levels if level.report for span in covering(found, *_window(level))}
     _link(list(chosen.values()), "shared", sources)
-
-
-def _files(paths: Sequence[str], tree: Path) -> Iterator[str]:
-    for path in paths:
-        if (tree / path).is_dir():
-            yield from sorted(p.relative_to(tree).as_posix() for p in (tree / path).rglob("*") if p.is_file())
-        else:
-            yield path
 
 
 def _link(chosen: Sequence[Span], folder: str, sources: _Sources) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kveval import sizing
@@ -22,11 +22,15 @@ _LMCACHE = ("LMCacheConnectorV1", "LMCacheMPConnector", "LMCacheConnector")
 
 @dataclass(frozen=True)
 class Tier:
-    """A CPU tier as the arguments size it: 16-token blocks of the model, and the setting that says so."""
+    """A CPU tier as the arguments size it: 16-token blocks of the model, and the setting that says so.
+
+    `before_others`: further tiers stand behind it, such as files.
+    """
 
     cpu_blocks: int
     size_bytes: int
     said_by: str
+    before_others: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def effective_tier(settings: Settings, model: Model, ranks: int) -> Tier | None:
         if name == "OffloadingConnector" and isinstance(extra, Mapping):
             found = _native(settings, extra, per_block)
             if found is not None:
-                return found
+                return replace(found, before_others=bool(extra.get("secondary_tiers")))
         if name in _LMCACHE:
             return _lmcache(settings, per_block, ranks)
     size = settings.argument("--kv-offloading-size")

@@ -6,7 +6,7 @@ benchmark_..._pcp.tar.xz; and single files whose names follow a pattern given wi
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +66,18 @@ def scan(root: Path, pattern: re.Pattern[str] | None = None) -> Tree:
     tree.results.sort(key=lambda found: found.place)
     tree.others.sort()
     return tree
+
+
+def stamps_of(root: Path, paths: Sequence[str]) -> list[Stamp]:
+    """Return the files among `paths`, and below the folders among them. Raises OSError for one that is not there."""
+    found = []
+    for path in paths:
+        if (root / path).is_dir():
+            found += _files_below(root, path)
+        else:
+            status = (root / path).stat()
+            found.append(Stamp(path, status.st_size, status.st_mtime_ns, status.st_ino))
+    return found
 
 
 def _scan_folder(root: Path, folder: str, pattern: re.Pattern[str] | None, tree: Tree, depth: int) -> bool:

@@ -300,7 +300,7 @@ def convert(
     problems = ProblemLog()
     sources = [source] if isinstance(source, str | Path) else source
     with ExitStack() as stack:
-        found = [files for one in sources for files in stack.enter_context(opened(Path(one), problems))]
+        found = [files for one in sources for files in _entered(stack, Path(one), problems, alone=len(sources) == 1)]
         archives = load_all(found, ", ".join(map(str, sources)), problems)
         hosts = {archive.label.host for archive in archives}
         scan = Scan(problems, matcher(metrics), start_ns, finish_ns, progress=progress)
@@ -310,6 +310,17 @@ def convert(
             info = scan.info(archives, writer.rows)
             writer.finish(encode(info, scan.metrics, scan.labels))
     return ConversionSummary(Path(output), info.rows, info, scan.metrics)
+
+
+def _entered(stack: ExitStack, source: Path, problems: ProblemLog, *, alone: bool) -> list[ArchiveFiles]:
+    """Open a source until the stack ends; one of several that is no archive is a problem, and the others are read."""
+    try:
+        return stack.enter_context(opened(source, problems))
+    except ArchiveError as error:
+        if alone:
+            raise
+        problems.add("unreadable", source.name, str(error))
+        return []
 
 
 def write_empty(output: str | Path, reason: str) -> None:
