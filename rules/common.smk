@@ -1,5 +1,6 @@
 # The configuration, and the few names every rule uses.
 import json
+import os
 import random
 import sys
 import time
@@ -130,7 +131,7 @@ onerror:
         logger.error("Some measurements failed; the others are kept, and running again does the rest:")
     for run, reason in failed.items():
         logger.error(f"  {run}: {reason}")
-    configured = " ".join(map(str, workflow.overwrite_configfiles))
+    configured = " ".join(os.path.relpath(file) for file in workflow.overwrite_configfiles)
     logger.error(
         f"A report over what there is: {REPORT_COMMAND}" + f" --configfile {configured}" * bool(configured)
     )

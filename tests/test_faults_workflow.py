@@ -173,3 +173,4 @@ def test_a_job_that_is_killed_without_a_word_is_listed_with_its_last_one(tree: T
     output, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 1
     assert re.search(rf"{CELL.format('no-offload')}: its job was killed, the last it said was: level 2", output)
+    assert tree.run("report", "--until", "benchmark")[0] == 0

@@ -74,6 +74,8 @@ def test_layout_of_the_files_does_not_change_the_id(folder, original, seed, flow
             (("config", "hardware"), "another host"),
             (("config", "runs"), 77),
             (("config", "seed"), 99),
+            (("config", "stall_limit_s"), 300.0),
+            (("config", "secrets"), ["HF_TOKEN", "REGISTRY_PASSWORD"]),
             (("config", "comparison"), {"margin": 0.2, "alpha": 0.01, "level": 8}),
             (("config", "matrix"), [{"models": ["Qwen3-8B"], "scenarios": ["lmcache-local"], "cpu_blocks": [320]}]),
             (("scenarios", "native-offload", "title"), "other"),

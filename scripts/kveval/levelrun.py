@@ -159,20 +159,23 @@ class Levels:
         """Raise, in place of a failure of the body, what caused it: a dead server, a full disk, a set clock."""
         try:
             yield
-        except (local.ServerDied, RecordingError, WatchError):
+        except WatchError:
             raise
         except (Failure, OSError) as error:
-            deadline = time.monotonic() + _SETTLING_S
-            while time.monotonic() < deadline:
+            # A death is known at once; other failures wait for one that may be on its way.
+            known = isinstance(error, local.ServerDied | RecordingError)
+            deadline = time.monotonic() + (0.0 if known else _SETTLING_S)
+            while True:
                 try:
-                    self.slot.server.require_alive()
-                    self.recorder.require_running()
                     self.clock.check()
                     self._require_disk()
+                    self.slot.server.require_alive()
+                    self.recorder.require_running()
                 except Failure as cause:
                     raise cause from error
+                if time.monotonic() >= deadline:
+                    raise
                 time.sleep(0.2)
-            raise
 
 
 def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, Any], scratch: Path) -> list[str]:

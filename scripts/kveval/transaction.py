@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from kveval.preflight import require_no_secret, require_room
 from kveval.processes import (
     Session,
     Supervisor,
+    Terminated,
     registry_path,
     remove_leftovers,
     stop_signals_raise,
@@ -133,11 +135,16 @@ def _measure_now(job: Job, key: Key, store: Store, host: Mapping[str, Any], prog
             _Run(job, scratch, processes, host, progress, redactor).perform()
         place = store.commit(scratch, key)
     except BaseException as error:
+        if not isinstance(error, Failure | Terminated):
+            with contextlib.suppress(OSError):
+                (scratch / "error.log").write_text(traceback.format_exc())
         redactor.folder(scratch)
         kept = store.keep_failed(scratch, key)
         progress.say(f"this attempt's files are kept in {kept}")
-        if isinstance(error, Failure | OSError):
+        if isinstance(error, Failure):
             raise MeasurementError(str(error).replace(str(scratch), str(kept))) from error
+        if isinstance(error, OSError):
+            raise MeasurementError(f"{error}; see {kept}/error.log") from error
         raise
     progress.say(f"measured: {place}")
     return place
