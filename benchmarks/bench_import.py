@@ -110,8 +110,9 @@ def bench_workflow(folder: Path) -> None:
     (copy / "bench.yaml").write_text(yaml.safe_dump(campaign))
 
     def snakemake(*arguments: str) -> None:
-        command = ["snakemake", "--cores", str(os.cpu_count()), "--quiet", "all", "--configfile", "bench.yaml"]
-        subprocess.run([*command, *arguments], cwd=copy, check=True, stdout=subprocess.DEVNULL)
+        command = ["snakemake", "--cores", str(os.cpu_count()), "--quiet", "all", *arguments]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run([*command, "--configfile", "bench.yaml"], cwd=copy, check=True, **quiet)
 
     until = ("report", "--until", "import_run", "list_imports")
     timed("snakemake -n, nothing read before", lambda: snakemake("-n", *until))
