@@ -10,73 +10,21 @@ memory of the first `report`, seconds of the second, which has nothing to do, an
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import psutil
-import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from tests import synthetic_campaign as campaign  # noqa: E402
-
-from kveval.peaks import collect  # noqa: E402
-from kveval.run_facts import key_of  # noqa: E402
-
-PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
-CONFIG = {
-    "name": "large",
-    "results": "results",
-    "engine": "kubernetes",
-    "server": {"vllm": "0.22.1", "guidellm": "0.8.1", "lmcache": "0.5.6", "weights": "full"},
-    "workload": "published",
-    "runs": 3,
-}
-
-
-def make_workflow(folder: Path, cells: int) -> None:
-    """Copy the workflow and put a campaign's tables, pointers and recordings where its rules would."""
-    for part in PARTS:
-        source = ROOT / part
-        copy = shutil.copytree if source.is_dir() else shutil.copy2
-        copy(source, folder / part)
-    keys = campaign.cells()[:cells]
-    matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in keys]
-    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"matrix": matrix}))
-    levels = campaign.levels_table(keys)
-    measured = campaign.measured(levels)
-    results = folder / "results"
-    recording = campaign.recording(results / "recording", cpus=48)
-    for run in measured.runs:
-        place = results.joinpath(*map(str, key_of(run)), f"run-{run.run}")
-        stored = Path("results/measurements") / run.measurement / f"run-{run.run}"
-        place.mkdir(parents=True)
-        (folder / stored).mkdir(parents=True)
-        (folder / stored / "run.json").write_bytes(msgspec.json.encode(run))
-        (place / "measurement.json").write_text(json.dumps({"measurement": run.measurement, "path": str(stored)}))
-        for name in ("levels.parquet", "requests.parquet"):
-            (place / name).write_bytes(b"")
-        (place / "pcp.parquet").hardlink_to(recording)
-    pairs = []
-    for key in keys:
-        place = results.joinpath(*map(str, key))
-        pairs.append((place / "levels.csv", place / "peak.csv"))
-        measured.levels_of(key).to_csv(pairs[-1][0], index=False)
-        peaks = measured.peaks
-        peaks[(peaks[["model", "scenario", "cpu_blocks"]] == list(key)).all(axis=1)].to_csv(pairs[-1][1], index=False)
-    (results / "analysis").mkdir()
-    for name, table in collect([p[0] for p in pairs], [p[1] for p in pairs], campaign.METRICS).items():
-        table.to_csv(results / "analysis" / f"{name}.csv", index=False)
-    measured.comparison.to_csv(results / "analysis" / "comparison.csv", index=False)
+from tests.synthetic_workflow import make_workflow  # noqa: E402
 
 
 def snakemake(folder: Path, *arguments: str) -> tuple[float, float, float]:
@@ -117,7 +65,7 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-publish-"))
-    make_workflow(folder, given.cells)
+    make_workflow(folder, campaign.cells()[: given.cells])
     # What was put there counts as made by the rules.
     snakemake(folder, "--cores", given.cores, "--touch", "collect_metrics", "compare_scenarios")
     seconds, cpu, memory = snakemake(folder, "--cores", given.cores, "report")
