@@ -60,8 +60,8 @@ def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds
         # Moved a little sideways, so that lines that coincide can be seen.
         aside = _step(data.grid) ** (place - (len(shown) - 1) / 2)
         look = data.look(cell)
-        for level, low, high in bounds(rows, column).itertuples():
-            axes.plot([level * aside] * 2, [low / unit, high / unit], color=look.colour, linewidth=1)
+        ends = bounds(rows, column) / unit
+        axes.vlines(ends.index.to_numpy() * aside, ends["low"], ends["high"], colors=look.colour, linewidth=1)
         axes.plot(
             means.index * aside,
             means / unit,
