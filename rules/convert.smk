@@ -4,7 +4,9 @@
 rule convert_load:
     input:
         measurement=rules.benchmark.output[0],
-        library=library("guidellm", "levels", "checks", "runfile"),
+        library=library(
+            "guidellm", "levels", "delivery", "survival", "intervals", "configuration", "checks", "checks_run", "runfile"
+        ),
     output:
         levels=f"{CELL}/run-{{run}}/levels.parquet",
         requests=f"{CELL}/run-{{run}}/requests.parquet",

@@ -213,7 +213,7 @@ def _verdicts(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if named:
             said = f"parity within {100 * plan.margin:g} %" if verdict == stats.PARITY else verdict
             lines.append(f"{said}: {'; '.join(named)}")
-    for verdict in (stats.NOT_EXERCISED, stats.NOT_ASSESSED):
+    for verdict in stats.WITHOUT_VERDICT:
         reasons: dict[str, list[str]] = {}
         for row in rows:
             if row["verdict"] == verdict:
