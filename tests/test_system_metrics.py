@@ -148,11 +148,10 @@ def test_a_name_may_depend_on_the_version(recording: Path) -> None:
 
 
 def levels(**changes: Any) -> pd.DataFrame:
-    row = level_row("m", "native-offload", 1, 8, 500.0) | changes
+    row = level_row("m", "native-offload", 1, 8, 500.0)
     measured = {name: value for name, value in row.items() if not name.startswith(("requests_r", "requests_w", "pcp_"))}
-    return pd.DataFrame(
-        [measured | {"window_start": pd.Timestamp(START), "window_end": pd.Timestamp(START + 39 * SECOND)}]
-    )
+    window = {"window_start": pd.Timestamp(START), "window_end": pd.Timestamp(START + 39 * SECOND)}
+    return pd.DataFrame([measured | window | changes])
 
 
 def test_metrics_join_their_level(recording: Path) -> None:

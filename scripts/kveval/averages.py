@@ -67,7 +67,7 @@ def _effects(table: pd.DataFrame) -> pd.DataFrame:
 
     Raises ValueError when a cell is compared twice.
     """
-    usable = table[table["effect_percent"].notna() & ~table["verdict"].isin(["not assessed", "not exercised"])]
+    usable = table[table["effect_percent"].notna() & ((table["verdict"] != "not assessed") | table["replicate"])]
     twice = table[table.duplicated(["model", *ARM])]
     if len(twice):
         raise ValueError(f"cells are compared twice: {sorted(set(twice['model'] + '/' + twice['scenario']))}")
