@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kveval.checks import MIN_RUNS, MIN_TOKENS, SUFFICIENT
@@ -14,15 +15,33 @@ from kveval.intervals import Contrast, contrasts, parity_power, runs_to_resolve,
 from kveval.levels import THROUGHPUT
 from kveval.pairing import CommonLevel, Pairing
 
+Array = npt.NDArray[np.float64]
 Cell = tuple[str, str, int]
 # (run, level) -> row of complete_metrics.csv
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak"]
 
 
+@dataclass(frozen=True)
+class Pair:
+    """ln of a metric in reference and arm, by run of the reference."""
+
+    runs: tuple[int, ...] = ()
+    reference: Array = field(default_factory=lambda: np.empty(0))
+    arm: Array = field(default_factory=lambda: np.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def difference(self) -> float:
+        """Mean difference, arm - reference."""
+        return float(np.mean(self.arm - self.reference))
+
+
 @dataclass
 class Entry:
-    """A comparison in the making. `pair`: ln of the metric, columns reference and arm, by run of the reference.
+    """A comparison in the making.
 
     `obstacle`: what keeps it from a verdict; `other_time`: the two were not measured in the same blocks.
     """
@@ -31,7 +50,7 @@ class Entry:
     reference: Cell | None
     kind: Kind
     row: dict[str, Any]
-    pair: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"reference": [], "arm": []}, dtype=float))
+    pair: Pair = field(default_factory=Pair)
     obstacle: str = ""
     left_out: str = ""
     exercised: bool | None = None
@@ -96,8 +115,9 @@ def fill(entry: Entry, selection: Selection, reference: CellRows, arm: CellRows,
     Runs with a level that failed a check are left out. If too few remain for a verdict, all are kept to describe the
     effect.
     """
-    values: dict[int, dict[str, float]] = {}
+    values: dict[int, tuple[float, float]] = {}
     reasons: dict[int, str] = {}
+    unusable: set[int] = set()
     moved: list[bool] = []
     for arm_run, reference_run in selection.pairing.pairs:
         ours = arm.get((arm_run, selection.arm_levels[arm_run]))
@@ -106,21 +126,22 @@ def fill(entry: Entry, selection: Selection, reference: CellRows, arm: CellRows,
             moved.append(bool(ours["exercised"]))
         if ours is None or theirs is None or not (ours[metric] > 0 and theirs[metric] > 0):
             continue
-        values[reference_run] = {"reference": float(np.log(theirs[metric])), "arm": float(np.log(ours[metric]))}
+        values[reference_run] = float(np.log(theirs[metric])), float(np.log(ours[metric]))
         if reason := unfit(theirs, metric) or unfit(ours, metric):
             reasons[arm_run if unfit(ours, metric) else reference_run] = reason
-            values[reference_run]["unfit"] = 1.0
-    everything = pd.DataFrame.from_dict(values, orient="index", columns=["reference", "arm", "unfit"], dtype=float)
-    fit = everything[everything["unfit"].isna()]
+            unusable.add(reference_run)
+    fit = len(values) - len(unusable)
+    kept = sorted(values.keys() - unusable) if fit >= MIN_RUNS else sorted(values)
     entry.exercised = any(moved) if moved else None
     entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(reasons.items()))
-    entry.pair = (fit if len(fit) >= MIN_RUNS else everything)[["reference", "arm"]].sort_index()
+    columns = np.array([values[run] for run in kept], dtype=np.float64).reshape(-1, 2)
+    entry.pair = Pair(tuple(kept), columns[:, 0], columns[:, 1])
     entry.other_time = selection.pairing.kind == "other time"
-    if len(fit) < MIN_RUNS:
-        entry.obstacle, entry.left_out = _obstacle(len(everything), len(fit), entry.left_out), ""
-    levels = sorted({selection.reference_levels[run] for run in entry.pair.index})
-    entry.row |= {"runs": len(entry.pair), "levels_compared": ";".join(map(str, levels))}
-    kind, runs = selection.pairing.kind, tuple(entry.pair.index)
+    if fit < MIN_RUNS:
+        entry.obstacle, entry.left_out = _obstacle(len(values), fit, entry.left_out), ""
+    levels = sorted({selection.reference_levels[run] for run in kept})
+    entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, levels))}
+    kind, runs = selection.pairing.kind, tuple(kept)
     # Cells share a residual if they were measured in the same blocks.
     entry.group = (
         kind,
@@ -145,20 +166,20 @@ def estimate(entries: Sequence[Entry], margin: float, alpha: float, method: str)
     for entry in entries:
         if len(entry.pair) == 0 or entry.reference is None:
             continue
-        entry.row["effect_percent"] = percent(float((entry.pair["arm"] - entry.pair["reference"]).mean()))
+        entry.row["effect_percent"] = percent(entry.pair.difference)
         if len(entry.pair) >= 2 and entry.other_time:
-            contrast = welch(entry.pair["arm"].to_numpy(), entry.pair["reference"].to_numpy())
+            contrast = welch(entry.pair.arm, entry.pair.reference)
             describe(entry, contrast, float(contrast.se * np.sqrt(len(entry.pair) / 2)), 2, margin, alpha)
         elif len(entry.pair) >= 2:
             groups.setdefault(entry.group, []).append(entry)
     for members in groups.values():
-        columns: dict[Cell, pd.Series[float]] = {}
+        columns: dict[Cell, Array] = {}
         for entry in members:
             assert entry.reference is not None
-            columns.setdefault(entry.reference, entry.pair["reference"])
-            columns.setdefault(entry.arm, entry.pair["arm"])
+            columns.setdefault(entry.reference, entry.pair.reference)
+            columns.setdefault(entry.arm, entry.pair.arm)
         order = {cell: number for number, cell in enumerate(columns)}
-        table = np.column_stack([values.to_numpy(dtype=np.float64) for values in columns.values()]).astype(np.float64)
+        table = np.column_stack(list(columns.values()))
         pairs = [(order[entry.arm], order[entry.reference]) for entry in members if entry.reference is not None]
         for entry, contrast in zip(members, contrasts(table, pairs, method), strict=True):
             sd = float(contrast.se * np.sqrt(len(table) / 2))

@@ -6,9 +6,10 @@ baseline shares no blocks with it, unless the baseline was measured again among 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -30,18 +31,20 @@ class Pairing:
     kind: Kind
 
 
-def run_spans(rows: pd.DataFrame) -> dict[int, Span]:
+def run_spans(rows: Iterable[Mapping[str, Any]]) -> dict[int, Span]:
     """Return when each run of a cell was measured, from run_started and run_finished; NaN where that is not known."""
-    spans = {}
-    for row in rows.drop_duplicates("run").to_dict("records"):
-        begin, end = (_seconds(row.get(name)) for name in ("run_started", "run_finished"))
-        spans[int(row["run"])] = (begin, end)
+    spans: dict[int, Span] = {}
+    for row in rows:
+        if int(row["run"]) not in spans:
+            spans[int(row["run"])] = (_seconds(row.get("run_started")), _seconds(row.get("run_finished")))
     return spans
 
 
 def _seconds(text: object) -> float:
-    time = pd.to_datetime(str(text), utc=True, errors="coerce")
-    return np.nan if pd.isna(time) else float(time.timestamp())
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return np.nan
 
 
 def pair_runs(arm: Mapping[int, Span], reference: Mapping[int, Span]) -> Pairing:
@@ -138,8 +141,12 @@ def _sound(rows: pd.DataFrame) -> pd.DataFrame:
 def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return ln of a metric, runs x levels, of the levels that all runs measured."""
     measured = rows[rows[metric] > 0]
-    table = measured.pivot_table(index="run", columns="level", values=metric)
-    return table.apply(np.log).dropna(axis="columns")
+    runs, at_run = np.unique(measured["run"], return_inverse=True)
+    levels, at_level = np.unique(measured["level"], return_inverse=True)
+    table = np.full((len(runs), len(levels)), np.nan)
+    table[at_run, at_level] = np.log(measured[metric].to_numpy(dtype=np.float64))
+    complete = ~np.isnan(table).any(axis=0)
+    return pd.DataFrame(table[:, complete], index=runs, columns=levels[complete])
 
 
 def highest(logs: pd.DataFrame) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -137,7 +137,7 @@ def compare_all(
     metric, `q_value` over all models of a metric (Benjamini and Hochberg).
     """
     settings = settings or Settings()
-    campaign = _Campaign(complete, baselines, settings)
+    campaign = _Campaign(complete, baselines, settings, metrics)
     common: list[Entry] = []
     peaks: list[Entry] = []
     for model in campaign.models:
@@ -183,6 +183,10 @@ _COLUMNS = [
     "replicate",
     "method_hash",
 ]
+_NEEDED = (
+    *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
+    *("requests_completed", "configuration", "run_started", "run_finished"),
+)
 Question = tuple[Cell, Cell | None, Kind]
 
 
@@ -193,17 +197,19 @@ def _table(entries: Sequence[Entry]) -> pd.DataFrame:
 class _Campaign:
     """The campaign's cells, and what of them is looked up again and again."""
 
-    def __init__(self, complete: pd.DataFrame, baselines: Mapping[str, str | None], settings: Settings) -> None:
+    def __init__(
+        self, complete: pd.DataFrame, baselines: Mapping[str, str | None], settings: Settings, metrics: Collection[str]
+    ) -> None:
         self.settings = settings
         self.hash = method_hash(settings)
         self._baselines = baselines
-        keys = list(zip(*(complete[key] for key in KEYS), strict=True))
+        needed = complete[[name for name in complete if name in _NEEDED or name in metrics]].astype(object)
         self._tables: dict[Cell, pd.DataFrame] = {
-            cell: complete[[key == cell for key in keys]] for cell in dict.fromkeys(keys)
+            _cell(key): table for key, table in needed.groupby(list(KEYS), sort=False)
         }
         self.rows: dict[Cell, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
         self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
-        self._spans = {cell: run_spans(table) for cell, table in self._tables.items()}
+        self._spans = {cell: run_spans(rows.values()) for cell, rows in self.rows.items()}
         self._peaks = {cell: peak_of(table, THROUGHPUT) for cell, table in self._tables.items()}
         self._pairings: dict[tuple[Cell, Cell], Pairing] = {}
         self._configurations = configurations(self.rows)
@@ -327,6 +333,10 @@ def _named(cells: Sequence[Cell], name: str) -> list[Cell]:
     return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
 
 
+def _cell(key: Any) -> Cell:
+    return str(key[0]), str(key[1]), int(key[2])
+
+
 def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:
     return {
         (int(row["run"]), int(row["level"])): {str(k): v for k, v in row.items()} for row in table.to_dict("records")
@@ -362,8 +372,7 @@ def _borrow_spread(entries: Sequence[Entry], campaign: _Campaign, metric: str) -
     if spread is None:
         return
     for entry in single:
-        difference = float((entry.pair["arm"] - entry.pair["reference"]).mean())
-        contrast = Contrast(difference, spread.sd * 2**0.5, spread.df, "replicates")
+        contrast = Contrast(entry.pair.difference, spread.sd * 2**0.5, spread.df, "replicates")
         describe(entry, contrast, spread.sd, 2, campaign.settings.margin, campaign.settings.alpha)
         entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({spread.df} degrees of freedom)"
 
