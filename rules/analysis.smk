@@ -6,7 +6,9 @@ rule extract_peak:
         levels=of_runs("levels.parquet"),
         pcp=of_runs("pcp.parquet"),
         metrics="config/metrics.yaml",
-        library=library("system_metrics", "checks", "peaks", "catalogue", "pcparchive"),
+        library=library(
+            "system_metrics", "checks_system", "outcomes", "pairing", "intervals", "peaks", "catalogue", "pcparchive"
+        ),
     output:
         levels=f"{CELL}/levels.csv",
         peak=f"{CELL}/peak.csv",
@@ -19,6 +21,7 @@ rule extract_peak:
         runtime=10,
     params:
         version=vllm_of,
+        min_samples=CONFIG.campaign.min_samples,
     message:
         "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     script:
@@ -51,9 +54,27 @@ rule collect_metrics:
 rule compare_scenarios:
     input:
         complete=rules.collect_metrics.output.complete_metrics,
-        library=library("stats", "peaks", "checks"),
+        peaks=rules.collect_metrics.output.peak_throughput_all,
+        library=library(
+            "verdict_tables",
+            "stats",
+            "comparing",
+            "pairing",
+            "replicates",
+            "verdicts",
+            "intervals",
+            "averages",
+            "peaks",
+            "checks",
+            "checks_campaign",
+            "rules",
+        ),
     output:
-        f"{RESULTS}/analysis/comparison.csv",
+        comparison=f"{RESULTS}/analysis/comparison.csv",
+        contrasts=f"{RESULTS}/analysis/contrasts.csv",
+        peak_comparison=f"{RESULTS}/analysis/peak_comparison.csv",
+        averages=f"{RESULTS}/analysis/averages.csv",
+        checks=f"{RESULTS}/analysis/checks.csv",
     log:
         f"{LOGS}/compare_scenarios.log",
     conda:

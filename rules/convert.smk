@@ -4,7 +4,19 @@
 rule convert_load:
     input:
         measurement=rules.benchmark.output[0],
-        library=library("guidellm", "levels", "aggregates", "checks", "checks_import", "runfile"),
+        library=library(
+            "guidellm",
+            "levels",
+            "aggregates",
+            "delivery",
+            "survival",
+            "intervals",
+            "configuration",
+            "checks",
+            "checks_import",
+            "checks_run",
+            "runfile",
+        ),
     output:
         levels=f"{CELL}/run-{{run}}/levels.parquet",
         requests=f"{CELL}/run-{{run}}/requests.parquet",

@@ -1,18 +1,22 @@
-"""Compare every cell with its baseline: effect, interval, verdict."""
+"""Compare every cell with its baseline, and what else the campaign declares: effect, interval, verdict, checks."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kveval.peaks import read_table
-from kveval.stats import Settings, compare
+from kveval.stats import Settings
+from kveval.verdict_tables import verdict_tables
 
 
-def main(complete: str, comparison: Mapping[str, Any], output: str) -> None:
-    """`comparison`: the campaign's settings, and each scenario's baseline."""
+def main(complete: str, peaks: str, comparison: Mapping[str, Any], outputs: Mapping[str, str]) -> None:
+    """`comparison`: the campaign's settings, and each scenario's baseline; `outputs`: table name -> CSV."""
     settings = Settings(**comparison["settings"])
-    compare(read_table(Path(complete)), comparison["baselines"], settings).to_csv(output, index=False)
+    tables = verdict_tables(read_table(Path(complete)), read_table(Path(peaks)), comparison["baselines"], settings)
+    for name, path in outputs.items():
+        tables[name].to_csv(path, index=False)
 
 
 if __name__ == "__main__":
-    main(snakemake.input.complete, snakemake.params.comparison, snakemake.output[0])
+    given = snakemake.input
+    main(given.complete, given.peaks, snakemake.params.comparison, dict(snakemake.output.items()))

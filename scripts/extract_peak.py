@@ -1,21 +1,24 @@
 """Put a cell's runs together - load and system, level by level - and extract its peak."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from kveval.peaks import cell_tables
 
 
-def main(levels: Sequence[str], pcp: Sequence[str], metrics: str, version: str, *, outputs: tuple[str, str]) -> None:
-    """`version`: the server's, for metrics whose names changed."""
+def main(
+    levels: Sequence[str], pcp: Sequence[str], metrics: str, settings: Mapping[str, Any], outputs: tuple[str, str]
+) -> None:
+    """`settings`: version of the server, for metrics whose names changed, and min_samples of a window."""
     catalogue = yaml.safe_load(Path(metrics).read_text())
-    level_rows, peak_row = cell_tables([Path(p) for p in levels], [Path(p) for p in pcp], catalogue, version)
-    level_rows.to_csv(outputs[0], index=False)
-    peak_row.to_csv(outputs[1], index=False)
+    tables = cell_tables([Path(p) for p in levels], [Path(p) for p in pcp], catalogue, **settings)
+    for table, output in zip(tables, outputs, strict=True):
+        table.to_csv(output, index=False)
 
 
 if __name__ == "__main__":
     given, made = snakemake.input, snakemake.output
-    main(given.levels, given.pcp, given.metrics, snakemake.params.version, outputs=(made.levels, made.peak))
+    main(given.levels, given.pcp, given.metrics, dict(snakemake.params.items()), (made.levels, made.peak))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.synthetic import METRICS, level_row, levels_table, peaks_table
 
-from kveval.peaks import PeaksError, collect, cross_fit, mean_interval, peak_level, peak_row, plateau, read_table
+from kveval.peaks import PeaksError, collect, cross_fit, mean_interval, peak_row, plateau, read_table
 
 
 def cell(rates: dict[int, list[float]]) -> pd.DataFrame:
@@ -43,13 +43,11 @@ def test_a_level_that_a_run_lacks_is_not_chosen() -> None:
     table = cell({1: [100, 110], 8: [200, 205], 32: [900, 900]})
     table.loc[(table["level"] == 32) & (table["run"] == 2), "throughput_tok_s"] = np.nan
     assert peak_row(table)["level"] == 8
-    assert peak_level(table) == 8
 
 
 def test_a_cell_without_a_throughput_says_so() -> None:
     table = cell({1: [100.0]})
     table["throughput_tok_s"] = np.nan
-    assert peak_level(table) is None
     with pytest.raises(PeaksError, match="m/native-offload/10000"):
         peak_row(table)
 

@@ -110,7 +110,10 @@ def test_every_number_in_prose_is_a_cell_of_a_table() -> None:
 
 def test_one_run_gives_numbers_and_no_verdict() -> None:
     text = report(plan(runs=1), measured(levels_table(runs=1)))
-    assert "not assessed: native-offload 10K, lmcache-redis 10K (single run)" in section(text, "Summary")
+    assert (
+        "not assessed (single run): native-offload 10K, lmcache-redis 10K (nothing tells how much runs differ)"
+        in section(text, "Summary")
+    )
     assert "(no interval)" in text
     assert "better:" not in text
 

@@ -110,10 +110,16 @@ def test_parity_only_where_it_is_shown() -> None:
     assert noisy["reason"].str.contains("runs would resolve 5 %|narrower interval").all()
 
 
-@pytest.mark.parametrize(("runs", "reason"), [(1, "single run"), (2, "2 common runs, 3 needed")])
-def test_too_few_runs_are_described_and_not_judged(runs: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("runs", "verdict", "reason"),
+    [
+        (1, "not assessed (single run)", "nothing tells how much runs differ"),
+        (2, "not assessed", "2 common runs, 3 needed"),
+    ],
+)
+def test_too_few_runs_are_described_and_not_judged(runs: int, verdict: str, reason: str) -> None:
     table = comparison_table(levels_table(runs=runs, effects={"no-offload": 0.0, "native-offload": 0.3}))
-    assert set(table["verdict"]) == {"not assessed"}
+    assert set(table["verdict"]) == {verdict}
     assert set(table["reason"]) == {reason}
     assert table["effect_percent"].notna().all()
     assert table["p_holm"].isna().all()

@@ -70,7 +70,8 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def reduced(recording: Path, first: float = 0, last: float = SECONDS - 1, **changes: Any) -> tuple[float, Reduced]:
     metrics = parse_metrics({"x": entry(**changes)})
-    found = reduce_window(recording, metrics, "0.32.0", START + round(first * SECOND), START + round(last * SECOND))
+    begin, end = START + round(first * SECOND), START + round(last * SECOND)
+    found = reduce_window(recording, metrics, "0.32.0", begin, end, least=10)
     return found.values["x"], found
 
 
@@ -121,11 +122,16 @@ def test_what_was_not_recorded_is_missing_and_named(recording: Path) -> None:
 @pytest.mark.parametrize(
     ("window", "changes", "note"),
     [
-        ((0, 5), {}, "6 samples in the window, 10 needed"),
-        ((0, 15), {"pcp": f"{VLLM}kv_offload_load_bytes_total", "unit": "MB/s", "reduction": "rate"}, "0 samples"),
+        ((0, 5), {}, "fewer than 10 samples in the window: x"),
         ((0, 39), {"plausible": [0, 5]}, "7 requests refused, outside the plausible 0..5"),
         ((0, 39), {"pcp": "odd.time", "unit": "GiB"}, "cannot be turned into GiB"),
-        ((0, 29), {"pcp": f"{VLLM}kv_offload_load_bytes_total", "unit": "MB/s", "reduction": "rate"}, "cover 9 s of"),
+        (
+            (-40, 10),
+            {"pcp": f"{VLLM}prefix_cache_hits_total", "reduction": "increase"},
+            "cover 10 s of the window's 50",
+        ),
+        ((0, 39), {"reduction": "rate"}, "is instant, not a counter"),
+        ((0, 39), {"pcp": f"{VLLM}kv_cache_usage_perc", "unit": "percent"}, "a fraction that is not scaled by 100"),
     ],
 )
 def test_what_cannot_be_trusted_is_missing_with_its_reason(
@@ -142,11 +148,10 @@ def test_a_name_may_depend_on_the_version(recording: Path) -> None:
 
 
 def levels(**changes: Any) -> pd.DataFrame:
-    row = level_row("m", "native-offload", 1, 8, 500.0) | changes
+    row = level_row("m", "native-offload", 1, 8, 500.0)
     measured = {name: value for name, value in row.items() if not name.startswith(("requests_r", "requests_w", "pcp_"))}
-    return pd.DataFrame(
-        [measured | {"window_start": pd.Timestamp(START), "window_end": pd.Timestamp(START + 39 * SECOND)}]
-    )
+    window = {"window_start": pd.Timestamp(START), "window_end": pd.Timestamp(START + 39 * SECOND)}
+    return pd.DataFrame([measured | window | changes])
 
 
 def test_metrics_join_their_level(recording: Path) -> None:
@@ -188,3 +193,78 @@ def test_a_failed_level_has_no_window(recording: Path) -> None:
     joined = with_system_metrics(table, {1: recording}, {"requests_running": entry()}, "0.32.0")
     assert np.isnan(joined["requests_running"][0])
     assert joined["pcp_notes"][0] == "the level has no window"
+
+
+def test_a_counter_that_appears_later_was_zero_before(recording: Path) -> None:
+    """Prometheus clients create a counter at its first use: its first value was gained then, and nothing before."""
+    loaded = {"pcp": f"{VLLM}kv_offload_load_bytes_total", "unit": "MB/s", "reduction": "rate"}
+    assert reduced(recording, 0, 15, **loaded)[0] == 0.0
+    value, found = reduced(recording, 0, 39, **loaded)
+    assert value == pytest.approx(5.0 * 19 / 39)
+    assert found.samples == SECONDS
+    assert reduced(recording, 25, 39, **loaded)[0] == pytest.approx(5.0)
+
+
+def test_the_first_source_that_was_recorded_is_read(recording: Path) -> None:
+    value, _ = reduced(
+        recording,
+        pcp="nvidia.gpuactive",
+        alternatives=[{"pcp": "gone"}, {"pcp": "mem.util.used", "scale": 7}],
+        unit="GiB",
+    )
+    assert value == pytest.approx(3.0)
+    other = [{"pcp": f"{VLLM}num_requests_running", "scale": 10}]
+    assert reduced(recording, pcp="gone", alternatives=other)[0] == 70.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"select": "engine:1"}, 4.0),
+        ({"omit": "engine:1"}, 3.0),
+        ({"instances": "min"}, 3.0),
+        ({"instances": "mean"}, 3.5),
+    ],
+)
+def test_instances_are_selected_and_combined(recording: Path, changes: dict[str, Any], expected: float) -> None:
+    assert reduced(recording, **changes)[0] == expected
+
+
+def test_a_ratio_per_instance_shows_the_extreme_and_the_share(recording: Path) -> None:
+    pair = {"numerator": f"{VLLM}prefix_cache_hits_total", "denominator": f"{VLLM}prefix_cache_queries_total"}
+    common = {"pcp": None, "reduction": "ratio", "unit": "percent", "scale": 100, **pair}
+    assert reduced(recording, instances="max", **common)[0] == pytest.approx(75.0)
+    assert reduced(recording, instances="share_above", above=74, **common)[0] == 100
+    assert reduced(recording, instances="share_above", above=76, **common)[0] == 0
+
+
+def test_a_breakdown_names_every_instance(recording: Path) -> None:
+    _, found = reduced(recording, breakdown=True)
+    assert found.breakdown == {"x_by_instance": "0 engine:0=3;1 engine:1=4"}
+
+
+def test_what_is_optional_and_absent_is_no_remark(recording: Path) -> None:
+    value, found = reduced(recording, pcp="nvidia.gpuactive", optional=True)
+    assert math.isnan(value)
+    assert found.notes == []
+    assert found.absent == ()
+
+
+def test_a_reset_counts_what_came_after_it(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, start=START)
+    number = pmid(60, 0, 1)
+    writer.metric(Metric(number, ("some.counter",), DOUBLE, semantics=COUNTER))
+    for step in range(40):
+        writer.record(START + step * SECOND, {number: {NULL: 10.0 * (step if step < 20 else step - 20)}})
+    convert(writer.close(), tmp_path / "pcp.parquet")
+    value, _ = reduced(tmp_path / "pcp.parquet", pcp="some.counter", reduction="increase")
+    assert value == pytest.approx(190 + 190)
+
+
+def test_the_window_follows_the_clock_of_the_recording(recording: Path) -> None:
+    catalogue = {"x": entry(pcp="mem.util.used", unit="GiB", reduction="max")}
+    early = {"window_start": pd.Timestamp(START - 22 * SECOND), "window_end": pd.Timestamp(START - 3 * SECOND)}
+    assert with_system_metrics(levels(**early), {1: recording}, catalogue, "0", 10)["x"].isna().all()
+    moved = with_system_metrics(levels(**early, clock_offset_s=22.0), {1: recording}, catalogue, "0", 10)
+    assert moved["x"].tolist() == [2.0]
+    assert "clock_offset" in moved["checks_noted"][0]

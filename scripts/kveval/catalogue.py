@@ -259,26 +259,45 @@ class Workload(Strict):
         return self.prefix_tokens + self.turns * (self.prompt_tokens + self.output_tokens)
 
 
-class Metric(Strict):
+class MetricSource(Strict):
+    """Where a system metric is read: one expression of PCP metrics, or a pair for a ratio; and of which instances."""
+
+    pcp: VersionedName | None = Field(
+        None, description="PCP metric, several joined by ' + ' to add them up, or {first vLLM version: metric}"
+    )
+    numerator: VersionedName | None = None
+    denominator: VersionedName | None = None
+    scale: Number = Field(1.0, description="what one unit of a metric without units is, in the column's unit")
+    select: Text | None = Field(None, description="regular expression: only instances whose name matches it")
+    omit: Text | None = Field(None, description="regular expression: no instances whose name matches it")
+
+
+class Metric(MetricSource):
     """One column of the system metrics: what is read from PCP, and how a level's window is reduced to a number."""
 
     title: Text
     unit: Text
-    pcp: VersionedName | None = Field(None, description="PCP metric, or {first vLLM version: metric}")
-    numerator: VersionedName | None = None
-    denominator: VersionedName | None = None
-    scale: Number = 1.0
+    alternatives: tuple[MetricSource, ...] = Field(
+        (), description="other places, in order; the first that was recorded is read"
+    )
     reduction: Literal["mean", "max", "last", "rate", "increase", "ratio"]
-    instances: Literal["sum", "mean", "max"] = "sum"
+    instances: Literal["sum", "mean", "max", "min", "share_above"] = "sum"
+    above: Number | None = Field(None, description="share_above: per cent of instances above this many of the unit")
     plausible: tuple[Number | None, Number | None] | None = Field(None, description="[lowest, highest]; null is open")
+    optional: StrictBool = Field(False, description="not every deployment has it: its absence is no remark")
+    breakdown: StrictBool = Field(False, description="also a column NAME_by_instance, one number per instance")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        pair = self.numerator is not None and self.denominator is not None
-        if self.reduction == "ratio" and (not pair or self.pcp is not None):
-            raise ValueError("reduction ratio takes numerator and denominator in place of pcp")
-        if self.reduction != "ratio" and (self.pcp is None or self.numerator or self.denominator):
-            raise ValueError(f"reduction {self.reduction} takes pcp; numerator and denominator belong to ratio")
+        sources: list[MetricSource] = [self, *self.alternatives]
+        for source in sources:
+            pair = source.numerator is not None and source.denominator is not None
+            if self.reduction == "ratio" and (not pair or source.pcp is not None):
+                raise ValueError("reduction ratio takes numerator and denominator in place of pcp")
+            if self.reduction != "ratio" and (source.pcp is None or source.numerator or source.denominator):
+                raise ValueError(f"reduction {self.reduction} takes pcp; numerator and denominator belong to ratio")
+        if (self.instances == "share_above") != (self.above is not None):
+            raise ValueError("above and instances: share_above go together")
         low, high = self.plausible or (None, None)
         if low is not None and high is not None and low >= high:
             raise ValueError(f"plausible [{low:g}, {high:g}] is empty; valid is [lowest, highest]")

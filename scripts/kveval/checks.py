@@ -16,9 +16,10 @@ from kveval.guidellm import LevelReport
 from kveval.outcomes import Outcome
 from kveval.runfile import LevelRun, Run
 
-__all__ = ["MIN_TOKENS", "REGISTRY", "SUFFICIENT", "Check", "Level", "Outcome", "judge", "register"]
+__all__ = ["MIN_RUNS", "MIN_TOKENS", "REGISTRY", "SUFFICIENT", "Check", "Level", "Outcome", "judge"]
 
 MIN_TOKENS = 2500
+MIN_RUNS = 3
 SUFFICIENT = {"p50": 50, "p90": 200, "p99": 1000}
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
@@ -44,13 +45,9 @@ Check = Callable[[Level], Outcome | None]
 REGISTRY: dict[str, Check] = {}
 
 
-def register(function: Check) -> Check:
-    """Enter a check of levels into the registry under its own name; returns it, for use as a decorator."""
+def _check(function: Check) -> Check:
     REGISTRY[function.__name__] = function
     return function
-
-
-_check = register
 
 
 def judge(level: Level) -> list[Outcome]:

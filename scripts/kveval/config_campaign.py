@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from kveval.catalogue import (
     CountInt,
@@ -131,6 +131,10 @@ class MatrixEntry(Strict):
         return self
 
 
+ArmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/(0|[1-9][0-9]*))?$")]
+"""A scenario with all its sizes, or with one: native-offload/20000."""
+
+
 class Comparison(Strict):
     """How scenarios are compared with their baselines."""
 
@@ -143,6 +147,24 @@ class Comparison(Strict):
     level: Literal["baseline peak"] | PositiveInt = Field(
         default="baseline peak", description="the level compared, streams"
     )
+    contrasts: tuple[tuple[ArmName, ArmName], ...] = Field(
+        default=(),
+        description="pairs of arms to compare besides every arm with its baseline: SCENARIO, or SCENARIO/CPU_BLOCKS",
+    )
+    method: Literal["blocks", "paired"] = Field(
+        default="blocks",
+        description="spread of runs: of all cells of a block together where their spreads are alike, or of each pair",
+    )
+    q: Annotated[Number, Field(gt=0, lt=0.5)] = Field(
+        default=0.05, description="share of false discoveries in the overview over models"
+    )
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        for one, other in self.contrasts:
+            if one == other:
+                raise ValueError(f"contrasts: {one} is compared with itself")
+        return self
 
 
 class Campaign(Strict):
@@ -173,7 +195,19 @@ class Campaign(Strict):
     secrets: tuple[VariableName, ...] = Field(
         ("HF_TOKEN",), description="environment variables handed on to the server and written nowhere"
     )
+    min_samples: PositiveInt = Field(
+        30, description="samples of the recording that a level needs; with fewer its system metrics are n/a"
+    )
     comparison: Comparison = Comparison()
     models: dict[Name, Model] = Field({}, description="this campaign's own, beside config/models.yaml")
     scenarios: dict[Name, Scenario] = Field({}, description="this campaign's own, beside config/scenarios.yaml")
     workloads: dict[Name, Workload] = Field({}, description="this campaign's own, beside config/workloads.yaml")
+
+    @model_validator(mode="after")
+    def _contrasts_listed(self) -> Self:
+        cells = {cell for entry in self.matrix for cell in entry.cells()}
+        arms = {name for cell in cells for name in (cell.scenario, f"{cell.scenario}/{cell.cpu_blocks}")}
+        unlisted = sorted({name for pair in self.comparison.contrasts for name in pair} - arms)
+        if unlisted:
+            raise ValueError(f"comparison.contrasts names {', '.join(unlisted)}, which the matrix does not list")
+        return self

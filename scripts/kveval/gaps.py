@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kveval import stats
+from kveval.checks import MIN_RUNS
 from kveval.figure_data import by_size
 from kveval.figure_names import find_figure
 from kveval.metric_titles import METRIC_TITLES
@@ -71,7 +72,7 @@ def _settling(row: Mapping[Any, Any]) -> str:
     if "failed" in reason:
         return "longer levels on an undisturbed machine: see the checks"
     if "run" in reason:
-        return f"`runs: {stats.MIN_RUNS}` or more; what is measured already is kept"
+        return f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
     return "measure its baseline" if "baseline" in reason else "see the reason"
 
 

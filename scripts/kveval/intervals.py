@@ -128,11 +128,21 @@ def residuals(logs: Array) -> Array:
 
 
 def unequal_spread(logs: Array, ratio: float = 3.0) -> bool:
-    """Whether the cells' spreads differ by more than `ratio`, and by more than chance (Bartlett's test, 5 %)."""
-    spreads = logs.std(axis=0, ddof=1)
-    if logs.shape[0] < 3 or not spreads.max() > ratio * spreads.min():
+    """Whether the cells' spreads differ by more than `ratio`, and by more than chance (Bartlett's test).
+
+    Spreads about each block's median: what all cells of a block share is no spread of any of them, and one cell that
+    varies much does not lend its variation to the others, as it would through the block's mean. Two cells need no such
+    question, their blocks are their pairs; and two runs do not answer it.
+    """
+    if logs.shape[0] < 3 or logs.shape[1] < 3:
         return False
-    return bool(spreads.min() == 0 or _bartlett(logs) < 0.05)
+    freed: Array = logs - np.median(logs, axis=1, keepdims=True)
+    spreads = freed.std(axis=0, ddof=1)
+    if not spreads.max() > ratio * spreads.min():
+        return False
+    # Of three cells the median is one of them, which by itself makes spreads look unequal.
+    chance = 0.01 if logs.shape[1] == 3 else 0.05
+    return bool(spreads.min() == 0 or _bartlett(freed) < chance)
 
 
 def _bartlett(samples: Array) -> float:
@@ -189,3 +199,18 @@ def runs_to_resolve(sd: float, margin: float, cells: int = 3, alpha: float = 0.0
 
     # Upwards one by one: far beyond the answer the noncentral t cannot be computed.
     return next((runs for runs in range(2, 1001) if sufficient(runs)), None)
+
+
+def parity_power(sd: float, margin: float, runs: int, cells: int = 2, alpha: float = 0.05) -> float:
+    """Return the chance that two one-sided tests show parity where there is no difference at all.
+
+    Unadjusted for the number of comparisons. The standard error is itself estimated, so the chance is averaged over its
+    distribution: with three runs a small estimate often passes what the true spread would not.
+    """
+    if sd == 0:
+        return 1.0
+    freedom = (runs - 1) * (max(cells, 2) - 1)
+    shares = (np.arange(400) + 0.5) / 400
+    estimated = np.sqrt(special.chdtri(freedom, shares) / freedom)
+    bound = np.log1p(margin) / (sd * np.sqrt(2 / runs))
+    return float(np.clip(2 * special.ndtr(bound - t_quantile(1 - alpha, freedom) * estimated) - 1, 0, None).mean())

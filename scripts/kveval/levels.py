@@ -26,6 +26,7 @@ from kveval.survival import Observed, quantiles
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 KEYS = ("model", "scenario", "cpu_blocks")
+THROUGHPUT = "throughput_tok_s"
 BATCHES = 10
 # Strategies that keep a fixed number of requests in flight; the others send at a rate of their own.
 

@@ -10,11 +10,24 @@ import numpy as np
 import pandas as pd
 
 from kveval.errors import Failure
-from kveval.intervals import mean_interval, t_quantile
-from kveval.levels import KEYS, LATENCIES, QUANTILES
-from kveval.system_metrics import NOTES, SAMPLES, with_system_metrics
+from kveval.intervals import mean_interval, residuals, t_quantile
+from kveval.levels import KEYS, LATENCIES, QUANTILES, THROUGHPUT
+from kveval.pairing import highest, log_table
+from kveval.system_metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
 
-THROUGHPUT = "throughput_tok_s"
+__all__ = [
+    "LATENCY_COLUMNS",
+    "THROUGHPUT",
+    "PeaksError",
+    "cell_tables",
+    "collect",
+    "cross_fit",
+    "mean_interval",
+    "peak_row",
+    "plateau",
+    "read_table",
+]
+
 LATENCY_COLUMNS = tuple(f"{name}_ms_{statistic}" for name in LATENCIES for statistic in ("mean", *QUANTILES))
 _SERVER_COLUMNS = (
     "prefix_hit_ratio",
@@ -34,7 +47,21 @@ _TEXT = (
     "reason",
     "measurement",
     "plateau",
+    "selection",
     "not_reached",
+    "within_method",
+    "configuration",
+    "run_started",
+    "run_finished",
+    "hardware",
+    "guidellm_version",
+    "indication",
+    "levels_compared",
+    "method",
+    "method_hash",
+    "verdict",
+    "panel",
+    "missing",
 )
 
 
@@ -43,17 +70,23 @@ class PeaksError(Failure):
 
 
 def cell_tables(
-    levels: Sequence[Path], recordings: Sequence[Path], catalogue: Mapping[str, Any], version: str
+    levels: Sequence[Path],
+    recordings: Sequence[Path],
+    catalogue: Mapping[str, Any],
+    version: str,
+    min_samples: int = MIN_SAMPLES,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return levels.csv and peak.csv of one cell.
 
     `levels` and `recordings` are the levels.parquet and pcp.parquet of the cell's runs, in the same order; `catalogue`
-    is the content of config/metrics.yaml, `version` vLLM's. Raises PeaksError when no level of the cell was measured.
+    is the content of config/metrics.yaml, `version` vLLM's; a window with fewer than `min_samples` samples of a metric
+    has no value of it. Raises PeaksError when no level of the cell was measured.
     """
     parts = []
     for path, recording in zip(levels, recordings, strict=True):
         table = pd.read_parquet(path)
-        parts.append(with_system_metrics(table, {int(table["run"].iloc[0]): recording}, catalogue, version))
+        run = int(table["run"].iloc[0])
+        parts.append(with_system_metrics(table, {run: recording}, catalogue, version, min_samples))
     table = pd.concat(parts, ignore_index=True).sort_values(["run", "level"], ignore_index=True)
     return table, pd.DataFrame([peak_row(table, list(catalogue))])
 
@@ -66,11 +99,11 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
     levels (`throughput_crossfit_tok_s` is free of that, see `cross_fit`). `bracketed` is False when the peak lies on
     the first or last level of the grid, `plateau` are the levels as good as it. Raises PeaksError without any level.
     """
-    logs = _log_throughput(levels)
+    logs = log_table(levels, THROUGHPUT)
     if logs.empty:
         cell = "/".join(str(levels[key].iloc[0]) for key in KEYS)
         raise PeaksError(f"{cell}: no level with a throughput that all runs have; see checks_failed in its levels.csv")
-    level = _highest(logs)
+    level = highest(logs)
     at = levels[(levels["level"] == level) & levels["run"].isin(logs.index)]
     low, high = mean_interval(logs[level].to_numpy())
     numeric = [name for name in (*LATENCY_COLUMNS, *_SERVER_COLUMNS, *metrics) if name in levels]
@@ -78,6 +111,8 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
         **{key: at[key].iloc[0] for key in (*KEYS, "engine", "weights")},
         "level": level,
         "bracketed": min(levels["level"]) < level < max(levels["level"]),
+        "levels_measured": levels["level"].nunique(),
+        "selection": "cross-fitted" if len(logs) > 1 else "selected by the single run itself",
         "runs": len(at),
         THROUGHPUT: at[THROUGHPUT].mean(),
         "throughput_low_tok_s": low,
@@ -102,7 +137,7 @@ def cross_fit(logs: pd.DataFrame) -> float:
     if len(logs) < 2:
         return np.nan
     halves = logs.iloc[0::2], logs.iloc[1::2]
-    estimates = [float(half[_highest(other)].mean()) for half, other in (halves, halves[::-1])]
+    estimates = [float(half[highest(other)].mean()) for half, other in (halves, halves[::-1])]
     return float(np.exp(np.mean(estimates)))
 
 
@@ -113,32 +148,14 @@ def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
     """
     runs, count = logs.shape
     means = logs.mean()
-    best = _highest(logs)
+    best = highest(logs)
     if runs < 2 or count < 2:
         return [best]
     values = logs.to_numpy()
-    residual = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
     freedom = (runs - 1) * (count - 1)
-    error = np.sqrt(2 * float((residual**2).sum()) / freedom / runs)
+    error = np.sqrt(2 * float((residuals(values) ** 2).sum()) / freedom / runs)
     limit = t_quantile(1 - alpha / (count - 1), freedom) * error
     return [int(level) for level in logs.columns if means[best] - means[level] <= limit]
-
-
-def peak_level(levels: pd.DataFrame) -> int | None:
-    """Return the level (streams) with the largest mean ln throughput of one cell, None if nothing was measured."""
-    logs = _log_throughput(levels)
-    return None if logs.empty else _highest(logs)
-
-
-def _log_throughput(levels: pd.DataFrame) -> pd.DataFrame:
-    """Return ln throughput, runs x levels, of the levels that all runs measured."""
-    measured = levels[levels[THROUGHPUT] > 0]
-    table = measured.pivot_table(index="run", columns="level", values=THROUGHPUT)
-    return table.apply(np.log).dropna(axis="columns")
-
-
-def _highest(logs: pd.DataFrame) -> int:
-    return int(logs.columns[int(np.argmax(logs.mean().to_numpy()))])
 
 
 def _union(names: Iterable[str]) -> str:
@@ -152,10 +169,10 @@ def _all_or_none(values: pd.Series[Any]) -> Any:
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV of this module with the types that text loses: checks as text, exercised as True, False or missing."""
-    table = pd.read_csv(path, dtype=dict.fromkeys(_TEXT, "str"))
-    for name in _TEXT:
-        if name in table:
-            table[name] = table[name].fillna("")
+    header = pd.read_csv(path, nrows=0).columns
+    text = [name for name in header if name in _TEXT or name.endswith(BY_INSTANCE)]
+    table = pd.read_csv(path, dtype=dict.fromkeys(text, "str"))
+    table[text] = table[text].fillna("")
     if "exercised" in table:
         table["exercised"] = table["exercised"].astype("boolean")
     for name in ("window_start", "window_end"):

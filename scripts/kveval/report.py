@@ -221,7 +221,7 @@ def _verdicts(plan: Plan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     one = len({str(row["baseline"]) for row in rows if row["baseline"]}) <= 1
     lines = []
     for verdict, having in found.items():
-        if verdict in (stats.NOT_EXERCISED, stats.NOT_ASSESSED):
+        if verdict in stats.WITHOUT_VERDICT:
             reasons: dict[str, list[str]] = {}
             for row in having:
                 reasons.setdefault(str(row["reason"]), []).append(_name(row, one))

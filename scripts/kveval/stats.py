@@ -1,49 +1,116 @@
 """Is a scenario better, worse, at parity, or can this campaign not tell?
 
-Every comparison is a difference of logarithms between an arm and its baseline at one common level, over runs as
-blocks: all cells were measured once per block, in random order within it. One comparison is one row; a row without a
-verdict says why.
+Every comparison is a difference of logarithms between two cells of a model at one common level, over runs as blocks:
+all cells were measured once per block, in random order within it. One comparison is one row; a row without a verdict
+says why. Pure: everything comes from complete_metrics.csv and the settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from kveval.checks import MIN_TOKENS, SUFFICIENT
-from kveval.intervals import contrasts, holm, runs_to_resolve
-from kveval.levels import KEYS
-from kveval.peaks import THROUGHPUT, peak_level
+from kveval.comparing import (
+    Cell,
+    CellRows,
+    Entry,
+    Kind,
+    Selection,
+    common_selection,
+    describe,
+    estimate,
+    fill,
+)
+from kveval.intervals import Contrast, benjamini_hochberg, contrasts, holm, runs_to_resolve
+from kveval.levels import KEYS, THROUGHPUT
+from kveval.pairing import CommonLevel, Pairing, declared_level, pair_runs, peak_of, run_spans
+from kveval.replicates import configurations, pooled_spread, replicate_groups
+from kveval.verdicts import (
+    BETTER,
+    INCONCLUSIVE,
+    INDICATIVE,
+    INDICATIVE_TIME,
+    NOT_ASSESSED,
+    NOT_EXERCISED,
+    PARITY,
+    SINGLE_RUN,
+    VERDICTS,
+    WITHOUT_VERDICT,
+    WORSE,
+    verdict,
+)
 
-Cell = tuple[str, str, int]
-# Columns baseline and arm, indexed by run.
-Pair = pd.DataFrame
+__all__ = [
+    "BETTER",
+    "INCONCLUSIVE",
+    "INDICATIVE",
+    "INDICATIVE_TIME",
+    "METRICS",
+    "NOT_ASSESSED",
+    "NOT_EXERCISED",
+    "PARITY",
+    "SINGLE_RUN",
+    "VERDICTS",
+    "WITHOUT_VERDICT",
+    "WORSE",
+    "Comparisons",
+    "Settings",
+    "compare",
+    "compare_all",
+    "contrasts",
+    "holm",
+    "method_hash",
+    "runs_to_resolve",
+]
 
-MIN_RUNS = 3
+METHOD = 2
+"""Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
 # Metric -> True if more is better.
 METRICS: dict[str, bool] = {
     THROUGHPUT: True,
     "ttft_ms_p50": False,
     "ttft_ms_p90": False,
     "tpot_ms_p50": False,
+    "itl_ms_p50": False,
     "e2e_ms_p50": False,
     "e2e_ms_p90": False,
 }
-BETTER, WORSE, PARITY, INCONCLUSIVE = "better", "worse", "parity", "inconclusive"
-NOT_ASSESSED, NOT_EXERCISED = "not assessed", "not exercised"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to compare: `margin` 0.05 means 5 %; `level` is streams, or "baseline peak"."""
+    """How to compare: the campaign's key `comparison`.
+
+    `margin` 0.05 means 5 %; `level` is streams, or "baseline peak"; `contrasts` are pairs of arms, as SCENARIO or
+    SCENARIO/CPU_BLOCKS; `method` is "blocks" (falling back to paired differences where spreads differ) or "paired"; `q`
+    is the share of false discoveries of the overview over models.
+    """
 
     margin: float = 0.05
     alpha: float = 0.05
     level: int | str = "baseline peak"
+    contrasts: Sequence[Sequence[str]] = ()
+    method: str = "blocks"
+    q: float = 0.05
+
+
+def method_hash(settings: Settings) -> str:
+    """Return 12 hex digits that change with anything that may change a verdict on the same data."""
+    facts = {"method": METHOD, "metrics": METRICS, "settings": asdict(settings)}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+class Comparisons(NamedTuple):
+    """Cells against their baselines, declared contrasts, and peaks against the baselines' peaks; columns are alike."""
+
+    baseline: pd.DataFrame
+    contrasts: pd.DataFrame
+    peaks: pd.DataFrame
 
 
 def compare(
@@ -52,28 +119,42 @@ def compare(
     settings: Settings | None = None,
     metrics: Mapping[str, bool] = METRICS,
 ) -> pd.DataFrame:
-    """Compare every cell with its baseline and return one row per cell and metric (comparison.csv).
+    """Compare every cell with its baseline and return one row per cell and metric (comparison.csv)."""
+    return compare_all(complete, baselines, settings, metrics).baseline
+
+
+def compare_all(
+    complete: pd.DataFrame,
+    baselines: Mapping[str, str | None],
+    settings: Settings | None = None,
+    metrics: Mapping[str, bool] = METRICS,
+) -> Comparisons:
+    """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
 
     `complete`: the rows of complete_metrics.csv. `baselines`: scenario -> the scenario it is compared with, None for
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
-    Effects are per cent of the baseline; `p_holm` is adjusted over the scenarios of one model and metric.
+    Effects are per cent of the reference. `p_holm` is adjusted over the scenarios and contrasts of one model and
+    metric, `q_value` over all models of a metric (Benjamini and Hochberg).
     """
     settings = settings or Settings()
-    rows: list[dict[str, Any]] = []
-    for model in dict.fromkeys(complete["model"]):
-        table = complete[complete["model"] == model]
-        cells: list[Cell] = list(dict.fromkeys(map(_cell, table[list(KEYS)].itertuples(index=False))))
-        families: dict[Cell, list[Cell]] = {}
-        for cell in cells:
-            if baselines.get(cell[1]) is None:
-                continue
-            families.setdefault(_baseline(cell, cells, baselines[cell[1]]) or cell, []).append(cell)
+    campaign = _Campaign(complete, baselines, settings, metrics)
+    common: list[Entry] = []
+    peaks: list[Entry] = []
+    for model in campaign.models:
+        questions = campaign.questions(model)
         for metric, more_is_better in metrics.items():
-            family = []
-            for baseline, arms in families.items():
-                family += _compare_family(table, baseline, arms, metric, settings)
-            rows += _with_verdicts(family, more_is_better, settings)
-    return pd.DataFrame(rows, columns=_COLUMNS)
+            entries = [campaign.at_common_level(question, metric) for question in questions]
+            _judge(entries, campaign, metric, more_is_better)
+            common += entries
+        entries = [campaign.at_own_peaks(question) for question in questions if question[2] == "baseline"]
+        _judge(entries, campaign, THROUGHPUT, more_is_better=True)
+        peaks += entries
+    against_baseline = [entry for entry in common if entry.kind == "baseline"]
+    _overview(against_baseline)
+    _overview(peaks)
+    return Comparisons(
+        _table(against_baseline), _table([entry for entry in common if entry.kind == "contrast"]), _table(peaks)
+    )
 
 
 _COLUMNS = [
@@ -85,159 +166,221 @@ _COLUMNS = [
     "low_percent",
     "high_percent",
     "p_value",
+    "p_parity",
     "p_holm",
     "p_parity_holm",
+    "q_value",
     "verdict",
+    "indication",
     "reason",
     "runs",
     "sd_percent",
     "runs_to_resolve",
+    "parity_power_percent",
     "margin_percent",
     "method",
+    "levels_compared",
+    "replicate",
+    "method_hash",
 ]
+_NEEDED = (
+    *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
+    *("requests_completed", "configuration", "run_started", "run_finished"),
+)
+Question = tuple[Cell, Cell | None, Kind]
 
 
-def _cell(row: Any) -> Cell:
-    return str(row.model), str(row.scenario), int(row.cpu_blocks)
+def _table(entries: Sequence[Entry]) -> pd.DataFrame:
+    return pd.DataFrame([entry.row for entry in entries], columns=_COLUMNS)
 
 
-def _baseline(cell: Cell, cells: Sequence[Cell], scenario: str | None) -> Cell | None:
-    """Return the cell a cell is compared with, None if it is missing or not unique."""
-    candidates = [other for other in cells if other[1] == scenario]
-    same = [other for other in candidates if other[2] == cell[2]]
-    chosen = same or candidates
-    return chosen[0] if len(chosen) == 1 else None
+class _Campaign:
+    """The campaign's cells, and what of them is looked up again and again."""
 
+    def __init__(
+        self, complete: pd.DataFrame, baselines: Mapping[str, str | None], settings: Settings, metrics: Collection[str]
+    ) -> None:
+        self.settings = settings
+        self.hash = method_hash(settings)
+        self._baselines = baselines
+        needed = complete[[name for name in complete if name in _NEEDED or name in metrics]].astype(object)
+        self._tables: dict[Cell, pd.DataFrame] = {
+            _cell(key): table for key, table in needed.groupby(list(KEYS), sort=False)
+        }
+        self.rows: dict[Cell, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
+        self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
+        self._spans = {cell: run_spans(rows.values()) for cell, rows in self.rows.items()}
+        self._peaks = {cell: peak_of(table, THROUGHPUT) for cell, table in self._tables.items()}
+        self._pairings: dict[tuple[Cell, Cell], Pairing] = {}
+        self._configurations = configurations(self.rows)
+        self.replicates = replicate_groups(self.rows)
 
-def _compare_family(
-    table: pd.DataFrame, baseline: Cell, arms: Sequence[Cell], metric: str, settings: Settings
-) -> list[dict[str, Any]]:
-    """Return the rows of arms that share a baseline, without verdicts; `reason` is what keeps one from a verdict."""
-    reference = _of(table, baseline)
-    level = settings.level if isinstance(settings.level, int) else peak_level(reference)
-    rows: list[dict[str, Any]] = [
-        {
+    def questions(self, model: str) -> list[Question]:
+        """Return what is compared for a model: every cell with its baseline, and the declared contrasts."""
+        cells = [cell for cell in self._tables if cell[0] == model]
+        asked: list[Question] = [
+            (cell, self._baseline(cell), "baseline") for cell in cells if self._baselines.get(cell[1]) is not None
+        ]
+        for one, other in self.settings.contrasts:
+            asked += [(arm, reference, "contrast") for arm, reference in contrast_cells(cells, one, other)]
+        return asked
+
+    def _baseline(self, cell: Cell) -> Cell | None:
+        """Return the cell a cell is compared with, None if it is missing or not unique."""
+        candidates = [
+            other for other in self._tables if other[0] == cell[0] and other[1] == self._baselines.get(cell[1])
+        ]
+        same = [other for other in candidates if other[2] == cell[2]]
+        chosen = same or candidates
+        return chosen[0] if len(chosen) == 1 else None
+
+    def pairing(self, arm: Cell, reference: Cell) -> Pairing:
+        """Return which runs of two cells belong together."""
+        if (arm, reference) not in self._pairings:
+            self._pairings[arm, reference] = pair_runs(self._spans[arm], self._spans[reference])
+        return self._pairings[arm, reference]
+
+    def common_level(self, cell: Cell) -> tuple[Cell, CommonLevel]:
+        """Return the level at which what refers to `cell` is compared, and the cell whose peak that is."""
+        base = self._baseline(cell) or cell
+        if isinstance(self.settings.level, int):
+            return base, declared_level(self._tables[base], self.settings.level)
+        return base, self._peaks[base]
+
+    def level_of_model(self, model: str) -> int | None:
+        """Return the level that most of a model's comparisons with a baseline use."""
+        levels = [
+            self.common_level(reference)[1].level
+            for _, reference, kind in self.questions(model)
+            if reference is not None and kind == "baseline"
+        ]
+        return max(levels, key=levels.count) if levels else None
+
+    def at_common_level(self, question: Question, metric: str) -> Entry:
+        """Return a comparison at the level of the baseline's peak, or the declared one."""
+        arm, reference, kind = question
+        entry = self._entry(question, metric)
+        if reference is None:
+            return entry
+        base, common = self.common_level(reference)
+        of_base = None if base == reference else dict(self.pairing(reference, base).pairs)
+        selection = common_selection(self.pairing(arm, reference), common, of_base)
+        entry.row["level"] = common.level
+        fill(entry, selection, self.rows[reference], self.rows[arm], metric)
+        entry.kind = kind
+        return entry
+
+    def at_own_peaks(self, question: Question) -> Entry:
+        """Return a comparison of peaks, each cell at its own, chosen by the other half of its runs."""
+        arm, reference, _ = question
+        entry = self._entry((arm, reference, "peak"), THROUGHPUT)
+        if reference is None:
+            return entry
+        pairing = self.pairing(arm, reference)
+        ours, theirs = self._peaks[arm], self._peaks[reference]
+        entry.row["level"] = ours.level
+        selection = Selection(
+            pairing,
+            {run: ours.by_run.get(run, 0) for run, _ in pairing.pairs},
+            {run: theirs.by_run.get(run, 0) for _, run in pairing.pairs},
+        )
+        fill(entry, selection, self.rows[reference], self.rows[arm], THROUGHPUT)
+        used = sorted(
+            {level for levels in (selection.arm_levels, selection.reference_levels) for level in levels.values()}
+        )
+        entry.row["levels_compared"] = ";".join(map(str, used))
+        entry.group = (entry.group[0], reference, *entry.group[2:4])
+        return entry
+
+    def _entry(self, question: Question, metric: str) -> Entry:
+        arm, reference, kind = question
+        row: dict[str, Any] = {
             **dict(zip(KEYS, arm, strict=True)),
             "metric": metric,
-            "level": level,
-            "baseline": "/".join(map(str, baseline)) if baseline != arm else "",
-            "margin_percent": 100 * settings.margin,
-            "left_out": "",
+            "level": None,
+            "baseline": "/".join(map(str, reference)) if reference else "",
+            "margin_percent": 100 * self.settings.margin,
+            "runs": 0,
+            "levels_compared": "",
+            "indication": "",
+            "method_hash": self.hash,
         }
-        for arm in arms
-    ]
-    if baseline in arms:
-        return [{**row, "runs": 0, "obstacle": "its baseline was not measured, or is not unique"} for row in rows]
-    at = table[table["level"] == level]
-    complete: list[tuple[dict[str, Any], Pair]] = []
-    for row, arm in zip(rows, arms, strict=True):
-        pair, row["obstacle"], row["left_out"] = _pair(_of(at, baseline), _of(at, arm), metric)
-        row["runs"], row["exercised"] = len(pair), _exercised(_of(at, arm))
-        if len(pair) >= 2:
-            complete.append((row, pair))
-        elif len(pair) == 1:
-            row["effect_percent"] = 100 * np.expm1(float((pair["arm"] - pair["baseline"]).iloc[0]))
-    _estimate(complete, settings)
-    return rows
+        entry = Entry(arm, reference, kind, row)
+        if reference is None:
+            entry.obstacle = "its baseline was not measured, or is not unique"
+        else:
+            known = self._configurations[arm]
+            entry.replicate = bool(known) and known == self._configurations[reference]
+        row["replicate"] = entry.replicate
+        return entry
 
 
-def _pair(reference: pd.DataFrame, arm: pd.DataFrame, metric: str) -> tuple[Pair, str, str]:
-    """Return ln of the metric by run in baseline and arm, why that allows no verdict, and which runs are left out.
-
-    Levels that failed a check are left out. If too few runs remain for a verdict, all are kept to describe the effect.
+def contrast_cells(cells: Sequence[Cell], one: str, other: str) -> list[tuple[Cell, Cell]]:
+    """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
+    alone all sizes, paired with equal ones of the other side, or with its only one.
     """
-    unfit = {int(run): reason for rows in (arm, reference) for run, reason in _unfit(rows, metric).items()}
-    everything = pd.DataFrame({"baseline": _logs(reference, metric), "arm": _logs(arm, metric)}).dropna()
-    fit = everything.drop(index=[run for run in unfit if run in everything.index])
-    left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(unfit.items()))
-    if len(fit) >= MIN_RUNS:
-        return fit, "", left_out
-    if not len(everything):
-        return everything, "the level was not measured in both cells", ""
-    if unfit:
-        return everything, f"{len(fit)} usable common runs, {MIN_RUNS} needed ({left_out})", ""
-    return everything, "single run" if len(fit) == 1 else f"{len(fit)} common runs, {MIN_RUNS} needed", ""
+    found = []
+    for arm in _named(cells, one):
+        references = _named(cells, other)
+        same = [cell for cell in references if cell[2] == arm[2]]
+        chosen = references if "/" in other else same or (references if len(references) == 1 else [])
+        found += [(arm, reference) for reference in chosen if reference != arm]
+    return found
 
 
-def _estimate(arms: Sequence[tuple[dict[str, Any], Pair]], settings: Settings) -> None:
-    """Fill in effect, interval and p values; arms with the same runs share s2, those with failed levels apart."""
-    groups: dict[tuple[tuple[int, ...], bool], list[tuple[dict[str, Any], Pair]]] = {}
-    for row, pair in arms:
-        groups.setdefault((tuple(sorted(pair.index)), bool(row["obstacle"])), []).append((row, pair))
-    for (shared, _), members in groups.items():
-        runs = list(shared)
-        columns = [members[0][1]["baseline"].loc[runs], *(pair["arm"].loc[runs] for _, pair in members)]
-        for (row, _), contrast in zip(members, contrasts(np.column_stack(columns)), strict=True):
-            low, high = contrast.interval(1 - settings.alpha)
-            sd = contrast.se * np.sqrt(len(shared) / 2)
-            row |= {
-                "effect_percent": 100 * np.expm1(contrast.theta),
-                "low_percent": 100 * np.expm1(low),
-                "high_percent": 100 * np.expm1(high),
-                "p_value": contrast.p_difference(),
-                "p_parity": contrast.p_equivalence(settings.margin),
-                "sd_percent": 100 * sd,
-                "runs_to_resolve": runs_to_resolve(sd, settings.margin, len(members) + 1, settings.alpha),
-                "method": contrast.method,
-            }
+def _named(cells: Sequence[Cell], name: str) -> list[Cell]:
+    scenario, _, blocks = name.partition("/")
+    return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
 
 
-def _of(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
-    mask = (table["scenario"] == cell[1]) & (table["cpu_blocks"] == cell[2])
-    return table[mask]
+def _cell(key: Any) -> Cell:
+    return str(key[0]), str(key[1]), int(key[2])
 
 
-def _logs(rows: pd.DataFrame, metric: str) -> pd.Series[float]:
-    """Return ln of the metric by run, where it was observed."""
-    observed = rows[rows[metric] > 0].drop_duplicates("run").set_index("run")[metric].astype(float)
-    return observed.map(np.log)
+def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:
+    return {
+        (int(row["run"]), int(row["level"])): {str(k): v for k, v in row.items()} for row in table.to_dict("records")
+    }
 
 
-def _exercised(rows: pd.DataFrame) -> bool | None:
-    known = rows["exercised"].dropna()
-    return None if known.empty else bool(known.astype(bool).any())
-
-
-def _unfit(rows: pd.DataFrame, metric: str) -> dict[int, str]:
-    """Return the runs whose level may not enter a verdict on a metric, each with its reason."""
-    counted, needed = "output_tokens", MIN_TOKENS
-    if metric != THROUGHPUT:
-        counted = "ttft_count" if metric.startswith("ttft") else "requests_completed"
-        needed = SUFFICIENT[metric.rsplit("_", 1)[1]]
-    unfit = {}
-    for row in rows.to_dict("records"):
-        if row["checks_failed"]:
-            unfit[int(row["run"])] = f"failed {row['checks_failed'].replace(';', ', ')}"
-        elif not row[counted] >= needed:
-            what = "tokens delivered" if metric == THROUGHPUT else "latencies observed"
-            unfit[int(row["run"])] = f"{row[counted]:.0f} {what}, {needed} needed"
-    return unfit
-
-
-def _with_verdicts(rows: list[dict[str, Any]], more_is_better: bool, settings: Settings) -> list[dict[str, Any]]:
-    """Adjust the p values over the rows that can have a verdict, and give every row its verdict."""
-    judged = [row for row in rows if not row["obstacle"] and row["exercised"] is not False]
+def _judge(entries: Sequence[Entry], campaign: _Campaign, metric: str, more_is_better: bool) -> None:
+    """Estimate the comparisons of one model and metric, adjust them for each other, and give each its verdict."""
+    settings = campaign.settings
+    estimate(entries, settings.margin, settings.alpha, settings.method)
+    _borrow_spread(entries, campaign, metric)
+    judged = [entry for entry in entries if entry.judged]
     for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
-        for row, adjusted in zip(judged, holm([row[source] for row in judged]), strict=True):
-            row[target] = adjusted
-    for row in rows:
-        row["verdict"], reason = _verdict(row, more_is_better, settings)
-        left_out = f"without {row['left_out']}" if row["left_out"] else ""
-        row["reason"] = "; ".join(part for part in (reason, left_out) if part)
-    return rows
+        for entry, adjusted in zip(judged, holm([entry.row[source] for entry in judged]), strict=True):
+            entry.row[target] = adjusted
+    for entry in entries:
+        entry.row["verdict"], reason = verdict(entry, more_is_better, settings.alpha, settings.margin)
+        left_out = f"without {entry.left_out}" if entry.left_out else ""
+        entry.row["reason"] = "; ".join(part for part in (reason, left_out) if part)
 
 
-def _verdict(row: Mapping[str, Any], more_is_better: bool, settings: Settings) -> tuple[str, str]:
-    if row.get("exercised") is False:
-        return NOT_EXERCISED, "the arm's own counters did not move at this level"
-    if row["obstacle"]:
-        return NOT_ASSESSED, row["obstacle"]
-    if row["p_parity_holm"] < settings.alpha:
-        return PARITY, f"within +-{100 * settings.margin:g} % (TOST)"
-    if row["p_holm"] < settings.alpha:
-        return (BETTER if (row["effect_percent"] > 0) == more_is_better else WORSE), ""
-    needed, margin = row["runs_to_resolve"], f"{100 * settings.margin:g} %"
-    if needed is not None and needed <= row["runs"]:
-        return INCONCLUSIVE, f"the effect lies between none and {margin}; a narrower interval is needed to place it"
-    how_many = "more than 1,000" if needed is None else str(needed)
-    return INCONCLUSIVE, f"{how_many} runs would resolve {margin} at this spread"
+def _borrow_spread(entries: Sequence[Entry], campaign: _Campaign, metric: str) -> None:
+    """Give single runs the spread of the campaign's replicates: those of the model if it has any, else all."""
+    single = [entry for entry in entries if entry.obstacle == "single run"]
+    if not single or not campaign.replicates:
+        return
+    model = single[0].arm[0]
+    own = [group for group in campaign.replicates if group[0][0] == model]
+    levels = {name: campaign.level_of_model(name) for name in campaign.models}
+    spread = pooled_spread(campaign.rows, own, metric, levels) or pooled_spread(
+        campaign.rows, campaign.replicates, metric, levels
+    )
+    if spread is None:
+        return
+    for entry in single:
+        contrast = Contrast(entry.pair.difference, spread.sd * 2**0.5, spread.df, "replicates")
+        describe(entry, contrast, spread.sd, 2, campaign.settings.margin, campaign.settings.alpha)
+        entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({spread.df} degrees of freedom)"
+
+
+def _overview(entries: Sequence[Entry]) -> None:
+    """Add the q values over all models of each metric."""
+    for metric in dict.fromkeys(entry.row["metric"] for entry in entries):
+        judged = [entry for entry in entries if entry.row["metric"] == metric and entry.judged]
+        adjusted = benjamini_hochberg([entry.row["p_value"] for entry in judged])
+        for entry, value in zip(judged, adjusted, strict=True):
+            entry.row["q_value"] = value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .problems import ArchiveError, Problem
 
 if TYPE_CHECKING:
+    from .bulk import Samples, samples_of
     from .checking import check
     from .conversion import ConversionSummary, convert, survey, write_empty
     from .footer import ArchiveInfo, MetricInfo
@@ -24,6 +25,7 @@ __all__ = [
     "ConversionSummary",
     "MetricInfo",
     "Problem",
+    "Samples",
     "ToolError",
     "archive_info",
     "check",
@@ -32,6 +34,7 @@ __all__ = [
     "from_pcp2arrow",
     "increase",
     "rate",
+    "samples_of",
     "series",
     "survey",
     "wide",
@@ -44,6 +47,7 @@ _HOME = {
     **dict.fromkeys(("archive_info", "describe", "series", "wide"), "reading"),
     **dict.fromkeys(("increase", "rate"), "rates"),
     "check": "checking",
+    **dict.fromkeys(("Samples", "samples_of"), "bulk"),
     **dict.fromkeys(("ToolError", "from_pcp2arrow"), "pcp2arrow"),
 }
 

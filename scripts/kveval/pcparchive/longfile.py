@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,16 @@ class Rows:
     exact: NDArray[np.object_] | None
     host_codes: NDArray[np.int64] | None
     hosts: list[str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one metric within a row group; `codes` number `names`, (host, instance) each, "" where there is none."""
+
+    times: NDArray[np.int64]
+    codes: NDArray[np.int64]
+    names: list[tuple[str, str]]
+    values: NDArray[np.float64]
 
 
 class LongFile:
@@ -66,6 +76,28 @@ class LongFile:
             if name in info.names:
                 return info
         raise KeyError(f"{self.path}: no metric {name!r}")
+
+    def find(self, names: Collection[str]) -> dict[str, MetricInfo]:
+        """Those of the metrics that the file has, by the name asked for; any of a metric's names will do."""
+        texts = {name: self._footer.get((METRIC_KEY + name).encode()) for name in names}
+        found = {name: decode_metric(text) for name, text in texts.items() if text is not None}
+        # To decode every metric for names that are nowhere would take longer than all the rest.
+        everything = b"".join(self._footer.values())
+        others = [name for name, text in texts.items() if text is None and f'"{name}"'.encode() in everything]
+        if others:
+            aliases = {alias: info for info in self.metrics().values() for alias in info.names}
+            found |= {name: aliases[name] for name in others if name in aliases}
+        return found
+
+    def parts_of(self, metrics: Collection[str]) -> Iterator[tuple[str, Part]]:
+        """The numbers of these metrics, row group after row group; each row group is read once."""
+        low, high = min(metrics, default=""), max(metrics, default="")
+        at = self._column("metric")
+        columns = ["timestamp", "metric", "instance", "value", *(["host"] if self._has_host else [])]
+        for number in range(self._file.metadata.num_row_groups if metrics else 0):
+            if _may_hold(self._file.metadata.row_group(number).column(at).statistics, low, high):
+                table = self._file.read_row_group(number, columns=columns, use_threads=False)
+                yield from _split(table, metrics)
 
     def instance_labels(self, info: MetricInfo) -> dict[str, list[tuple[int, Labels]]]:
         """Instance name -> [(valid from ns, labels), ...] for the instances of a metric that have labels."""
@@ -139,6 +171,25 @@ class LongFile:
                 continue
             found.append(number)
         return found
+
+
+def _split(table: pa.Table, metrics: Collection[str]) -> Iterator[tuple[str, Part]]:
+    """Take a row group apart by metric; rows of one metric lie together in it."""
+    metric_codes, words = _codes(table["metric"])
+    codes, instances = _codes(table["instance"])
+    hosts = _codes(table["host"]) if "host" in table.column_names else (np.zeros(len(codes), dtype=np.int64), [""])
+    names = [(host, instance) for host in hosts[1] for instance in (*instances, "")]
+    # A null instance has the number -1, and the last name of its host.
+    codes = hosts[0] * (len(instances) + 1) + np.where(codes < 0, len(instances), codes)
+    times, values = table["timestamp"].cast(pa.int64()).to_numpy(), table["value"].to_numpy()
+    edges = np.flatnonzero(np.diff(metric_codes)) + 1
+    for begin, end in zip([0, *edges], [*edges, len(metric_codes)], strict=True):
+        if end > begin and words[metric_codes[begin]] in metrics:
+            rows = slice(int(begin), int(end))
+            used, inside = np.unique(codes[rows], return_inverse=True)
+            numbers = np.asarray(values[rows], dtype=np.float64)
+            part = Part(times[rows], np.asarray(inside, dtype=np.int64), [names[number] for number in used], numbers)
+            yield words[metric_codes[begin]], part
 
 
 def _may_hold(statistics: Any, low: str, high: str) -> bool:
