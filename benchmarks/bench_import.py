@@ -110,7 +110,7 @@ def bench_workflow(folder: Path) -> None:
     (copy / "bench.yaml").write_text(yaml.safe_dump(campaign))
 
     def snakemake(*arguments: str) -> None:
-        command = ["snakemake", "--cores", str(os.cpu_count()), "--quiet", "all", *arguments]
+        command = ["snakemake", "--cores", str(os.cpu_count()), *arguments]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         subprocess.run([*command, "--configfile", "bench.yaml"], cwd=copy, check=True, **quiet)
 

@@ -127,14 +127,18 @@ def write_level(
     software: str = SOFTWARE,
     layers: int = 1,
     step: float = 2.0,
+    served: str | None = None,
     **options: Any,
 ) -> Path:
-    """Write a result folder of the newest form; `options` are those of the report and of its story."""
+    """Write a result folder of the newest form; `options` are those of the report and of its story.
+
+    `served` is the model that the report names, that of the arguments if None.
+    """
     name = name or folder_name(model, arm, rate, software=software)
     folder = root / name
     folder.mkdir(parents=True)
     write_config(folder, name, args=args, env=env, **(config or {}))
-    served = (config or {}).get("Model", f"Qwen/{model}")
+    served = served or (config or {}).get("Model", f"Qwen/{model}")
     told = {key: options.pop(key) for key in ("latency_s", "ttft_s", "seconds", "streams") if key in options}
     story = Story(**{"streams": rate, "start": start, "model": served, **told})
     report = folder / ("guidellm-results.json" + layers * ".zst")

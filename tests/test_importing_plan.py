@@ -245,7 +245,7 @@ def test_the_model_that_ran_counts(tree: Path) -> None:
     planned = plan(tree)
     assert list(cells(planned)) == [f"{MODEL}/no-offload/0"]
     assert listed(planned, "rate1").remarks[0] == "the name says Qwen3-8B, Qwen3-0.6B ran"
-    write_level(tree, "Qwen3-8B", "no-offload", 4, archive=False, config={"Model": "Qwen/Qwen3-8B"})
+    write_level(tree, "Qwen3-8B", "no-offload", 4, archive=False, served="/models/Qwen3-0.6B")
     assert "several models: Qwen3-0.6B, Qwen3-8B" in reason(plan(tree), "rate4")[1]
 
 
@@ -319,7 +319,8 @@ def test_the_start_up_log_names_release_and_cache(tree: Path) -> None:
     shutil.rmtree(tree)
     write_level(tree, MODEL, "no-offload", 1, archive=False, log=False)
     assert only_run(plan(tree, vllm="0.10.0")).vllm == "0.10.0"
-    assert only_run(plan(tree)).vllm == "0"
+    unknown = only_run(plan(tree))
+    assert (unknown.vllm, unknown.description["versions"].get("vllm")) == ("0", None)
 
 
 def test_secrets_in_the_environment_go_nowhere(tree: Path) -> None:
@@ -368,6 +369,9 @@ def test_the_oldest_form_with_ten_strategies_in_a_file(tree: Path) -> None:
     assert [(level.benchmark, level.strategy) for level in run.levels] == [
         *((0, "synchronous"), (3, "constant"), (4, "constant"), (2, "constant"), (1, "throughput")),
     ]
+    specifications = [run.description["specification"] for run in sized.runs]
+    assert [spec["argv"] for spec in specifications] == [[], []]
+    assert specifications[0]["companions"] != specifications[1]["companions"]
     assert len(run.shared_archives) == 3
     chosen = campaign_plan(tree, {**asked, "archives": ["pcp-archives/node"]}).runs[0]
     assert chosen.shared_archives == run.shared_archives

@@ -9,6 +9,7 @@ from kveval import __version__, sizing
 from kveval.catalogue import Model
 from kveval.importing.interpret import Level, Result, effective
 
+UNKNOWN_RELEASE = "0"
 Members = Sequence[tuple[Result, Level | None]]
 
 
@@ -32,8 +33,9 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
         )
     )
     device_tokens = next((r.source.facts.device_tokens for r, _ in good if r.source.facts.device_tokens), None)
-    argv = ["vllm", "serve", model.hf_id, *first.settings.args]
-    versions = {"vllm": vllm, "guidellm": " / ".join(guidellm)}
+    known = bool(first.settings.values)
+    argv = ["vllm", "serve", model.hf_id, *first.settings.args] if known else []
+    versions = {**({"vllm": vllm} if vllm != UNKNOWN_RELEASE else {}), "guidellm": " / ".join(guidellm)}
     utilization = first.settings.values.get("GPU Memory Utilization")
     return {
         "cell": asdict(cell),
@@ -51,6 +53,8 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
             "hardware": declared.hardware,
             "argv": argv,
             "env": dict(first.settings.env),
+            # Arms whose arguments are not known must not pass for arms that ran with the same.
+            "companions": [] if known else [f"declared as {declared.arm}"],
             "budget": {**budget, "device_tokens": device_tokens},
             "workload": _workload(good),
             "configuration": first.configuration,
