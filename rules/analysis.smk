@@ -7,7 +7,7 @@ rule extract_peak:
         pcp=expand(f"{CELL}/run-{{run}}/pcp.parquet", run=RUNS, allow_missing=True),
         metrics="config/metrics.yaml",
         library=library(
-            "system_metrics", "checks_system", "outcomes", "pairing", "intervals", "peaks", "catalogue", "pcparchive"
+            "system_metrics", "windows", "checks_system", "outcomes", "selection", "peaks", "catalogue", "pcparchive"
         ),
     output:
         levels=f"{CELL}/levels.csv",
@@ -61,6 +61,7 @@ rule compare_scenarios:
             "stats",
             "comparing",
             "pairing",
+            "selection",
             "replicates",
             "verdicts",
             "intervals",
