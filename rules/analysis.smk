@@ -7,7 +7,7 @@ rule extract_peak:
         pcp=of_runs("pcp.parquet"),
         metrics="config/metrics.yaml",
         library=library(
-            "system_metrics", "checks_system", "outcomes", "pairing", "intervals", "peaks", "catalogue", "pcparchive"
+            "system_metrics", "windows", "checks_system", "outcomes", "selection", "peaks", "catalogue", "pcparchive"
         ),
     output:
         levels=f"{CELL}/levels.csv",
@@ -60,6 +60,7 @@ rule compare_scenarios:
             "stats",
             "comparing",
             "pairing",
+            "selection",
             "replicates",
             "verdicts",
             "intervals",

@@ -13,7 +13,8 @@ import pandas as pd
 from kveval.checks import MIN_RUNS, MIN_TOKENS, SUFFICIENT
 from kveval.intervals import Contrast, contrasts, parity_power, runs_to_resolve, welch
 from kveval.levels import THROUGHPUT
-from kveval.pairing import CommonLevel, Pairing
+from kveval.pairing import Pairing
+from kveval.selection import Chosen
 
 Array = npt.NDArray[np.float64]
 Cell = tuple[str, str, int]
@@ -75,7 +76,7 @@ class Selection:
     reference_levels: Mapping[int, int]
 
 
-def common_selection(pairing: Pairing, common: CommonLevel, base_of_reference: Mapping[int, int] | None) -> Selection:
+def common_selection(pairing: Pairing, common: Chosen, base_of_reference: Mapping[int, int] | None) -> Selection:
     """Return the selection at a common level. `base_of_reference`: run of the reference -> run of the cell whose peak
     the level is, where that is another cell.
     """

@@ -140,8 +140,9 @@ def unequal_spread(logs: Array, ratio: float = 3.0) -> bool:
     spreads = freed.std(axis=0, ddof=1)
     if not spreads.max() > ratio * spreads.min():
         return False
-    # Of three cells the median is one of them, which by itself makes spreads look unequal.
-    chance = 0.01 if logs.shape[1] == 3 else 0.05
+    # Falling back without need costs power, failing to do so coverage: benchmarks/bench_statistics.py shows both. Of
+    # three cells the median is one of them, which by itself makes spreads look unequal.
+    chance = 0.01 if logs.shape[1] == 3 else 0.03
     return bool(spreads.min() == 0 or _bartlett(freed) < chance)
 
 

@@ -1,4 +1,4 @@
-"""Which runs of two cells belong together, and at which level they are compared.
+"""Which runs of two cells belong together.
 
 Runs of one number are a block: every cell is measured once in it, in random order. A cell measured later than its
 baseline shares no blocks with it, unless the baseline was measured again among the new cells.
@@ -12,9 +12,6 @@ from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
-
-from kveval.checks import MIN_RUNS
 
 Kind = Literal["blocks", "bridge", "other time"]
 # Start and end, seconds since 1970.
@@ -92,63 +89,3 @@ def _nearest(arm: Mapping[int, Span], reference: Mapping[int, Span]) -> tuple[tu
 
 def _by_time(spans: Mapping[int, Span]) -> list[int]:
     return sorted((run for run, (begin, _) in spans.items() if np.isfinite(begin)), key=lambda run: spans[run][0])
-
-
-@dataclass(frozen=True)
-class CommonLevel:
-    """The level at which a reference is compared: `level` by all of its runs, and for each run the level that the runs
-    of the other half choose.
-
-    The level with the highest of several noisy values flatters the reference. Chosen by other runs than it is evaluated
-    on, it does not.
-    """
-
-    level: int | None
-    by_run: Mapping[int, int]
-
-
-def declared_level(rows: pd.DataFrame, level: int) -> CommonLevel:
-    """Return a level that was chosen beforehand."""
-    return CommonLevel(level, dict.fromkeys(sorted(int(run) for run in rows["run"].unique()), level))
-
-
-def peak_of(rows: pd.DataFrame, metric: str) -> CommonLevel:
-    """Return the level with the largest mean ln of a metric over the runs of one cell.
-
-    Levels that passed their checks in too few runs for a verdict are left out, if that leaves any.
-    """
-    logs = log_table(_sound(rows), metric)
-    if logs.empty:
-        logs = log_table(rows, metric)
-    if logs.empty:
-        return CommonLevel(None, {})
-    best = highest(logs)
-    halves = logs.index[0::2], logs.index[1::2]
-    by_run = dict.fromkeys(map(int, logs.index), best)
-    if len(logs) > 1:
-        for ours, others in (halves, halves[::-1]):
-            by_run |= dict.fromkeys(map(int, ours), highest(logs.loc[others]))
-    # Runs that lack a level are compared at the common one.
-    return CommonLevel(best, {int(run): by_run.get(int(run), best) for run in rows["run"].unique()})
-
-
-def _sound(rows: pd.DataFrame) -> pd.DataFrame:
-    needed = min(MIN_RUNS, rows["run"].nunique())
-    passed = rows[rows["checks_failed"].fillna("") == ""].groupby("level")["run"].nunique()
-    return rows[rows["level"].isin(passed.index[passed >= needed])]
-
-
-def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return ln of a metric, runs x levels, of the levels that all runs measured."""
-    measured = rows[rows[metric] > 0]
-    runs, at_run = np.unique(measured["run"], return_inverse=True)
-    levels, at_level = np.unique(measured["level"], return_inverse=True)
-    table = np.full((len(runs), len(levels)), np.nan)
-    table[at_run, at_level] = np.log(measured[metric].to_numpy(dtype=np.float64))
-    complete = ~np.isnan(table).any(axis=0)
-    return pd.DataFrame(table[:, complete], index=runs, columns=levels[complete])
-
-
-def highest(logs: pd.DataFrame) -> int:
-    """Return the level with the largest mean over runs."""
-    return int(logs.columns[int(np.argmax(logs.mean().to_numpy()))])

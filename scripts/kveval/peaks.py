@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from kveval.errors import Failure
-from kveval.intervals import mean_interval, residuals, t_quantile
+from kveval.intervals import mean_interval
 from kveval.levels import KEYS, LATENCIES, QUANTILES, THROUGHPUT
-from kveval.pairing import highest, log_table
+from kveval.selection import cross_fit, highest, log_table, plateau
 from kveval.system_metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
 
 __all__ = [
@@ -127,35 +127,6 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
         "checks_failed": _union(at["checks_failed"]),
         "measurement": at["measurement"].iloc[0],
     }
-
-
-def cross_fit(logs: pd.DataFrame) -> float:
-    """Return the peak throughput without the bias of choosing the highest level, NaN with a single run.
-
-    `logs`: ln throughput, runs x levels. Odd runs choose for even ones and the other way round.
-    """
-    if len(logs) < 2:
-        return np.nan
-    halves = logs.iloc[0::2], logs.iloc[1::2]
-    estimates = [float(half[highest(other)].mean()) for half, other in (halves, halves[::-1])]
-    return float(np.exp(np.mean(estimates)))
-
-
-def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
-    """Return the levels whose mean ln throughput is not significantly below the highest; only that one with one run.
-
-    Two-way residuals of runs x levels, one-sided t with Bonferroni's correction over the other levels.
-    """
-    runs, count = logs.shape
-    means = logs.mean()
-    best = highest(logs)
-    if runs < 2 or count < 2:
-        return [best]
-    values = logs.to_numpy()
-    freedom = (runs - 1) * (count - 1)
-    error = np.sqrt(2 * float((residuals(values) ** 2).sum()) / freedom / runs)
-    limit = t_quantile(1 - alpha / (count - 1), freedom) * error
-    return [int(level) for level in logs.columns if means[best] - means[level] <= limit]
 
 
 def _union(names: Iterable[str]) -> str:

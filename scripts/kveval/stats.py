@@ -28,8 +28,9 @@ from kveval.comparing import (
 )
 from kveval.intervals import Contrast, benjamini_hochberg, contrasts, holm, runs_to_resolve
 from kveval.levels import KEYS, THROUGHPUT
-from kveval.pairing import CommonLevel, Pairing, declared_level, pair_runs, peak_of, run_spans
+from kveval.pairing import Pairing, pair_runs, run_spans
 from kveval.replicates import configurations, pooled_spread, replicate_groups
+from kveval.selection import Chosen, common_level, declared, own_peak
 from kveval.verdicts import (
     BETTER,
     INCONCLUSIVE,
@@ -210,7 +211,8 @@ class _Campaign:
         self.rows: dict[Cell, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
         self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
         self._spans = {cell: run_spans(rows.values()) for cell, rows in self.rows.items()}
-        self._peaks = {cell: peak_of(table, THROUGHPUT) for cell, table in self._tables.items()}
+        self._peaks = {cell: own_peak(table, THROUGHPUT) for cell, table in self._tables.items()}
+        self._common: dict[Cell, Chosen] = {}
         self._pairings: dict[tuple[Cell, Cell], Pairing] = {}
         self._configurations = configurations(self.rows)
         self.replicates = replicate_groups(self.rows)
@@ -240,12 +242,15 @@ class _Campaign:
             self._pairings[arm, reference] = pair_runs(self._spans[arm], self._spans[reference])
         return self._pairings[arm, reference]
 
-    def common_level(self, cell: Cell) -> tuple[Cell, CommonLevel]:
+    def common_level(self, cell: Cell) -> tuple[Cell, Chosen]:
         """Return the level at which what refers to `cell` is compared, and the cell whose peak that is."""
         base = self._baseline(cell) or cell
-        if isinstance(self.settings.level, int):
-            return base, declared_level(self._tables[base], self.settings.level)
-        return base, self._peaks[base]
+        if base not in self._common:
+            others = [table for other, table in self._tables.items() if self._baseline(other) == base]
+            level = self.settings.level
+            chosen = declared(self._tables[base], level) if isinstance(level, int) else None
+            self._common[base] = chosen or common_level(self._tables[base], others, THROUGHPUT)
+        return base, self._common[base]
 
     def level_of_model(self, model: str) -> int | None:
         """Return the level that most of a model's comparisons with a baseline use."""
@@ -371,9 +376,10 @@ def _borrow_spread(entries: Sequence[Entry], campaign: _Campaign, metric: str) -
     )
     if spread is None:
         return
+    cells = len({cell for entry in entries for cell in (entry.arm, entry.reference)})
     for entry in single:
         contrast = Contrast(entry.pair.difference, spread.sd * 2**0.5, spread.df, "replicates")
-        describe(entry, contrast, spread.sd, 2, campaign.settings.margin, campaign.settings.alpha)
+        describe(entry, contrast, spread.sd, cells, campaign.settings.margin, campaign.settings.alpha)
         entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({spread.df} degrees of freedom)"
 
 

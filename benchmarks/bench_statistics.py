@@ -1,0 +1,260 @@
+"""Do the statistics keep what they promise? Simulations with known truth, as a table; the tests run them shorter.
+
+    python benchmarks/bench_statistics.py [REPETITIONS]
+
+Coverage is the share of nominal 95 % intervals that hold the truth; the family-wise error is the share of campaigns of
+seven scenarios, all equal to their baseline, in which any is called better or worse.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+from kveval.intervals import (
+    Contrast,
+    batch_means,
+    benjamini_hochberg,
+    compound_poisson,
+    contrasts,
+    holm,
+    mean_interval,
+    welch,
+)
+from kveval.selection import cross_fit
+from kveval.stats import Settings, compare_all
+from kveval.survival import Observed, quantiles
+
+Array = npt.NDArray[np.float64]
+MARGIN = 0.05
+BLOCK_SD = 0.03
+
+
+def campaigns(runs: int, sds: Array, effects: Array, count: int, seed: int = 1) -> Iterator[Array]:
+    """Made-up ln throughput, runs x cells: blocks differ by 3 %, cell k by effects[k] and, run by run, by sds[k]."""
+    generator = np.random.default_rng(seed)
+    for _ in range(count):
+        blocks = generator.normal(0, BLOCK_SD, (runs, 1))
+        yield effects + blocks + generator.normal(0, 1, (runs, len(sds))) * sds
+
+
+def block_coverage(runs: int, sds: Array, count: int) -> float:
+    """Coverage of the contrasts of all cells with the first."""
+    effects = np.linspace(0.0, 0.1, len(sds))
+    held = total = 0
+    for logs in campaigns(runs, sds, effects, count):
+        for contrast, effect in zip(contrasts(logs), effects[1:], strict=True):
+            low, high = contrast.interval(0.95)
+            held += low <= effect <= high
+            total += 1
+    return held / total
+
+
+def family_wise_error(runs: int, sds: Array, count: int) -> float:
+    """Share of null campaigns with any significant difference after Holm's correction."""
+    wrong = 0
+    for logs in campaigns(runs, sds, np.zeros(len(sds)), count):
+        wrong += min(holm([contrast.p_difference() for contrast in contrasts(logs)])) < 0.05
+    return wrong / count
+
+
+def parity_found(runs: int, sd: float, cells: int, count: int) -> float:
+    """Share of true nulls for which both one-sided tests are significant after Holm's correction."""
+    found = 0
+    for logs in campaigns(runs, np.full(cells, sd), np.zeros(cells), count):
+        found += sum(p < 0.05 for p in holm([contrast.p_equivalence(MARGIN) for contrast in contrasts(logs)]))
+    return found / count / (cells - 1)
+
+
+def false_parity(runs: int, sd: float, cells: int, count: int) -> float:
+    """Share of campaigns with any parity found, all scenarios lying exactly on the margin."""
+    effects = np.r_[0.0, np.full(cells - 1, np.log1p(MARGIN))]
+    wrong = 0
+    for logs in campaigns(runs, np.full(cells, sd), effects, count):
+        wrong += min(holm([contrast.p_equivalence(MARGIN) for contrast in contrasts(logs)])) < 0.05
+    return wrong / count
+
+
+def false_discoveries(models: int, count: int) -> float:
+    """Mean share of wrong ones among discoveries at q = 0.05; half of the models have no effect, half one of 6 %."""
+    shares = []
+    effects = np.where(np.arange(models) % 2, 0.06, 0.0)
+    for number in range(count):
+        p_values = [
+            contrasts(next(campaigns(5, np.full(2, 0.02), np.array([0.0, effect]), 1, seed=1000 * number + model)))[0]
+            for model, effect in enumerate(effects)
+        ]
+        found = np.array(benjamini_hochberg([contrast.p_difference() for contrast in p_values])) < 0.05
+        shares.append((found & (effects == 0)).sum() / max(found.sum(), 1))
+    return float(np.mean(shares))
+
+
+def other_time_coverage(runs: int, count: int) -> float:
+    """Coverage of the difference of cells that share no blocks."""
+    generator = np.random.default_rng(2)
+    held = 0
+    for _ in range(count):
+        arm, reference = generator.normal(0.05, 0.036, runs), generator.normal(0.0, 0.036, runs)
+        low, high = welch(arm, reference).interval(0.95)
+        held += low <= 0.05 <= high
+    return held / count
+
+
+def replicate_coverage(copies: int, count: int) -> float:
+    """Coverage of single runs with the spread of `copies` replicates."""
+    generator = np.random.default_rng(3)
+    held = 0
+    for _ in range(count):
+        copied = generator.normal(0, 0.06, copies)
+        arm, reference = generator.normal([0.1, 0.0], 0.06)
+        spread = float(copied.std(ddof=1))
+        low, high = Contrast(arm - reference, spread * 2**0.5, copies - 1, "replicates").interval(0.95)
+        held += low <= 0.1 <= high
+    return held / count
+
+
+def run_coverage(runs: int, count: int) -> float:
+    """Coverage of a geometric mean over runs."""
+    generator = np.random.default_rng(4)
+    intervals = (mean_interval(generator.normal(6.0, 0.03, runs)) for _ in range(count))
+    return float(np.mean([low <= np.exp(6.0) <= high for low, high in intervals]))
+
+
+def open_loop_coverage(count: int, seconds: float = 90.0) -> float:
+    """Coverage of an open loop's rate: conversations arrive at random, each with its own number of tokens."""
+    generator = np.random.default_rng(5)
+    held = 0
+    for _ in range(count):
+        tokens = generator.lognormal(np.log(300), 0.7, generator.poisson(2.0 * seconds))
+        low, high = compound_poisson(tokens, seconds)
+        held += low <= 2.0 * 300 * np.exp(0.7**2 / 2) <= high
+    return held / count
+
+
+def closed_loop_coverage(count: int, seconds: float = 90.0, streams: int = 16) -> float:
+    """Coverage of a closed loop's rate by batch means: a stream sends its next request when one is answered."""
+    generator = np.random.default_rng(6)
+    held = 0
+    for _ in range(count):
+        lengths = generator.lognormal(np.log(2.0), 0.4, (streams, 200))
+        ends = np.cumsum(lengths, axis=1) - 100.0
+        edges = np.linspace(0.0, seconds, 11)
+        # 128 tokens of each request, spread over its time.
+        done = np.clip((edges[:, None, None] - (ends - lengths)) / lengths, 0, 1) * 128
+        low, high = batch_means(np.diff(done.sum(axis=(1, 2))) / (seconds / 10))
+        held += low <= streams * 128 / (2.0 * np.exp(0.4**2 / 2)) <= high
+    return held / count
+
+
+def peak_bias(sd: float, count: int, runs: int = 4) -> tuple[float, float]:
+    """Mean bias, in per cent, of the best of eight equal levels: of its own mean, and cross-fitted."""
+    generator = np.random.default_rng(7)
+    tables = [pd.DataFrame(generator.normal(0, sd, (runs, 8)), columns=range(1, 9)) for _ in range(count)]
+    own = [float(table.mean().max()) for table in tables]
+    crossed = [float(np.log(cross_fit(table))) for table in tables]
+    return float(100 * np.mean(own)), float(100 * np.mean(crossed))
+
+
+def whole_campaigns(count: int, runs: int = 5, levels: int = 4, sd: float = 0.02) -> dict[str, float]:
+    """Coverage, family-wise error and parity of whole campaigns, tables in and verdicts out, on a flat top.
+
+    Seven scenarios equal to their baseline, `levels` equal levels, so that the choice of the common level matters.
+    """
+    generator = np.random.default_rng(8)
+    scenarios = ["no-offload", *(f"arm-{number}" for number in range(7))]
+    baselines = {name: None if name == "no-offload" else "no-offload" for name in scenarios}
+    grid = pd.MultiIndex.from_product([scenarios, range(1, runs + 1), range(1, levels + 1)])
+    table = pd.DataFrame(grid.to_list(), columns=["scenario", "run", "level"])
+    table = table.assign(model="m", cpu_blocks=0, exercised=None, checks_failed="", output_tokens=1e5, ttft_count=1e4)
+    table = table.assign(requests_completed=10_000, configuration=table["scenario"])
+    held = wrong = parity = 0
+    for _ in range(count):
+        blocks = generator.normal(0, BLOCK_SD, runs + 1)[table["run"]]
+        rates = 500 * np.exp(blocks + generator.normal(0, sd, len(table)))
+        found = compare_all(
+            table.assign(throughput_tok_s=rates), baselines, Settings(), {"throughput_tok_s": True}
+        ).baseline
+        held += int(((found["low_percent"] <= 0) & (found["high_percent"] >= 0)).sum())
+        wrong += bool(found["verdict"].isin(["better", "worse"]).any())
+        parity += int((found["verdict"] == "parity").sum())
+    return {"coverage": held / count / 7, "error": wrong / count, "parity": parity / count / 7}
+
+
+def latency_bias(window: float, count: int) -> tuple[float, float]:
+    """Relative bias of the 90th percentile of latency in a window of so many mean latencies.
+
+    Of the requests that began and ended in it, and estimated with those that it cut off.
+    """
+    generator = np.random.default_rng(9)
+    truth = float(np.exp(-0.5 + 1.2816))
+    whole, estimated = [], []
+    for _ in range(count):
+        edges = np.cumsum(generator.lognormal(-0.5, 1.0, (200, 200)), axis=1)
+        begin, finish = edges[:, :-1].ravel(), edges[:, 1:].ravel()
+        start, end = 20.0, 20.0 + window
+        seen = (begin < end) & (finish >= start)
+        done = finish[seen] < end
+        leave = np.where(done, finish[seen] - begin[seen], end - begin[seen])
+        estimated.append(quantiles(Observed(np.maximum(start - begin[seen], 0), leave, done), [0.9])[0])
+        inside = (begin >= start) & (finish < end)
+        whole.append(float(np.quantile((finish - begin)[inside], 0.9)))
+    return float(np.mean(whole)) / truth - 1, float(np.nanmean(estimated)) / truth - 1
+
+
+def rows(count: int) -> Iterator[tuple[str, str, str]]:
+    """The table, row by row: what, measured, promised."""
+
+    def per_cent(value: float) -> str:
+        return f"{100 * value:.1f} %"
+
+    even, wide_arm, wide_baseline = (
+        np.full(8, 0.02),
+        np.r_[np.full(7, 0.02), 0.08],
+        np.r_[0.08, np.full(7, 0.02)],
+    )
+    spreads = {"": even, ", one arm 4 x the spread": wide_arm, ", baseline 4 x the spread": wide_baseline}
+    for name, sds in spreads.items():
+        promise = "93 to 97 %" if not name else "no promise"
+        for runs in (3, 5, 10):
+            yield f"coverage, blocks, R = {runs}, K = 8{name}", per_cent(block_coverage(runs, sds, count)), promise
+    yield "coverage, blocks, R = 5, K = 2", per_cent(block_coverage(5, np.full(2, 0.02), 4 * count)), "93 to 97 %"
+    for runs in (3, 5, 10):
+        yield f"coverage, t over R = {runs} runs", per_cent(run_coverage(runs, 4 * count)), "93 to 97 %"
+    yield "coverage, measured at another time, R = 5", per_cent(other_time_coverage(5, 4 * count)), "93 to 97 %"
+    yield "coverage, spread of 3 replicates", per_cent(replicate_coverage(3, 4 * count)), "93 to 97 %"
+    yield "coverage, open loop, conversations", per_cent(open_loop_coverage(2 * count)), "93 to 97 %"
+    yield "coverage, closed loop, batch means", per_cent(closed_loop_coverage(count)), "diagnostic"
+    for name, sds in spreads.items():
+        for runs in (3, 5):
+            promise = "at most 6 %" if not name else "no promise"
+            yield f"family-wise error, R = {runs}{name}", per_cent(family_wise_error(runs, sds, 2 * count)), promise
+    yield "any parity on the margin, R = 5", per_cent(false_parity(5, 0.02, 8, 2 * count)), "at most 6 %"
+    for runs, promise in ((3, "39 %"), (5, "above 85 %")):
+        yield f"parity of true nulls, SD 2 %, R = {runs}, K = 8", per_cent(parity_found(runs, 0.02, 8, count)), promise
+    yield "false discoveries over 8 models, q = 5 %", per_cent(false_discoveries(8, count // 2)), "at most 5 %"
+    whole = whole_campaigns(count // 4)
+    for name, promise in (("coverage", "93 to 97 %"), ("error", "at most 6 %"), ("parity", "above 85 %")):
+        yield f"whole campaigns, 4 equal levels: {name}", per_cent(whole[name]), promise
+    own, crossed = peak_bias(0.06, count, runs=2)
+    yield "bias of a peak of 8 equal levels, SD 6 %", f"{own:+.1f} %, cross-fitted {crossed:+.1f} %", "0 %"
+    for window in (3.0, 10.0):
+        naive, estimated = latency_bias(window, count // 10)
+        text = f"{100 * naive:+.0f} %, estimated {100 * estimated:+.1f} %"
+        yield f"bias of p90 in a window of {window:g} mean latencies", text, "0 %"
+
+
+def main(count: int) -> None:
+    """Print the table."""
+    print(f"{count} repetitions, run SD 2 % unless said, blocks {100 * BLOCK_SD:g} %, margin {100 * MARGIN:g} %\n")
+    print("| what | measured | promised |\n| --- | ---: | --- |")
+    for row in rows(count):
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)

@@ -1,0 +1,64 @@
+"""The promises of the statistics against simulations with known truth; benchmarks/bench_statistics.py runs longer."""
+
+import numpy as np
+import pytest
+from benchmarks import bench_statistics as simulated
+
+EVEN = np.full(8, 0.02)
+
+
+@pytest.mark.parametrize(("runs", "cells"), [(3, 8), (5, 8), (10, 8), (5, 2)])
+def test_intervals_over_blocks_cover_the_truth(runs: int, cells: int) -> None:
+    count = 800 if cells > 2 else 2500
+    assert 0.93 <= simulated.block_coverage(runs, np.full(cells, 0.02), count) <= 0.97
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+def test_intervals_over_runs_cover_the_truth(runs: int) -> None:
+    assert 0.93 <= simulated.run_coverage(runs, 4000) <= 0.97
+
+
+def test_intervals_of_the_other_designs_cover_the_truth() -> None:
+    assert 0.93 <= simulated.open_loop_coverage(3000) <= 0.97
+    assert 0.93 <= simulated.other_time_coverage(5, 4000) <= 0.97
+    assert 0.93 <= simulated.replicate_coverage(3, 4000) <= 0.97
+
+
+@pytest.mark.parametrize("runs", [3, 5])
+def test_seven_equal_scenarios_are_rarely_called_different(runs: int) -> None:
+    assert simulated.family_wise_error(runs, EVEN, 2000) <= 0.06
+
+
+def test_parity_is_rarely_found_on_the_margin_and_mostly_where_it_is() -> None:
+    assert simulated.false_parity(5, 0.02, 8, 2000) <= 0.06
+    assert simulated.parity_found(5, 0.02, 8, 800) > 0.85
+    # A three-run report cannot show much.
+    assert 0.3 < simulated.parity_found(3, 0.02, 8, 800) < 0.45
+
+
+def test_the_overview_keeps_its_rate_of_false_discoveries() -> None:
+    assert simulated.false_discoveries(8, 400) <= 0.05
+
+
+def test_a_spread_four_times_the_others_does_not_ruin_its_own_arm() -> None:
+    assert 0.93 <= simulated.block_coverage(5, np.r_[np.full(7, 0.02), 0.08], 800) <= 0.97
+
+
+def test_whole_campaigns_keep_the_promises() -> None:
+    """From tables to verdicts, on four levels that are equally good, so that one has to be chosen."""
+    found = simulated.whole_campaigns(80)
+    assert 0.93 <= found["coverage"] <= 0.97
+    assert found["error"] <= 0.06
+    assert found["parity"] > 0.8
+
+
+def test_the_peak_of_equal_levels_is_flattering_unless_cross_fitted() -> None:
+    own, crossed = simulated.peak_bias(0.06, 400, runs=2)
+    assert own > 5
+    assert abs(crossed) < 0.5
+
+
+def test_latencies_of_a_short_window_are_estimated_without_bias() -> None:
+    naive, estimated = simulated.latency_bias(3.0, 60)
+    assert naive < -0.3
+    assert abs(estimated) < 0.02
