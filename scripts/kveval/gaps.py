@@ -14,6 +14,9 @@ from kveval.report_data import Measured, Plan, Table, cell_label
 from kveval.run_facts import key_of
 from kveval.tables_pairs import native_table, store_table, tier_table
 
+# Below it no comparison gets a verdict.
+_ENOUGH_RUNS = 3
+
 
 def gap_table(plan: Plan, measured: Measured, empty: Mapping[str, str]) -> Table:
     """Comparisons without a verdict, tables and figures without data; `empty`: figures with the reason."""
@@ -35,7 +38,7 @@ def _missing_cells(plan: Plan, measured: Measured) -> Iterator[list[str]]:
 
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     """Comparisons without a verdict, those of one model and metric with the same reason together."""
-    table = measured.comparison
+    table = measured.compared
     open_ = table[~table["verdict"].isin([stats.BETTER, stats.WORSE, stats.PARITY])]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
@@ -71,7 +74,7 @@ def _settling(row: Mapping[Any, Any]) -> str:
     if "failed" in reason:
         return "longer levels on an undisturbed machine: see the checks"
     if "run" in reason:
-        return f"`runs: {stats.MIN_RUNS}` or more; what is measured already is kept"
+        return f"`runs: {_ENOUGH_RUNS}` or more; what is measured already is kept"
     return "measure its baseline" if "baseline" in reason else "see the reason"
 
 
