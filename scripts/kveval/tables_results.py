@@ -15,6 +15,7 @@ from kveval.looks import rank_of
 from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, Plan, Table, cell_label, rows_of
 
+_PARITY_CHANCE = "chance to find parity where it holds, %"
 _DECIDED = (stats.BETTER, stats.WORSE, stats.PARITY)
 
 
@@ -106,7 +107,7 @@ def _measured_cells(plan: Plan, measured: Measured) -> list[CellKey]:
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
     header = ["arm", "against", "at N concurrent", "effect, % of what it is held against (95 %)", "p (Holm)", "verdict"]
-    header += ["why", "runs"]
+    header += ["why", "runs", *([_PARITY_CHANCE] if "parity_power_percent" in measured.compared else [])]
     table = measured.compared
     rows = []
     for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
@@ -121,9 +122,10 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
                 verdict_text(row),
                 text(row["reason"]),
                 count(row["runs"]),
+                *([count(row["parity_power_percent"])] if _PARITY_CHANCE in header else []),
             ]
         )
-    return Table(header, rows, frozenset({2, 3, 4, 7}))
+    return Table(header, rows, frozenset({2, 3, 4, 7, *range(8, len(header))}))
 
 
 def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
