@@ -198,6 +198,7 @@ def recording(folder: Path, cpus: int = 16) -> Path:
         state: metric(f"kernel.percpu.cpu.{state}", U64, indom=each, semantics=COUNTER, units=units(0, 1, 0, (0, 1, 0)))
         for state in ("user", "sys", "idle")
     }
+    share_of_each = metric("kernel.percpu.share", indom=each)
     busy = np.sort(generator.beta(0.6, 1.6, cpus))[::-1]
     totals = dict.fromkeys(counters, 0.0)
     for step in range(WINDOW_S):
@@ -208,6 +209,7 @@ def recording(folder: Path, cpus: int = 16) -> Path:
             values[number] = {NULL: totals[number]}
         for state, share in (("user", 0.8 * busy), ("sys", 0.2 * busy), ("idle", 1 - busy)):
             values[states[state]] = {cpu: int(1000 * step * share[cpu]) for cpu in range(cpus)}
+        values[share_of_each] = {cpu: float(busy[cpu]) for cpu in range(cpus)}
         writer.record(START.value + step * 10**9, values)
     convert(writer.close(), folder / "pcp.parquet")
     return folder / "pcp.parquet"

@@ -1,9 +1,11 @@
 """report.json and llm-d-benchmark's reports: valid, complete, and the numbers of the tables."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import jsonschema
+import pandas as pd
 import pytest
 import yaml
 from tests import synthetic_campaign as campaign
@@ -56,6 +58,24 @@ def test_a_report_as_json_is_valid_and_holds_every_cell_and_comparison(
 
 
 _KEYS = ("model", "scenario", "cpu_blocks")
+
+
+def test_declared_pairs_and_averages_are_in_it(plan: Plan, measured: Measured) -> None:
+    pair = measured.comparison.iloc[[0]].assign(indication="better", verdict="indicative")
+    means = pd.DataFrame(
+        {
+            **{"scenario": ["lmcache-local"], "cpu_blocks": [10_000], "metric": ["throughput_tok_s"], "models": [2]},
+            **{"effect_percent": [5.0], "low_percent": [float("nan")], "high_percent": [float("nan")]},
+            **{"panel": ["Qwen3-8B;Qwen3-14B"], "missing": [""]},
+        }
+    )
+    content = report_json.build(
+        plan, dataclasses.replace(measured, contrasts=pair, averages=means), {}, {}, gap_table(plan, measured, {})
+    )
+    assert len(content.comparisons) == len(measured.comparison) + 1
+    assert content.comparisons[-1].indication == "better"
+    assert content.averages[0].models == ["Qwen3-8B", "Qwen3-14B"]
+    assert content.averages[0].effect_percent.low is None
 
 
 def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:

@@ -14,12 +14,20 @@ from kveval import stats
 from kveval.contrasts import UNDECLARED, pair
 from kveval.gaps import alike, gap_table
 from kveval.guidance import guidance_table
+from kveval.report import summary
 from kveval.report_data import Measured, Plan, Table
 from kveval.run_facts import key_of
 from kveval.tables_caches import blocks_table, budget_table
 from kveval.tables_pairs import native_table, store_table, tier_table
-from kveval.tables_results import area_table, completed_table, guide_table, peak_table, strategy_table
-from kveval.tables_system import panel_table, system_table
+from kveval.tables_results import (
+    area_table,
+    comparison_table,
+    completed_table,
+    guide_table,
+    peak_table,
+    strategy_table,
+)
+from kveval.tables_system import average_table, check_tables, panel_table, system_table
 
 LEVELS = (1, 50, 300, 650)
 ONE = ("Qwen3-14B", "lmcache-local", 20_000)
@@ -46,15 +54,14 @@ def row(table: Table, *keys: str) -> Sequence[str]:
 
 
 def with_contrast(measured: Measured, **changes: object) -> Measured:
-    """The same with the contrast of the two tiers in its comparison."""
+    """The same with the contrast of the two tiers declared."""
     base = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"].iloc[[0]]
     facts = {
         **{"model": ONE[0], "scenario": ONE[1], "cpu_blocks": ONE[2], "baseline": "/".join(map(str, OTHER))},
         **{"effect_percent": 25.0, "low_percent": 20.0, "high_percent": 30.0, "verdict": stats.BETTER, "reason": ""},
         **{"level": 300.0, **changes},
     }
-    contrast = base.assign(**facts)
-    return dataclasses.replace(measured, comparison=pd.concat([measured.comparison, contrast], ignore_index=True))
+    return dataclasses.replace(measured, contrasts=base.assign(**facts))
 
 
 def test_every_table_has_as_many_cells_as_its_header(plan: Plan, measured: Measured) -> None:
@@ -122,6 +129,56 @@ def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -
     assert backwards.effect == pytest.approx(-20.0)
     assert backwards.low == pytest.approx(100 * (1 / 1.3 - 1))
     assert backwards.low < backwards.effect < backwards.high
+
+
+def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baselines(
+    plan: Plan, measured: Measured
+) -> None:
+    declared = with_contrast(measured)
+    table = comparison_table(declared, "Qwen3-14B", "throughput_tok_s")
+    assert row(table, "lmcache-local 20K", "lmcache-local 10K", "+25 % (+20 to +30)")
+    assert strategy_table(plan, declared).rows == strategy_table(plan, measured).rows
+    assert area_table(plan, declared, ("lmcache",)).rows == area_table(plan, measured, ("lmcache",)).rows
+    lines = [line for entry in summary(plan, declared) for line in entry["verdicts"]]
+    assert any("lmcache-local 20K against lmcache-local 10K +25 % (+20 to +30)" in line for line in lines)
+
+
+def test_what_is_only_indicative_says_what_it_points_to(plan: Plan, measured: Measured) -> None:
+    hint = with_contrast(measured, verdict="indicative", indication="better", reason="single runs")
+    table = comparison_table(hint, "Qwen3-14B", "throughput_tok_s")
+    assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
+    lines = [line for entry in summary(plan, hint) for line in entry["verdicts"]]
+    assert any(line.startswith("indicative: ") and line.endswith("towards better") for line in lines)
+    assert row(gap_table(plan, hint, {}), "Qwen3-14B, lmcache-local 20K against lmcache-local 10K: Throughput")
+
+
+def test_averages_over_models_name_the_models(measured: Measured) -> None:
+    assert average_table(measured).rows == []
+    means = pd.DataFrame(
+        {
+            **{"scenario": ["lmcache-local"], "cpu_blocks": [10_000], "metric": ["throughput_tok_s"], "models": [2]},
+            **{"effect_percent": [5.2], "low_percent": [1.0], "high_percent": [9.6]},
+            **{"panel": ["Qwen3-8B;Qwen3-14B"], "missing": ["Qwen3-0.6B/lmcache-local/10000"]},
+        }
+    )
+    table = average_table(dataclasses.replace(measured, averages=means))
+    assert table.rows == [
+        ["lmcache-local 10K", "Qwen3-8B, Qwen3-14B", "+5 % (+1 to +10)", "Qwen3-0.6B/lmcache-local/10000"]
+    ]
+
+
+def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> None:
+    checks = pd.DataFrame(
+        [
+            {"model": None, "level": None, "severity": "fail", "check": "rows_once", "message": "twice"},
+            {"model": "Qwen3-8B", "scenario": "no-offload", "cpu_blocks": 0, "level": None, "severity": "note"}
+            | {"check": "edge", "message": "at the edge"},
+            {"model": "Qwen3-8B", "level": 50, "severity": "fail", "check": "steadiness", "message": "rose"},
+        ]
+    )
+    failed, noted = check_tables(dataclasses.replace(measured, checks=checks))
+    assert list(failed.rows) == [["", "", "", "", "`rows_once`", "twice"]]
+    assert row(noted, "`edge`", "Qwen3-8B, no-offload: at the edge")
 
 
 def test_tiers_name_the_base_of_every_percentage(plan: Plan, measured: Measured) -> None:

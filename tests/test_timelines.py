@@ -59,3 +59,23 @@ def test_cpu_shares_are_those_that_were_written(recording: Path) -> None:
     busy = percpu_busy(recording, START, END)
     assert busy is not None
     assert busy[["cpu0", "cpu1", "cpu2", "cpu3"]].to_numpy() == pytest.approx(wanted, abs=0.2)
+
+
+def test_of_several_places_the_first_that_was_recorded_is_read(recording: Path) -> None:
+    running = campaign.METRICS["requests_running"]
+    moved = {**running, "pcp": "not.there", "alternatives": [{"pcp": "not.there.either"}, {"pcp": running["pcp"]}]}
+    first, other = (timeline(recording, entry, "0.32.0", START, END) for entry in (running, moved))
+    assert first is not None
+    assert other is not None
+    assert first.equals(other)
+
+
+def test_instances_may_be_selected(recording: Path) -> None:
+    entry = {"title": "share of a CPU", "unit": "CPUs", "pcp": "kernel.percpu.share", "instances": "sum"}
+    asked = (entry, {**entry, "select": "^cpu0$"}, {**entry, "omit": "^cpu0$"})
+    everything, part, rest = (timeline(recording, source, "0.32.0", START, END) for source in asked)
+    assert everything is not None
+    assert part is not None
+    assert rest is not None
+    assert part.mean() > 0
+    assert (part + rest).to_numpy() == pytest.approx(everything.to_numpy())

@@ -22,14 +22,23 @@ def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> Plan:
 def read_measured(
     levels: Path, peaks: Path, comparison: Path, pointers: Sequence[Path], failures: Mapping[CellKey, str] | None = None
 ) -> Measured:
-    """Read what was measured: the campaign's tables, and the runs that `pointers` (measurement.json) name."""
+    """Read what was measured: the campaign's tables, and the runs that `pointers` (measurement.json) name.
+
+    What the comparison's rule writes beside it (contrasts, averages, checks) is read from there.
+    """
     runs = [read_run(stored_run(pointer)) for pointer in pointers]
     recordings = {}
     for pointer, run in zip(pointers, runs, strict=True):
         parquet = pointer.with_name("pcp.parquet")
         if parquet.exists():
             recordings[key_of(run), run.run] = parquet
-    return Measured(runs, read_table(levels), read_table(peaks), read_table(comparison), failures or {}, recordings)
+    beside = {
+        name: read_table(path)
+        for name in ("contrasts", "averages", "checks")
+        if (path := comparison.with_name(f"{name}.csv")).exists()
+    }
+    tables = read_table(levels), read_table(peaks), read_table(comparison)
+    return Measured(runs, *tables, failures or {}, recordings, **beside)
 
 
 def figure_data(plan: Plan, measured: Measured) -> FigureData:

@@ -63,7 +63,7 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
 
 
 def _row(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:
-    rows = rows_of(measured.comparison, cell)
+    rows = rows_of(measured.compared, cell)
     found = rows[(rows["metric"] == metric) & (rows["baseline"] == "/".join(map(str, other)))]
     return None if found.empty else {str(name): value for name, value in found.iloc[0].items()}
 

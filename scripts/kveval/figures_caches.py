@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,8 @@ _DEVICE, _TIER = "#0072B2", "#A34700"
 def working_set(data: FigureData) -> Figure:
     """Tokens of the distinct prefixes at each level against what the device and the CPU tiers hold."""
     known = {model: {key: tiers for key, tiers in data.tiers.items() if key[0] == model} for model in data.models}
-    if not any(known.values()):
+    capacities = [size for tiers in data.tiers.values() for size in (tiers.device, tiers.cpu)]
+    if not any(size > 0 for size in capacities):
         raise NothingToDraw("the runs do not say what their caches hold")
     columns = min(2, len(data.models))
     rows = math.ceil(len(data.models) / columns)
@@ -48,10 +50,11 @@ def _capacities(axes: Axes, cells: Mapping[CellKey, Tiers]) -> None:
     sets = {level: tokens for tiers in cells.values() for level, tokens in tiers.working_set.items()}
     levels = sorted(sets)
     axes.set_yscale("log")
-    axes.plot(levels, [max(sets[level], 1) for level in levels], "o-", color="#333333")
+    if any(sets.values()):
+        axes.plot(levels, [sets[level] for level in levels], "o-", color="#333333")
+        _label(axes, 0.01, sets[levels[0]], f"prefixes: {sets[levels[0]]:,.0f}", "#333333", ha="left")
     if levels:
         concurrency_axis(axes, levels)
-        _label(axes, 0.01, sets[levels[0]], f"prefixes: {sets[levels[0]]:,.0f}", "#333333", ha="left")
     held = sorted({(key[2], tiers.cpu) for key, tiers in cells.items() if tiers.cpu > 0})
     for rank, (blocks, tokens) in enumerate(held):
         axes.axhline(tokens, color=_TIER, linestyle=("--", ":", "-.")[rank % 3], linewidth=1.4)
@@ -116,7 +119,7 @@ def pcp_offload_traffic(data: FigureData) -> Figure:
 def pcp_lmcache(data: FigureData) -> Figure:
     """What LMCache counts itself, whatever of it was recorded: the columns of metrics.yaml that begin with lmcache_."""
     columns = {
-        name: f"{entry['title']},\n{entry['unit']}"
+        name: textwrap.fill(f"{entry['title']}, {entry['unit']}", 26)
         for name, entry in data.metrics.items()
         if name.startswith("lmcache_")
     }

@@ -21,7 +21,8 @@ _COLUMNS: dict[str, dict[str, str]] = {
     "KV cache in use, %": {"kv_cache_usage_percent": "-"},
     "offload, MB/s: stores (line),\nloads (dots)": {"offload_store_mb_s": "-", "offload_load_mb_s": ":"},
 }
-SATURATED_PERCENT = 80
+# What counts as saturated, unless the catalogue's cpu_saturated_percent says otherwise.
+_SATURATED_PERCENT = 90
 
 
 def timeseries(data: FigureData, model: str) -> Figure:
@@ -86,7 +87,7 @@ def percpu_saturation(data: FigureData) -> Figure:
             axes.set_axis_off()
             continue
         model = data.models[place]
-        _mark(axes, SATURATED_PERCENT)
+        _mark(axes, data.metrics.get("cpu_saturated_percent", {}).get("above", _SATURATED_PERCENT))
         for cell, busy in loads[model]:
             look = data.look(cell)
             # Many CPUs make a line, few are points.
@@ -103,10 +104,10 @@ def percpu_saturation(data: FigureData) -> Figure:
     return figure
 
 
-def _mark(axes: Axes, percent: int) -> None:
+def _mark(axes: Axes, percent: float) -> None:
     axes.axhline(percent, color=GREY, linewidth=0.9, linestyle=":")
     place, style = (0.99, percent), {"ha": "right", "va": "bottom", "fontsize": 7.5, "color": GREY}
-    axes.annotate(f"{percent} %", place, xycoords=("axes fraction", "data")).set(**style)
+    axes.annotate(f"{percent:g} %", place, xycoords=("axes fraction", "data")).set(**style)
 
 
 def _loads(data: FigureData, model: str) -> Iterator[tuple[Cell, np.ndarray]]:

@@ -15,6 +15,9 @@ from kveval.report_data import Measured, Plan, Table, cell_label
 from kveval.run_facts import key_of
 from kveval.tables_pairs import native_table, store_table, tier_table
 
+# Below it no comparison gets a verdict.
+_ENOUGH_RUNS = 3
+
 
 def gap_table(plan: Plan, measured: Measured, empty: Mapping[str, str]) -> Table:
     """Comparisons without a verdict, tables and figures without data; `empty`: figures with the reason."""
@@ -36,7 +39,7 @@ def _missing_cells(plan: Plan, measured: Measured) -> Iterator[list[str]]:
 
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     """Comparisons without a verdict, those of one model and metric with the same reason together."""
-    table = measured.comparison
+    table = measured.compared
     open_ = table[~table["verdict"].isin([stats.BETTER, stats.WORSE, stats.PARITY])]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):

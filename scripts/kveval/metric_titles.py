@@ -5,6 +5,7 @@ METRIC_TITLES = {
     "ttft_ms_p50": "Median TTFT",
     "ttft_ms_p90": "P90 TTFT",
     "tpot_ms_p50": "Median TPOT",
+    "itl_ms_p50": "Median ITL",
     "e2e_ms_p50": "Median E2E latency",
     "e2e_ms_p90": "P90 E2E latency",
 }

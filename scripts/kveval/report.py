@@ -38,8 +38,10 @@ from kveval.tables_results import (
     models_of,
     peak_table,
     strategy_table,
+    text,
 )
-from kveval.tables_system import check_tables, panel_table, provenance_table, system_table, time_table
+from kveval.tables_system import average_table, check_tables, panel_table, provenance_table, system_table, time_table
+from kveval.tables_tiers import tiers_table
 
 TEMPLATES = Path(__file__).with_name("templates")
 TEMPLATE = "REPORT.md.j2"
@@ -86,11 +88,13 @@ def report_context(
         "stores": store_table(plan, measured),
         "native": native_table(plan, measured),
         "activity": activity_table(plan, measured),
+        "tier_work": tiers_table(plan, measured),
         "tiers": tier_table(plan, measured),
         "blocks": blocks_table(plan, measured),
         "budgets": budget_table(plan, measured),
         "system": system_table(plan, measured),
         "panels": panel_table(plan, measured),
+        "averages": average_table(measured),
         "failed_checks": failed,
         "noted_checks": noted,
         "guidance": guidance_table(plan, measured),
@@ -118,7 +122,7 @@ def kind_of(plan: Plan, measured: Measured) -> tuple[str, str]:
 
 def model_section(plan: Plan, measured: Measured, model: str) -> dict[str, Any]:
     """Return what the report shows of one model: its peaks and its comparisons, quantity by quantity."""
-    metrics = dict.fromkeys(measured.comparison[measured.comparison["model"] == model]["metric"])
+    metrics = dict.fromkeys(measured.compared[measured.compared["model"] == model]["metric"])
     return {
         "name": model,
         "peaks": peak_table(plan, measured, model),
@@ -188,7 +192,7 @@ def summary(plan: Plan, measured: Measured) -> list[dict[str, Any]]:
 
     Throughput with the effects; latencies by their verdicts only, where one decides something.
     """
-    table = measured.comparison
+    table = measured.compared
     entries = []
     for model in models_of(plan):
         rows = table[table["model"] == model]
@@ -221,7 +225,7 @@ def _verdicts(plan: Plan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     one = len({str(row["baseline"]) for row in rows if row["baseline"]}) <= 1
     lines = []
     for verdict, having in found.items():
-        if verdict in stats.WITHOUT_VERDICT:
+        if verdict.startswith("not "):
             reasons: dict[str, list[str]] = {}
             for row in having:
                 reasons.setdefault(str(row["reason"]), []).append(_name(row, one))
@@ -230,6 +234,7 @@ def _verdicts(plan: Plan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
             said = f"parity within {100 * plan.margin:g} %" if verdict == stats.PARITY else verdict
             effects = [
                 f"{_name(row, one)} {numerals.effect(row['effect_percent'], row['low_percent'], row['high_percent'])}"
+                + (f", towards {indication}" if (indication := text(row.get("indication"))) else "")
                 for row in having
             ]
             lines.append(f"{said}: {'; '.join(effects)}")

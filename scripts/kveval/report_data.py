@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,18 @@ class Measured:
     failures: Mapping[CellKey, str] = field(default_factory=dict)
     # Cell and run -> its pcp.parquet.
     recordings: Mapping[tuple[CellKey, int], Path] = field(default_factory=dict)
+    # Declared pairs of arms, in the form of `comparison`.
+    contrasts: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # Effects averaged over models, and the outcomes of checks of the campaign as a whole.
+    averages: pd.DataFrame = field(default_factory=pd.DataFrame)
+    checks: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @cached_property
+    def compared(self) -> pd.DataFrame:
+        """Every comparison: arms with their baselines, then declared pairs of arms."""
+        return (
+            pd.concat([self.comparison, self.contrasts], ignore_index=True) if len(self.contrasts) else self.comparison
+        )
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""

@@ -18,7 +18,7 @@ from kveval.figure_names import find_figure
 from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, Plan, Table, rows_of
 from kveval.run_facts import key_of, tiers_of
-from kveval.tables_results import cells_of, models_of
+from kveval.tables_results import cells_of, models_of, text
 
 Number = Annotated[float, Field(allow_inf_nan=False)] | None
 LatencyName = Literal["ttft", "tpot", "itl", "e2e"]
@@ -91,9 +91,21 @@ class Comparison(CellName):
     effect_percent: Annotated[Interval, Field(description="per cent of the cell it is held against")]
     p_holm: Number
     verdict: str
+    indication: Annotated[str | None, Field(description="the verdict it points to where it is only indicative")]
     reason: str
     runs: int | None
     runs_to_resolve: int | None
+
+
+class Average(Strict):
+    """An arm's effect averaged over the models that have all arms: the geometric mean of ratios."""
+
+    scenario: str
+    cpu_blocks: Annotated[int, Field(ge=0)]
+    metric: str
+    effect_percent: Annotated[Interval, Field(description="per cent of the baseline; the interval is over models")]
+    models: list[str]
+    missing: Annotated[list[str], Field(description="MODEL/SCENARIO/CPU_BLOCKS")]
 
 
 class Figure(Strict):
@@ -135,7 +147,8 @@ class Report(Strict):
     workloads: list[dict[str, Any]]
     common_levels: Annotated[dict[str, int | None], Field(description="model -> level at which its cells are compared")]
     cells: list[Cell]
-    comparisons: list[Comparison]
+    comparisons: Annotated[list[Comparison], Field(description="arms with their baselines, then declared pairs")]
+    averages: list[Average]
     not_assessed: list[Gap]
     figures: list[Figure]
 
@@ -151,7 +164,8 @@ def build(plan: Plan, measured: Measured, figures: Mapping[str, str], empty: Map
         workloads=_distinct(run.workload for run in measured.runs),
         common_levels={model: common_level(measured.comparison, measured.peaks, model) for model in models_of(plan)},
         cells=[_cell(plan, measured, cell) for model in models_of(plan) for cell in cells_of(plan, model)],
-        comparisons=[_comparison(row) for row in measured.comparison.to_dict("records")],
+        comparisons=[_comparison(row) for row in measured.compared.to_dict("records")],
+        averages=[_average(row) for row in measured.averages.to_dict("records")],
         not_assessed=[Gap(what=row[0], why=row[1], settled_by=row[2]) for row in gaps.rows],
         figures=[
             Figure(name=name, title=figure.title, path=path, empty=empty.get(name))
@@ -218,15 +232,27 @@ def _comparison(row: Mapping[Any, Any]) -> Comparison:
         **{name: row[name] for name in ("model", "scenario", "cpu_blocks", "metric", "verdict")},
         against=other,
         level=_whole(row["level"]),
-        effect_percent=Interval(
-            value=_number(row["effect_percent"]),
-            low=_number(row["low_percent"]),
-            high=_number(row["high_percent"]),
-        ),
+        effect_percent=_effect(row),
         p_holm=_number(row["p_holm"]),
-        reason=row["reason"] if isinstance(row["reason"], str) else "",
+        indication=text(row.get("indication")) or None,
+        reason=text(row["reason"]),
         runs=_whole(row["runs"]),
         runs_to_resolve=_whole(row["runs_to_resolve"]),
+    )
+
+
+def _average(row: Mapping[Any, Any]) -> Average:
+    return Average(
+        **{name: row[name] for name in ("scenario", "cpu_blocks", "metric")},
+        effect_percent=_effect(row),
+        models=_parts(row["panel"]),
+        missing=_parts(row["missing"]),
+    )
+
+
+def _effect(row: Mapping[Any, Any]) -> Interval:
+    return Interval(
+        value=_number(row["effect_percent"]), low=_number(row["low_percent"]), high=_number(row["high_percent"])
     )
 
 

@@ -15,6 +15,7 @@ from kveval.looks import rank_of
 from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, Plan, Table, cell_label, rows_of
 
+_PARITY_CHANCE = "chance to find parity where it holds, %"
 _DECIDED = (stats.BETTER, stats.WORSE, stats.PARITY)
 
 
@@ -106,8 +107,8 @@ def _measured_cells(plan: Plan, measured: Measured) -> list[CellKey]:
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
     header = ["arm", "against", "at N concurrent", "effect, % of what it is held against (95 %)", "p (Holm)", "verdict"]
-    header += ["why", "runs"]
-    table = measured.comparison
+    header += ["why", "runs", *([_PARITY_CHANCE] if "parity_power_percent" in measured.compared else [])]
+    table = measured.compared
     rows = []
     for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
         against = str(row["baseline"]).split("/")
@@ -118,16 +119,23 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
                 count(row["level"]),
                 numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"]),
                 _p_value(row["p_holm"]),
-                emphasised(str(row["verdict"])),
+                verdict_text(row),
                 text(row["reason"]),
                 count(row["runs"]),
+                *([count(row["parity_power_percent"])] if _PARITY_CHANCE in header else []),
             ]
         )
-    return Table(header, rows, frozenset({2, 3, 4, 7}))
+    return Table(header, rows, frozenset({2, 3, 4, 7, *range(8, len(header))}))
 
 
 def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
     return sorted(rows, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"]))
+
+
+def verdict_text(row: Mapping[Any, Any]) -> str:
+    """Return the verdict of a comparison as a table shows it, with what it points to where it is only indicative."""
+    indication = text(row.get("indication"))
+    return f"{row['verdict']}: {indication}" if indication else emphasised(str(row["verdict"]))
 
 
 def emphasised(verdict: str) -> str:
@@ -161,7 +169,7 @@ def area_table(plan: Plan, measured: Measured, kinds: Sequence[str]) -> Table:
             values.append(found.difference)
         else:
             values = [""] * 5
-        rows.append((cell, [cell[0], cell_label(cell), *values, emphasised(str(row["verdict"])), text(row["reason"])]))
+        rows.append((cell, [cell[0], cell_label(cell), *values, verdict_text(row), text(row["reason"])]))
     models = models_of(plan)
     rows.sort(key=lambda entry: (models.index(entry[0][0]), rank_of(entry[0][1]), entry[0][2]))
     return Table(header, [row for _, row in rows], frozenset({2, 4, 5, 6}))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from kveval import numerals
+from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, Plan, Table, cell_label, rows_of
 from kveval.run_facts import key_of
 from kveval.summaries import system_summary
@@ -20,10 +23,13 @@ _SYSTEM_COLUMNS = (
     "offload_load_mb_s",
     "offload_store_mb_s",
     "cpu_utilisation_percent",
+    "cpu_busiest_percent",
+    "cpu_saturated_percent",
     "memory_used_gib",
     "server_rss_gib",
     "gpu_utilisation_percent",
     "gpu_memory_used_gib",
+    "gpu_power_w",
 )
 
 
@@ -75,8 +81,21 @@ def panel_table(plan: Plan, measured: Measured) -> Table:
     return Table(header, rows, frozenset(range(2, 2 + len(shown))))
 
 
+def average_table(measured: Measured) -> Table:
+    """Effects on throughput averaged over the models that have every arm; empty for a campaign of one model."""
+    header = ["arm", "over the models", "effect, % of the baseline, geometric mean (95 % over models)", "without"]
+    rows = []
+    if {"metric", "models"} <= set(measured.averages):
+        table = measured.averages
+        for row in table[(table["metric"] == THROUGHPUT) & (table["models"] > 1)].to_dict("records"):
+            shown = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
+            cell = cell_label(("", str(row["scenario"]), int(row["cpu_blocks"])))
+            rows.append([cell, str(row["panel"]).replace(";", ", "), shown, str(row["missing"]).replace(";", ", ")])
+    return Table(header, rows, frozenset({2}))
+
+
 def check_tables(measured: Measured) -> tuple[Table, Table]:
-    """Failed checks one by one, then warnings and notes summed up."""
+    """Failed checks one by one, then warnings and notes summed up; those of the campaign's tables have no level."""
     failed: list[list[str]] = []
     others: dict[tuple[str, str], list[str]] = {}
     for row in measured.levels.to_dict("records"):
@@ -89,6 +108,11 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
         for severity in ("warned", "noted"):
             for name in filter(None, str(row[f"checks_{severity}"]).split(";")):
                 others.setdefault((severity, name), []).append(messages.get(name, ""))
+    for name, severity, message in _of_campaign(measured):
+        if severity == "fail":
+            failed.append(["", "", "", "", f"`{name}`", message])
+        else:
+            others.setdefault(("warned" if severity == "warn" else "noted", name), []).append(message)
     total = len(measured.levels)
     summed = [
         [f"`{name}`", "warning" if severity == "warned" else "note", f"{len(found)} of {total}", found[0]]
@@ -98,6 +122,17 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
         Table(["model", "arm", "run", "at N concurrent", "check", "what was found"], failed, frozenset({2, 3})),
         Table(["check", "weight", "levels", "for example"], summed, frozenset({2})),
     )
+
+
+def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
+    """Name, severity and message of what the checks of the campaign's tables found, with the cell it is about."""
+    if not {"level", "check", "severity", "message"} <= set(measured.checks):
+        return
+    for row in measured.checks[measured.checks["level"].isna()].to_dict("records"):
+        about = ""
+        if isinstance(row["model"], str):
+            about = f"{row['model']}, {cell_label((row['model'], row['scenario'], int(row['cpu_blocks'])))}: "
+        yield str(row["check"]), str(row["severity"]), f"{about}{row['message']}"
 
 
 def time_table(measured: Measured) -> Table:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.catalogue import Metric, name_for
+from kveval.catalogue import name_for
 from kveval.pcparchive import describe, increase, rate, series
 from kveval.system_metrics import UNIT_FACTORS
 
@@ -21,30 +21,46 @@ def timeline(
 ) -> pd.Series[float] | None:
     """Return one entry of config/metrics.yaml over time in its unit, indexed by seconds since `start_ns`.
 
-    Counters become rates per second; instances are put together as the entry says. None where the recording lacks the
-    metric, has it in a unit that is not the entry's, or where the entry is a ratio. `version` is vLLM's.
+    Counters become rates per second; instances are put together as the entry says; of several places the first that
+    was recorded is read. None where there is none, the unit is not the entry's, or the entry is a ratio. `version` is
+    vLLM's.
     """
-    metric = Metric.model_validate(dict(entry))
-    expression = name_for(metric.pcp or {}, version)
-    if expression is None:
-        return None
+    for source in (entry, *entry.get("alternatives", ())):
+        values = _read(parquet, {**entry, **source}, version, start_ns, end_ns)
+        if values is not None:
+            seconds = (pd.DatetimeIndex(values.index).as_unit("ns").asi8 - start_ns) / 1e9
+            return pd.Series(values.to_numpy(), index=seconds)
+    return None
+
+
+def _read(
+    parquet: Path, source: Mapping[str, Any], version: str, start_ns: int, end_ns: int
+) -> pd.Series[float] | None:
+    """The sum of a source's metrics, instances put together, by time; None unless all were recorded in its unit."""
+    names = source.get("pcp", {})
+    expression = name_for({"*": names} if isinstance(names, str) else names, version)
     known = describe(parquet)
     total: pd.Series[float] | None = None
-    for name in (part.strip() for part in expression.split("+")):
+    for name in (part.strip() for part in (expression or "").split("+")):
         if name not in known:
             return None
         unit = known[name].units
-        factor = metric.scale if unit in ("", "count") else UNIT_FACTORS.get((unit, metric.unit))
+        factor = source.get("scale", 1.0) if unit in ("", "count") else UNIT_FACTORS.get((unit, source["unit"]))
         if factor is None:
             return None
         read = rate if known[name].semantics == "counter" else series
-        table = read(parquet, name, start_ns=start_ns, finish_ns=end_ns)
-        values: pd.Series[float] = factor * table.groupby("timestamp")["value"].agg(metric.instances)
+        table = _instances(read(parquet, name, start_ns=start_ns, finish_ns=end_ns), source)
+        values: pd.Series[float] = factor * table.groupby("timestamp")["value"].agg(source.get("instances", "sum"))
         total = values if total is None else total + values
-    if total is None or total.empty:
-        return None
-    seconds = (pd.DatetimeIndex(total.index).as_unit("ns").asi8 - start_ns) / 1e9
-    return pd.Series(total.to_numpy(), index=seconds)
+    return None if total is None or total.empty else total
+
+
+def _instances(table: pd.DataFrame, source: Mapping[str, Any]) -> pd.DataFrame:
+    """The instances that a source asks for."""
+    for key, wanted in (("select", True), ("omit", False)):
+        if source.get(key):
+            table = table[table["instance"].astype(str).str.contains(source[key], regex=True) == wanted]
+    return table
 
 
 def percpu_busy(parquet: Path, start_ns: int, end_ns: int) -> pd.Series[float] | None:
