@@ -1,0 +1,42 @@
+"""docs/analysis.md names every column of every table, and every rule with its checks."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.synthetic import BASELINES, METRICS, levels_table, peaks_table
+from tests.test_levels import measurement  # noqa: F401  (a fixture)
+
+from kveval.levels import run_tables
+from kveval.rules import REGISTRY
+from kveval.stats import Settings
+from kveval.verdict_tables import verdict_tables
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TEXT = (REPOSITORY / "docs" / "analysis.md").read_text()
+NAMED = set(re.findall(r"`([a-z0-9_]+)`", TEXT))
+
+
+def documented(column: str) -> bool:
+    latency = re.fullmatch(r"(ttft|tpot|itl|e2e)_ms_(mean|p50|p90|p99)", column)
+    return column in NAMED or (latency is not None and f"{latency[1]}_ms_mean" in NAMED)
+
+
+def test_every_column_of_a_level_is_documented(measurement) -> None:  # noqa: F811
+    assert [name for name in run_tables(measurement())[0] if not documented(name)] == []
+
+
+@pytest.mark.parametrize("table", ["comparison", "contrasts", "peak_comparison", "averages", "checks", "peaks"])
+def test_every_column_of_a_table_is_documented(table: str) -> None:
+    levels = levels_table()
+    tables = verdict_tables(levels, peaks_table(levels), BASELINES, Settings()) | {"peaks": peaks_table(levels)}
+    metrics = {*yaml.safe_load((REPOSITORY / "config" / "metrics.yaml").read_text()), *METRICS}
+    assert [name for name in tables[table] if not documented(name) and name not in metrics] == []
+
+
+def test_every_rule_is_listed_with_its_checks() -> None:
+    listed = {
+        row[0]: re.findall(r"`(\w+)`", row[1]) for row in re.findall(r"^\| (R\d+) \|[^|]*\|([^|]*)\|$", TEXT, re.M)
+    }
+    assert listed == {rule: [function.__name__ for function in functions] for rule, functions in REGISTRY.items()}
