@@ -117,7 +117,8 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
             )
         cell_axis(axes, cells, labels=metric == metrics[0])
         axes.set_ylim(len(cells) - 0.5, -0.5)
-        axes.set_xticks(range(len(data.models)), data.models, rotation=30, ha="right")
+        tilt = {"rotation": 30, "ha": "right"} if len(data.models) > 1 else {}
+        axes.set_xticks(range(len(data.models)), data.models, **tilt)
         axes.grid(visible=False)
         axes.set_title(METRIC_TITLES[metric])
         figure.colorbar(

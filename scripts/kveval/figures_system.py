@@ -13,7 +13,7 @@ from kveval.correlations import recorded, within_level
 from kveval.figure_data import FigureData
 from kveval.peaks import THROUGHPUT
 from kveval.plotting import NothingToDraw, from_zero, panels, thousands
-from kveval.plotting_levels import against_concurrency
+from kveval.plotting_levels import against_concurrency, not_recorded
 
 _DEVICE = {
     "GPU": ("gpu_utilisation_percent", "GPU active, %"),
@@ -53,7 +53,7 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     """Throughput against the utilisation of the device: a point per cell and level, a panel per model."""
     column, label = _DEVICE[data.device]
     if not recorded(data.levels, [column]):
-        raise NothingToDraw(f"not recorded: {column}")
+        raise NothingToDraw(not_recorded([column]))
     across = min(2, len(data.models))
     figure, grid = panels(data, (math.ceil(len(data.models) / across), across), (4.6, 2.6), legend=data.cells)
     for place, axes in enumerate(grid.flat):

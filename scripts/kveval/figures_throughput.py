@@ -40,6 +40,8 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
                 textcoords="offset points",
                 va="center",
                 fontsize=7.5,
+                # An interval may go on behind it.
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8},
             )
         cell_axis(axes, cells)
         axes.set_title(model)
@@ -64,9 +66,9 @@ def throughput_curve(data: FigureData, model: str) -> Figure:
 
 _QUANTITIES = {
     THROUGHPUT: "output tok/s",
-    "ttft_ms_p50": "median TTFT, {unit}",
-    "tpot_ms_p50": "median TPOT, {unit}",
-    "e2e_ms_p50": "median E2E latency, {unit}",
+    "ttft_ms_p50": "TTFT p50, {unit}",
+    "tpot_ms_p50": "TPOT p50, {unit}",
+    "e2e_ms_p50": "E2E p50, {unit}",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -90,7 +90,7 @@ def against_concurrency(
     """One row of panels per recorded quantity, one column per model; a single quantity wraps to two columns."""
     shown = recorded(data.levels, list(columns))
     if not shown:
-        raise NothingToDraw(f"not recorded: {', '.join(columns)}")
+        raise NothingToDraw(not_recorded(columns))
     wrapped = len(shown) == 1
     across = min(2, len(data.models)) if wrapped else len(data.models)
     rows = math.ceil(len(data.models) / across) if wrapped else len(shown)
@@ -113,6 +113,11 @@ def against_concurrency(
         if place // across < rows - 1:
             axes.set_xlabel("")
     return figure
+
+
+def not_recorded(columns: Iterable[str]) -> str:
+    """Return why there is nothing to draw of these columns."""
+    return f"not recorded, or too few samples in the levels' windows: {', '.join(columns)}"
 
 
 def _measured(levels: pd.DataFrame, cell: Cell, columns: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ from kveval.failures import cause
 from kveval.figure_data import CellKey, by_size
 from kveval.figure_names import figure_names
 from kveval.figures import write_figures
+from kveval.imports import files_behind
 from kveval.levels import run_tables
 from kveval.peaks import cell_tables, collect
 from kveval.recorded import convert_recording
@@ -106,13 +107,18 @@ def _pointers(results: Path, cell: CellKey, runs: int) -> list[Path]:
 def _converted(pointer: Path, scratch: Path, required: Sequence[Mapping[str, Any]] | None) -> tuple[Path, Path]:
     """Return a run's levels.parquet and pcp.parquet: the workflow's where it has made them, else made now."""
     levels, pcp = pointer.with_name("levels.parquet"), pointer.with_name("pcp.parquet")
-    if levels.exists() and pcp.exists():
+    if _current(levels, "levels") and _current(pcp, "pcparchive"):
         return levels, pcp
     stored = stored_run(pointer)
     folder = Path(tempfile.mkdtemp(dir=scratch))
     run_tables(stored, required)[0].to_parquet(folder / "levels.parquet", index=False)
     convert_recording(stored, folder / "pcp.parquet")
     return folder / "levels.parquet", folder / "pcp.parquet"
+
+
+def _current(path: Path, module: str) -> bool:
+    """Whether a file was made by the module as it is now: an older one may lack what the tables need today."""
+    return path.exists() and path.stat().st_mtime >= max(file.stat().st_mtime for file in files_behind(module))
 
 
 def _write_pair(pair: tuple[pd.DataFrame, pd.DataFrame], folder: Path) -> tuple[Path, Path]:
