@@ -71,7 +71,7 @@ def measured(tmp_path_factory) -> dict[str, dict]:
         f"results/campaigns/arms/{MODEL}/{name}/{blocks}/run-1/measurement.json" for name, blocks in CELLS.items()
     ]
     done = subprocess.run(
-        # Again at once where vLLM dies of a request that GuideLLM gave up (docs/arms.md); a rerun is part of the promise.
+        # Again at once where vLLM dies of a request that GuideLLM gave up, see docs/arms.md.
         ["snakemake", "--cores", "2", *pointers, "--retries", "2", "--configfile", "config/campaigns/arms.yaml"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": ""},
