@@ -61,7 +61,7 @@ def measured(tmp_path_factory) -> dict[str, dict]:
     campaign = yaml.safe_load((folder / "config" / "campaigns" / "laptop-all-arms.yaml").read_text())
     campaign |= {"name": "arms", "results": "results/campaigns/arms", "runs": 1}
     campaign["workloads"]["laptop-peak"] |= {"levels": [4], "seconds": 14, "warmup_s": 2}
-    campaign["comparison"].pop("level")
+    campaign.pop("comparison")
     campaign["matrix"] = [
         {"models": [MODEL], "scenarios": [name], "cpu_blocks": [blocks]} for name, blocks in CELLS.items()
     ]

@@ -83,7 +83,7 @@ def report_context(
         "edge_peaks": bool((~measured.peaks["bracketed"].astype(bool)).any()),
         "completed": completed_table(plan, measured),
         "guide": guide_table(plan, measured),
-        "offload": area_table(plan, measured, ("native", "lmcache")),
+        "offload": area_table(plan, measured, ("native", "lmcache", "files")),
         "indexing": area_table(plan, measured, ("llm-d-index",)),
         "stores": store_table(plan, measured),
         "native": native_table(plan, measured),
