@@ -38,6 +38,10 @@ ENGINE_DIED = f"""{BENIGN}\
 {A.format("ERROR")}AsyncLLM output_handler failed.
 {A.format("ERROR")}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above)
 """
+WORKER_KILLED = f"""{BENIGN}\
+{E}Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.
+{A.format("ERROR")}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above)
+"""
 GUIDELLM = """\
 26-11-21 11:24:16|INFO     |guidellm.benchmark.benchmarker:run:116 - Starting benchmark, ConnectionError: is no error
 26-11-21 11:24:17|ERROR    |guidellm.backends:validate:80 - RuntimeError: Backend validation request failed
@@ -53,12 +57,13 @@ REDIS = "12:C 21 Nov 2026 # Warning: Could not create listening socket 127.0.0.1
         (ARGUMENT, ": api_server.py: error: unrecognized arguments: --no-such-option"),
         # Nothing better than the report of another process's death.
         (ENGINE_DIED, ": vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."),
+        (WORKER_KILLED, ": Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."),
         (BENIGN, ""),
         (GUIDELLM, ": RuntimeError: Backend validation request failed"),
         ("OSError: [Errno 98] Address already in use\n", ": OSError: [Errno 98] Address already in use"),
         (REDIS, f": {REDIS}"),
     ],
-    ids=["import", "memory", "argument", "engine", "killed", "guidellm", "port", "redis"],
+    ids=["import", "memory", "argument", "engine", "worker killed", "killed", "guidellm", "port", "redis"],
 )
 def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None:
     log = tmp_path / "log"

@@ -15,12 +15,13 @@ _TELLING = re.compile(
     r"|^[\w./-]+: error: |^(?:error|fatal|Error): "
     r"|^(?:Fatal Python error|terminate called|Segmentation fault|Bus error)"
     r"|\b(?:Out of memory|No space left on device|[Aa]ddress already in use)\b|^Killed\b"
+    r"|\bproc \S+ died unexpectedly"
 )
 # What says only that another process, whose own words stand above, has failed.
 _WRAPPER = re.compile(
     r"Engine core initialization failed|EngineDeadError|EngineCore (?:encountered an issue|failed to start)"
     r"|initialization failed due to an exception in a background process|See (?:root cause|stack trace)"
-    r"|died unexpectedly|CancelledError|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|Context was terminated"
+    r"|CancelledError|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|Context was terminated"
 )
 # A process started by another fails first; the deeper one knows the cause.
 _DEPTH = {"Worker": 2, "EngineCore": 1}

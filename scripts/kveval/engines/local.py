@@ -96,9 +96,11 @@ class Deployment:
         for companion in self.companions:
             companion.program.require_alive()
         if self.process.poll() is not None:
-            words = last_words(self.log, self.offset)
+            words, ending = last_words(self.log, self.offset), exit_words(self.process.returncode)
+            if words and not last_words(self.log, self.offset, hearsay=False):
+                ending += ", after an engine process was gone without a word: killed?"
             error = PortTaken if "Address already in use" in words else ServerDied
-            raise error(f"the server died ({exit_words(self.process.returncode)}){words}; see {self.log}")
+            raise error(f"the server died ({ending}){words}; see {self.log}")
         for title, part in self.parts:
             if not lives(part):
                 words = last_words(self.log, self.offset, hearsay=False) or " without a word (killed?)"
