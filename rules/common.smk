@@ -120,7 +120,7 @@ onstart:
     source = campaign_source()
     content = source.read_text() if isinstance(source, Path) else yaml.safe_dump(source)
     Path(CAMPAIGN_FILE).write_text(content)
-    Path(CAMPAIGN_RUNS).write_text("\n".join(POINTERS) + "\n")
+    Path(CAMPAIGN_RUNS).write_text("\n".join([*POINTERS, ""]))
     for warning in CONFIG.warnings:
         logger.warning(f"Configuration: {warning}")
 
@@ -132,9 +132,8 @@ onerror:
     for run, reason in failed.items():
         logger.error(f"  {run}: {reason}")
     configured = " ".join(os.path.relpath(file) for file in workflow.overwrite_configfiles)
-    logger.error(
-        f"A report over what there is: {REPORT_COMMAND}" + f" --configfile {configured}" * bool(configured)
-    )
+    option = f" --configfile {configured}" if configured else ""
+    logger.error(f"A report over what there is: {REPORT_COMMAND}{option}")
 
 
 def cell_of(wildcards):
