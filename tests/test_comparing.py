@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from tests.synthetic import BASELINES, level_row, levels_table, peaks_table
 
 from kveval.averages import averages
+from kveval.comparing import contrast_cells
 from kveval.pairing import Pairing, pair_runs
 from kveval.selection import log_table, own_peak
-from kveval.stats import Comparisons, Settings, compare_all, contrast_cells, holm, method_hash
+from kveval.stats import Comparisons, Settings, compare_all, holm, method_hash
 from kveval.verdict_tables import verdict_tables
 
 HOUR = 3600.0
@@ -222,10 +223,35 @@ def test_runs_are_looked_at_where_the_other_half_is_best() -> None:
     assert chosen.by_run[2] == chosen.by_run[4]
 
 
-def test_levels_that_failed_are_not_the_common_one() -> None:
+def test_of_equal_levels_one_that_passed_is_the_common_one() -> None:
+    levels = flat(3)
+    common = compared(levels).baseline["level"].iloc[0]
+    levels.loc[(levels["scenario"] == "no-offload") & (levels["level"] == common), "checks_failed"] = "steadiness"
+    other = compared(levels).baseline
+    assert other["level"].iloc[0] != common
+    # A worse level is not taken for the peak because the peak failed.
+    clear = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
+    clear.loc[(clear["scenario"] == "no-offload") & (clear["level"] == 32), "checks_failed"] = "steadiness"
+    table = throughput(compared(clear).baseline)
+    assert (table["level"].tolist(), table["verdict"].tolist()) == ([32], ["not assessed"])
+
+
+def test_other_hardware_allows_no_verdict() -> None:
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
-    levels.loc[(levels["scenario"] == "no-offload") & (levels["level"] == 32), "checks_failed"] = "steadiness"
-    assert set(compared(levels).baseline["level"]) == {8}
+    levels.loc[levels["scenario"] == "native-offload", "hardware"] = "beef"
+    row = throughput(compared(levels).baseline).iloc[0]
+    assert (row["verdict"], row["reason"]) == (
+        "not assessed",
+        "measured on other hardware than what it is compared with",
+    )
+
+
+def test_the_overview_adjusts_over_models() -> None:
+    table = throughput(compared(levels_table(["a", "b", "c"], {"no-offload": 0.0, "native-offload": 0.1})).baseline)
+    assert (table["q_value"] >= table["p_value"]).all()
+    assert table["discovery"].all()
+    strict = throughput(compared(levels_table(["a", "b", "c"], sd=0.05), q=1e-12).baseline)
+    assert not strict["discovery"].dropna().any()
 
 
 def test_peaks_are_compared_apart() -> None:

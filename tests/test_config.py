@@ -212,3 +212,29 @@ def test_a_thousand_cells_take_well_under_a_second():
     begin = time.process_time()
     assert len({config.measurement_id(cell) for cell in config.cells}) == len(config.cells) > 1000
     assert time.process_time() - begin < 1.0
+
+
+def test_contrasts_name_cells_of_the_matrix(tmp_path):
+    pairs = [["native-offload/10000", "native-offload/500"], ["native-offload", "no-offload"]]
+    config = load(tmp_path, changed(("config", "comparison", "contrasts"), pairs))
+    assert config.campaign.comparison.model_dump(mode="json")["contrasts"] == pairs
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        (
+            ["native-offload/20000", "native-offload/500"],
+            "contrasts names native-offload/20000, which the matrix does not",
+        ),
+        (["no-offload", "no-offload"], "no-offload is compared with itself"),
+        (["native-offload/many", "no-offload"], "cannot be used here"),
+    ],
+)
+def test_a_contrast_that_makes_no_sense_is_refused(tmp_path, pair, says):
+    with pytest.raises(ConfigError, match=says):
+        load(tmp_path, changed(("config", "comparison", "contrasts"), [pair]))
+
+
+def test_a_window_with_too_few_samples_is_noted(tmp_path):
+    assert "fewer than min_samples (30)" in "\n".join(load(tmp_path, changed(("config", "min_samples"), 30)).warnings)

@@ -76,6 +76,24 @@ class Selection:
     reference_levels: Mapping[int, int]
 
 
+def contrast_cells(cells: Sequence[Cell], one: str, other: str) -> list[tuple[Cell, Cell]]:
+    """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
+    alone all sizes, paired with equal ones of the other side, or with its only one.
+    """
+    found = []
+    for arm in _named(cells, one):
+        references = _named(cells, other)
+        same = [cell for cell in references if cell[2] == arm[2]]
+        chosen = references if "/" in other else same or (references if len(references) == 1 else [])
+        found += [(arm, reference) for reference in chosen if reference != arm]
+    return found
+
+
+def _named(cells: Sequence[Cell], name: str) -> list[Cell]:
+    scenario, _, blocks = name.partition("/")
+    return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
+
+
 def common_selection(pairing: Pairing, common: Chosen, base_of_reference: Mapping[int, int] | None) -> Selection:
     """Return the selection at a common level. `base_of_reference`: run of the reference -> run of the cell whose peak
     the level is, where that is another cell.

@@ -24,6 +24,10 @@ from kveval.config_problems import ConfigError, Problem, problems_of
 from kveval.config_reading import read_yaml
 from kveval.config_resolve import ResolvedCell, ServedModel, resolve_cell
 
+# As kveval.checks and kveval.levels have them, which take a second to import.
+MIN_RUNS = 3
+WARMUP_S = 30.0
+
 __all__ = [
     "PROTOCOL",
     "Campaign",
@@ -139,9 +143,18 @@ class Config:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What can be measured but will not show what it seems to."""
+<<<<<<< HEAD
         if self.imports:
             return ()
         return (*self._working_set_warnings(), *self._matrix_warnings(), *self._replicate_warnings())
+=======
+        return (
+            *self._working_set_warnings(),
+            *self._length_warnings(),
+            *self._matrix_warnings(),
+            *self._replicate_warnings(),
+        )
+>>>>>>> stats
 
     def _working_set_warnings(self) -> list[str]:
         tokens, device = self.workload.working_set_tokens, self.campaign.server.device_tokens
@@ -171,9 +184,20 @@ class Config:
             f"cpu_blocks {blocks} are no whole number of server blocks of {step} tokens; the rest stays unused"
             for blocks in uneven
         ]
-        if self.campaign.runs < 2:
-            found.append("runs is 1: without repeats nothing can be concluded from a difference")
+        if self.campaign.runs < MIN_RUNS:
+            found.append(f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} and more, five to show parity")
         return found
+
+    def _length_warnings(self) -> list[str]:
+        """Levels too short for what is to be read off them; how many requests one will complete is not known yet."""
+        load, needed = self.workload, self.campaign.min_samples
+        window = load.seconds - max(load.warmup_s, min(WARMUP_S, load.seconds / 4))
+        if window >= needed:
+            return []
+        return [
+            f"workload {self.campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
+            " of the recording at one a second: its system metrics will be n/a"
+        ]
 
     def _replicate_warnings(self) -> list[str]:
         same: dict[str, list[str]] = {}

@@ -71,7 +71,7 @@ def cross_fit(logs: pd.DataFrame) -> float:
 
 def own_peak(rows: pd.DataFrame, metric: str) -> Chosen:
     """Return a cell's own peak, cross-fitted: every run is looked at where the other half of the runs is best."""
-    logs = _candidates(rows, metric)
+    logs = log_table(rows, metric)
     if logs.empty:
         return Chosen(None, {})
     best = highest(logs)
@@ -86,13 +86,14 @@ def own_peak(rows: pd.DataFrame, metric: str) -> Chosen:
 def common_level(baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric: str) -> Chosen:
     """Return the level at which cells are compared with a baseline: its peak.
 
-    Among several levels as good as that (its plateau), the one with the largest mean over the baseline and `others`:
-    the choice is then independent of any difference between them, if their noise is alike.
+    Among several levels as good as that (its plateau), those that passed their checks in runs enough for a verdict, if
+    there are any; and of these the one with the largest mean over the baseline and `others`: the choice is then
+    independent of any difference between them, if their noise is alike.
     """
-    logs = _candidates(baseline, metric)
+    logs = log_table(baseline, metric)
     if logs.empty:
         return Chosen(None, {})
-    means = logs.mean()[plateau(logs)]
+    means = logs.mean()[_sound(baseline, plateau(logs))]
     for other in others:
         found = log_table(other, metric)
         if set(means.index) <= set(found.columns):
@@ -105,9 +106,8 @@ def declared(baseline: pd.DataFrame, level: int) -> Chosen:
     return Chosen(level, dict.fromkeys(map(int, baseline["run"].unique()), level))
 
 
-def _candidates(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Levels that passed their checks in too few runs for a verdict are left out, if that leaves any."""
+def _sound(rows: pd.DataFrame, levels: list[int]) -> list[int]:
+    """Return the levels that passed their checks in as many runs as a verdict needs; all, if none did."""
     needed = min(MIN_RUNS, rows["run"].nunique())
     passed = rows[rows["checks_failed"].fillna("") == ""].groupby("level")["run"].nunique()
-    logs = log_table(rows[rows["level"].isin(passed.index[passed >= needed])], metric)
-    return log_table(rows, metric) if logs.empty else logs
+    return [level for level in levels if passed.get(level, 0) >= needed] or levels

@@ -22,6 +22,7 @@ from kveval.comparing import (
     Kind,
     Selection,
     common_selection,
+    contrast_cells,
     describe,
     estimate,
     fill,
@@ -151,8 +152,8 @@ def compare_all(
         _judge(entries, campaign, THROUGHPUT, more_is_better=True)
         peaks += entries
     against_baseline = [entry for entry in common if entry.kind == "baseline"]
-    _overview(against_baseline)
-    _overview(peaks)
+    _overview(against_baseline, settings.q)
+    _overview(peaks, settings.q)
     return Comparisons(
         _table(against_baseline), _table([entry for entry in common if entry.kind == "contrast"]), _table(peaks)
     )
@@ -171,6 +172,7 @@ _COLUMNS = [
     "p_holm",
     "p_parity_holm",
     "q_value",
+    "discovery",
     "verdict",
     "indication",
     "reason",
@@ -186,7 +188,7 @@ _COLUMNS = [
 ]
 _NEEDED = (
     *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
-    *("requests_completed", "configuration", "run_started", "run_finished"),
+    *("requests_completed", "configuration", "hardware", "run_started", "run_finished"),
 )
 Question = tuple[Cell, Cell | None, Kind]
 
@@ -272,6 +274,7 @@ class _Campaign:
         selection = common_selection(self.pairing(arm, reference), common, of_base)
         entry.row["level"] = common.level
         fill(entry, selection, self.rows[reference], self.rows[arm], metric)
+        self._same_machine(entry)
         entry.kind = kind
         return entry
 
@@ -294,8 +297,16 @@ class _Campaign:
             {level for levels in (selection.arm_levels, selection.reference_levels) for level in levels.values()}
         )
         entry.row["levels_compared"] = ";".join(map(str, used))
+        self._same_machine(entry)
         entry.group = (entry.group[0], reference, *entry.group[2:4])
         return entry
+
+    def _same_machine(self, entry: Entry) -> None:
+        arm, reference = (
+            {row.get("hardware") for row in self.rows[cell].values()} for cell in (entry.arm, entry.reference) if cell
+        )
+        if arm != reference and not entry.obstacle:
+            entry.obstacle = "measured on other hardware than what it is compared with"
 
     def _entry(self, question: Question, metric: str) -> Entry:
         arm, reference, kind = question
@@ -318,24 +329,6 @@ class _Campaign:
             entry.replicate = bool(known) and known == self._configurations[reference]
         row["replicate"] = entry.replicate
         return entry
-
-
-def contrast_cells(cells: Sequence[Cell], one: str, other: str) -> list[tuple[Cell, Cell]]:
-    """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
-    alone all sizes, paired with equal ones of the other side, or with its only one.
-    """
-    found = []
-    for arm in _named(cells, one):
-        references = _named(cells, other)
-        same = [cell for cell in references if cell[2] == arm[2]]
-        chosen = references if "/" in other else same or (references if len(references) == 1 else [])
-        found += [(arm, reference) for reference in chosen if reference != arm]
-    return found
-
-
-def _named(cells: Sequence[Cell], name: str) -> list[Cell]:
-    scenario, _, blocks = name.partition("/")
-    return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
 
 
 def _cell(key: Any) -> Cell:
@@ -383,10 +376,10 @@ def _borrow_spread(entries: Sequence[Entry], campaign: _Campaign, metric: str) -
         entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({spread.df} degrees of freedom)"
 
 
-def _overview(entries: Sequence[Entry]) -> None:
-    """Add the q values over all models of each metric."""
+def _overview(entries: Sequence[Entry], q: float) -> None:
+    """Add the q values over all models of each metric, and whether that makes a discovery at the rate `q`."""
     for metric in dict.fromkeys(entry.row["metric"] for entry in entries):
         judged = [entry for entry in entries if entry.row["metric"] == metric and entry.judged]
         adjusted = benjamini_hochberg([entry.row["p_value"] for entry in judged])
         for entry, value in zip(judged, adjusted, strict=True):
-            entry.row["q_value"] = value
+            entry.row |= {"q_value": value, "discovery": value < q}

@@ -289,16 +289,14 @@ class _Reader:
         total: dict[str, float] = {}
         counts = []
         for name in names:
-            counter = self.recording.counter(name, self.source)
-            found = counter.increases(self.window)
-            samples = max((each.samples for each in found), default=0)
-            covered = max((each.seconds for each in found), default=0.0)
-            self._require(samples)
-            if covered < 0.5 * self._seconds:
-                raise _Unavailable(f"its samples cover {covered:.0f} s of the window's {self._seconds:.0f} s")
-            for label, each in zip(counter.names, found, strict=True):
-                total[label] = total.get(label, 0.0) + each.gained * self._seconds / covered
-            counts.append(samples)
+            found = self.recording.counter(name, self.source).increase(self.window)
+            self._require(found.samples)
+            if found.seconds < 0.5 * self._seconds:
+                covered = f"{found.seconds:.0f} s of the window's {self._seconds:.0f} s"
+                raise _Unavailable(f"its samples cover {covered}")
+            for label, gained in found.gained.items():
+                total[label] = total.get(label, 0.0) + gained * self._seconds / found.seconds
+            counts.append(found.samples)
         return total, min(counts)
 
     def _factor(self, names: Sequence[str] = (), over: Sequence[str] = ()) -> float:

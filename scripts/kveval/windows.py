@@ -75,9 +75,9 @@ def _aggregate(times: Times, values: Array, how: str) -> tuple[Times, Array]:
 
 @dataclass(frozen=True)
 class Increase:
-    """What a counter's series gained in a window, and for how many of its seconds that is known."""
+    """What a counter's instances gained in a window, and for how many of its seconds that is known at most."""
 
-    gained: float
+    gained: dict[str, float]
     seconds: float
     samples: int
 
@@ -91,66 +91,93 @@ class Counter:
         `began`: start of the recording, ns. A counter of a metrics endpoint that appears later was 0 before: clients
         create one at its first use. `marks`: interruptions of the recording, ns; what happened in between is unknown.
         """
-        self.names = [_label(*name) for name, kept in zip(samples.names, keep, strict=True) if kept]
-        self._series = [
-            _accumulated(samples, int(number), began, np.array(sorted(marks), dtype=np.int64))
-            for number in np.flatnonzero(keep)
+        interruptions = np.array(sorted(marks), dtype=np.int64)
+        # Instances that were sampled at the same moments, as those of one metric mostly are, are one table.
+        tables: dict[bytes, tuple[Times, list[str], list[Array]]] = {}
+        for number in np.flatnonzero(keep):
+            times, values = _of_series(samples, int(number))
+            if len(times):
+                table = tables.setdefault(times.tobytes(), (times, [], []))
+                table[1].append(_label(*samples.names[number]))
+                table[2].append(values)
+        appears = samples.info.name.startswith("openmetrics.")
+        bits = _BITS.get(samples.info.type)
+        self._tables = [
+            _accumulated(times, names, np.array(values), began if appears else None, interruptions, bits)
+            for times, names, values in tables.values()
         ]
 
-    def increases(self, window: Window) -> list[Increase]:
-        """Return what each series gained in the window."""
-        return [series.increase(window) for series in self._series]
+    def increase(self, window: Window) -> Increase:
+        """Return what the counter gained in the window."""
+        found = [table.increase(window) for table in self._tables]
+        gained = {name: value for each in found for name, value in each.gained.items()}
+        return Increase(
+            gained, max((each.seconds for each in found), default=0.0), max((each.samples for each in found), default=0)
+        )
 
 
 @dataclass(frozen=True)
-class _Series:
-    """A counter's series: at each sample, what was gained and how many seconds were watched since the first."""
+class _Table:
+    """Instances sampled at the same moments: what each gained, and how many seconds were watched, since the first."""
 
     times: Times
+    names: list[str]
     gained: Array
     watched: Array
     interval: float
     born: bool
 
     def increase(self, window: Window) -> Increase:
-        if not len(self.times):
-            return Increase(0.0, 0.0, 0)
         inside = int(np.searchsorted(self.times, window[1], "right") - np.searchsorted(self.times, window[0], "left"))
-        gained = np.interp(window, self.times, self.gained)
         watched = np.interp(window, self.times, self.watched)
         seconds = float(watched[1] - watched[0])
         if self.born:
             # Before it appeared it stood at 0, which is known as well as if it had been sampled.
             before = max(0.0, (min(window[1], int(self.times[0])) - window[0]) / _NS)
             seconds, inside = seconds + before, inside + round(before / self.interval)
-        return Increase(float(gained[1] - gained[0]), seconds, inside)
+        begin, end = (self._gained_until(edge) for edge in window)
+        return Increase(dict(zip(self.names, (end - begin).tolist(), strict=True)), seconds, inside)
+
+    def _gained_until(self, moment: int) -> Array:
+        """Return what each instance had gained at a moment, between the samples before and after it."""
+        after = int(np.clip(np.searchsorted(self.times, moment), 1, len(self.times) - 1)) if len(self.times) > 1 else 0
+        before = max(after - 1, 0)
+        span = int(self.times[after] - self.times[before])
+        share = float(np.clip((moment - int(self.times[before])) / span, 0, 1)) if span else 0.0
+        gained: Array = self.gained[:, before] * (1 - share) + self.gained[:, after] * share
+        return gained
 
 
-def _accumulated(samples: Samples, number: int, began: int, marks: Times) -> _Series:
-    rows = (samples.series == number) & ~np.isnan(samples.values)
-    times, values = samples.times[rows], samples.values[rows]
+def _of_series(samples: Samples, number: int) -> tuple[Times, Array]:
+    begin, end = np.searchsorted(samples.series, [number, number + 1])
+    times, values = samples.times[begin:end], samples.values[begin:end]
+    known = ~np.isnan(values)
     # Two samples at one time, of overlapping archives, are one.
-    fresh = np.diff(times, prepend=np.int64(-1)) > 0
-    times, values = times[fresh], values[fresh]
-    if not len(times):
-        return _Series(times, values, values, 1.0, born=False)
-    steps = np.diff(values)
-    bits = _BITS.get(samples.info.type)
+    known &= np.diff(times, prepend=np.int64(-1)) > 0
+    return (times, values) if known.all() else (times[known], values[known])
+
+
+def _accumulated(
+    times: Times, names: list[str], values: Array, began: int | None, marks: Times, bits: int | None
+) -> _Table:
+    """Return counters' values as what was gained since their first sample, or since `began` if they appeared later."""
+    steps = np.diff(values, axis=1)
     if bits is not None:
         steps = np.where(steps < -(2.0 ** (bits - 1)), steps + 2.0**bits, steps)
-    steps = np.where(steps < 0, values[1:], steps)
+    steps = np.where(steps < 0, values[:, 1:], steps)
     seconds = np.diff(times) / _NS
     marked = np.searchsorted(marks, times[1:], "right") > np.searchsorted(marks, times[:-1], "right")
     steps, seconds = np.where(marked, 0.0, steps), np.where(marked, 0.0, seconds)
     interval = max(float(np.median(seconds)), 1e-3) if len(seconds) else 1.0
-    born = samples.info.name.startswith("openmetrics.") and (times[0] - began) / _NS > 2 * interval + 1
-    gained, watched = np.cumsum([0.0, *steps]), np.cumsum([0.0, *seconds])
+    gained = np.concatenate([np.zeros((len(names), 1)), np.cumsum(steps, axis=1)], axis=1)
+    watched = np.concatenate([[0.0], np.cumsum(seconds)])
+    born = began is not None and bool((times[0] - began) / _NS > 2 * interval + 1)
     if born:
         # It was first used within the interval before it was first seen.
         times = np.concatenate([[times[0] - round(interval * _NS)], times])
-        gained = np.concatenate([[0.0], gained + values[0]])
+        gained = np.concatenate([np.zeros((len(names), 1)), gained + values[:, :1]], axis=1)
         watched = np.concatenate([[0.0], watched + interval])
-    return _Series(times, gained, watched, interval, bool(born))
+    return _Table(times, names, gained, watched, interval, born)
 
 
 def _label(host: str, name: str) -> str:

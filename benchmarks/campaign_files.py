@@ -1,0 +1,205 @@
+"""A made-up campaign as files: run.json, GuideLLM 0.8 reports and pcp.parquet of every run, as the workflow has them.
+
+The campaign is that of the published evaluation: 4 models, 34 cells, 8 levels of 120 s. The pcp.parquet is one file,
+linked into every run: 1,500 metrics at 1 s, most of them ballast.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import yaml
+import zstandard
+from tests.synthetic import run_description
+from tests.test_pcparchive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
+
+from kveval.pcparchive import convert
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
+ARMS = (
+    "no-offload",
+    "native-offload",
+    "lmcache-local",
+    "lmcache-redis",
+    "lmcache-valkey",
+    "llm-d-redis",
+    "llm-d-valkey",
+)
+LEVELS = (1, 50, 100, 200, 300, 400, 500, 650)
+LEVEL_S, WARMUP_S = 120.0, 30.0
+EPOCH = 1_767_225_600
+SECOND = 10**9
+_COUNTERS = ("generation_tokens", "prompt_tokens", "prefix_cache_queries", "prefix_cache_hits")
+
+
+def cells() -> Iterator[tuple[str, str, int]]:
+    """The 34 cells: every model with every arm, and a larger tier for three arms of two models."""
+    for model in MODELS:
+        for arm in ARMS:
+            yield model, arm, 0 if arm == "no-offload" or arm.startswith("llm-d") else 10_000
+    for model in MODELS[2:]:
+        for arm in ("native-offload", "lmcache-local", "lmcache-valkey"):
+            yield model, arm, 20_000
+
+
+def level_start(number: int) -> float:
+    """When a level's warm-up begins, seconds since 1970."""
+    return EPOCH + 30 + number * (LEVEL_S + 20)
+
+
+def report(generator: np.random.Generator, number: int, streams: int, rate: float) -> bytes:
+    """A report of GuideLLM 0.8 with every request's record: 128 output tokens each, conversations of 5 turns."""
+    begin = level_start(number)
+    latency = min(100.0, streams * 128 / rate)
+    waves = int(LEVEL_S / latency) + 2
+    lengths = generator.lognormal(np.log(latency), 0.2, (streams, waves))
+    ends = begin + np.cumsum(lengths, axis=1)
+    starts = ends - lengths
+    first = starts + 0.3 * lengths
+    end = begin + LEVEL_S
+    kept: dict[str, list[dict[str, Any]]] = {"successful": [], "incomplete": [], "errored": []}
+    for stream, wave in zip(*np.nonzero(starts < end), strict=True):
+        t0, t1, t2 = float(starts[stream, wave]), float(first[stream, wave]), float(ends[stream, wave])
+        done = t2 < end
+        tokens = 128 if done else max(0, int(128 * (end - t1) / (t2 - t1)))
+        seen = t1 < end
+        kept["successful" if done else "incomplete"].append(
+            {
+                "type_": "generative_request_stats",
+                "info": {
+                    "conversation_id": f"{stream:04d}-{wave // 5:04d}",
+                    "turn_index": int(wave % 5),
+                    "status": "completed" if done else "cancelled",
+                    "timings": {
+                        **{"request_start": t0, "first_token_iteration": t1 if seen else None},
+                        **{"last_token_iteration": min(t2, end) if seen else None, "token_iterations": tokens},
+                        "request_end": min(t2, end),
+                    },
+                    "error": None,
+                },
+                **{
+                    "request_start_time": t0,
+                    "request_end_time": min(t2, end),
+                    "request_latency": t2 - t0 if done else None,
+                },
+                **{"prompt_tokens": 10_128, "output_tokens": tokens},
+                "time_to_first_token_ms": 1000 * (t1 - t0) if seen else None,
+                "time_per_output_token_ms": 1000 * (t2 - t0) / 128 if done else None,
+                "inter_token_latency_ms": 1000 * (t2 - t1) / 127 if done else None,
+            }
+        )
+    window = [record for record in kept["successful"] if record["request_end_time"] >= begin + WARMUP_S]
+    totals = {"successful": len(window), "errored": 0, "incomplete": len(kept["incomplete"])}
+    benchmark = {
+        "config": {"strategy": {"type_": "concurrent", "streams": streams}},
+        "scheduler_state": {"successful_requests": len(kept["successful"]), "errored_requests": 0},
+        "metrics": {"request_totals": {**totals, "total": sum(totals.values())}},
+        "requests": kept,
+        **{"start_time": begin + WARMUP_S, "end_time": end, "warmup_duration": WARMUP_S, "cooldown_duration": 0.0},
+    }
+    content = {"metadata": {"version": 2, "guidellm_version": "0.8.1"}, "benchmarks": [benchmark]}
+    return zstandard.ZstdCompressor(level=1).compress(msgspec.json.encode(content))
+
+
+def recording(folder: Path, metrics: int) -> Path:
+    """A pcp.parquet of `metrics` metrics at 1 s over all levels: those of config/metrics.yaml, the rest ballast."""
+    writer = Writer(folder, start=EPOCH * SECOND)
+    cpus, gpus = indom(60, 0), indom(120, 0)
+    writer.domain(EPOCH * SECOND, cpus, {number: f"cpu{number}" for number in range(32)})
+    writer.domain(EPOCH * SECOND, gpus, {number: f"gpu{number}" for number in range(2)})
+    counters: dict[int, float] = {}
+    gauges: dict[int, float] = {}
+    item = iter(range(1, metrics + 1))
+
+    def add(name: str, *, counter: bool, rate: float, domain: int = NULL, unit: int = 0) -> None:
+        number = next(item)
+        ident = pmid(60 + number // 1000, 0, number % 1000)
+        kind = U64 if unit and not name.startswith("openmetrics") else DOUBLE
+        writer.metric(Metric(ident, (name,), kind, domain, COUNTER if counter else 3, unit))
+        (counters if counter else gauges)[ident] = rate
+
+    for name in _COUNTERS:
+        add(f"openmetrics.vllm.vllm.{name}_total", counter=True, rate=1000.0)
+    for name, value in {"kv_cache_usage_perc": 0.5, "num_requests_running": 0.8, "num_requests_waiting": 0.1}.items():
+        add(f"openmetrics.vllm.vllm.{name}", counter=False, rate=value)
+    for kind in ("user", "nice", "sys", "intr", "steal", "idle", "wait.total"):
+        add(f"kernel.all.cpu.{kind}", counter=True, rate=100.0, unit=units(0, 1, 0, (0, 2, 0)))
+        add(f"kernel.percpu.cpu.{kind}", counter=True, rate=100.0, domain=cpus, unit=units(0, 1, 0, (0, 2, 0)))
+    for name in ("gpuactive", "memactive", "power"):
+        add(f"nvidia.{name}", counter=False, rate=60.0, domain=gpus)
+    for name in ("mem.util.used", "mem.util.available", "mem.util.shmem"):
+        add(name, counter=False, rate=2.0**24, unit=units(1, 0, 0, (1, 0, 0)))
+    for name in ("disk.all.read_bytes", "disk.all.write_bytes"):
+        add(name, counter=True, rate=1000.0, unit=units(1, 0, 0, (1, 0, 0)))
+    for number in item:
+        ident = pmid(60 + number // 1000, 0, number % 1000)
+        writer.metric(Metric(ident, (f"ballast.metric{number:04d}",), DOUBLE, NULL, COUNTER, 0))
+        counters[ident] = 10.0
+    instances = {ident: writer.metrics[ident].indom for ident in (*counters, *gauges)}
+    numbers = {NULL: (NULL,), cpus: tuple(range(32)), gpus: (0, 1)}
+    for step in range(int(30 + len(LEVELS) * (LEVEL_S + 20))):
+        values: dict[int, dict[int, object] | int] = {}
+        for ident, rate in counters.items():
+            whole = writer.metrics[ident].type == U64
+            value = rate * step
+            values[ident] = dict.fromkeys(numbers[instances[ident]], int(value) if whole else value)
+        for ident, value in gauges.items():
+            whole = writer.metrics[ident].type == U64
+            values[ident] = dict.fromkeys(numbers[instances[ident]], int(value) if whole else value)
+        writer.record((EPOCH + step) * SECOND, values)
+    archive = writer.close()
+    convert(archive, folder / "pcp.parquet")
+    return folder / "pcp.parquet"
+
+
+def write_campaign(
+    folder: Path, runs: int, metrics: int, count: int | None = None
+) -> dict[tuple[str, str, int], list[Path]]:
+    """Write a campaign's store and pointers below `folder` and return cell -> the folders of its runs."""
+    generator = np.random.default_rng(1)
+    (folder / "recording").mkdir(parents=True)
+    parquet = recording(folder / "recording", metrics)
+    found: dict[tuple[str, str, int], list[Path]] = {}
+    for number, cell in enumerate(list(cells())[:count]):
+        for run in range(1, runs + 1):
+            stored = folder / "measurements" / f"{number:016x}" / f"run-{run}"
+            (stored / "raw").mkdir(parents=True)
+            speed = 200 * (1 + MODELS[::-1].index(cell[0])) * (1 + 0.02 * ARMS.index(cell[1]))
+            levels = []
+            for place, streams in enumerate(LEVELS):
+                rate = speed * streams / (streams + 40) * float(np.exp(generator.normal(0, 0.02)))
+                name = f"raw/guidellm-{streams:04d}.json.zst"
+                (stored / name).write_bytes(report(generator, place, streams, rate))
+                begin = level_start(place)
+                window = {"start": begin + WARMUP_S, "end": begin + LEVEL_S}
+                levels.append({"level": streams, "status": "ok", "report": name, **window})
+            (stored / "run.json").write_text(json.dumps(_description(cell, run, f"{number:016x}", levels)))
+            place = folder.joinpath("results", *map(str, cell), f"run-{run}")
+            place.mkdir(parents=True)
+            os.link(parquet, place / "pcp.parquet")
+            (place / "measurement.json").write_text(json.dumps({"path": str(stored)}))
+            found.setdefault(cell, []).append(place)
+    return found
+
+
+def _description(
+    cell: tuple[str, str, int], run: int, measurement: str, levels: list[dict[str, Any]]
+) -> dict[str, Any]:
+    description = run_description(*cell, run, measurement=measurement, levels=levels)
+    workload = {"prompt_tokens": 128, "output_tokens": 128, "turns": 5, "prefix_tokens": 10_000, "prefix_count": 800}
+    workload |= {"levels": list(LEVELS), "seconds": LEVEL_S, "warmup_s": WARMUP_S}
+    description["specification"] = {"workload": workload, "argv": [*cell[:2], str(cell[2])], "env": {}}
+    begin = f"2026-01-{run:02d}T{ARMS.index(cell[1]):02d}"
+    description |= {"started": f"{begin}:00:00Z", "finished": f"{begin}:25:00Z"}
+    return description
+
+
+def baselines() -> dict[str, str | None]:
+    """Scenario -> its baseline, by the catalogue."""
+    catalogue = yaml.safe_load((ROOT / "config" / "scenarios.yaml").read_text())
+    return {arm: None if catalogue[arm].get("arm") == "none" else "no-offload" for arm in ARMS}
