@@ -143,18 +143,14 @@ class Config:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What can be measured but will not show what it seems to."""
-<<<<<<< HEAD
         if self.imports:
             return ()
-        return (*self._working_set_warnings(), *self._matrix_warnings(), *self._replicate_warnings())
-=======
         return (
             *self._working_set_warnings(),
             *self._length_warnings(),
             *self._matrix_warnings(),
             *self._replicate_warnings(),
         )
->>>>>>> stats
 
     def _working_set_warnings(self) -> list[str]:
         tokens, device = self.workload.working_set_tokens, self.campaign.server.device_tokens
