@@ -114,11 +114,12 @@ def bench_workflow(folder: Path) -> None:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         subprocess.run([*command, "--configfile", "bench.yaml"], cwd=copy, check=True, **quiet)
 
-    until = ("report", "--until", "import_run", "list_imports")
-    timed("snakemake -n, nothing read before", lambda: snakemake("-n", *until))
-    timed("snakemake -n, everything read before", lambda: snakemake("-n", *until))
-    timed("snakemake: importing and listing", lambda: snakemake(*until))
-    timed("snakemake again: nothing to be done", lambda: snakemake(*until))
+    # Its table needs every run, and nothing that is made of them.
+    table = "results/campaigns/bench/analysis/imported.csv"
+    timed("snakemake -n, nothing read before", lambda: snakemake("-n", table))
+    timed("snakemake -n, everything read before", lambda: snakemake("-n", table))
+    timed("snakemake: importing and listing", lambda: snakemake(table))
+    timed("snakemake again: nothing to be done", lambda: snakemake(table))
 
 
 def main() -> None:
