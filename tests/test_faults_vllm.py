@@ -76,7 +76,7 @@ DEATHS = [
     ),
     Death(
         "engine-stopped",
-        rf"the server hangs: \d+ requests in work, no token for \d+ s \(limit: stall_limit_s {STALL_LIMIT_S}\)",
+        rf"the server hangs: [12] requests in work, no token for \d+ s \(limit: stall_limit_s {STALL_LIMIT_S}\)",
         STALL_LIMIT_S + 5,
         (),
         "VLLM::EngineCore",

@@ -33,7 +33,7 @@ _SHARED_MEMORY_CHECK_S = 10.0
 class Levels:
     """The levels of one run, on the server in `slot`, recorded by `recorder`; reports go to `scratch`/raw.
 
-    `anonymous` takes this host's paths out of a text; after `stall_limit_s` without progress the server counts as hung.
+    `anonymous` takes this host's paths out of a text; `tell` says a failure at once, before the generator is stopped; after `stall_limit_s` without progress the server counts as hung.
     """
 
     specification: Mapping[str, Any]
@@ -48,6 +48,7 @@ class Levels:
     slot: local.ServerSlot
     recorder: Recording
     anonymous: Callable[[str], str]
+    tell: Callable[[Failure], None]
     clock: ClockWatch = field(default_factory=ClockWatch)
 
     @property
@@ -110,9 +111,13 @@ class Levels:
         with monitored(checks) as monitor:
 
             def watch(elapsed_s: float) -> None:
-                server.require_alive()
-                self.recorder.require_running()
-                monitor.require()
+                try:
+                    server.require_alive()
+                    self.recorder.require_running()
+                    monitor.require()
+                except Failure as failure:
+                    self.tell(failure)
+                    raise
                 self.progress.level(level.streams, number, count, elapsed_s, self.workload["seconds"])
 
             wall_s = load.run_level(

@@ -289,6 +289,7 @@ class _Run:
             slot=slot,
             recorder=recorder,
             anonymous=self._anonymous,
+            tell=self._tell,
         )
 
     @contextlib.contextmanager
@@ -297,10 +298,13 @@ class _Run:
         try:
             yield
         except (Failure, OSError) as failure:
-            if failure is not self.told:
-                self.progress.say(f"failed, tearing down: {failure}")
-            self.told = failure
+            self._tell(failure)
             raise
+
+    def _tell(self, failure: BaseException) -> None:
+        if failure is not self.told:
+            self.progress.say(f"failed, tearing down: {failure}")
+        self.told = failure
 
     def _collect_recording(self, recorder: Recording, levels: list[dict[str, Any]]) -> dict[str, Any]:
         facts = verify_archive(
