@@ -33,7 +33,8 @@ _SHARED_MEMORY_CHECK_S = 10.0
 class Levels:
     """The levels of one run, on the server in `slot`, recorded by `recorder`; reports go to `scratch`/raw.
 
-    `anonymous` takes this host's paths out of a text; `tell` says a failure at once, before the generator is stopped; after `stall_limit_s` without progress the server counts as hung.
+    `anonymous` takes this host's paths out of a text; `tell` says a failure at once, before the generator is stopped;
+    after `stall_limit_s` without progress the server counts as hung.
     """
 
     specification: Mapping[str, Any]
