@@ -55,11 +55,14 @@ def _latency_axis(axes: Axes, values: Sequence[float]) -> None:
     Intervals of few, scattered runs may leave the panel.
     """
     observed = [value for value in values if np.isfinite(value) and value > 0]
-    if observed and max(observed) > 30 * min(observed):
+    if not observed:
+        # Reports that keep no such latency leave their panel empty.
+        axes.set_xlim(0, 1)
+    elif max(observed) > 30 * min(observed):
         logarithmic(axes.xaxis)
         axes.set_xlim(min(observed) / 1.5, 1.5 * max(observed))
     else:
-        axes.set_xlim(0, min(1.05 * axes.dataLim.x1, 1.5 * max(observed, default=1.0)))
+        axes.set_xlim(0, min(1.05 * axes.dataLim.x1, 1.5 * max(observed)))
         thousands(axes.xaxis)
 
 
