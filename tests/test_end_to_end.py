@@ -164,7 +164,7 @@ def test_the_report_says_what_was_measured_and_what_cannot_be_said(finished):
     assert len(figures) >= 5
     for figure in figures:
         with Image.open(finished / RESULTS / figure) as picture:
-            assert min(picture.size) > 300
+            assert min(picture.size) > 200
 
 
 @needs_chain

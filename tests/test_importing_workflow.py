@@ -11,6 +11,8 @@ from tests.guidellm_reports import START, Story
 from tests.result_trees import HOUR, folder_name, write_campaign_tree, write_level, write_report
 from tests.test_reruns import PARTS, REPOSITORY, snakemake
 
+from kveval.stats import METRICS
+
 pytestmark = pytest.mark.workflow
 MODEL = "Qwen3-0.6B"
 CAMPAIGN = {
@@ -126,5 +128,6 @@ def test_the_published_sweep_gets_no_verdict_and_the_report_says_why(workflow: P
     for said in ("41 % of 1258 requests", "saturated open loop", "single run", "nothing can be reused"):
         assert said in report, said
     comparison = rows(workflow / "results" / "campaigns" / "october" / "analysis" / "comparison.csv")
-    assert len(comparison) == 12
-    assert {row["verdict"] for row in comparison} <= {"not assessed", "not exercised"}
+    # Two arms against the one without offload, in every quantity, and no verdict on any.
+    assert len(comparison) == 2 * len(METRICS)
+    assert all(row["verdict"].startswith("not ") for row in comparison)
