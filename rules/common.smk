@@ -15,11 +15,11 @@ sys.path.append(f"{workflow.basedir}/scripts")
 from kveval.config import ConfigError, load_config
 from kveval.errors import Failure
 from kveval.failures import REPORT_COMMAND, causes
-from kveval.figure_data import by_size
 from kveval.figure_names import FAMILIES, caption_file, figures_of
 from kveval.importing.campaign import import_plan
 from kveval.importing.table import findings
 from kveval.imports import files_behind
+from kveval.looks import by_size
 from kveval.sizing import kv_bytes_per_token, parameter_count
 
 

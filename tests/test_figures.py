@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from tests import synthetic_campaign as campaign
 from tests.synthetic import comparison_table, levels_table, peaks_table
 
-from kveval.figure_data import Cell, FigureData, by_size
+from kveval.figure_data import Cell, FigureData
 from kveval.figure_names import FAMILIES, figure_names, figures_of, find_figure
 from kveval.figures import FigureError, draw, write_figure, write_figures
-from kveval.looks import look_of, rank_of
+from kveval.looks import by_size, look_of, rank_of
 from kveval.plotting import NothingToDraw
 from kveval.run_facts import key_of, tiers_of
 

@@ -1,6 +1,9 @@
 """Which files a rule depends on."""
 
 import ast
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +42,20 @@ def test_nothing_that_is_imported_is_missing(module: str) -> None:
 def test_a_module_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FileNotFoundError, match="no module nothing"):
         files_behind("nothing")
+
+
+def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
+    """Every start of snakemake, for one file or for nothing, pays what the rules import."""
+    rules = LIBRARY.parents[1] / "rules"
+    wanted = {
+        module
+        for file in rules.glob("*.smk")
+        for module in re.findall(r"^ *from (kveval\S*) import", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    }
+    assert "kveval.config" in wanted
+    heavy = "pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes"
+    code = f"import sys, {', '.join(sorted(wanted))}; print(*[name for name in {heavy} if name in sys.modules])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=LIBRARY.parent, check=True, text=True, capture_output=True
+    )
+    assert loaded.stdout.split() == []

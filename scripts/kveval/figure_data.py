@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.looks import Look, look_of, rank_of
+from kveval.looks import Look, by_size, look_of, rank_of
 
 # Model, scenario, cpu_blocks.
 CellKey = tuple[str, str, int]
@@ -34,11 +33,6 @@ def blocks_label(blocks: int) -> str:
     """Return a number of blocks as people say it: 10K for 10,000, 500 for 500."""
     thousands, rest = divmod(blocks, 1000)
     return f"{thousands}K" if thousands and not rest else str(blocks)
-
-
-def by_size(models: Sequence[str], parameters: Mapping[str, int]) -> list[str]:
-    """Return the models, each once, by their number of parameters, then by name; those of unknown size last."""
-    return sorted(dict.fromkeys(models), key=lambda model: (parameters.get(model, math.inf), model))
 
 
 def common_level(comparison: pd.DataFrame, peaks: pd.DataFrame, model: str) -> int | None:

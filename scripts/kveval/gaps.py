@@ -8,8 +8,8 @@ from typing import Any
 
 from kveval import stats
 from kveval.checks import MIN_RUNS
-from kveval.figure_data import by_size
 from kveval.figure_names import find_figure
+from kveval.looks import by_size
 from kveval.metric_titles import METRIC_TITLES
 from kveval.report_data import Measured, Plan, Table, cell_label
 from kveval.run_facts import key_of

@@ -1,8 +1,11 @@
-"""How every arm looks, in every figure of every campaign: fixed by the scenario's name, never by what else is drawn."""
+"""How every arm looks and where every model stands, in every figure and table: fixed by names and sizes, never by what
+else is drawn. No table library is imported here, because a plan needs the order of the models."""
 
 from __future__ import annotations
 
+import math
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +53,11 @@ def rank_of(scenario: str) -> tuple[int, str]:
     """Return a key that sorts scenarios as every figure and table does: the known arms in their order, then by name."""
     root = _root(scenario)
     return (list(_KNOWN).index(root) if root else len(_KNOWN), scenario)
+
+
+def by_size(models: Sequence[str], parameters: Mapping[str, int]) -> list[str]:
+    """Return the models, each once, by their number of parameters, then by name; those of unknown size last."""
+    return sorted(dict.fromkeys(models), key=lambda model: (parameters.get(model, math.inf), model))
 
 
 def _scenario(scenario: str) -> tuple[str, str]:

@@ -11,11 +11,12 @@ from kveval import report
 from kveval.campaign_data import figure_data
 from kveval.errors import Failure
 from kveval.failures import cause
-from kveval.figure_data import CellKey, by_size
+from kveval.figure_data import CellKey
 from kveval.figure_names import figure_names
 from kveval.figures import write_figures
 from kveval.imports import files_behind
 from kveval.levels import run_tables
+from kveval.looks import by_size
 from kveval.peaks import cell_tables, collect
 from kveval.recorded import convert_recording
 from kveval.report_data import Measured, Plan

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.figure_data import Cell, by_size, common_level
-from kveval.looks import rank_of
+from kveval.figure_data import Cell, common_level
+from kveval.looks import by_size, rank_of
 from kveval.peaks import THROUGHPUT
 
 KEYS = ["model", "scenario", "cpu_blocks"]

@@ -10,8 +10,8 @@ import pandas as pd
 
 from kveval import numerals, stats
 from kveval.contrasts import pair
-from kveval.figure_data import CellKey, by_size, common_level
-from kveval.looks import rank_of
+from kveval.figure_data import CellKey, common_level
+from kveval.looks import by_size, rank_of
 from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, Plan, Table, cell_label, rows_of
 
