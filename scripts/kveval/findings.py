@@ -1,0 +1,71 @@
+"""What was found before a measurement: whether it can work here, what would stop it, and how that is mended."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "warning", "error"]
+_MARKS: dict[Level, str] = {"ok": "ok", "warning": "warning", "error": "ERROR"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        level: error: the campaign cannot run so; warning: it can, but see; ok.
+        check: what was looked at, a few words.
+        what: what was found, with figures.
+        fix: a command, or the campaign's key to change; empty where nothing is to be done.
+    """
+
+    level: Level
+    check: str
+    what: str
+    fix: str = ""
+
+
+def ok(check: str, what: str) -> Finding:
+    """Return a finding that needs nothing."""
+    return Finding("ok", check, what)
+
+
+def warning(check: str, what: str, fix: str) -> Finding:
+    """Return a finding that does not stop a campaign."""
+    return Finding("warning", check, what, fix)
+
+
+def error(check: str, what: str, fix: str) -> Finding:
+    """Return a finding that does."""
+    return Finding("error", check, what, fix)
+
+
+def worst(findings: Sequence[Finding]) -> Level:
+    """Return the gravest level among the findings; ok for none."""
+    levels = {finding.level for finding in findings}
+    return next((level for level in ("error", "warning") if level in levels), "ok")
+
+
+def table(findings: Sequence[Finding], width: int = 120) -> str:
+    """Return the findings as a table of text in the order given, and a last line that counts them.
+
+    What was found is wrapped at `width` characters; a fix is not, so that a command can be copied.
+    """
+    marks = max(map(len, _MARKS.values()))
+    checks = max((len(finding.check) for finding in findings), default=0)
+    indent = marks + checks + 4
+    lines = []
+    for finding in findings:
+        said = textwrap.wrap(finding.what, max(width - indent, 40), break_long_words=False, break_on_hyphens=False)
+        first, *rest = said or [""]
+        lines.append(f"{_MARKS[finding.level]:<{marks}}  {finding.check:<{checks}}  {first}")
+        lines += [" " * indent + line for line in rest]
+        lines += [f"{' ' * indent}fix: {finding.fix}"] if finding.fix else []
+    counts = {level: sum(finding.level == level for finding in findings) for level in _MARKS}
+    words = [_counted(counts["error"], "error"), _counted(counts["warning"], "warning"), f"{counts['ok']} ok"]
+    return "\n".join([*lines, "", ", ".join(words)])
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
