@@ -1,0 +1,60 @@
+"""Kinds of Kubernetes objects, by API version and name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Kind(NamedTuple):
+    """What `apiVersion` and `kind` of a document say."""
+
+    api_version: str
+    kind: str
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core kinds."""
+        return self.api_version.rpartition("/")[0]
+
+
+POD = Kind("v1", "Pod")
+SERVICE = Kind("v1", "Service")
+CONFIG_MAP = Kind("v1", "ConfigMap")
+SECRET = Kind("v1", "Secret")
+SERVICE_ACCOUNT = Kind("v1", "ServiceAccount")
+VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim")
+NAMESPACE = Kind("v1", "Namespace")
+NODE = Kind("v1", "Node")
+EVENT = Kind("v1", "Event")
+DEPLOYMENT = Kind("apps/v1", "Deployment")
+REPLICA_SET = Kind("apps/v1", "ReplicaSet")
+DAEMON_SET = Kind("apps/v1", "DaemonSet")
+JOB = Kind("batch/v1", "Job")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Where the API server serves a kind, as its discovery says."""
+
+    kind: Kind
+    plural: str
+    namespaced: bool
+    verbs: frozenset[str]
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Return the path of one object, of all in a namespace, or (without a namespace) of all in the cluster."""
+        root = f"/apis/{self.kind.api_version}" if self.kind.group else f"/api/{self.kind.api_version}"
+        within = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{root}{within}/{self.plural}" + (f"/{name}" if name else "")
+
+
+def kind_of(document: Mapping[str, Any]) -> Kind:
+    """Return the kind of a document."""
+    return Kind(document["apiVersion"], document["kind"])
+
+
+def described(document: Mapping[str, Any]) -> str:
+    """Name an object as a sentence does: `Deployment kv/server`."""
+    metadata = document["metadata"]
+    within = f"{metadata['namespace']}/" if metadata.get("namespace") else ""
+    return f"{document.get('kind', 'object')} {within}{metadata['name']}"
