@@ -12,45 +12,40 @@ import zstandard
 
 from kveval import load
 from kveval.counters import changes
-from kveval.engines import local
+from kveval.engines.protocol import Bench, Recorder, ServerDied
 from kveval.errors import Failure
 from kveval.guidellm import read_report
-from kveval.processes import Supervisor
 from kveval.progress import Progress
-from kveval.recording import Recording, RecordingError
+from kveval.recording import RecordingError
 from kveval.redaction import Redactor
 from kveval.runfile import SCHEMA, LevelRun, Run
-from kveval.watchdog import DISK_RESERVE_BYTES, ClockWatch, StallWatch, WatchError, monitored, require_free
+from kveval.watchdog import ClockWatch, WatchError, monitored
 
 _ATTEMPTS = 2
 # A server whose engine was killed takes a moment to end; its clients fail before.
 _SETTLING_S = 3.0
 _RECORDING_CHECK_S = 5.0
-_SHARED_MEMORY_CHECK_S = 10.0
 
 
 @dataclass
 class Levels:
-    """The levels of one run, on the server in `slot`, recorded by `recorder`; reports go to `scratch`/raw.
+    """The levels of one run, on the server of `bench`, recorded by `recorder`; reports go to `scratch`/raw.
 
-    `anonymous` takes this host's paths out of a text; `tell` says a failure at once, before the generator is stopped;
-    after `stall_limit_s` without progress the server counts as hung.
+    `tell` says a failure at once, before the generator is stopped; after `stall_limit_s` without progress the server
+    counts as hung.
     """
 
     specification: Mapping[str, Any]
     run: int
     scratch: Path
-    guidellm: Path
-    cpus: int
     stall_limit_s: float
-    processes: Supervisor
     progress: Progress
     redactor: Redactor
-    slot: local.ServerSlot
-    recorder: Recording
-    anonymous: Callable[[str], str]
+    bench: Bench
+    recorder: Recorder
     tell: Callable[[Failure], None]
     clock: ClockWatch = field(default_factory=ClockWatch)
+    _free_since: float = field(default_factory=time.monotonic)
 
     @property
     def workload(self) -> Mapping[str, Any]:
@@ -62,6 +57,7 @@ class Levels:
         """Measure every level and return their entries for run.json. Raises the Failure that ended one for good."""
         measured: list[dict[str, Any]] = []
         levels = load.levels_of(self.workload, self.run)
+        self.bench.expect(levels)
         for number, level in enumerate(levels, start=1):
             if number > 1:
                 self._refresh(restart=self.specification["reset_caches"] == "restart")
@@ -75,10 +71,10 @@ class Levels:
     def _refresh(self, *, restart: bool) -> None:
         if restart:
             # The start of a server finds its own causes, and there is no server to blame meanwhile.
-            self.slot.refresh(restart=True)
+            self.bench.slot.refresh(restart=True)
             return
         with self._blamed():
-            self.slot.refresh(restart=False)
+            self.bench.slot.refresh(restart=False)
 
     def _level(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
         """Measure one level; an attempt that fails while everything under it lives is repeated, with empty caches."""
@@ -94,19 +90,15 @@ class Levels:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _attempt(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
-        server = self.slot.server
+        server = self.bench.slot.server
         report = self.scratch / "raw" / f"guidellm-{level.streams:04d}.json"
-        target = load.Target(server.url, server.served_model, self._tokenizer())
-        argv = load.command(str(self.guidellm), self.workload, level, target, report)
-        stall = StallWatch(
-            server.metrics_url, self.stall_limit_s, load.start_allowance_s(self.workload, level.streams), server.log
-        )
+        argv = self.bench.command(level, report)
         checks = [
-            (stall.check, stall.interval_s),
+            *server.stall_checks(self.stall_limit_s, load.start_allowance_s(self.workload, level.streams)),
             (self.recorder.alive, _RECORDING_CHECK_S),
             (self.clock.check, 1.0),
-            (self._require_disk, 1.0),
-            (self.processes.note_shared_memory, _SHARED_MEMORY_CHECK_S),
+            (self.bench.require_room, 1.0),
+            *self.bench.checks,
         ]
         before = server.counters()
         with monitored(checks) as monitor:
@@ -121,15 +113,9 @@ class Levels:
                     raise
                 self.progress.level(level.streams, number, count, elapsed_s, self.workload["seconds"])
 
-            wall_s = load.run_level(
-                self.processes,
-                argv,
-                report,
-                report.with_suffix(".log"),
-                limit_s=load.time_limit_s(self.workload, level.streams),
-                env=load.environment(self.cpus),
-                watch=watch,
-            )
+            ready_s = time.monotonic() - self._free_since
+            ran = self.bench.generate(level, argv, report, watch)
+            self._free_since = time.monotonic()
             monitor.require()
         self.clock.check()
         after = server.counters()
@@ -142,23 +128,15 @@ class Levels:
             "start": facts.start,
             "end": facts.end,
             "report": packed.relative_to(self.scratch).as_posix(),
-            "command": [self.anonymous(argument) for argument in argv],
-            "wall_s": round(wall_s, 2),
+            "command": [self.bench.anonymous(argument) for argument in argv],
+            "wall_s": round(ran.wall_s, 2),
+            "load_start_s": round(facts.start - ran.began, 2),
+            "ready_s": round(ready_s, 2),
             "counters": changes(before, after),
             "cache_reset": True,
             "status": "ok",
             "error": None,
         }
-
-    def _tokenizer(self) -> Path | str:
-        if self.specification["weights"] == "miniature":
-            return self.scratch / "model"
-        return str(self.specification["model"]["hf_id"])
-
-    def _require_disk(self) -> None:
-        for place in (self.scratch, self.slot.server.files):
-            if place is not None:
-                require_free(place, DISK_RESERVE_BYTES, "stopping in order")
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
@@ -169,13 +147,13 @@ class Levels:
             raise
         except (Failure, OSError) as error:
             # A death is known at once; other failures wait for one that may be on its way.
-            known = isinstance(error, local.ServerDied | RecordingError)
+            known = isinstance(error, ServerDied | RecordingError)
             deadline = time.monotonic() + (0.0 if known else _SETTLING_S)
             while True:
                 try:
                     self.clock.check()
-                    self._require_disk()
-                    self.slot.server.require_alive()
+                    self.bench.require_room()
+                    self.bench.slot.server.require_alive()
                     self.recorder.require_running()
                 except Failure as cause:
                     raise cause from error

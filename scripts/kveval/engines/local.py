@@ -19,11 +19,12 @@ from kveval.counters import read_counters
 from kveval.engines.companions import companions, fill
 from kveval.engines.http import HttpError, free_port, request
 from kveval.engines.program import Companion, CompanionPortTaken
-from kveval.errors import Failure
+from kveval.engines.protocol import Beside, Check, DeploymentError, ServerDied
 from kveval.logs import exit_words, last_words
 from kveval.ports import strangers
 from kveval.processes import Session, Supervisor
 from kveval.sessions import lives, title_of
+from kveval.watchdog import StallWatch
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
@@ -31,14 +32,6 @@ _TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)"
 _MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 _PORT_ATTEMPTS = 3
 SERVERSIDE = Path(__file__).resolve().parent.parent / "serverside"
-
-
-class DeploymentError(Failure):
-    """The server did not come up as declared, or stopped serving."""
-
-
-class ServerDied(DeploymentError):
-    """A process of the server is gone; the message has the telling line of its log."""
 
 
 class PortTaken(DeploymentError):
@@ -111,6 +104,16 @@ class Deployment:
         """Every Prometheus endpoint of the deployment, by program."""
         others = {companion.program.name: companion.metrics_url for companion in self.companions}
         return {"vllm": self.metrics_url} | {name: url for name, url in others.items() if url is not None}
+
+    @property
+    def beside(self) -> list[Beside]:
+        """The companions, as run.json describes them."""
+        return [Beside(found.program.name, found.version, found.program.argv) for found in self.companions]
+
+    def stall_checks(self, limit_s: float, idle_s: float) -> list[Check]:
+        """Return the watch that finds it hanging."""
+        watch = StallWatch(self.metrics_url, limit_s, idle_s, self.log)
+        return [(watch.check, watch.interval_s)]
 
     def counters(self) -> dict[str, float]:
         """Read the counters of the server, of its companions, and of the file tier."""
