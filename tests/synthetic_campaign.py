@@ -107,6 +107,7 @@ def _row(cell: CellKey, run: int, level: int, rate: float, generator: np.random.
         **row,
         **{name: value for name, value in known.items() if name not in row or name in system},
         **{"cpu_blocks": blocks, "engine": "kubernetes", "weights": "full", "run": run},
+        "configuration": f"{model}/{arm}/{blocks}",
         **{"window_start": start, "window_end": start + pd.Timedelta(seconds=WINDOW_S - 2)},
         **{"total_tok_s": 40 * rate, "throughput_completed_tok_s": 0.97 * rate, "duration_s": 120.0},
         **{"requests_total": row["requests_completed"] + level, "incomplete_share": 0.03},

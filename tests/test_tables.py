@@ -13,7 +13,7 @@ from tests import synthetic_campaign as campaign
 from kveval import stats
 from kveval.contrasts import UNDECLARED, pair
 from kveval.gaps import alike, gap_table
-from kveval.guidance import guidance_table
+from kveval.guidance import guidance_numbers, guidance_table
 from kveval.report import summary
 from kveval.report_data import Measured, Plan, Table
 from kveval.run_facts import key_of
@@ -102,7 +102,7 @@ def test_without_a_better_arm_the_baseline_stays(plan: Plan, measured: Measured)
     assert set(column(table, "so")) == {"no-offload: no arm is better"}
     open_ = measured.comparison.assign(verdict=stats.INCONCLUSIVE)
     table = strategy_table(plan, dataclasses.replace(measured, comparison=open_))
-    assert set(column(table, "so")) == {"undecided: no-offload unless an open arm proves better"}
+    assert set(column(table, "so")) == {"undecided: no-offload until an open arm has a verdict"}
 
 
 def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: Plan, measured: Measured) -> None:
@@ -140,15 +140,17 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     assert strategy_table(plan, declared).rows == strategy_table(plan, measured).rows
     assert area_table(plan, declared, ("lmcache",)).rows == area_table(plan, measured, ("lmcache",)).rows
     lines = [line for entry in summary(plan, declared) for line in entry["verdicts"]]
-    assert any("lmcache-local 20K against lmcache-local 10K +25 % (+20 to +30)" in line for line in lines)
+    assert "better, against lmcache-local 10K: lmcache-local 20K +25 % (+20 to +30)" in lines
+    # Percentages of different cells share no sentence.
+    assert not any("no-offload" in line and "against lmcache-local" in line for line in lines)
 
 
 def test_what_is_only_indicative_says_what_it_points_to(plan: Plan, measured: Measured) -> None:
     hint = with_contrast(measured, verdict="indicative", indication="better", reason="single runs")
     table = comparison_table(hint, "Qwen3-14B", "throughput_tok_s")
     assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
-    lines = [line for entry in summary(plan, hint) for line in entry["verdicts"]]
-    assert any(line.startswith("indicative: ") and line.endswith("towards better") for line in lines)
+    lines = [line for entry in summary(plan, hint) for line in entry["verdicts"] if line.startswith("indicative")]
+    assert lines == ["indicative, against lmcache-local 10K: lmcache-local 20K +25 % (+20 to +30), towards better"]
     assert row(gap_table(plan, hint, {}), "Qwen3-14B, lmcache-local 20K against lmcache-local 10K: Throughput")
 
 
@@ -235,10 +237,18 @@ def test_means_over_models_say_which_models(plan: Plan, measured: Measured) -> N
 def test_guidance_weighs_tiers_against_the_working_set(plan: Plan, measured: Measured) -> None:
     table = guidance_table(plan, measured)
     sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
-    assert all(text.startswith("100,000 blocks of 16 tokens hold its 1,600,000 prefix tokens") for text in sizes)
-    assert "too small for all of it: 10K, 20K" in sizes[-1]
+    assert all(text.startswith("100,000 blocks hold the 1,600,000 tokens of its prefixes") for text in sizes)
+    assert "too small to hold them: 10K, 20K; smaller than the device's own cache" in sizes[-1]
+    assert sizes[-1].endswith("mostly copies of it: 10K")
     memory = [cells[2] for cells in table.rows if cells[1] == "host memory"]
     assert any(text.startswith("20K blocks: 78.12 GiB for the tier; at most ") for text in memory)
+
+
+def test_the_numbers_of_the_guidance_are_cells(plan: Plan, measured: Measured) -> None:
+    table = guidance_numbers(plan, measured)
+    assert row(table, "Qwen3-32B-AWQ", "1,600,000", "100,000", "208,080", "no-offload", "20K", "320,000", "78.12")
+    assert row(table, "Qwen3-0.6B", "10K", "160,000", "17.09")
+    assert len(table.rows) == 6
 
 
 @pytest.mark.parametrize(

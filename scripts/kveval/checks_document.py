@@ -57,14 +57,16 @@ class Document:
     """A rendered document and what it was made from.
 
     `folder`: where it lies; relative links start there, other paths there or in `root`. `fixed`: texts without data
-    (see `prose.fixed_fragments`; captions too). `verdicts`: sentence made from the table of verdicts -> the verdicts in
-    it. `numbers`: numbers that may stand in sentences though no table has them, settings for instance. `percentages`:
-    every percentage of the comparison. `counts`: noun -> how many there are ("cells" -> 9). `models`: names and ids.
+    (see `prose.fixed_fragments`; captions too). `answers`: cells of tables that are sentences, and are read as such.
+    `verdicts`: sentence made from the table of verdicts -> the verdicts in it. `numbers`: numbers that may stand in
+    sentences though no table has them, settings for instance. `percentages`: every percentage of the comparison.
+    `counts`: noun -> how many there are ("cells" -> 9). `models`: names and ids.
     """
 
     text: str
     folder: Path
     fixed: Sequence[str] = ()
+    answers: Sequence[str] = ()
     verdicts: Mapping[str, Collection[str]] = field(default_factory=dict)
     numbers: Collection[str] = ()
     percentages: Sequence[Percentage] = ()
@@ -81,7 +83,14 @@ class Document:
     @cached_property
     def open_sentences(self) -> list[str]:
         """Sentences without what is fixed: what is left was put in from data, or written by hand."""
-        return [left for sentence in self.parts.sentences if (left := without(sentence, self.fixed))]
+        said = (*self.parts.sentences, *map(plain, self.answers))
+        return [left for sentence in said if (left := without(sentence, self.fixed))]
+
+    @cached_property
+    def data_cells(self) -> list[str]:
+        """Cells of tables that are no sentences."""
+        said = set(map(plain, self.answers))
+        return [cell for cell in self.parts.cells if cell not in said]
 
     @cached_property
     def claims(self) -> list[str]:
@@ -117,7 +126,7 @@ def claim_words(document: Document) -> list[Outcome]:
 
 def numbers_in_prose(document: Document) -> list[Outcome]:
     """Each number in a sentence is that of a cell of a table, or one declared."""
-    known = {number.lstrip("+-") for cell in document.parts.cells for number in numbers(cell)}
+    known = {number.lstrip("+-") for cell in document.data_cells for number in numbers(cell)}
     known |= {number.lstrip("+-") for text in document.numbers for number in (text, *numbers(text))}
     known |= {str(count) for count in document.counts.values()}
     return [

@@ -15,9 +15,11 @@ from kveval.errors import Failure
 from kveval.figure_data import CellKey
 from kveval.figure_names import find_figure
 from kveval.gaps import alike, gap_table
-from kveval.guidance import guidance_table
+from kveval.guidance import guidance_numbers, guidance_table
 from kveval.metric_titles import METRIC_TITLES
+from kveval.outcomes import Outcome
 from kveval.peaks import THROUGHPUT
+from kveval.report_claims import claims_table, judge_report
 from kveval.report_data import Measured, Plan, Table, cell_label
 from kveval.report_json import build, dump
 from kveval.run_facts import hardware
@@ -98,6 +100,9 @@ def report_context(
         "failed_checks": failed,
         "noted_checks": noted,
         "guidance": guidance_table(plan, measured),
+        "guidance_numbers": guidance_numbers(plan, measured),
+        # What the rendered text is found to claim beyond its tables: see `write_report`.
+        "claims": claims_table([]),
         "gaps": gap_table(plan, measured, empty or {}),
         "alike": alike(measured),
         "few_runs": plan.runs < 5,
@@ -218,27 +223,42 @@ def _where(rows: Sequence[Mapping[Any, Any]]) -> str:
 
 
 def _verdicts(plan: Plan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
-    """Return one line per verdict that occurs, each with the comparisons that have it; without a verdict, by reason."""
+    """Return one line per verdict that occurs, each with the comparisons that have it; without a verdict, by reason.
+
+    The percentages of a line are of one and the same cell: each that others are held against has lines of its own.
+    """
+    against: dict[str, list[Mapping[Any, Any]]] = {}
+    for row in rows:
+        against.setdefault(str(row["baseline"]), []).append(row)
+    one = len([baseline for baseline in against if baseline]) <= 1
+    lines = []
+    for baseline, held in against.items():
+        reference = "" if one or not baseline else f", against {cell_label(_key(baseline))}"
+        lines += _verdicts_of(plan, held, reference)
+    return lines
+
+
+def _verdicts_of(plan: Plan, rows: Sequence[Mapping[Any, Any]], reference: str) -> list[str]:
     found: dict[str, list[Mapping[Any, Any]]] = {verdict: [] for verdict in _VERDICTS}
     for row in rows:
         found.setdefault(str(row["verdict"]), []).append(row)
-    one = len({str(row["baseline"]) for row in rows if row["baseline"]}) <= 1
     lines = []
     for verdict, having in found.items():
         if verdict.startswith("not "):
             reasons: dict[str, list[str]] = {}
             for row in having:
-                reasons.setdefault(str(row["reason"]), []).append(_name(row, one))
-            lines += [f"{verdict}: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+                reasons.setdefault(str(row["reason"]), []).append(_name(row, one=True))
+            lines += [f"{verdict}{reference}: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
         elif having:
             said = f"parity within {100 * plan.margin:g} %" if verdict == stats.PARITY else verdict
-            effects = [
-                f"{_name(row, one)} {numerals.effect(row['effect_percent'], row['low_percent'], row['high_percent'])}"
-                + (f", towards {indication}" if (indication := text(row.get("indication"))) else "")
-                for row in having
-            ]
-            lines.append(f"{said}: {'; '.join(effects)}")
+            lines.append(f"{said}{reference}: {'; '.join(map(_effect, having))}")
     return lines
+
+
+def _effect(row: Mapping[Any, Any]) -> str:
+    shown = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
+    indication = text(row.get("indication"))
+    return f"{_name(row, one=True)} {shown}" + (f", towards {indication}" if indication else "")
 
 
 def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
@@ -262,16 +282,23 @@ def _key(joined: str) -> CellKey:
 
 def write_report(
     plan: Plan, measured: Measured, figures: Sequence[Path], output: Path, empty: Mapping[str, str] | None = None
-) -> None:
-    """Write REPORT.md, and report.json beside it. Raises ReportError as `report_context` does.
+) -> list[Outcome]:
+    """Write REPORT.md, and report.json beside it, and return what the text claims beyond its tables: it says so itself.
+
+    Raises ReportError as `report_context` does.
 
     `figures` are embedded by their path relative to the report. `empty`: those that have nothing to show, each with the
     reason; they are listed and not shown.
     """
     empty = empty or {}
+    output.parent.mkdir(parents=True, exist_ok=True)
     names = {path.name.removesuffix(path.suffix): path for path in figures}
     shown = {name: Path(os.path.relpath(path, output.parent)).as_posix() for name, path in names.items()}
     context = report_context(plan, measured, shown, empty)
-    output.write_text(render(context), encoding="utf-8")
     content = build(plan, measured, shown, empty, context["gaps"])
     output.with_name("report.json").write_text(dump(content), encoding="utf-8")
+    text = render(context)
+    template = (TEMPLATES / TEMPLATE).read_text(encoding="utf-8")
+    found = judge_report(plan, measured, context, template, text, output.parent)
+    output.write_text(render({**context, "claims": claims_table(found)}) if found else text, encoding="utf-8")
+    return found

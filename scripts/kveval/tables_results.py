@@ -227,7 +227,7 @@ def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
     if better:
         return "one of the arms that are better; between them, see the tables of arms against each other"
     if pending:
-        return f"undecided: {baseline} unless an open arm proves better"
+        return f"undecided: {baseline} until an open arm has a verdict"
     return f"{baseline}: no arm is better"
 
 
