@@ -12,10 +12,9 @@ from kveval.engines.local import (
     ServerPlan,
     _folder_counters,
     deployed,
-    require_tier,
     server_environment,
-    startup_facts,
 )
+from kveval.engines.vllm import require_tier, startup_facts
 from kveval.logs import last_words
 from kveval.processes import supervisor
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from packaging.version import InvalidVersion, Version
 
 from kveval.counters import read_counters
+from kveval.engines import vllm
 from kveval.engines.companions import companions, fill
 from kveval.engines.http import HttpError, free_port, request
 from kveval.engines.program import Companion, CompanionPortTaken
@@ -26,10 +25,6 @@ from kveval.processes import Session, Supervisor
 from kveval.sessions import lives, title_of
 from kveval.watchdog import StallWatch
 
-_KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
-_TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
-_TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)")
-_MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 _PORT_ATTEMPTS = 3
 SERVERSIDE = Path(__file__).resolve().parent.parent / "serverside"
 
@@ -130,36 +125,20 @@ class Deployment:
         The server is asked first, so that nothing of it still writes to a companion that has been emptied; from LMCache
         to its store, likewise.
         """
-        self._reset_server(timeout_s)
+        vllm.reset_caches(self.ask, self.log, timeout_s)
         for companion in reversed(self.companions):
             companion.reset(timeout_s)
         if self.files is not None:
             for entry in self.files.iterdir():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
-    def _reset_server(self, timeout_s: float) -> None:
-        """Use vLLM's development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            answer = request(f"{self.url}/reset_prefix_cache?reset_external=true", method="POST")
-            # vLLM before 0.14 answers 200 with an empty body; later ones say whether it worked.
-            if not isinstance(answer, dict) or answer.get("success", True):
-                return
-            if time.monotonic() > deadline:
-                raise DeploymentError(f"the server refused to reset its caches for {timeout_s:.0f} s; see {self.log}")
-            time.sleep(0.5)
+    def warm_up(self, prompt_tokens: int) -> None:
+        """Have the server generate a few tokens, before anything is measured."""
+        vllm.warm_up(self.ask, self.served_model, prompt_tokens, self.log)
 
-    def warm_up(self, prompt_tokens: int, timeout_s: float = 120.0) -> None:
-        """Have the server generate a few tokens from a long and a short prompt, before anything is measured.
-
-        The first request pays for lazy initialisation; and a server that answers /health need not be able to generate.
-        """
-        for length in (prompt_tokens, 16):
-            body = {"model": self.served_model, "prompt": [7] * length, "max_tokens": 4, "ignore_eos": True}
-            answer = request(f"{self.url}/v1/completions", method="POST", body=body, timeout_s=timeout_s)
-            produced = answer.get("usage", {}).get("completion_tokens", 0) if isinstance(answer, dict) else 0
-            if produced < 1:
-                raise DeploymentError(f"the server is healthy but generates nothing; see {self.log}")
+    def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
+        """Send one request to the server. Raises HttpError."""
+        return request(f"{self.url}{path}", method=method, body=body, timeout_s=timeout_s)
 
 
 def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: Sequence[str] = ()) -> dict[str, str]:
@@ -244,14 +223,14 @@ def deployed(
         _require_own_port(port, members, log)
         deployment.parts = [(title, member) for member in members if (title := title_of(member)).startswith("VLLM::")]
         deployment.startup_s = time.monotonic() - begin
-        deployment.version = _require_declared(deployment, plan)
-        deployment.facts = startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
+        deployment.version = vllm.require_declared(deployment.ask, plan.served_model, plan.versions)
+        deployment.facts = vllm.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
         for companion in beside:
             reported = companion.reported_bytes()
             if reported is not None:
                 deployment.facts["tier_bytes"] = reported
-        _require_device_cache(deployment, plan)
-        require_tier(deployment.facts.get("tier_bytes"), plan.tier_bytes, log)
+        vllm.require_device_cache(deployment.facts.get("kv_cache_tokens"), plan.device_tokens, log)
+        vllm.require_tier(deployment.facts.get("tier_bytes"), plan.tier_bytes, log)
         yield deployment
 
 
@@ -312,39 +291,9 @@ class ServerSlot:
         self._stack.close()
 
 
-def startup_facts(log_text: str) -> dict[str, Any]:
-    """Read what vLLM says of itself at start-up.
-
-    The device's KV capacity in tokens, maximum concurrency at full length, and the bytes of the tier in host memory.
-    """
-    facts: dict[str, Any] = {}
-    if match := _KV_TOKENS.search(log_text):
-        facts["kv_cache_tokens"] = int(match[1].replace(",", ""))
-    if match := _MAX_CONCURRENCY.search(log_text):
-        facts["max_concurrency"] = float(match[1])
-    if match := _TIER_BYTES.search(log_text):
-        facts["tier_bytes"] = int(match[1])
-    elif (match := _TIER_GB.search(log_text)) and float(match[1]) >= 1:
-        # vLLM's own region; below a GB its two decimals say too little.
-        facts["tier_bytes"] = round(float(match[1]) * 1e9)
-    return facts
-
-
 def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Leave out the model hub's token for a server that is told not to talk to the hub."""
     return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
-
-
-def require_tier(reported: int | None, wanted: int, log: Path) -> None:
-    """Raise DeploymentError when the arm's tier in host memory is more than 2 % off its budget, bytes.
-
-    A server that does not say how large its tier is (`reported` is None) cannot be held to it.
-    """
-    if reported is not None and abs(reported - wanted) > 0.02 * wanted:
-        raise DeploymentError(
-            f"the tier in host memory has {reported} bytes, the budget is {wanted} bytes:"
-            f" the arms would not be equal; see {log}"
-        )
 
 
 def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -> None:
@@ -367,31 +316,3 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
                     f" see {deployment.log}"
                 ) from None
             time.sleep(0.2)
-
-
-def _require_declared(deployment: Deployment, plan: ServerPlan) -> str:
-    """Check version and model; another server on a port that was free a moment ago would be noticed here, too."""
-    answer = request(f"{deployment.url}/version")
-    version, declared = str(answer.get("version", "")) if isinstance(answer, dict) else "", plan.versions["vllm"]
-    try:
-        same = Version(version).public == Version(declared).public
-    except InvalidVersion:
-        same = version == declared
-    if not same:
-        raise DeploymentError(f"the server is vLLM {version or 'of unknown version'}, the campaign declares {declared}")
-    models = request(f"{deployment.url}/v1/models")
-    names = [entry.get("id") for entry in models.get("data", [])] if isinstance(models, dict) else []
-    if plan.served_model not in names:
-        raise DeploymentError(f"the server serves {names}, the campaign declares {plan.served_model}")
-    return version
-
-
-def _require_device_cache(deployment: Deployment, plan: ServerPlan) -> None:
-    found = deployment.facts.get("kv_cache_tokens")
-    if plan.device_tokens is None or found is None:
-        return
-    if abs(found - plan.device_tokens) > 0.02 * plan.device_tokens:
-        raise DeploymentError(
-            f"the server reports a device KV cache of {found} tokens,"
-            f" the campaign declares {plan.device_tokens}; see {deployment.log}"
-        )
