@@ -13,6 +13,7 @@ from snakemake.utils import update_config
 sys.path.append(f"{workflow.basedir}/scripts")
 
 from kveval.config import ConfigError, load_config
+from kveval.config_extends import campaign_values
 from kveval.errors import Failure
 from kveval.failures import REPORT_COMMAND, causes
 from kveval.figure_names import FAMILIES, caption_file, figures_of
@@ -31,13 +32,14 @@ def campaign_source():
     if len(files) == 1 and not overrides:
         return Path(files[0])
     values = {}
-    for part in [*(yaml.safe_load(Path(file).read_text()) for file in files), overrides or {}]:
+    for part in [*(campaign_values(Path(file)) for file in files), overrides or {}]:
         update_config(values, part)
     return values
 
 
 try:
-    CONFIG = load_config(campaign_source(), Path("config"))
+    SOURCE = campaign_source()
+    CONFIG = load_config(SOURCE, Path("config"))
 except ConfigError as error:
     raise WorkflowError(f"The configuration cannot be used:\n{error}")
 
@@ -117,9 +119,9 @@ wildcard_constraints:
 onstart:
     folder = Path(LOGS)
     folder.mkdir(parents=True, exist_ok=True)
-    source = campaign_source()
-    content = source.read_text() if isinstance(source, Path) else yaml.safe_dump(source)
-    Path(CAMPAIGN_FILE).write_text(content)
+    # Complete, because from another folder it would not find what it extends.
+    values = campaign_values(SOURCE) if isinstance(SOURCE, Path) else SOURCE
+    Path(CAMPAIGN_FILE).write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     Path(CAMPAIGN_RUNS).write_text("\n".join([*POINTERS, ""]))
     for warning in CONFIG.warnings:
         logger.warning(f"Configuration: {warning}")

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from kveval.catalogue import Catalogue, Counter, Geometry, Metric, Model, Scenario, Workload
 from kveval.config_campaign import Campaign, Cell, Comparison, MatrixEntry, Server
 from kveval.config_entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
+from kveval.config_extends import ADDED, EXTENDS, CampaignSource, read_campaign
 from kveval.config_import import Import, ImportCampaign, import_problems
 from kveval.config_problems import ConfigError, Problem, problems_of
-from kveval.config_reading import read_yaml
 from kveval.config_resolve import ResolvedCell, ServedModel, resolve_cell
 
 # As kveval.checks and kveval.levels have them, which take a second to import.
@@ -210,15 +210,24 @@ class Config:
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
     """Read a campaign - a file, or the mapping Snakemake made of one - and the catalogues in `directory`.
 
-    Raises ConfigError with every mistake found: syntax, unknown or missing keys, wrong values, names that do not exist,
-    and cells of the matrix that cannot be measured.
+    A file may extend another, see kveval.config_extends. Raises ConfigError with every mistake found: syntax, unknown
+    or missing keys, wrong values, names that do not exist, and cells of the matrix that cannot be measured.
     """
     problems: list[Problem] = []
     if isinstance(campaign, Mapping):
-        place, raw = "campaign", dict(campaign)
+        place, source = "campaign", CampaignSource(dict(campaign))
     else:
         place = campaign.as_posix()
-        raw, problems = read_yaml(campaign)
+        source, problems = read_campaign(campaign)
+    try:
+        return _complete(source, directory, place, problems)
+    except ConfigError as error:
+        raise ConfigError(source.located(problem, place) for problem in error.problems) from None
+
+
+def _complete(source: CampaignSource, directory: Path, place: str, problems: list[Problem]) -> Config:
+    """Check a campaign that was read, with `problems`, from `place`, against the catalogues."""
+    raw = source.raw
     readable = not problems
     entries, unread = read_catalogues(directory, raw, place, problems)
     valid = {kind: validate_entries(kind, entries[kind], problems) for kind in KINDS}
@@ -286,7 +295,11 @@ def json_schema() -> dict[str, Any]:
     required = [name for name in Campaign.model_json_schema()["required"] if name not in schema["required"]]
     schema |= {"title": "Campaign", "description": "One evaluation."}
     schema["required"].remove("import")
-    schema["anyOf"] = [{"required": required}, {"required": ["import"]}]
+    schema["properties"] |= {
+        EXTENDS: {"type": "string", "description": "another campaign of the folder, which gives the rest"},
+        ADDED: {**schema["properties"]["matrix"], "description": "cells beside those of the campaign that is extended"},
+    }
+    schema["anyOf"] = [{"required": required}, {"required": ["import"]}, {"required": [EXTENDS]}]
     for kind, model in KINDS.items():
         inner = model.model_json_schema(ref_template="#/$defs/{model}")
         definitions.update(inner.pop("$defs", {}))
