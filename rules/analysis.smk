@@ -6,9 +6,6 @@ rule extract_peak:
         levels=of_runs("levels.parquet"),
         pcp=of_runs("pcp.parquet"),
         metrics="config/metrics.yaml",
-        library=library(
-            "system_metrics", "windows", "checks_system", "outcomes", "selection", "peaks", "catalogue", "pcparchive"
-        ),
     output:
         levels=f"{CELL}/levels.csv",
         peak=f"{CELL}/peak.csv",
@@ -22,6 +19,9 @@ rule extract_peak:
     params:
         version=vllm_of,
         min_samples=CONFIG.campaign.min_samples,
+        library=code_of(
+            "system_metrics", "windows", "checks_system", "outcomes", "selection", "peaks", "catalogue", "pcparchive"
+        ),
     message:
         "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     script:
@@ -33,7 +33,6 @@ rule collect_metrics:
         levels=expand("{cell}/levels.csv", cell=CELL_FOLDERS),
         peaks=expand("{cell}/peak.csv", cell=CELL_FOLDERS),
         metrics="config/metrics.yaml",
-        library=library("peaks"),
     output:
         complete_metrics=f"{RESULTS}/analysis/complete_metrics.csv",
         peak_throughput_all=f"{RESULTS}/analysis/peak_throughput_all.csv",
@@ -45,6 +44,8 @@ rule collect_metrics:
     resources:
         mem_mb=1000,
         runtime=10,
+    params:
+        library=code_of("peaks"),
     message:
         "Collecting the metrics of all cells"
     script:
@@ -55,21 +56,6 @@ rule compare_scenarios:
     input:
         complete=rules.collect_metrics.output.complete_metrics,
         peaks=rules.collect_metrics.output.peak_throughput_all,
-        library=library(
-            "verdict_tables",
-            "stats",
-            "comparing",
-            "pairing",
-            "selection",
-            "replicates",
-            "verdicts",
-            "intervals",
-            "averages",
-            "peaks",
-            "checks",
-            "checks_campaign",
-            "rules",
-        ),
     output:
         comparison=f"{RESULTS}/analysis/comparison.csv",
         contrasts=f"{RESULTS}/analysis/contrasts.csv",
@@ -85,6 +71,21 @@ rule compare_scenarios:
         runtime=10,
     params:
         comparison=COMPARISON,
+        library=code_of(
+            "verdict_tables",
+            "stats",
+            "comparing",
+            "pairing",
+            "selection",
+            "replicates",
+            "verdicts",
+            "intervals",
+            "averages",
+            "peaks",
+            "checks",
+            "checks_campaign",
+            "rules",
+        ),
     message:
         "Comparing the scenarios"
     script:
@@ -96,7 +97,6 @@ rule summarise_campaign:
         complete=rules.collect_metrics.output.complete_metrics,
         peaks=rules.collect_metrics.output.peak_throughput_all,
         comparison=rules.compare_scenarios.output[0],
-        library=library_behind("campaign_data", "summaries"),
     output:
         summary=f"{RESULTS}/analysis/summary.csv",
         detailed=f"{RESULTS}/analysis/detailed.csv",
@@ -110,6 +110,7 @@ rule summarise_campaign:
         runtime=10,
     params:
         plan=PLAN,
+        library=code_behind("campaign_data", "summaries"),
     message:
         "Summing up the campaign"
     script:

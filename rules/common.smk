@@ -19,7 +19,7 @@ from kveval.failures import REPORT_COMMAND, causes
 from kveval.figure_names import FAMILIES, caption_file, figures_of
 from kveval.importing.campaign import import_plan
 from kveval.importing.table import findings
-from kveval.imports import files_behind
+from kveval.imports import digest, files_behind, files_of
 from kveval.looks import by_size
 from kveval.sizing import kv_bytes_per_token, parameter_count
 
@@ -199,19 +199,15 @@ def block_priority(wildcards):
     return 1000 * (1000 - int(wildcards.run)) + order
 
 
-def library(*modules):
-    """Files of kveval that a rule's result depends on: Snakemake does not see imports."""
-    found = []
-    for module in modules:
-        path = Path(workflow.basedir) / "scripts" / "kveval" / module
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path if path.suffix else path.with_suffix(".py")]
-        found += [str(file.relative_to(workflow.basedir)) for file in files]
-    return found
+def code_of(*names):
+    """What the text of these files of kveval comes to: as a parameter it makes an edited library rerun what rests on it,
+    as Snakemake does not see imports. As inputs, 25 files a job, they would take most of the time a plan needs."""
+    return digest(files_of(*names))
 
 
-def library_behind(*modules):
-    """The files of these modules of kveval and of all that they import."""
-    return [str(file.relative_to(workflow.basedir)) for file in files_behind(*modules)]
+def code_behind(*modules, files=()):
+    """The same of these modules, of all that they import, and of other `files` of kveval."""
+    return digest({*files_behind(*modules), *files_of(*files)})
 
 
 def captioned(figure):

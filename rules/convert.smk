@@ -4,19 +4,6 @@
 rule convert_load:
     input:
         measurement=rules.benchmark.output[0],
-        library=library(
-            "guidellm",
-            "levels",
-            "aggregates",
-            "delivery",
-            "survival",
-            "intervals",
-            "configuration",
-            "checks",
-            "checks_import",
-            "checks_run",
-            "runfile",
-        ),
     output:
         levels=f"{CELL}/run-{{run}}/levels.parquet",
         requests=f"{CELL}/run-{{run}}/requests.parquet",
@@ -29,6 +16,19 @@ rule convert_load:
         runtime=10,
     params:
         required=required_counters,
+        library=code_of(
+            "guidellm",
+            "levels",
+            "aggregates",
+            "delivery",
+            "survival",
+            "intervals",
+            "configuration",
+            "checks",
+            "checks_import",
+            "checks_run",
+            "runfile",
+        ),
     message:
         "Reading the load of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     script:
@@ -38,7 +38,6 @@ rule convert_load:
 rule convert_pcp:
     input:
         measurement=rules.benchmark.output[0],
-        library=library("pcparchive", "recorded"),
     output:
         f"{CELL}/run-{{run}}/pcp.parquet",
     log:
@@ -50,6 +49,7 @@ rule convert_pcp:
         runtime=30,
     params:
         converter=CONFIG.campaign.converter,
+        library=code_of("pcparchive", "recorded"),
     message:
         "Converting the PCP archive of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     script:

@@ -3,8 +3,6 @@
 
 
 rule import_run:
-    input:
-        library=library("importing", "guidellm", "store"),
     output:
         f"{CELL}/run-{{run}}/measurement.json",
     log:
@@ -19,6 +17,7 @@ rule import_run:
     params:
         plan=imported_run,
         store=STORE,
+        library=code_of("importing", "guidellm", "store"),
     message:
         "Importing {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     script:
@@ -28,7 +27,6 @@ rule import_run:
 rule list_imports:
     input:
         measurements=POINTERS if CONFIG.imports else [],
-        library=library("importing"),
     output:
         f"{RESULTS}/analysis/imported.csv",
     log:
@@ -43,6 +41,7 @@ rule list_imports:
         index=IMPORT_INDEX,
         # The results that were found, for those that no run came from.
         found=IMPORTS.stamp,
+        library=code_of("importing"),
     message:
         "Listing what was imported"
     script:

@@ -14,7 +14,6 @@ for family in FAMILIES:
             measurements=POINTERS,
             recordings=[str(Path(pointer).with_name("pcp.parquet")) for pointer in POINTERS * (family == "recordings")],
             metrics="config/metrics.yaml",
-            library=library_behind("campaign_data", "figures", f"figures_{family}") + library("style.mplstyle"),
         output:
             png=[captioned(figure) for figure in figures_of(MODELS, family)],
             svg=[f"{RESULTS}/figures/{figure.name}.svg" for figure in figures_of(MODELS, family)],
@@ -28,6 +27,7 @@ for family in FAMILIES:
             runtime=10,
         params:
             plan=PLAN,
+            library=code_behind("campaign_data", "figures", f"figures_{family}", files=["style.mplstyle"]),
         message:
             f"Drawing the figures about {family}"
         script:
@@ -44,10 +44,6 @@ rule write_report:
         figures=FIGURES,
         notes=[f"{RESULTS}/figures/{family}.json" for family in FAMILIES],
         metrics="config/metrics.yaml",
-        library=library_behind("campaign_data", "report") + library("templates/REPORT.md.j2"),
-        captions=sorted(
-            {str(caption_file(figure.template).relative_to(workflow.basedir)) for figure in figures_of(MODELS)}
-        ),
     output:
         report=f"{RESULTS}/REPORT.md",
         numbers=f"{RESULTS}/report.json",
@@ -60,6 +56,7 @@ rule write_report:
         runtime=10,
     params:
         plan=PLAN,
+        library=code_behind("campaign_data", "report", files=["templates"]),
     message:
         "Writing {output.report}"
     script:
@@ -73,7 +70,6 @@ rule export_benchmark_reports:
         peaks=rules.collect_metrics.output.peak_throughput_all,
         comparison=rules.compare_scenarios.output[0],
         measurements=POINTERS,
-        library=library_behind("campaign_data", "llmd_export"),
     output:
         BENCHMARK_REPORTS,
     log:
@@ -85,6 +81,7 @@ rule export_benchmark_reports:
         runtime=10,
     params:
         plan=PLAN,
+        library=code_behind("campaign_data", "llmd_export"),
     message:
         "Exporting the peaks as benchmark reports"
     script:

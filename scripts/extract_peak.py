@@ -20,5 +20,6 @@ def main(
 
 
 if __name__ == "__main__":
-    given, made = snakemake.input, snakemake.output
-    main(given.levels, given.pcp, given.metrics, dict(snakemake.params.items()), (made.levels, made.peak))
+    given, params, made = snakemake.input, snakemake.params, snakemake.output
+    settings = {"version": params.version, "min_samples": params.min_samples}
+    main(given.levels, given.pcp, given.metrics, settings, (made.levels, made.peak))

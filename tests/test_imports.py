@@ -1,6 +1,7 @@
 """Which files a rule depends on."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import kveval
-from kveval.imports import files_behind
+from kveval import imports
+from kveval.imports import digest, files_behind, files_of
 
 LIBRARY = Path(kveval.__file__).parent
 
@@ -39,9 +41,33 @@ def test_nothing_that_is_imported_is_missing(module: str) -> None:
                 assert inside.with_suffix(".py") in found or inside / "__init__.py" in found
 
 
+def test_a_folder_or_a_file_counts_by_itself() -> None:
+    assert [path.name for path in files_of("style.mplstyle", "peaks")] == ["peaks.py", "style.mplstyle"]
+    assert LIBRARY / "guidellm" / "reading.py" in files_of("guidellm")
+    assert LIBRARY / "templates" / "captions" / "latency_comparison_all.rst" in files_of("templates")
+
+
+def test_a_digest_is_that_of_names_and_texts(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(imports, "_LIBRARY", tmp_path)
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("a = 1\n")
+    other.write_text("a = 1\n")
+    before = digest([one])
+    assert digest([other]) != before
+    assert digest([other, one]) == digest([one, other]) != before
+    os.utime(one, (1, 1))
+    imports._text_digest.cache_clear()
+    assert digest([one]) == before
+    one.write_text("a = 2\n")
+    imports._text_digest.cache_clear()
+    assert digest([one]) != before
+
+
 def test_a_module_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FileNotFoundError, match="no module nothing"):
         files_behind("nothing")
+    with pytest.raises(FileNotFoundError, match="no module nothing"):
+        files_of("nothing")
 
 
 def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:

@@ -1,8 +1,9 @@
-"""Which files of this library a module rests on: Snakemake does not see imports, so rules name them as inputs."""
+"""Which files of this library a module rests on: Snakemake does not see imports; rules have a digest as parameter."""
 
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,34 @@ def files_behind(*modules: str) -> list[Path]:
             found[path] = None
             waiting += _imported(path)
     return sorted(found)
+
+
+def files_of(*names: str) -> list[Path]:
+    """Return the files of these modules, folders (all their files) and other files of kveval, nothing behind them.
+
+    Raises FileNotFoundError for one that does not exist.
+    """
+    found: list[Path] = []
+    for name in names:
+        path = _LIBRARY / name
+        if path.is_dir():
+            found += (file for file in path.rglob("*") if file.is_file() and file.suffix != ".pyc")
+        else:
+            found.append(path if path.is_file() else _file(name))
+    return sorted(dict.fromkeys(found))
+
+
+def digest(files: Iterable[Path]) -> str:
+    """Return 16 hex digits of the SHA-256 of these files of kveval, their names and texts."""
+    total = hashlib.sha256()
+    for path in sorted(files):
+        total.update(f"{path.relative_to(_LIBRARY).as_posix()} {_text_digest(path)}\n".encode())
+    return total.hexdigest()[:16]
+
+
+@cache
+def _text_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @cache
