@@ -3,19 +3,17 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kveval.cluster.discovery import Discovery
 from kveval.cluster.errors import ClusterError, Refused
 from kveval.cluster.execution import Executed, Execution, run_to_end
-from kveval.cluster.kinds import EVENT, NAMESPACE, POD, Kind, Resource, described, kind_of
+from kveval.cluster.kinds import EVENT, NAMESPACE, POD, Document, Documents, Kind, Resource, described, kind_of
 from kveval.cluster.names import MANAGED_BY, MANAGER
 from kveval.cluster.retrying import OUTAGE_S, Patient
 from kveval.cluster.transport import KubernetesTransport, Lines, Query, Reply, Transport
-
-Document = dict[str, Any]
-Documents = list[Document]
 
 _PAGE = 500
 _CONFLICTS = 5
@@ -66,6 +64,10 @@ class Api:
     def server(self) -> str:
         """The API server's address."""
         return self.transport.server
+
+    def now(self) -> datetime:
+        """Return the time by the API server's clock, which the times in its objects are of."""
+        return datetime.now(UTC) + self.patient.ahead
 
     # --- any request
 

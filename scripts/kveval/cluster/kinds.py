@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+Document = dict[str, Any]
+"""An object as the API server writes and reads it."""
+Documents = list[Document]
+
 
 class Kind(NamedTuple):
     """What `apiVersion` and `kind` of a document say."""

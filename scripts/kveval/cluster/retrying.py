@@ -4,6 +4,8 @@ import random
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from kveval.cluster.errors import ClusterError, Refused, Unreachable
@@ -31,6 +33,8 @@ class Patient:
     say: Callable[[str], None] | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    ahead: timedelta = field(default=timedelta(), repr=False)
+    """How far the API server's clock is ahead of this machine's, within a second."""
     _lost_at: float = field(default=float("-inf"), repr=False)
 
     def request(
@@ -50,6 +54,8 @@ class Patient:
 
         def once() -> Reply:
             reply = self.transport.request(method, path, query or {}, body, content, timeout_s)
+            if date := reply.headers.get("Date"):
+                self.ahead = parsedate_to_datetime(date) - datetime.now(UTC)
             if not 200 <= reply.status < 300:
                 raise refusal(reply, f"{method} {path}", self.transport.server)
             return reply

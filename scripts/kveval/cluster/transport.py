@@ -74,8 +74,11 @@ class Lines(Protocol):
 
     def __iter__(self) -> Iterator[bytes]: ...
 
+    def interrupt(self) -> None:
+        """Make whoever reads it come to its end: to be called from another thread."""
+
     def close(self) -> None:
-        """End it, also from another thread and while it is being read."""
+        """Drop it: to be called by whoever reads it."""
 
 
 class Transport(Protocol):
@@ -239,14 +242,12 @@ class _HttpLines:
         if rest:
             yield rest
 
+    def interrupt(self) -> None:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it ended by itself meanwhile
+            self._answer.shutdown()
+
     def close(self) -> None:
-        # Closing alone waits for the lock that the reading thread holds: the socket goes first.
-        found = getattr(getattr(self._answer, "connection", None), "sock", None)
-        if found is not None:
-            with contextlib.suppress(OSError):
-                found.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError, urllib3.exceptions.HTTPError, ValueError):
-            self._answer.close()
+        self._answer.close()
 
 
 class _WebSocketFrames:
