@@ -126,6 +126,12 @@ def members_of(sessions: Iterable[Session]) -> list[psutil.Process]:
     return members
 
 
+def process_start(pid: int) -> int | None:
+    """Return when a living process began, clock ticks since boot; None when there is none of this number."""
+    found = _stat(pid)
+    return None if found is None or found.state in "ZX" else round(found.started * _TICKS_PER_S)
+
+
 def lives(process: psutil.Process) -> bool:
     """Tell whether a process still runs, in whatever state but a zombie's."""
     with contextlib.suppress(psutil.Error):

@@ -1,0 +1,94 @@
+"""Files that must be whole or not there: written, checksummed, shared with a group, made to last; the store's clock."""
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def sha256_file(path: Path) -> str:
+    """Return the hex SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write text so that readers, and whoever comes after a crash, see the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON so that readers see the old file or the whole new one."""
+    write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def make_last(paths: Iterable[Path]) -> None:
+    """Have the disk keep these files and folders; what a link refers to is not ours to write."""
+    for path in paths:
+        if not path.is_symlink():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def make_folder(path: Path, like: Path) -> None:
+    """Make a folder below `like`, open to whom `like` is open, whatever the umask; one that is there stays as it is."""
+    if path == like or path.is_dir():
+        return
+    make_folder(path.parent, like)
+    path.mkdir(exist_ok=True)
+    _open_to(path, like.stat().st_mode)
+
+
+def share(folder: Path, like: Path) -> None:
+    """Open a folder, with what is in it, to whom the folder `like` is open, whatever the umask it was made under."""
+    mode = like.stat().st_mode
+    for path in [folder, *folder.rglob("*")]:
+        if not path.is_symlink():
+            _open_to(path, mode)
+
+
+def _open_to(path: Path, mode: int) -> None:
+    now = path.stat().st_mode
+    wanted = stat.S_IMODE(mode) if stat.S_ISDIR(now) else mode & 0o666
+    if stat.S_IMODE(now) != wanted:
+        # Some file systems know no modes, and only an owner may set them.
+        with contextlib.suppress(OSError):
+            path.chmod(wanted)
+
+
+def last_change_s(folder: Path) -> float:
+    """Return when anything about a folder's files last changed, epoch seconds of the file system's clock.
+
+    The time of change, not of modification: copying programs set the latter to the original's.
+    """
+    newest = 0.0
+    for path in [folder, *folder.rglob("*")]:
+        with contextlib.suppress(OSError):
+            newest = max(newest, path.lstat().st_ctime)
+    return newest
+
+
+def clock_s(folder: Path) -> float:
+    """Return the time as the folder's file system has it, epoch seconds; the host's where nothing can be written there.
+
+    A server's clock may differ from this host's, and this host's may have been set.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()
