@@ -2,20 +2,23 @@
 
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from kveval.engines.program import HOST, POLL_S, CompanionError, Program
 
 
-class KeyValueStore:
-    """Asked in RESP (https://redis.io/docs/latest/develop/reference/protocol-spec/), one connection a question."""
+class KeyValueQuestions(ABC):
+    """What is asked of a store, wherever it runs; `name` is redis or valkey, `log` says where its log is."""
 
-    metrics_url = None
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, name: str, log: object) -> None:
+        self.name = name
+        self.log = log
         self.version = ""
-        self._port = program.ports[f"{program.name}_port"]
+
+    @abstractmethod
+    def _ask(self, command: str) -> str:
+        """Send one command; return a simple, integer or bulk answer as text. Raises CompanionError."""
 
     def ready(self) -> bool:
         """Tell whether it answers a PING."""
@@ -28,8 +31,8 @@ class KeyValueStore:
         """Tell Redis from Valkey by what the server says: an arm named after one must not run on the other."""
         info = self._info("server")
         found = "valkey" if "valkey_version" in info else "redis"
-        if found != self.program.name:
-            raise CompanionError(f"the server on the port of {self.program.name} is {found}; see {self.program.log}")
+        if found != self.name:
+            raise CompanionError(f"the server on the port of {self.name} is {found}; see {self.log}")
         self.version = info[f"{found}_version"]
 
     def reported_bytes(self) -> int | None:
@@ -38,7 +41,7 @@ class KeyValueStore:
 
     def counters(self) -> dict[str, float]:
         """Read keys, bytes in use, bytes sent and received, and the keyspace's hits and misses."""
-        name, info = self.program.name, self._info("everything")
+        name, info = self.name, self._info("everything")
         return {
             f"{name}_keys": float(self._ask("DBSIZE")),
             f"{name}_memory_bytes": float(info["used_memory"]),
@@ -57,14 +60,24 @@ class KeyValueStore:
             if self._ask("DBSIZE") == "0":
                 return
             if time.monotonic() > deadline:
-                raise CompanionError(f"{self.program.name} still holds keys after {timeout_s:.0f} s of deleting them")
+                raise CompanionError(f"{self.name} still holds keys after {timeout_s:.0f} s of deleting them")
 
     def _info(self, section: str) -> dict[str, str]:
         lines = (line.partition(":") for line in self._ask(f"INFO {section}").splitlines())
         return {name: value for name, colon, value in lines if colon}
 
+
+class KeyValueStore(KeyValueQuestions):
+    """Asked in RESP (https://redis.io/docs/latest/develop/reference/protocol-spec/), one connection a question."""
+
+    metrics_url = None
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program.name, program.log)
+        self.program = program
+        self._port = program.ports[f"{program.name}_port"]
+
     def _ask(self, command: str) -> str:
-        """Send one inline command; return a simple, integer or bulk answer as text."""
         try:
             with socket.create_connection((HOST, self._port), timeout=5.0) as connection:
                 connection.sendall(command.encode() + b"\r\n")
@@ -75,8 +88,8 @@ class KeyValueStore:
                         return answer.read(int(rest)).decode()
         except (OSError, ValueError) as error:
             raise CompanionError(
-                f"{self.program.name} does not answer {command.split(maxsplit=1)[0]}: {error}; see {self.program.log}"
+                f"{self.name} does not answer {command.split(maxsplit=1)[0]}: {error}; see {self.log}"
             ) from error
         if kind not in b"+:" or not kind:
-            raise CompanionError(f"{self.program.name} answered {command.split(maxsplit=1)[0]} with {first!r}")
+            raise CompanionError(f"{self.name} answered {command.split(maxsplit=1)[0]} with {first!r}")
         return rest

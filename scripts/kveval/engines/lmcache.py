@@ -1,33 +1,38 @@
 """`lmcache server` as a companion: LMCache's CPU tier in a process of its own."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from kveval.counters import CounterError, read_counters
-from kveval.engines.http import HttpError, request
+from kveval.counters import CounterError, parse_counters
+from kveval.engines.http import HttpError, fetch, request
 from kveval.engines.program import HOST, POLL_S, CompanionError, Program
 
 
-class LMCacheServer:
-    """Asked over its HTTP interface; vLLM speaks to it on another port."""
+class LMCacheQuestions(ABC):
+    """What is asked of it, wherever it runs; `log` says where its log is."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    name = "lmcache"
+
+    def __init__(self, log: object) -> None:
+        self.log = log
         self.version = ""
-        self._url = f"http://{HOST}:{program.ports['lmcache_http_port']}"
 
-    @property
-    def metrics_url(self) -> str:
-        """Its Prometheus endpoint."""
-        return f"{self._url}/metrics"
+    @abstractmethod
+    def _send(self, path: str, method: str = "GET", timeout_s: float = 10.0) -> Any:
+        """Send one request and return the decoded JSON. Raises HttpError."""
+
+    @abstractmethod
+    def _metrics(self) -> str:
+        """Return the page of its counters. Raises HttpError."""
 
     def ready(self) -> bool:
         """Tell whether it says it is healthy."""
         try:
-            request(f"{self._url}/healthcheck", timeout_s=2.0)
+            self._send("/healthcheck", timeout_s=2.0)
         except HttpError:
             return False
         return True
@@ -51,8 +56,8 @@ class LMCacheServer:
     def counters(self) -> dict[str, float]:
         """Read its counters, and the bytes its tier holds now."""
         try:
-            found = read_counters(self.metrics_url, prefix="lmcache")
-        except CounterError as error:
+            found = parse_counters(self._metrics(), prefix="lmcache")
+        except (CounterError, HttpError) as error:
             raise CompanionError(str(error)) from error
         held = sum(tier["memory_used_bytes"] for tier in self._storage()["l1_managers"].values())
         return {**found, "lmcache_l1_memory_bytes": float(held)}
@@ -72,7 +77,7 @@ class LMCacheServer:
             if time.monotonic() > deadline:
                 raise CompanionError(
                     f"LMCache still holds {_objects(storage)} objects after {timeout_s:.0f} s of clearing it;"
-                    f" see {self.program.log}"
+                    f" see {self.log}"
                 )
             time.sleep(POLL_S)
 
@@ -81,14 +86,34 @@ class LMCacheServer:
         answer = self._ask("/status")
         storage = answer.get("storage_manager") if isinstance(answer, dict) else None
         if not isinstance(storage, dict) or not {"l1_managers", "store_controllers"} <= storage.keys():
-            raise CompanionError(f"LMCache's /status has no l1_managers and store_controllers; see {self.program.log}")
+            raise CompanionError(f"LMCache's /status has no l1_managers and store_controllers; see {self.log}")
         return storage
 
     def _ask(self, path: str, method: str = "GET") -> Any:
         try:
-            return request(f"{self._url}{path}", method=method, timeout_s=10.0)
+            return self._send(path, method)
         except HttpError as error:
-            raise CompanionError(f"LMCache: {error}; see {self.program.log}") from error
+            raise CompanionError(f"LMCache: {error}; see {self.log}") from error
+
+
+class LMCacheServer(LMCacheQuestions):
+    """Asked over its HTTP interface; vLLM speaks to it on another port."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program.log)
+        self.program = program
+        self._url = f"http://{HOST}:{program.ports['lmcache_http_port']}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Its Prometheus endpoint."""
+        return f"{self._url}/metrics"
+
+    def _send(self, path: str, method: str = "GET", timeout_s: float = 10.0) -> Any:
+        return request(f"{self._url}{path}", method=method, timeout_s=timeout_s)
+
+    def _metrics(self) -> str:
+        return fetch(self.metrics_url, timeout_s=10.0).decode()
 
 
 def _objects(storage: Mapping[str, Any]) -> int:
