@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def probe() -> dict[str, Any]:
-    """Describe this host; `fingerprint` is equal for hosts whose measurements may stand for each other.
-
-    Memory enters the fingerprint rounded to GiB, because kernels reserve slightly different amounts; the driver and the
-    kernel are recorded but leave the fingerprint alone, so that an update does not disown a store.
-    """
+    """Describe this host."""
     memory_bytes = psutil.virtual_memory().total
     facts: dict[str, Any] = {
         "cpu_model": _cpu_model(),
@@ -55,11 +52,21 @@ def probe() -> dict[str, Any]:
         "gpus": gpus(),
         "kernel": platform.release(),
     }
+    facts["fingerprint"] = fingerprint(facts)
+    return facts
+
+
+def fingerprint(facts: Mapping[str, Any]) -> str:
+    """Return what is equal for hosts, as described, whose measurements may stand for each other.
+
+    Memory enters rounded to GiB, because kernels reserve slightly different amounts; the driver and the kernel are
+    recorded but leave the fingerprint alone, so that an update does not disown a store. Raises KeyError or TypeError
+    for a description of another form.
+    """
     stable = {
         "cpu_model": facts["cpu_model"],
         "cpus": facts["cpus"],
-        "memory_gib": round(memory_bytes / 2**30),
+        "memory_gib": round(facts["memory_bytes"] / 2**30),
         "gpus": sorted(gpu["name"] for gpu in facts["gpus"]),
     }
-    facts["fingerprint"] = hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:12]
-    return facts
+    return hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:12]

@@ -47,14 +47,22 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
     host = engine.hardware()
     key = Key(job.measurement, job.run, host["fingerprint"])
     store = Store(job.store)
-    place = store.find(key)
-    if place is not None:
-        progress.say(f"adopted the stored measurement {place}")
-    else:
-        with stop_signals_raise(), stop_when_orphaned(), engine.alone(progress.say):
-            # Another job may have measured it while this one waited.
-            place = store.find(key) or _measure_now(job, engine, key, store, host, progress)
-    write_json(output, pointer(place, key))
+    if _adopted(store, key, output, progress):
+        return
+    with stop_signals_raise(), stop_when_orphaned(), engine.alone(progress.say):
+        # Another job may have measured it while this one waited.
+        if not _adopted(store, key, output, progress):
+            write_json(output, pointer(_measure_now(job, engine, key, store, host, progress), key))
+
+
+def _adopted(store: Store, key: Key, output: Path, progress: Progress) -> bool:
+    """Point to the stored measurement, if there is one; nobody deletes it meanwhile."""
+    with store.using():
+        place = store.find(key)
+        if place is not None:
+            write_json(output, pointer(place, key))
+            progress.say(f"adopted the stored measurement {place}")
+        return place is not None
 
 
 def _measure_now(job: Job, engine: Engine, key: Key, store: Store, host: Mapping[str, Any], progress: Progress) -> Path:

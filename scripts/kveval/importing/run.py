@@ -56,17 +56,19 @@ def import_run(plan: RunPlan, store: Store, output: Path) -> None:
     originals = {path: digests[name] for name, path in sources.files.items()}
     identity = {**plan.description["specification"], "sources": sorted(originals.values()), "levels": _identity(plan)}
     key = Key(measurement_id(identity), plan.run, str(plan.description["hardware"]["fingerprint"]))
-    place = store.find(key)
-    if place is None:
-        scratch = store.scratch(key)
-        try:
-            _place_files(sources.files, tree, scratch, copy=plan.copy)
-            write_json(scratch / "run.json", _description(plan, key, sources, digests, scratch))
-            place = store.commit(scratch, key, known=digests)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
-    write_json(output, pointer(place, key))
+    # Nobody deletes the entry before it is pointed to.
+    with store.using():
+        place = store.find(key)
+        if place is None:
+            scratch = store.scratch(key)
+            try:
+                _place_files(sources.files, tree, scratch, copy=plan.copy)
+                write_json(scratch / "run.json", _description(plan, key, sources, digests, scratch))
+                place = store.commit(scratch, key, known=digests)
+            except BaseException:
+                shutil.rmtree(scratch, ignore_errors=True)
+                raise
+        write_json(output, pointer(place, key))
 
 
 def plan_from(content: Mapping[str, Any]) -> RunPlan:
