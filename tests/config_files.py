@@ -9,7 +9,7 @@ from kveval.config import Cell, load_config
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "config"
-NAMES = ("config", "models", "scenarios", "workloads", "metrics")
+NAMES = ("config", "models", "scenarios", "workloads", "metrics", "releases")
 RAW = {name: yaml.safe_load((CONFIG / f"{name}.yaml").read_text()) for name in NAMES}
 BASE = Cell("Qwen3-0.6B", "no-offload", 0)
 NATIVE = Cell("Qwen3-0.6B", "native-offload", 10_000)
@@ -62,3 +62,34 @@ def on_gpus(model, scenario, cpu_blocks, **server):
     """Return the raw files with a campaign of one full-size cell."""
     entry = {"models": [model], "scenarios": [scenario], "cpu_blocks": [cpu_blocks]}
     return changed(("config", "server"), GPU_SERVER | server, changed(("config", "matrix"), [entry]))
+
+
+SITE = {"namespace": "bench", "gateway": {"name": "inference-gateway"}}
+RELEASES = tuple(RAW["releases"])
+
+
+def on_cluster(release, entries, *, site=None, **campaign):
+    """Return the raw files with a campaign of these matrix entries on a cluster with a release's own vLLM.
+
+    `entries`: (models, scenarios, cpu_blocks) each.
+    """
+    server = {
+        "vllm": RAW["releases"][release]["vllm"],
+        "guidellm": "0.8.1",
+        "lmcache": "0.5.6",
+        "block_size": 64,
+        "release": release,
+        **campaign.pop("server", {}),
+    }
+    matrix = [dict(zip(("models", "scenarios", "cpu_blocks"), entry, strict=True)) for entry in entries]
+    files = copy.deepcopy(RAW)
+    files["config"] |= {
+        "engine": "kubernetes",
+        "cluster": SITE | (site or {}),
+        "server": server,
+        "workload": "published",
+        "reset_caches": "restart",
+        "matrix": matrix,
+        **campaign,
+    }
+    return files

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kveval.arms import ArmError, Platform, arm_arguments, canonical_json
 from kveval.catalogue import Scenario
+from kveval.config_release import CacheEvents
 from kveval.sizing import budget
 
 MOVED = ({"name": "vllm:external_prefix_cache_hits_total", "unit": "tokens"},)
@@ -16,6 +17,8 @@ GPU = Platform(
     vllm="0.32.0", lmcache="0.5.6", on_cpu=False, engine="local", block_size=16, served_name="Qwen/Qwen3-14B"
 )
 CPU = replace(GPU, on_cpu=True, block_size=32)
+EVENTS = CacheEvents(endpoint="tcp://*:{events_port}", topic="kv@$(POD_IP)@{model}", args=("--hash", "cbor"))
+CLUSTER = replace(GPU, engine="kubernetes", events=EVENTS, lmcache_form="process")
 
 
 class Shape:
@@ -29,7 +32,7 @@ BYTES = 26_214_400_000
 
 
 def scenario(arm, **changed):
-    fields = {"title": "an arm", "arm": arm, "cpu_tier": arm in ("native", "lmcache"), **changed}
+    fields = {"title": "an arm", "arm": arm, "cpu_tier": arm in ("native", "lmcache", "hybrid"), **changed}
     if arm != "none":
         fields.setdefault("exercised", MOVED)
     return Scenario.model_validate(fields)
@@ -151,30 +154,57 @@ def test_files_without_a_cpu_tier_pass_through_a_staging_buffer():
     assert extra(arm)["cpu_bytes_to_use"] == 5 * 2**20
 
 
-def test_an_index_publishes_cache_events():
-    platform = replace(GPU, engine="kubernetes")
-    arm = arm_arguments(scenario("llm-d-index", store="redis"), platform, budget(Shape, 0))
+@pytest.mark.parametrize("store", ["redis", "valkey"])
+def test_an_index_publishes_cache_events_as_the_release_wants_them(store):
+    arm = arm_arguments(scenario("llm-d-index", store=store), CLUSTER, budget(Shape, 0))
     events = json.loads(arm.argv[arm.argv.index("--kv-events-config") + 1])
-    assert events["enable_kv_cache_events"] is True
-    assert events["publisher"] == "zmq"
-    assert events["endpoint"].endswith(":5556")
-    assert events["topic"].endswith("@Qwen/Qwen3-14B")
+    assert events == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "tcp://*:{events_port}",
+        "topic": "kv@$(POD_IP)@Qwen/Qwen3-14B",
+    }
+    assert arm.argv[-2:] == ("--hash", "cbor")
     assert "--kv-transfer-config" not in arm.argv
-    assert [companion.name for companion in arm.companions] == ["redis"]
-
-
-def test_an_index_of_the_older_generation_hashes_in_cbor():
-    platform = replace(GPU, engine="kubernetes", vllm="0.11.2")
-    argv = arm_arguments(scenario("llm-d-index", store="valkey"), platform, budget(Shape, 0)).argv
-    assert argv[argv.index("--prefix-caching-hash-algo") + 1] == "sha256_cbor"
-    assert json.loads(argv[argv.index("--kv-events-config") + 1])["endpoint"].endswith(":5557")
+    assert [companion.name for companion in arm.companions] == [store]
 
 
 def test_an_index_can_stand_before_a_native_tier():
-    platform = replace(GPU, engine="kubernetes")
-    arm = arm_arguments(scenario("llm-d-index", store="redis", cpu_tier=True), platform, SIZE)
+    arm = arm_arguments(scenario("llm-d-index", store="redis", cpu_tier=True), CLUSTER, SIZE)
     assert extra(arm) == {"cpu_bytes_to_use": BYTES}
     assert "--kv-events-config" in arm.argv
+
+
+@pytest.mark.parametrize("share", [None, 0.25, 0.9])
+@pytest.mark.parametrize("version", ["0.11.2", "0.23.0"])
+def test_two_tiers_share_one_budget(version, share):
+    platform = replace(CLUSTER, vllm=version)
+    arm = arm_arguments(scenario("hybrid", native_share=share), platform, SIZE)
+    assert transfer(arm)["kv_connector"] == "MultiConnector"
+    native, lmcache = extra(arm)["connectors"]
+    assert (native["kv_connector"], lmcache["kv_connector"]) == ("OffloadingConnector", "LMCacheConnectorV1")
+    own = native["kv_connector_extra_config"]
+    own_bytes = own.get("cpu_bytes_to_use", own.get("num_cpu_blocks", 0) * SIZE.tier_bytes // SIZE.tier_blocks)
+    others = 2 * float(arm.env["LMCACHE_MAX_LOCAL_CPU_SIZE"]) * 2**30
+    assert own_bytes + others == SIZE.tier_bytes
+    assert own_bytes == pytest.approx((share or 0.5) * SIZE.tier_bytes, abs=SIZE.tier_bytes / SIZE.tier_blocks)
+
+
+def test_two_tiers_on_a_cpu_keep_lmcache_in_a_server_of_its_own():
+    platform = replace(CLUSTER, on_cpu=True, block_size=32, vllm="0.32.0")
+    arm = arm_arguments(scenario("hybrid", store="redis"), platform, budget(Shape, 10_000, block_size=32))
+    native, lmcache = extra(arm)["connectors"]
+    assert native["kv_connector_extra_config"]["spec_name"] == "HostOffloadingSpec"
+    assert lmcache["kv_connector_extra_config"]["lmcache.mp.port"] == 5555
+    assert [companion.name for companion in arm.companions] == ["redis", "lmcache"]
+
+
+def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
+    argv = arm_arguments(scenario("lmcache", store="valkey"), CLUSTER, SIZE).companions[0].argv
+    options = dict(zip(argv[1::2], argv[2::2], strict=True))
+    assert options["--bind"] == "0.0.0.0"
+    assert options["--protected-mode"] == "no"
+    assert int(options["--maxmemory"]) == 2 * SIZE.tier_bytes
 
 
 @pytest.mark.parametrize(
@@ -194,7 +224,6 @@ def test_an_index_can_stand_before_a_native_tier():
         ({"arm": "lmcache"}, replace(GPU, vllm="0.10.0"), SIZE, "from vLLM 0.11"),
         ({"arm": "files"}, replace(GPU, vllm="0.22.0", staging_bytes=1), SIZE, "came with vLLM 0.22.1"),
         ({"arm": "files"}, replace(CPU, vllm="0.31.0", staging_bytes=1), SIZE, "from vLLM 0.32"),
-        ({"arm": "files"}, replace(GPU, engine="kubernetes", staging_bytes=1), SIZE, "needs engine local"),
         ({"arm": "files", "cpu_tier": True}, CPU, budget(Shape, 1, block_size=32), "less than one server block"),
         (
             {"arm": "files", "connector_config": {"spec_name": "mine"}},
@@ -203,6 +232,10 @@ def test_an_index_can_stand_before_a_native_tier():
             "must not set spec_name",
         ),
         ({"arm": "llm-d-index", "store": "redis"}, GPU, SIZE, "needs engine kubernetes"),
+        ({"arm": "llm-d-index", "store": "redis"}, replace(CLUSTER, events=None), SIZE, "set server.release"),
+        ({"arm": "hybrid"}, GPU, SIZE, "for engine kubernetes"),
+        ({"arm": "hybrid"}, CLUSTER, budget(Shape, 1), "too few to share"),
+        ({"arm": "hybrid", "connector_config": {"a": 1}}, CLUSTER, SIZE, "share no connector_config"),
     ],
 )
 def test_what_cannot_run_says_what_can(fields, platform, size, says):

@@ -8,7 +8,19 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 from pydantic import ValidationError
-from tests.config_files import BASE, CONFIG, NATIVE, RAW, ROOT, changed, load, load_raw, on_gpus
+from tests.config_files import (
+    BASE,
+    CONFIG,
+    NATIVE,
+    RAW,
+    RELEASES,
+    ROOT,
+    changed,
+    load,
+    load_raw,
+    on_cluster,
+    on_gpus,
+)
 
 from kveval import config as module
 from kveval.catalogue import name_for
@@ -185,24 +197,17 @@ def test_configuration_does_not_change(default):
         default.campaign = None
 
 
-def test_the_published_evaluation_can_be_declared(tmp_path):
-    everything = [name for name in RAW["scenarios"] if not name.endswith(("-mempress", "fs-offload"))]
-    tiers = [
-        name for name in everything if load_config(CONFIG / "config.yaml", CONFIG).catalogue.scenarios[name].cpu_tier
-    ]
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_published_evaluation_can_be_declared(release, tmp_path):
+    catalogue = load_config(CONFIG / "config.yaml", CONFIG).catalogue
+    arms = ["no-offload", "native-offload", "lmcache-local", "lmcache-redis", "lmcache-valkey", "llm-d-redis"]
+    arms += ["llm-d-valkey", "hybrid"]
+    tiers = [name for name in arms if catalogue.scenarios[name].cpu_tier]
     models = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
-    files = on_gpus("Qwen3-0.6B", "no-offload", 0, vllm="0.11.2", block_size=64)
-    files["config"] |= {
-        "engine": "kubernetes",
-        "workload": "published",
-        "matrix": [
-            {"models": models, "scenarios": [name for name in everything if name not in tiers], "cpu_blocks": [0]},
-            {"models": models, "scenarios": tiers, "cpu_blocks": [10_000]},
-        ],
-    }
-    config = load(tmp_path, files)
-    assert len(config.cells) == 28
-    assert len({config.measurement_id(cell) for cell in config.cells}) == 28
+    entries = [(models, [name for name in arms if name not in tiers], [0]), (models, tiers, [10_000])]
+    config = load(tmp_path, on_cluster(release, entries))
+    assert len(config.cells) == 32
+    assert len({config.measurement_id(cell) for cell in config.cells}) == 32
     assert config.warnings == ()
 
 

@@ -156,6 +156,7 @@ def test_a_changed_way_of_writing_a_specification_does_not_go_unnoticed(tmp_path
         "metrics": {
             "cpu_percent": {"title": "CPU", "unit": "percent", "pcp": "kernel.all.cpu.user", "reduction": "rate"}
         },
+        "releases": {},
     }
     config = load(tmp_path, files)
     assert config.measurement_id(config.cells[0]) == "05cc158249219039"

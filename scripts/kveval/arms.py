@@ -2,7 +2,7 @@
 
 One function per arm. What differs between hosts stays open as a placeholder: `{port}`, and for the servers an arm
 needs beside vLLM `{redis_host}`, `{redis_port}`, `{lmcache_host}`, `{lmcache_port}`, `{lmcache_http_port}` (`valkey`
-likewise); for a tier of files its empty folder, `{fs_dir}`.
+likewise); for a tier of files its empty folder, `{fs_dir}`; for an index `{epp_host}`, `{events_port}`.
 """
 
 import json
@@ -14,8 +14,9 @@ from typing import Any
 from packaging.version import Version
 
 from kveval.catalogue import Scenario
+from kveval.config_release import CacheEvents
 from kveval.errors import Failure
-from kveval.sizing import Budget
+from kveval.sizing import GIB, Budget
 
 LMCACHE_CHUNK_TOKENS = 256
 HASH_SEED = "0"
@@ -25,6 +26,9 @@ _TIERING_SPEC = {"spec_name": "TieringOffloadingSpec"}
 _HOST_TIERING_SPEC = {"spec_name": "HostTieringOffloadingSpec", "spec_module_path": "kveval_host_offload"}
 # LMCache reports its use to its makers unless told not to.
 _LMCACHE_PRIVATE = {"LMCACHE_TRACK_USAGE": "false"}
+NATIVE_SHARE = 0.5
+"""What vLLM's own tier gets of a hybrid arm's budget, unless the scenario says otherwise."""
+_INDEX_BYTES = 4 * GIB
 
 
 class ArmError(Failure):
@@ -61,6 +65,15 @@ class Platform:
     served_name: str
     staging_bytes: int = 0
     """Size of the buffer in host memory that a tier of files without a CPU tier passes through."""
+    lmcache_form: str | None = None
+    """LMCache inside the server's "process" or as a "server" of its own; by vLLM's release where it is None."""
+    events: CacheEvents | None = None
+    """How cache events reach llm-d's endpoint picker."""
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether companions are pods of their own, which others reach over the network."""
+        return self.engine == "kubernetes"
 
     @property
     def version(self) -> Version:
@@ -136,7 +149,7 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
         raise ArmError(
             f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({LMCACHE_CHUNK_TOKENS // 16} cpu_blocks)"
         )
-    if platform.version >= Version("0.23"):
+    if lmcache_form(platform) == "server":
         return _lmcache_server(scenario, platform, budget)
     if platform.on_cpu:
         raise ArmError(
@@ -144,10 +157,17 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
         )
     if platform.version < Version("0.11"):
         raise ArmError(f"LMCacheConnectorV1 is supported from vLLM 0.11; {platform.vllm} is older")
-    return _lmcache_in_process(scenario, budget)
+    return _lmcache_in_process(scenario, platform, budget)
 
 
-def _lmcache_in_process(scenario: Scenario, budget: Budget) -> ArmArguments:
+def lmcache_form(platform: Platform) -> str:
+    """Return whether LMCache is inside the server's "process" or a "server" of its own, as on a CPU it has to be."""
+    if platform.version < Version("0.23"):
+        return "process"
+    return "server" if platform.on_cpu else platform.lmcache_form or "server"
+
+
+def _lmcache_in_process(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     env = {
         **_LMCACHE_PRIVATE,
         "LMCACHE_CHUNK_SIZE": str(LMCACHE_CHUNK_TOKENS),
@@ -158,13 +178,16 @@ def _lmcache_in_process(scenario: Scenario, budget: Budget) -> ArmArguments:
         env["LMCACHE_REMOTE_URL"] = f"{scenario.store}://{{{scenario.store}_host}}:{{{scenario.store}_port}}"
         env["LMCACHE_REMOTE_SERDE"] = "naive"
     extra = _with_own(scenario, {})
-    return ArmArguments(("--kv-transfer-config", _transfer("LMCacheConnectorV1", extra)), env, _store(scenario))
+    store = _store(scenario, platform, 2 * budget.tier_bytes)
+    return ArmArguments(("--kv-transfer-config", _transfer("LMCacheConnectorV1", extra)), env, store)
 
 
 def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    # On a cluster it is in the server's pod, and asked for its metrics from outside.
+    http_host = "0.0.0.0" if platform.on_cluster else "{lmcache_host}"
     server = [
         *("lmcache", "server", "--host", "{lmcache_host}", "--port", "{lmcache_port}"),
-        *("--http-host", "{lmcache_host}", "--http-port", "{lmcache_http_port}"),
+        *("--http-host", http_host, "--http-port", "{lmcache_http_port}"),
         *("--l1-size-gb", repr(budget.tier_gib), "--eviction-policy", "LRU"),
         *("--chunk-size", str(LMCACHE_CHUNK_TOKENS)),
     ]
@@ -179,8 +202,39 @@ def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> A
     return ArmArguments(
         ("--kv-transfer-config", _transfer("LMCacheMPConnector", _with_own(scenario, client))),
         dict(_LMCACHE_PRIVATE),
-        (*_store(scenario), Companion("lmcache", tuple(server), {"PYTHONHASHSEED": HASH_SEED, **_LMCACHE_PRIVATE})),
+        (
+            *_store(scenario, platform, 2 * budget.tier_bytes),
+            Companion("lmcache", tuple(server), {"PYTHONHASHSEED": HASH_SEED, **_LMCACHE_PRIVATE}),
+        ),
     )
+
+
+def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    """vLLM's own tier and LMCache at once, through MultiConnector: both store, the first that holds a prefix loads it.
+
+    Together they have the budget of every other arm.
+    """
+    if not platform.on_cluster:
+        raise ArmError(f"two tiers at once are rendered for engine kubernetes, not {platform.engine}")
+    if scenario.connector_config:
+        raise ArmError("two connectors share no connector_config; leave it out")
+    own, rest = hybrid_budgets(scenario, budget)
+    parts = [native(scenario, platform, own), lmcache(scenario, platform, rest)]
+    connectors = [json.loads(_port_as_text(part.argv[1])) for part in parts]
+    return ArmArguments(
+        ("--kv-transfer-config", _transfer("MultiConnector", {"connectors": connectors})),
+        {**parts[0].env, **parts[1].env},
+        parts[1].companions,
+    )
+
+
+def hybrid_budgets(scenario: Scenario, budget: Budget) -> tuple[Budget, Budget]:
+    """Return what vLLM's own tier and LMCache get of a hybrid arm's budget: whole server blocks, equal in total."""
+    share = NATIVE_SHARE if scenario.native_share is None else scenario.native_share
+    blocks = int(budget.tier_blocks * share)
+    if not 0 < blocks < budget.tier_blocks:
+        raise ArmError(f"{budget.cpu_blocks} cpu_blocks are too few to share between two tiers")
+    return budget.part(blocks), budget.part(budget.tier_blocks - blocks)
 
 
 def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -191,8 +245,6 @@ def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgument
         )
     if platform.on_cpu and platform.version < Version("0.32"):
         raise ArmError(f"offload to files on a CPU is known to work from vLLM 0.32, not on {platform.vllm}")
-    if platform.engine != "local":
-        raise ArmError(f"the folder of a file tier is this host's: it needs engine local, not {platform.engine}")
     size = budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes
     if size < 1:
         raise ArmError(
@@ -212,25 +264,26 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
 
     With a CPU tier, vLLM's native one stands behind the index.
     """
-    if platform.engine != "kubernetes":
+    if not platform.on_cluster:
         raise ArmError(
             "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
             f" kubernetes, not {platform.engine}"
         )
     if platform.version < Version("0.11"):
         raise ArmError(f"the index is supported from vLLM 0.11; {platform.vllm} is older")
+    if platform.events is None:
+        raise ArmError("how servers publish their cache events depends on the release: set server.release")
     behind = native(scenario, platform, budget) if scenario.cpu_tier else ArmArguments()
-    # Schedulers of the llm-d 0.4 generation (vLLM 0.11) hash blocks themselves, in CBOR, and listen on another port.
-    older = platform.version < Version("0.12")
     events = {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": "tcp://*:5557" if older else "tcp://*:5556",
-        "topic": f"kv@$(POD_IP):$(POD_PORT)@{platform.served_name}",
+        "endpoint": platform.events.endpoint,
+        "topic": platform.events.topic.replace("{model}", platform.served_name),
     }
-    hashing = ("--prefix-caching-hash-algo", "sha256_cbor") if older else ()
     return ArmArguments(
-        (*behind.argv, "--kv-events-config", canonical_json(events), *hashing), behind.env, _store(scenario)
+        (*behind.argv, "--kv-events-config", canonical_json(events), *platform.events.args),
+        behind.env,
+        _store(scenario, platform, _INDEX_BYTES),
     )
 
 
@@ -239,6 +292,7 @@ _ARMS: dict[str, Callable[[Scenario, Platform, Budget], ArmArguments]] = {
     "native": native,
     "lmcache": lmcache,
     "files": files,
+    "hybrid": hybrid,
     "llm-d-index": llm_d_index,
 }
 
@@ -259,13 +313,25 @@ def _with_own(scenario: Scenario, computed: Mapping[str, Any]) -> dict[str, Any]
     return {**computed, **scenario.connector_config}
 
 
-def _store(scenario: Scenario) -> tuple[Companion, ...]:
-    """Return the store's server, holding everything in memory: a disk behind it would be another arm."""
+def _store(scenario: Scenario, platform: Platform, limit_bytes: int) -> tuple[Companion, ...]:
+    """Return the store's server, holding everything in memory: a disk behind it would be another arm.
+
+    On a cluster its memory is bounded, because a pod that outgrows its limit is killed.
+    """
     if scenario.store is None:
         return ()
     name = scenario.store
-    argv = (
-        *(f"{name}-server", "--bind", f"{{{name}_host}}", "--port", f"{{{name}_port}}"),
+    bind = "0.0.0.0" if platform.on_cluster else f"{{{name}_host}}"
+    argv = [
+        *(f"{name}-server", "--bind", bind, "--port", f"{{{name}_port}}"),
         *("--save", "", "--appendonly", "no"),
-    )
-    return (Companion(name, argv),)
+    ]
+    if platform.on_cluster:
+        # Without a password it would refuse everybody from outside its pod.
+        argv += ["--protected-mode", "no", "--maxmemory", str(limit_bytes), "--maxmemory-policy", "allkeys-lru"]
+    return (Companion(name, tuple(argv)),)
+
+
+def _port_as_text(text: str) -> str:
+    """Undo what canonical_json does with ports, so that an argument can be read again."""
+    return re.sub(r"(?<!\")(\{\w+_port\})(?!\")", r'"\1"', text)

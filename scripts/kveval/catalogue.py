@@ -1,73 +1,24 @@
 """What a campaign chooses from: models, KV-cache arms, workloads, system metrics; typed and frozen."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from packaging.version import InvalidVersion, Version
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictInt,
-    StringConstraints,
-    model_validator,
+from packaging.version import Version
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StringConstraints, model_validator
+
+from kveval.config_release import Release
+from kveval.config_types import (
+    Environment,
+    Name,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Share,
+    Strict,
+    Text,
+    version_text,
 )
-
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-PositiveInt = Annotated[StrictInt, Field(gt=0)]
-CountInt = Annotated[StrictInt, Field(ge=0)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-PositiveNumber = Annotated[Number, Field(gt=0)]
-Share = Annotated[Number, Field(gt=0, le=1)]
-Text = Annotated[str, StringConstraints(min_length=1)]
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-
-_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)$", re.IGNORECASE)
-
-
-class Strict(BaseModel):
-    """Base of everything read from YAML: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _version(text: str) -> str:
-    try:
-        Version(text)
-    except InvalidVersion:
-        raise ValueError(f"{text!r} is not a version; valid is for instance 0.32.0") from None
-    return text
-
-
-VersionText = Annotated[str, AfterValidator(_version)]
-
-
-def _environment_text(value: Any) -> Any:
-    # YAML reads 1 as a number; an environment only knows text. true would be ambiguous (true, True, 1).
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _no_secret(env: dict[str, str]) -> dict[str, str]:
-    for name in env:
-        if _SECRET.search(name):
-            raise ValueError(
-                f"{name} looks like a secret: name it under the campaign's secrets, which come from the environment"
-            )
-    return env
-
-
-Environment = Annotated[
-    dict[
-        VariableName,
-        Annotated[str, BeforeValidator(_environment_text)],
-    ],
-    AfterValidator(_no_secret),
-]
+from kveval.config_workload import Workload
 
 
 def _named(value: Any) -> Any:
@@ -79,7 +30,7 @@ def _version_keys(names: dict[str, str]) -> dict[str, str]:
         raise ValueError("names nothing; valid is a name, or a mapping from the first version that has it to the name")
     for key in names:
         if key != "*":
-            _version(key)
+            version_text(key)
     return names
 
 
@@ -140,7 +91,7 @@ class Model(Strict):
     @model_validator(mode="after")
     def _parallel(self) -> Self:
         heads, ranks = self.geometry.kv_heads, self.tensor_parallel_size
-        if self.geometry.attention_heads % ranks or (heads % ranks and ranks % heads):
+        if not self.divides_among(ranks):
             raise ValueError(
                 f"tensor_parallel_size {ranks} divides neither {self.geometry.attention_heads} attention heads"
                 f" nor fits {heads} KV heads"
@@ -151,6 +102,11 @@ class Model(Strict):
             )
         return self
 
+    def divides_among(self, ranks: int) -> bool:
+        """Whether so many ranks can share the model's heads evenly, KV heads replicated where there are fewer."""
+        heads = self.geometry.kv_heads
+        return self.geometry.attention_heads % ranks == 0 and (heads % ranks == 0 or ranks % heads == 0)
+
 
 class Counter(Strict):
     """A counter of the server that must move for the arm to count as exercised."""
@@ -158,13 +114,16 @@ class Counter(Strict):
     name: VersionedName = Field(description="name on the wire, or {first vLLM version: name}; may carry one label")
     at_least: PositiveNumber = 1.0
     unit: Text
+    of: Literal["lmcache server"] | None = Field(
+        None, description="the program beside vLLM that has it; it need not move where LMCache is inside vLLM"
+    )
 
 
 class Scenario(Strict):
     """A KV-cache arm: what it changes against its baseline, and how it proves that it was active."""
 
     title: Text
-    arm: Literal["none", "native", "lmcache", "files", "llm-d-index"]
+    arm: Literal["none", "native", "lmcache", "files", "hybrid", "llm-d-index"]
     form: Literal["connector", "size-flag"] = Field(
         "connector", description="native only: kv-transfer-config, or --kv-offloading-size (vLLM 0.14.1 and newer)"
     )
@@ -177,23 +136,39 @@ class Scenario(Strict):
         None, description="another scenario that gives every key not named here; mappings merge"
     )
     args: tuple[Text, ...] = ()
-    env: Environment = {}
+    env: Environment = Field(default_factory=dict)
     connector_config: dict[Name, StrictBool | StrictInt | float | str] = Field(
         {}, description="more keys of kv_connector_extra_config, e.g. eviction_policy"
     )
+    native_share: Annotated[Share, Field(lt=1)] | None = Field(
+        None,
+        description="hybrid only: share of the budget that vLLM's own tier gets, LMCache the rest; 0.5 if left out",
+    )
     gpu_memory_utilization: dict[Name, Share] = Field({}, description="per model, in place of the model's own")
+    tensor_parallel_size: PositiveInt | None = Field(None, description="in place of the model's own")
+    replicas: PositiveInt | None = Field(None, description="on a cluster, in place of server.replicas")
+    routing: Literal["prefix", "tiered-prefix"] | None = Field(
+        None, description="on a cluster, in place of server.routing"
+    )
+    image: Text | None = Field(
+        None, description="on a cluster, of the server; comparisons with a baseline of another image are confounded"
+    )
     exercised: tuple[Counter, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.arm in ("native", "lmcache") and not self.cpu_tier:
+        if self.arm in ("native", "lmcache", "hybrid") and not self.cpu_tier:
             raise ValueError(f"arm {self.arm} has a CPU tier: cpu_tier must be true")
         if self.arm == "none" and self.cpu_tier:
             raise ValueError("arm none has no CPU tier: cpu_tier must be false")
         if self.arm in ("none", "native") and self.store is not None:
-            raise ValueError(f"arm {self.arm} uses no store; lmcache and llm-d-index do")
+            raise ValueError(f"arm {self.arm} uses no store; lmcache, hybrid and llm-d-index do")
         if self.form != "connector" and self.arm != "native":
             raise ValueError(f"form {self.form} belongs to arm native")
+        if self.arm != "hybrid" and self.native_share is not None:
+            raise ValueError(f"arm {self.arm} shares its budget with nothing: native_share belongs to arm hybrid")
+        if self.arm == "llm-d-index" and self.store is None:
+            raise ValueError("arm llm-d-index needs store: redis or valkey, where the index is kept")
         if self.arm == "none" and self.connector_config:
             raise ValueError("arm none has no connector to configure")
         if self.arm != "none" and not self.exercised:
@@ -201,62 +176,6 @@ class Scenario(Strict):
                 "exercised is empty: name a counter that must move, or nothing proves that the arm was active"
             )
         return self
-
-
-class PerLevel(Strict):
-    """A count that grows with the level: so many per stream."""
-
-    per_level: PositiveInt
-
-
-class Workload(Strict):
-    """The load: synthetic conversations over shared prefixes, at several levels of concurrency."""
-
-    title: str = ""
-    profile: Literal["concurrent", "sweep"] = "concurrent"
-    levels: tuple[PositiveInt, ...] = Field((), description="profile concurrent: numbers of concurrent streams")
-    sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
-    seconds: PositiveNumber = Field(description="length of a level")
-    warmup_s: Annotated[Number, Field(ge=0)] = Field(0.0, description="of those seconds, how many are not measured")
-    request_timeout_s: PositiveNumber = 120.0
-    prompt_tokens: PositiveInt = Field(description="per turn, without the prefix")
-    output_tokens: PositiveInt = Field(description="per turn")
-    turns: PositiveInt = 1
-    prefix_tokens: CountInt = 0
-    prefix_count: CountInt | PerLevel = Field(
-        0, description="distinct prefixes: fixed, or {per_level: 2} for 2 x streams"
-    )
-    seed: CountInt
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.profile == "concurrent" and (not self.levels or self.sweep_size is not None):
-            raise ValueError("profile concurrent takes levels (at least one) and no sweep_size")
-        if self.profile == "sweep" and (self.levels or self.sweep_size is None):
-            raise ValueError("profile sweep takes sweep_size and no levels")
-        if len(set(self.levels)) < len(self.levels):
-            raise ValueError("levels repeat; each is measured once per run")
-        if self.warmup_s >= self.seconds:
-            raise ValueError(f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s")
-        if bool(self.prefix_tokens) != bool(self.prefix_count):
-            raise ValueError("prefix_tokens and prefix_count go together: both 0, or both more")
-        if self.profile == "sweep" and isinstance(self.prefix_count, PerLevel):
-            raise ValueError("a sweep has no levels for prefix_count to follow; give a number")
-        return self
-
-    def prefixes(self, level: int) -> int:
-        """Return the number of distinct prefixes at a level of so many streams."""
-        return self.prefix_count.per_level * level if isinstance(self.prefix_count, PerLevel) else self.prefix_count
-
-    @property
-    def working_set_tokens(self) -> int:
-        """Tokens of all distinct prefixes at the largest level: what a cache must hold to serve every reuse."""
-        return self.prefix_tokens * self.prefixes(max(self.levels, default=1))
-
-    @property
-    def conversation_tokens(self) -> int:
-        """Tokens of one conversation at its end: what the server's max_model_len must take."""
-        return self.prefix_tokens + self.turns * (self.prompt_tokens + self.output_tokens)
 
 
 class MetricSource(Strict):
@@ -311,3 +230,4 @@ class Catalogue(Strict):
     scenarios: dict[Name, Scenario]
     workloads: dict[Name, Workload]
     metrics: dict[Name, Metric]
+    releases: dict[Name, Release]

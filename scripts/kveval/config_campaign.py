@@ -5,20 +5,20 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from kveval.catalogue import (
+from kveval.catalogue import Model, Scenario, Workload
+from kveval.config_cluster import Cluster
+from kveval.config_release import Image, ImageName
+from kveval.config_types import (
     CountInt,
     Environment,
-    Model,
     Name,
     Number,
     PositiveInt,
     PositiveNumber,
-    Scenario,
     Strict,
     Text,
     VariableName,
     VersionText,
-    Workload,
 )
 from kveval.sizing import BLOCK_TOKENS
 
@@ -68,6 +68,13 @@ class Server(Strict):
     )
     args: tuple[Text, ...] = ()
     env: Environment = Field(default_factory=dict)
+    release: Name | None = Field(None, description="on a cluster: llm-d's release, an entry of releases.yaml")
+    images: dict[ImageName, Image] = Field({}, description="on a cluster: in place of the release's")
+    replicas: PositiveInt = Field(1, description="on a cluster: servers with equal caches, each with the whole budget")
+    routing: Literal["prefix", "tiered-prefix"] = Field(
+        "prefix",
+        description="on a cluster: what the endpoint picker knows of prefixes; tiered-prefix: of each tier apart",
+    )
 
     @property
     def on_cpu(self) -> bool:
@@ -89,6 +96,9 @@ class Server(Strict):
         step = 32 if self.on_cpu else BLOCK_TOKENS
         if self.block_size % step:
             raise ValueError(f"block_size {self.block_size} is no multiple of {step}, which build {self.build} needs")
+        elsewhere = sorted({"images", "replicas", "routing"} & self.model_fields_set)
+        if self.release is None and elsewhere:
+            raise ValueError(f"{', '.join(elsewhere)}: for engine kubernetes alone, and with release")
         if self.fixed_capacity and self.device_blocks is None:
             raise ValueError(
                 "device_blocks is missing: a miniature and a CPU have no GPU memory that would set the capacity"
@@ -177,6 +187,9 @@ class Campaign(Strict):
     engine: Literal["local", "kubernetes"] = "local"
     hardware: Text = Field("this host", description="the machine the campaign is about")
     server: Server
+    cluster: Cluster | None = Field(
+        None, description="engine kubernetes: the site, which does not define a measurement"
+    )
     workload: Name
     runs: PositiveInt = Field(3, description="repetitions of every cell, each on a fresh server")
     seed: CountInt = Field(0, description="of the random order of runs")
@@ -202,6 +215,14 @@ class Campaign(Strict):
     models: dict[Name, Model] = Field({}, description="this campaign's own, beside config/models.yaml")
     scenarios: dict[Name, Scenario] = Field({}, description="this campaign's own, beside config/scenarios.yaml")
     workloads: dict[Name, Workload] = Field({}, description="this campaign's own, beside config/workloads.yaml")
+
+    @model_validator(mode="after")
+    def _engine_described(self) -> Self:
+        if self.engine == "kubernetes" and (self.cluster is None or self.server.release is None):
+            raise ValueError("engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml")
+        if self.engine != "kubernetes" and (self.cluster is not None or self.server.release is not None):
+            raise ValueError(f"cluster and server.release belong to engine kubernetes, not to {self.engine}")
+        return self
 
     @model_validator(mode="after")
     def _contrasts_listed(self) -> Self:

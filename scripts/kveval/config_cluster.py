@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StrictBool, StringConstraints, model_validator
 
-from kveval.catalogue import CountInt, PositiveInt, PositiveNumber, Strict, Text
+from kveval.config_types import CountInt, PositiveInt, PositiveNumber, Strict, Text
 
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 """Name of a namespace, account, ... (RFC 1123 label)."""

@@ -7,12 +7,20 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kveval.catalogue import NAME_PATTERN, Metric, Model, Scenario, Workload
+from kveval.catalogue import Metric, Model, Scenario, Workload
 from kveval.config_import import names_used as imported_names
 from kveval.config_problems import Problem, closest, kind_of, problems_of
 from kveval.config_reading import Entry, read_yaml, resolve_extends
+from kveval.config_release import Release
+from kveval.config_types import NAME_PATTERN
 
-KINDS: dict[str, type[BaseModel]] = {"models": Model, "scenarios": Scenario, "workloads": Workload, "metrics": Metric}
+KINDS: dict[str, type[BaseModel]] = {
+    "models": Model,
+    "scenarios": Scenario,
+    "workloads": Workload,
+    "metrics": Metric,
+    "releases": Release,
+}
 OWN_KINDS = ("models", "scenarios", "workloads")
 """Kinds of which a campaign may declare entries of its own."""
 EXTENDING_KINDS = ("models", "scenarios")
@@ -113,6 +121,9 @@ def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set
 def _names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     yield from imported_names(campaign)
     yield "workload", campaign.get("workload"), "workloads"
+    server = campaign.get("server")
+    if isinstance(server, Mapping):
+        yield "server.release", server.get("release"), "releases"
     matrix = campaign.get("matrix")
     for index, entry in enumerate(matrix if isinstance(matrix, list | tuple) else ()):
         for kind in ("models", "scenarios"):

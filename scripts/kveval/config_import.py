@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StrictBool
 
-from kveval.catalogue import Catalogue, CountInt, Name, PositiveInt, Strict, Text, VersionText
+from kveval.catalogue import Catalogue
 from kveval.config_campaign import Campaign, MatrixEntry, Server
 from kveval.config_problems import Problem
+from kveval.config_types import CountInt, Name, PositiveInt, Strict, Text, VersionText
 from kveval.importing.names import NameProblem, pattern_regex
 
 

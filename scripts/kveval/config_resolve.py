@@ -1,17 +1,25 @@
 """From a cell to everything that defines its measurement: server arguments, environment, budget, workload."""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kveval import arms, sizing
-from kveval.catalogue import Catalogue, Geometry, Model, Scenario, Workload, name_for
+from kveval.catalogue import Catalogue, Geometry, Model, Scenario, name_for
 from kveval.config_campaign import Campaign, Cell, Server
-from kveval.config_problems import Problem, closest
+from kveval.config_checks import (
+    capacity_problems,
+    overrides,
+    parallel_problems,
+    tier_problems,
+    unknown_names,
+    workload_problems,
+)
+from kveval.config_deployment import deployment, deployment_problems
+from kveval.config_problems import Problem
+from kveval.config_workload import Workload
 from kveval.miniature import miniature_geometry
-
-_CONNECTOR_FLAGS = {"--kv-transfer-config", "--kv-offloading-size", "--kv-offloading-backend", "--kv-events-config"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,10 @@ class ResolvedCell:
     workload: Mapping[str, Any]
     reset_caches: str
     exercised: tuple[Mapping[str, Any], ...]
+    split: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the budget's parts, where several tiers in host memory share it."""
+    deployment: Mapping[str, Any] = field(default_factory=dict)
+    """What engine kubernetes adds."""
 
     def specification(self) -> dict[str, Any]:
         """Return it as plain JSON values; its hash is the measurement's id.
@@ -102,10 +114,12 @@ class ResolvedCell:
                 **{name: value for name, value in self.file_tier.items() if name == "staging_bytes"},
                 "device_blocks": self.device_blocks,
                 "device_tokens": device_tokens,
+                **({"split": dict(self.split)} if self.split else {}),
             },
             **{name: value for name, value in self.file_tier.items() if name == "fs_dir"},
             "workload": dict(self.workload),
             "reset_caches": self.reset_caches,
+            **self.deployment,
         }
 
 
@@ -134,7 +148,7 @@ def served_model(name: str, model: Model, scenario: Scenario, server: Server) ->
         dtype=model.dtype,
         kv_cache_dtype=model.kv_cache_dtype,
         quantization=model.quantization,
-        tensor_parallel_size=model.tensor_parallel_size,
+        tensor_parallel_size=scenario.tensor_parallel_size or model.tensor_parallel_size,
         max_model_len=longest,
         gpu_memory_utilization=None if server.fixed_capacity else utilization,
     )
@@ -191,9 +205,17 @@ def workload_specification(workload: Workload) -> dict[str, Any]:
     return fields
 
 
-def exercised_counters(scenario: Scenario, vllm: str) -> tuple[dict[str, Any], ...]:
-    """Return the counters that must move, by their names in this vLLM; those that came later are left out."""
-    named = ((name_for(counter.name, vllm), counter) for counter in scenario.exercised)
+def exercised_counters(scenario: Scenario, platform: arms.Platform) -> tuple[dict[str, Any], ...]:
+    """Return the counters that must move, by their names in this vLLM.
+
+    Those that came later are left out, and those of an LMCache server where there is none.
+    """
+    inside = scenario.arm in ("lmcache", "hybrid") and arms.lmcache_form(platform) == "process"
+    named = (
+        (name_for(counter.name, platform.vllm), counter)
+        for counter in scenario.exercised
+        if not (inside and counter.of == "lmcache server")
+    )
     return tuple(
         {"counter": name, "at_least": counter.at_least, "unit": counter.unit}
         for name, counter in named
@@ -205,16 +227,18 @@ def resolve_cell(
     cell: Cell, campaign: Campaign, catalogue: Catalogue, protocol: int
 ) -> tuple[ResolvedCell | None, list[Problem]]:
     """Resolve a cell, or say all that is wrong with it; a problem's key is the part of the matrix it is about."""
-    unknown = list(_unknown_names(cell, campaign, catalogue))
+    unknown = list(unknown_names(cell, campaign, catalogue))
     if unknown:
         return None, unknown
     model, scenario = catalogue.models[cell.model], catalogue.scenarios[cell.scenario]
     server, workload = campaign.server, catalogue.workloads[campaign.workload]
+    release = None if server.release is None else catalogue.releases[server.release]
     served = served_model(cell.model, model, scenario, server)
     problems = [
-        *_tier_problems(cell, scenario),
-        *_capacity_problems(cell, scenario, server),
-        *_workload_problems(cell, served, workload, campaign.workload),
+        *tier_problems(cell, scenario),
+        *capacity_problems(cell, scenario, server),
+        *parallel_problems(cell, scenario, model, server),
+        *workload_problems(cell, served.max_model_len, workload, campaign.workload),
     ]
     if problems:
         return None, problems
@@ -229,25 +253,32 @@ def resolve_cell(
         block_size=server.block_size,
         served_name=served.served_name,
         staging_bytes=staging.tier_bytes,
+        lmcache_form=None if release is None else release.lmcache_form,
+        events=None if release is None else release.events,
     )
-    exercised = exercised_counters(scenario, server.vllm)
+    if release is not None:
+        problems = list(deployment_problems(cell.scenario, scenario, campaign, release, platform))
+    if problems:
+        return None, problems
+    exercised = exercised_counters(scenario, platform)
     try:
         if scenario.exercised and not exercised:
             raise arms.ArmError(f"vLLM {server.vllm} has none of the counters that would prove it active")
         arm = arms.arm_arguments(scenario, platform, budget)
+        split = _split(scenario, budget)
     except arms.ArmError as error:
         return None, [Problem("", "scenarios", f"{cell.scenario}: {error}")]
     argv = (*common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**common_environment(served, server), **arm.env}
     problems = [
-        *_overrides(cell.model, "models", model.extra_args, {}, (argv, env)),
-        *_overrides("server", "server", server.args, server.env, (argv, env)),
-        *_overrides(cell.scenario, "scenarios", scenario.args, scenario.env, (argv, env)),
+        *overrides(cell.model, "models", model.extra_args, {}, (argv, env)),
+        *overrides("server", "server", server.args, server.env, (argv, env)),
+        *overrides(cell.scenario, "scenarios", scenario.args, scenario.env, (argv, env)),
     ]
     if problems:
         return None, problems
     versions = {"vllm": server.vllm, "guidellm": server.guidellm}
-    if scenario.arm == "lmcache" and server.lmcache is not None:
+    if scenario.arm in ("lmcache", "hybrid") and server.lmcache is not None:
         versions["lmcache"] = server.lmcache
     return (
         ResolvedCell(
@@ -268,9 +299,31 @@ def resolve_cell(
             workload=workload_specification(workload),
             reset_caches=campaign.reset_caches,
             exercised=exercised,
+            split=split,
+            deployment={}
+            if release is None
+            else deployment(
+                scenario,
+                campaign,
+                release,
+                platform,
+                budget,
+                tensor_parallel_size=served.tensor_parallel_size,
+                device_bytes=(server.device_tokens or 0) * served.kv_bytes_per_token,
+                tier_bytes=budget.tier_bytes or (staging.tier_bytes if scenario.arm == "files" else 0),
+                companions=arm.companions,
+            ),
         ),
         [],
     )
+
+
+def _split(scenario: Scenario, budget: sizing.Budget) -> dict[str, int]:
+    """Return what each of two tiers gets of one budget, nothing where one has all of it."""
+    if scenario.arm != "hybrid":
+        return {}
+    native, lmcache = arms.hybrid_budgets(scenario, budget)
+    return {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
 
 
 def _file_tier(scenario: Scenario, server: Server, staging_bytes: int) -> dict[str, Any]:
@@ -278,75 +331,3 @@ def _file_tier(scenario: Scenario, server: Server, staging_bytes: int) -> dict[s
     if scenario.arm != "files":
         return {}
     return {"fs_dir": server.fs_dir, **({} if scenario.cpu_tier else {"staging_bytes": staging_bytes})}
-
-
-def _unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Iterator[Problem]:
-    for key, name, known in (
-        ("models", cell.model, list(catalogue.models)),
-        ("scenarios", cell.scenario, list(catalogue.scenarios)),
-        ("workload", campaign.workload, list(catalogue.workloads)),
-    ):
-        if name not in known:
-            yield Problem("", key, f"there is no {name!r}", closest(name, known))
-
-
-def _tier_problems(cell: Cell, scenario: Scenario) -> Iterator[Problem]:
-    if cell.cpu_blocks < 0:
-        yield Problem("", "cpu_blocks", f"{cell.cpu_blocks} blocks", "0 or more")
-    elif scenario.cpu_tier and cell.cpu_blocks == 0:
-        yield Problem("", "cpu_blocks", f"{cell.scenario} has a CPU tier, and 0 blocks would size none", "more than 0")
-    elif not scenario.cpu_tier and cell.cpu_blocks > 0:
-        yield Problem(
-            "",
-            "cpu_blocks",
-            f"{cell.scenario} has no CPU tier that {cell.cpu_blocks} blocks could size",
-            "0, in a matrix entry apart from scenarios that have a tier",
-        )
-
-
-def _capacity_problems(cell: Cell, scenario: Scenario, server: Server) -> Iterator[Problem]:
-    """A cell whose memory pressure does nothing would be a copy of another under a new name."""
-    if not scenario.gpu_memory_utilization:
-        return
-    if server.fixed_capacity:
-        yield Problem(
-            "",
-            "scenarios",
-            f"{cell.scenario} changes gpu_memory_utilization, but here server.device_blocks sets the capacity",
-            "a campaign with fewer device_blocks",
-        )
-    elif cell.model not in scenario.gpu_memory_utilization:
-        known = ", ".join(sorted(scenario.gpu_memory_utilization))
-        yield Problem("", "scenarios", f"{cell.scenario} gives no gpu_memory_utilization for {cell.model}", known)
-
-
-def _workload_problems(cell: Cell, served: ServedModel, workload: Workload, name: str) -> Iterator[Problem]:
-    if workload.profile == "sweep":
-        yield Problem(
-            "",
-            "workload",
-            f"{name} sweeps rates derived from each server's own throughput, so that arms would get different loads",
-            "profile concurrent; sweeps are for results that were measured elsewhere",
-        )
-    if workload.conversation_tokens > served.max_model_len:
-        yield Problem(
-            "",
-            "workload",
-            f"a conversation of {name} grows to {workload.conversation_tokens} tokens,"
-            f" {cell.model} is served with max_model_len {served.max_model_len}",
-            "a shorter prefix, fewer turns, or a larger server.max_model_len",
-        )
-
-
-def _overrides(
-    owner: str,
-    key: str,
-    args: tuple[str, ...],
-    env: Mapping[str, str],
-    computed: tuple[tuple[str, ...], Mapping[str, str]],
-) -> Iterator[Problem]:
-    """An argument given twice would win silently over what the budget and the specification say."""
-    taken = {argument for argument in computed[0] if argument.startswith("--")} | _CONNECTOR_FLAGS
-    given = {argument.partition("=")[0].replace("_", "-") for argument in args if argument.startswith("--")}
-    for name in (*sorted(given & taken), *sorted(env.keys() & computed[1].keys())):
-        yield Problem("", key, f"{owner} sets {name}, which is computed", "leave it out")

@@ -138,6 +138,22 @@ class Budget:
         """One rank's share of the tier, GiB."""
         return gib(self.rank_bytes)
 
+    def part(self, tier_blocks: int) -> "Budget":
+        """Return the budget of so many of the server's blocks."""
+        block_bytes = self.tier_bytes // self.tier_blocks
+        per_token = self.requested_bytes // self.tokens
+        tier_bytes = tier_blocks * block_bytes
+        tokens = tier_bytes // per_token
+        ranks = self.tier_bytes // self.rank_bytes
+        return Budget(
+            cpu_blocks=tokens // BLOCK_TOKENS,
+            tokens=tokens,
+            requested_bytes=tier_bytes,
+            tier_blocks=tier_blocks,
+            tier_bytes=tier_bytes,
+            rank_bytes=tier_bytes // ranks,
+        )
+
 
 def budget(
     geometry: CacheGeometry,
