@@ -102,6 +102,7 @@ rule report_so_far:
         logs=LOGS,
         metrics="config/metrics.yaml",
         version=IMPORTS.runs[0].vllm if IMPORTS.runs else CONFIG.campaign.server.vllm,
+        min_samples=CONFIG.campaign.min_samples,
         comparison=COMPARISON,
     message:
         "Reporting what has been measured so far"

@@ -7,17 +7,16 @@ from typing import Any
 
 from kveval.campaign_data import make_plan, read_metrics
 from kveval.errors import Failure
-from kveval.so_far import report_so_far
+from kveval.so_far import Analysis, report_so_far
 
 
 def main(values: Mapping[str, Any]) -> None:
     """`values`: the rule's params."""
     plan = make_plan(values["plan"], read_metrics(Path(values["metrics"])))
+    analysis = Analysis(values["version"], values["min_samples"], values["comparison"])
     output = Path(values["results"]) / "so-far" / "REPORT.md"
     try:
-        report_so_far(
-            plan, Path(values["results"]), Path(values["logs"]), values["version"], values["comparison"], output
-        )
+        report_so_far(plan, Path(values["results"]), Path(values["logs"]), analysis, output)
     except Failure as failure:
         sys.exit(str(failure))
     print(f"Report over what has been measured: {output}", file=sys.stderr)

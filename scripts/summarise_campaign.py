@@ -6,17 +6,16 @@ from typing import Any
 
 from kveval.campaign_data import make_plan
 from kveval.peaks import read_table
-from kveval.summaries import detailed, summary, system_summary
+from kveval.summaries import summary_tables
 
 
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, Any]) -> None:
     """`given`: the campaign's tables; `made`: the three summaries."""
     complete, peaks, comparison = (read_table(Path(given[name])) for name in ("complete", "peaks", "comparison"))
     known = make_plan(plan, {})
-    summary(peaks, comparison, known.parameters).to_csv(made["summary"], index=False)
-    detailed(complete, known.parameters).to_csv(made["detailed"], index=False)
-    means = system_summary(complete, comparison, peaks, known.baseline_of, known.parameters)
-    means.to_csv(made["pcp_summary_stats"], index=False)
+    tables = summary_tables(complete, peaks, comparison, known.baseline_of, known.parameters)
+    for name, path in made.items():
+        tables[name].to_csv(path, index=False)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from kveval import numerals
 from kveval.checks_document import Document, Percentage, judge_document
 from kveval.guidance import HIGH_HITS, HITS, LOW_HITS
 from kveval.outcomes import Outcome
-from kveval.prose import fixed_fragments
+from kveval.prose import fixed_fragments, parts_of
 from kveval.report_data import Measured, Plan, Table
 from kveval.rules import rules_of
 from kveval.verdicts import VERDICTS, WITHOUT_VERDICT
@@ -45,7 +45,7 @@ def document_of(
         fixed=[
             *fixed_fragments(template),
             *(words for figure in figures for words in (figure["caption"], figure["title"])),
-            *(plan.title, *plan.description.splitlines(), *context["missing"], *measured.failures.values()),
+            *(plan.title, *_sentences(plan.description, *context["missing"], *measured.failures.values())),
         ],
         # Why something is not assessed is quoted from the comparison's own table.
         answers=[row[-1] for row in guidance.rows] + [row[-1] for row in gaps.rows],
@@ -61,6 +61,10 @@ def claims_table(found: list[Outcome]) -> Table:
     """What a report's own text was found to claim too much, for the report itself."""
     rows = [[rules_of(outcome.name), f"`{outcome.name}`", outcome.message, outcome.where] for outcome in found]
     return Table(["rule", "check", "what was found", "where"], rows)
+
+
+def _sentences(*texts: str) -> list[str]:
+    return [sentence for text in texts for sentence in parts_of(text).sentences]
 
 
 def _verdicts_in(line: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +22,36 @@ from kveval.peaks import cell_tables, collect
 from kveval.recorded import convert_recording
 from kveval.report_data import Measured, Plan
 from kveval.run_facts import key_of
-from kveval.runfile import read_run, stored_run
-from kveval.stats import Settings, compare
+from kveval.runfile import Run, read_run, stored_run
+from kveval.stats import Settings
+from kveval.summaries import summary_tables
+from kveval.verdict_tables import verdict_tables
 
 
-def report_so_far(
-    plan: Plan, results: Path, logs: Path, version: str, comparison: Mapping[str, Any], output: Path
-) -> None:
-    """Write a report over the runs that exist, with its own figures beside it; what failed is listed with its reason.
+@dataclass(frozen=True)
+class Analysis:
+    """How the workflow makes its tables: vLLM's version, the least samples of a window, settings and baselines."""
 
-    `version`: vLLM's; `comparison`: settings and baselines as in the full report. Raises ReportError when nothing was
-    measured.
+    version: str
+    min_samples: int
+    comparison: Mapping[str, Any]
+
+
+def report_so_far(plan: Plan, results: Path, logs: Path, analysis: Analysis, output: Path) -> None:
+    """Write a report over the runs that exist, with its own tables and figures; what failed is listed with its reason.
+
+    `analysis`: as for the full report. Raises ReportError when nothing was measured.
     """
     pointers = {cell: _pointers(results, cell, plan.runs) for cell in plan.cells}
     failed = failures(plan, pointers, logs)
     if not any(pointers.values()):
         raise _nothing(plan, failed)
     with tempfile.TemporaryDirectory() as scratch:
-        measured = _measured(plan, pointers, failed, version, comparison, Path(scratch))
-        output.parent.mkdir(parents=True, exist_ok=True)
+        measured, tables = _measured(plan, pointers, failed, analysis, Path(scratch))
+        beside = output.parent / "analysis"
+        beside.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            table.to_csv(beside / f"{name}.csv", index=False)
         folder = output.parent / "figures"
         folder.mkdir(exist_ok=True)
         models = by_size(list(measured.levels["model"]), plan.parameters)
@@ -52,15 +64,20 @@ def _measured(
     plan: Plan,
     pointers: Mapping[CellKey, Sequence[Path]],
     failed: dict[CellKey, str],
-    version: str,
-    comparison: Mapping[str, Any],
+    analysis: Analysis,
     scratch: Path,
-) -> Measured:
-    """Make the tables of what exists, as the workflow's rules would; what cannot be read is added to `failed`."""
-    pairs, runs, recordings = [], [], {}
+) -> tuple[Measured, dict[str, pd.DataFrame]]:
+    """Make the tables of what exists, as the workflow's rules would; what cannot be read is added to `failed`.
+
+    Returned with all of them, by the names of their files.
+    """
+    pairs: list[tuple[Path, Path]] = []
+    runs: list[Run] = []
+    recordings: dict[tuple[CellKey, int], Path] = {}
     for cell, found in pointers.items():
         required = plan.scenarios[cell[1]].get("exercised")
         converted: list[tuple[Path, Path]] = []
+        readable: list[Run] = []
         for pointer in found:
             try:
                 files, run = _converted(pointer, scratch, required), read_run(stored_run(pointer))
@@ -69,17 +86,28 @@ def _measured(
                 failed[cell] = f"failed: {pointer.parent.name} cannot be read: {failure}"
                 continue
             converted.append(files)
-            runs.append(run)
-            recordings[key_of(run), run.run] = files[1]
-        if converted:
-            tables = cell_tables([c[0] for c in converted], [c[1] for c in converted], plan.metrics, version)
-            pairs.append(_write_pair(tables, Path(tempfile.mkdtemp(dir=scratch))))
+            readable.append(run)
+        if not converted:
+            continue
+        try:
+            paths = [c[0] for c in converted], [c[1] for c in converted]
+            tables = cell_tables(*paths, plan.metrics, analysis.version, analysis.min_samples)
+        except Failure as failure:
+            failed[cell] = f"failed: {failure}"
+            continue
+        pairs.append(_write_pair(tables, Path(tempfile.mkdtemp(dir=scratch))))
+        runs += readable
+        recordings |= {(key_of(run), run.run): files[1] for run, files in zip(readable, converted, strict=True)}
     if not runs:
         raise _nothing(plan, failed)
     collected = collect([pair[0] for pair in pairs], [pair[1] for pair in pairs], plan.metrics)
     complete, peaks = collected["complete_metrics"], collected["peak_throughput_all"]
-    compared = compare(complete, comparison["baselines"], Settings(**comparison["settings"]))
-    return Measured(runs, complete, peaks, compared, failed, recordings)
+    settings = Settings(**analysis.comparison["settings"])
+    judged = verdict_tables(complete, peaks, analysis.comparison["baselines"], settings)
+    beside = {name: judged[name] for name in ("contrasts", "averages", "checks")}
+    measured = Measured(runs, complete, peaks, judged["comparison"], failed, recordings, **beside)
+    sums = summary_tables(complete, peaks, judged["comparison"], plan.baseline_of, plan.parameters)
+    return measured, {**collected, **judged, **sums}
 
 
 def failures(plan: Plan, pointers: Mapping[CellKey, Sequence[Path]], logs: Path) -> dict[CellKey, str]:

@@ -46,6 +46,24 @@ _SYSTEM = {
 }
 
 
+def summary_tables(
+    complete: pd.DataFrame,
+    peaks: pd.DataFrame,
+    comparison: pd.DataFrame,
+    baseline_of: Mapping[str, str | None],
+    parameters: Mapping[str, int],
+) -> dict[str, pd.DataFrame]:
+    """Return summary, detailed and pcp_summary_stats, by the names of their files.
+
+    `baseline_of`: scenario -> its baseline, None for a baseline itself; `parameters`: of the models, for their order.
+    """
+    return {
+        "summary": summary(peaks, comparison, parameters),
+        "detailed": detailed(complete, parameters),
+        "pcp_summary_stats": system_summary(complete, comparison, peaks, baseline_of, parameters),
+    }
+
+
 def ordered(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
     """Return a table of cells in the order of every figure: models by size, arms in their order, tiers rising."""
     models = by_size(list(table["model"]), parameters)
