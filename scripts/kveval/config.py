@@ -16,13 +16,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.catalogue import Catalogue, Counter, Geometry, Metric, Model, Scenario, Workload
+from kveval.catalogue import Catalogue, Counter, Geometry, Metric, Model, Scenario
 from kveval.config_campaign import Campaign, Cell, Comparison, MatrixEntry, Server
 from kveval.config_entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
 from kveval.config_extends import ADDED, EXTENDS, CampaignSource, read_campaign
 from kveval.config_import import Import, ImportCampaign, import_problems
 from kveval.config_problems import ConfigError, Problem, problems_of
 from kveval.config_resolve import ResolvedCell, ServedModel, resolve_cell
+from kveval.config_workload import Workload
 
 # As kveval.checks and kveval.levels have them, which take a second to import.
 MIN_RUNS = 3
@@ -160,7 +161,7 @@ class Config:
                 f"workload {self.campaign.workload}: its {tokens} prefix tokens fit into the device's {device},"
                 " so no tier can matter"
             )
-        if not isinstance(self.workload.prefix_count, int):
+        if self.workload.varying_working_set:
             found.append(
                 f"workload {self.campaign.workload}: the working set grows with the level, so levels differ in two ways"
             )

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from kveval.catalogue import Model, Scenario, Workload
+from kveval.catalogue import Model, Scenario
 from kveval.config_cluster import Cluster
 from kveval.config_release import Image, ImageName
 from kveval.config_types import (
@@ -20,6 +20,7 @@ from kveval.config_types import (
     VariableName,
     VersionText,
 )
+from kveval.config_workload import Workload
 from kveval.sizing import BLOCK_TOKENS
 
 

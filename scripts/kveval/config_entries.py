@@ -7,12 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kveval.catalogue import Metric, Model, Scenario, Workload
+from kveval.catalogue import Metric, Model, Scenario
 from kveval.config_import import names_used as imported_names
 from kveval.config_problems import Problem, closest, kind_of, problems_of
 from kveval.config_reading import Entry, read_yaml, resolve_extends
 from kveval.config_release import Release
 from kveval.config_types import NAME_PATTERN
+from kveval.config_workload import Workload
 
 KINDS: dict[str, type[BaseModel]] = {
     "models": Model,
