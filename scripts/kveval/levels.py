@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval import aggregates, checks, checks_import, checks_run  # noqa: F401  (registers its checks)
+from kveval import aggregates, checks, checks_import, checks_run, workloads  # noqa: F401  (registers its checks)
 from kveval.configuration import effective_configuration
 from kveval.delivery import Array, Requests
 from kveval.errors import Failure
@@ -190,17 +190,21 @@ def _conditions(run: Run, level: int) -> dict[str, Any]:
         "device_tokens": np.nan if device is None else float(device),
         "tier_tokens": float(run.budget.get("tokens", np.nan)) if run.cell.cpu_blocks else 0.0,
         "working_set_tokens": working_set_tokens(workload, level),
-        "prefix_tokens": float(workload.get("prefix_tokens", np.nan)),
+        "prefix_tokens": prefix_tokens(workload, level),
         "turn_prompt_tokens": float(workload.get("prompt_tokens", np.nan)),
     }
 
 
 def working_set_tokens(workload: Mapping[str, Any], level: int) -> float:
     """Return the tokens of all distinct prefixes at a level: what a cache must hold to serve every reuse."""
-    count, tokens = workload.get("prefix_count"), workload.get("prefix_tokens")
-    if count is None or tokens is None:
+    if workload.get("prefix_count") is None or workload.get("prefix_tokens") is None:
         return np.nan
-    return float(tokens) * (int(count["per_level"]) * level if isinstance(count, Mapping) else int(count))
+    return float(workloads.working_set_tokens_at(workload, level))
+
+
+def prefix_tokens(workload: Mapping[str, Any], level: int) -> float:
+    """Return the tokens of a shared prefix at a level; NaN where the workload does not say."""
+    return float(workloads.prefix_tokens_at(workload, level)) if "prefix_tokens" in workload else np.nan
 
 
 def settling_s(requests: Requests) -> float:

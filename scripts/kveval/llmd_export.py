@@ -20,6 +20,7 @@ from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, cell_label, rows_of
 from kveval.run_facts import key_of
 from kveval.runfile import Run
+from kveval.workloads import prefix_count_at, prefix_tokens_at, streams_at
 
 Kind = TypeVar("Kind", bound=report.Statistics)
 
@@ -153,9 +154,8 @@ def _arguments(argv: Sequence[str]) -> dict[str, Any]:
 def _load(row: Mapping[str, Any], run: Run) -> report.Load:
     load, level = run.workload, int(row["level"])
     levels = [int(entry.level) for entry in run.levels]
-    count = load.get("prefix_count", 0)
-    prefixes = int(count["per_level"]) * level if isinstance(count, Mapping) else int(count or 0)
-    prefix, turns = int(load.get("prefix_tokens") or 0), int(load.get("turns", 1))
+    prefixes, prefix = prefix_count_at(load, level), prefix_tokens_at(load, level)
+    turns = int(load.get("turns", 1))
     command = next((entry.command for entry in run.levels if entry.level == level), [])
     return report.Load(
         metadata=report.LoadMetadata(cfg_id=_hash(load), description=load.get("title") or None),
@@ -167,7 +167,8 @@ def _load(row: Mapping[str, Any], run: Run) -> report.Load:
             output_seq_len=report.Length(value=int(load.get("output_tokens", 0))),
             prefix=report.Prefix(prefix_len=report.Length(value=prefix), num_prefixes=prefixes) if prefixes else None,
             multi_turn=report.Turns(max_turns=report.Length(value=turns)) if turns > 1 else None,
-            concurrency=level,
+            # Where requests come at a rate of their own, as many as were in flight on average.
+            concurrency=streams_at(load, level) or max(1, round(row["concurrency_mean"])),
         ),
         native=report.Native(args=_arguments(command), config=dict(load)),
     )

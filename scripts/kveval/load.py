@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kveval import traces, workloads
 from kveval.errors import Failure
 from kveval.logs import exit_words, last_words
 from kveval.processes import Supervisor
@@ -24,7 +25,10 @@ class LoadError(Failure):
 
 @dataclass(frozen=True)
 class Level:
-    """One point of the load: `streams` concurrent conversations, with the seed its prompts come from."""
+    """One point of the load, with the seed its prompts come from; what `streams` counts the profile says.
+
+    See `kveval.workloads`: concurrent conversations, requests per minute, or tokens of the prefix.
+    """
 
     streams: int
     index: int
@@ -61,46 +65,77 @@ def levels_of(workload: Mapping[str, Any], run: int) -> list[Level]:
     ]
 
 
-def prefix_count(workload: Mapping[str, Any], streams: int) -> int:
-    """Resolve the number of shared prefixes: fixed, or a multiple of the level as in one published variant."""
-    count = workload["prefix_count"]
-    return int(count["per_level"]) * streams if isinstance(count, Mapping) else int(count)
-
-
-def data_argument(workload: Mapping[str, Any], streams: int) -> str:
-    """Build GuideLLM's `--data` value for a synthetic workload with shared prefixes and several turns."""
+def data_argument(workload: Mapping[str, Any], level: int) -> str:
+    """Build GuideLLM's `--data` value for a synthetic workload with shared prefixes, turns and varying lengths."""
     fields: dict[str, Any] = {
         "kind": "synthetic_text",
         "prompt_tokens": workload["prompt_tokens"],
         "output_tokens": workload["output_tokens"],
         "turns": workload["turns"],
     }
-    if workload["prefix_tokens"]:
-        fields |= {
-            "prefix_tokens": workload["prefix_tokens"],
-            "prefix_count": prefix_count(workload, streams),
-        }
+    for name in ("prompt", "output"):
+        spread = workload.get(f"{name}_spread") or {}
+        fields |= {f"{name}_tokens_{key}": value for key, value in spread.items()}
+    if prefix_tokens := workloads.prefix_tokens_at(workload, level):
+        fields |= {"prefix_tokens": prefix_tokens, "prefix_count": workloads.prefix_count_at(workload, level)}
     return ",".join(f"{key}={value}" for key, value in fields.items())
 
 
-def command(guidellm: str, workload: Mapping[str, Any], level: Level, target: Target, report: Path) -> list[str]:
-    """Build the command line of GuideLLM 0.8 for one level: closed loop, fixed time, every request's record kept."""
-    profile: dict[str, Any] = {"kind": "concurrent", "streams": [level.streams]}
+def trace_file(report: Path) -> Path:
+    """Return where the trace lies that a level with the report `report` replays."""
+    return report.with_suffix(".trace.jsonl")
+
+
+def write_data(workload: Mapping[str, Any], level: Level, report: Path) -> Path | None:
+    """Write what the generator reads besides its arguments, next to its report; return it, None where it needs none."""
+    if workload["profile"] != "bursts":
+        return None
+    traces.write(workload, level.streams, level.seed, trace_file(report))
+    return trace_file(report)
+
+
+def _trace_argument(workload: Mapping[str, Any], level: Level, report: Path) -> str:
+    source = {"kind": "json_file", "path": str(trace_file(report))}
+    block = traces.block_tokens(workload, level.streams)
+    return _json({"kind": "mooncake", "source": source, "hash_id_block_size": block})
+
+
+def profile_argument(workload: Mapping[str, Any], level: int) -> str:
+    """Build GuideLLM's `--profile` value for one level."""
+    rate = {"rate": [workloads.rate_req_s_at(workload, level)]}
+    profiles: dict[str, dict[str, Any]] = {
+        "concurrent": {"kind": "concurrent", "streams": [level]},
+        "constant": {"kind": "constant", **rate},
+        "poisson": {"kind": "poisson", **rate},
+        # When the trace says, whatever became of the request before.
+        "bursts": {"kind": "replay", "schedule_turn": "timestamp"},
+        "prefix-length": {"kind": "synchronous"},
+    }
+    profile = profiles[workload["profile"]]
     if workload["warmup_s"]:
         profile["warmup"] = {"value": workload["warmup_s"], "mode": "duration"}
+    return _json(profile)
+
+
+def command(guidellm: str, workload: Mapping[str, Any], level: Level, target: Target, report: Path) -> list[str]:
+    """Build the command line of GuideLLM 0.8 for one level: fixed time, every request's record kept.
+
+    A level that replays a trace finds it beside its report, see `write_data`.
+    """
+    replays = workload["profile"] == "bursts"
     return [
         guidellm,
         "run",
         "--backend",
         f"kind=openai_http,target={target.url},model={target.model}",
         "--profile",
-        json.dumps(profile, separators=(",", ":")),
+        profile_argument(workload, level.streams),
         "--constraint",
         f"kind=max_duration,seconds={workload['seconds']:g}",
         "--seed",
         f"kind=static,value={level.seed}",
         "--data",
-        data_argument(workload, level.streams),
+        _trace_argument(workload, level, report) if replays else data_argument(workload, level.streams),
         "--tokenizer",
         f"kind=hf_auto,model={target.tokenizer}",
         "--output",
@@ -112,22 +147,31 @@ def command(guidellm: str, workload: Mapping[str, Any], level: Level, target: Ta
     ]
 
 
-def time_limit_s(workload: Mapping[str, Any], streams: int) -> float:
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def time_limit_s(workload: Mapping[str, Any], level: int) -> float:
     """Return the seconds after which a level's process is taken for stuck.
 
     Its time, its start-up, its last requests.
     """
-    return float(workload["seconds"]) + start_allowance_s(workload, streams) + float(workload["request_timeout_s"])
+    return float(workload["seconds"]) + start_allowance_s(workload, level) + float(workload["request_timeout_s"])
 
 
-def start_allowance_s(workload: Mapping[str, Any], streams: int) -> float:
+def start_allowance_s(workload: Mapping[str, Any], level: int) -> float:
     """Return the seconds within which the generator must have sent its first request: its start, its prefixes."""
-    prefixes: float = workload["prefix_tokens"] * prefix_count(workload, streams) / _PREFIX_TOKENS_PER_S
-    return 2 * prefixes + _START_ALLOWANCE_S
+    return 2 * workloads.working_set_tokens_at(workload, level) / _PREFIX_TOKENS_PER_S + _START_ALLOWANCE_S
 
 
-def worker_processes(cpus: int) -> int:
-    """Return how many worker processes the generator gets; each costs seconds of start-up and about one core in use."""
+def worker_processes(cpus: int, workload: Mapping[str, Any] | None = None) -> int:
+    """Return how many worker processes the generator gets; each costs seconds of start-up and about one core in use.
+
+    One for Poisson arrivals: every worker draws the gaps between requests from the same seed, so that several would
+    repeat each gap and send in clumps.
+    """
+    if workload is not None and workload["profile"] == "poisson":
+        return 1
     return min(10, max(1, cpus // 4))
 
 
@@ -197,7 +241,7 @@ def report_facts(report: Path, version: str) -> ReportFacts:
     return facts
 
 
-def environment(cpus: int) -> dict[str, str]:
+def environment(cpus: int, workload: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the load generator's environment: offline, and no more worker processes than the host can feed."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -205,5 +249,5 @@ def environment(cpus: int) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "GUIDELLM__MAX_WORKER_PROCESSES": str(worker_processes(cpus)),
+        "GUIDELLM__MAX_WORKER_PROCESSES": str(worker_processes(cpus, workload)),
     }

@@ -8,7 +8,14 @@ from typing import Any
 
 from kveval.figure_data import CellKey, Tiers
 from kveval.runfile import Run
+from kveval.workloads import level_unit, working_set_tokens_at
 
+_LEVELS = {
+    "streams": "concurrent requests",
+    "requests/min": "requests a minute whatever was answered",
+    "prefix tokens": "tokens of the prefix, one request at a time",
+}
+_PER_LEVEL = {"streams": "concurrent request", "requests/min": "request a minute", "prefix tokens": "token of a prefix"}
 _TOOLS = {"vllm": "vLLM", "lmcache": "LMCache", "guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"}
 
 
@@ -73,24 +80,34 @@ def workload(runs: Sequence[Run]) -> list[str]:
 
 
 def _workload(load: Mapping[str, Any]) -> str:
-    count = load.get("prefix_count", 0)
-    prefixes = f"{count['per_level']} per concurrent request" if isinstance(count, Mapping) else f"{count}"
     levels = ", ".join(str(level) for level in load.get("levels", ())) or f"a sweep of {load.get('sweep_size')} rates"
     return (
-        f"conversations of {load.get('turns', 1)} turns, {load.get('prompt_tokens')} prompt and "
-        f"{load.get('output_tokens')} output tokens a turn, each opening with one of {prefixes} shared prefixes of "
-        f"{load.get('prefix_tokens', 0):,} tokens; {levels} concurrent requests, {load.get('seconds'):g} s a level "
+        f"conversations of {load.get('turns', 1)} turns, {_tokens(load, 'prompt')} prompt and "
+        f"{_tokens(load, 'output')} output tokens a turn, each opening with one of {_prefixes(load)}; "
+        f"{levels} {_LEVELS[level_unit(load)]}, {load.get('seconds'):g} s a level "
         f"of which the first {load.get('warmup_s', 0):g} s are not measured"
     )
 
 
+def _tokens(load: Mapping[str, Any], kind: str) -> str:
+    spread = load.get(f"{kind}_spread")
+    mean = f"{load.get(f'{kind}_tokens')}"
+    return mean if spread is None else f"{mean} +/- {spread['stdev']} ({spread['min']} to {spread['max']})"
+
+
+def _prefixes(load: Mapping[str, Any]) -> str:
+    count, tokens = load.get("prefix_count", 0), load.get("prefix_tokens", 0)
+    length = "as many tokens as the level says" if load.get("profile") == "prefix-length" else f"{tokens:,} tokens"
+    if not isinstance(count, Mapping):
+        return f"{count} shared prefixes of {length}"
+    if "tokens" in count:
+        return f"the shared prefixes of {length} that make up {count['tokens']:,}"
+    return f"{count['per_level']} per {_PER_LEVEL[level_unit(load)]} shared prefixes of {length}"
+
+
 def working_set(workload: Mapping[str, Any]) -> dict[int, int]:
     """Return level -> tokens of all distinct prefixes of a workload."""
-    count, tokens = workload.get("prefix_count", 0), int(workload.get("prefix_tokens", 0))
-    levels = [int(level) for level in workload.get("levels", ())]
-    if isinstance(count, Mapping):
-        return {level: tokens * int(count["per_level"]) * level for level in levels}
-    return dict.fromkeys(levels, tokens * int(count))
+    return {int(level): working_set_tokens_at(workload, int(level)) for level in workload.get("levels", ())}
 
 
 def tiers_of(run: Run) -> Tiers:

@@ -115,14 +115,16 @@ class HostBench:
 
     def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> Ran:
         """Run GuideLLM as a process of this host."""
+        workload = self._job.specification["workload"]
+        load.write_data(workload, level, report)
         began = time.time()
         wall_s = load.run_level(
             self._processes,
             argv,
             report,
             report.with_suffix(".log"),
-            limit_s=load.time_limit_s(self._job.specification["workload"], level.streams),
-            env=load.environment(self._cpus),
+            limit_s=load.time_limit_s(workload, level.streams),
+            env=load.environment(self._cpus, workload),
             watch=watch,
         )
         return Ran(began, wall_s)

@@ -1,0 +1,71 @@
+"""What a level of a workload is: how many requests are in flight, or how many come, and over which prefixes.
+
+A level is a whole number, and what it counts depends on the workload's profile:
+
+- concurrent: streams. Each sends its next request when the last one is answered (closed loop).
+- constant, poisson, bursts: requests per minute, whether or not earlier ones were answered (open loop); evenly spaced,
+  at random, or at random in bursts.
+- prefix-length: tokens of the shared prefix, one request at a time.
+
+Functions take a workload as specifications have it, a mapping of plain values. Those of results that were measured
+elsewhere may lack keys.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+OPEN_LOOP = ("constant", "poisson", "bursts")
+"""Profiles that send at a rate of their own."""
+_UNITS = {"prefix-length": "prefix tokens", **dict.fromkeys(OPEN_LOOP, "requests/min")}
+_AXES = {
+    "streams": "concurrent streams",
+    "requests/min": "requests sent per minute",
+    "prefix tokens": "tokens of the prefix, one request at a time",
+}
+
+
+def _profile(workload: Mapping[str, Any]) -> str:
+    return str(workload.get("profile", "concurrent"))
+
+
+def streams_at(workload: Mapping[str, Any], level: int) -> int | None:
+    """Return how many requests are kept in flight at a level; None where requests come at a rate of their own."""
+    if _profile(workload) in (*OPEN_LOOP, "sweep"):
+        return None
+    return 1 if _profile(workload) == "prefix-length" else level
+
+
+def rate_req_s_at(workload: Mapping[str, Any], level: int) -> float | None:
+    """Return the mean requests per second that are sent at a level; None where that follows from the answers."""
+    return level / 60 if _profile(workload) in OPEN_LOOP else None
+
+
+def prefix_tokens_at(workload: Mapping[str, Any], level: int) -> int:
+    """Return the tokens of a shared prefix at a level; 0 without prefixes."""
+    return level if _profile(workload) == "prefix-length" else int(workload.get("prefix_tokens") or 0)
+
+
+def prefix_count_at(workload: Mapping[str, Any], level: int) -> int:
+    """Return how many distinct prefixes there are at a level: fixed, so many per unit of it, or for so many tokens."""
+    count = workload.get("prefix_count") or 0
+    if not isinstance(count, Mapping):
+        return int(count)
+    if "per_level" in count:
+        return int(count["per_level"]) * level
+    tokens = prefix_tokens_at(workload, level)
+    return max(1, int(count["tokens"]) // tokens) if tokens else 0
+
+
+def working_set_tokens_at(workload: Mapping[str, Any], level: int) -> int:
+    """Return the tokens of all distinct prefixes at a level: what a cache must hold to serve every reuse."""
+    return prefix_tokens_at(workload, level) * prefix_count_at(workload, level)
+
+
+def level_unit(workload: Mapping[str, Any]) -> str:
+    """Return what a level counts: "streams", "requests/min" or "prefix tokens"."""
+    return _UNITS.get(_profile(workload), "streams")
+
+
+def axis_title(workload: Mapping[str, Any]) -> str:
+    """Return the title of an axis of levels."""
+    return _AXES[level_unit(workload)]
