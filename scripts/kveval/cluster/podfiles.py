@@ -1,0 +1,84 @@
+"""What runs in a pod so that its files can be collected: small scripts for any shell, with tools any image has."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+BLOCK = 64 * 1024
+"""Bytes by which reading can begin anywhere in a file; dd seeks by whole blocks, and quickly, in every version."""
+NO_TOOL, UNREADABLE, MISSING = 96, 97, 98
+
+_NEEDS = "for tool in sha256sum wc head dd; do command -v $tool >/dev/null || { echo $tool >&2; exit 96; }; done"
+
+# Size first, then the sum of that many bytes: a file that grows meanwhile (a log) is taken as it was.
+LIST = rf"""{_NEEDS}
+cd "$1" 2>/dev/null || {{ [ -e "$1" ] && exit 97; exit 98; }}
+one() {{
+  size=$(wc -c <"$1") && sum=$(head -c $((size)) <"$1" | sha256sum) || {{ echo "$1" >&2; exit 97; }}
+  printf '%s %s %s\000' $((size)) "${{sum%% *}}" "$1"
+}}
+all() {{
+  for f in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+    [ -L "$f" ] && continue
+    if [ -d "$f" ]; then all "$f"; elif [ -f "$f" ]; then one "$f"; fi
+  done
+}}
+shift
+[ $# -gt 0 ] || all .
+for name; do [ -f "$name" ] || {{ echo "$name" >&2; exit 98; }}; one "$name"; done
+printf 'end\000'"""
+
+# The sum of a file's first bytes: is what is on this side's disk the beginning of what is there?
+PREFIX = 'cd "$1" && head -c "$3" <"$2" | sha256sum'
+
+# Parts of files, one after the other: name, first block, bytes.
+READ = (
+    'cd "$1" || exit 98; shift; while [ $# -gt 0 ]; do '
+    f'dd if="$1" bs={BLOCK} skip="$2" 2>/dev/null | head -c "$3"; shift 3; done'
+)
+
+
+class RemoteFile(NamedTuple):
+    """A file in a pod, by its path below the folder that is collected."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+def script(text: str, *arguments: str | int) -> list[str]:
+    """Return the command line of a script; its arguments are passed as they are, whatever is in them."""
+    return ["sh", "-c", text, "collect", *map(str, arguments)]
+
+
+def parse_list(output: bytes) -> list[RemoteFile]:
+    """Read what LIST prints. Raises ValueError for what it does not print, such as a path that leads elsewhere.
+
+    A connection may end well and still have lost the end of the output: EOFError.
+    """
+    *entries, end, last = f"\0{output.decode(errors='surrogateescape')}".split("\0")
+    if (end, last) != ("end", ""):
+        raise EOFError
+    found = []
+    for entry in entries[1:]:
+        size, sha256, path = entry.split(" ", 2)
+        path = path.removeprefix("./")
+        if len(sha256) != 64 or not path or path.startswith("/") or ".." in path.split("/"):
+            raise ValueError(f"unexpected entry {entry!r} in the list of a pod's files")
+        found.append(RemoteFile(path, int(size), sha256))
+    return found
+
+
+def explain(code: int, stderr: bytes, argv: Sequence[str], root: str) -> str:
+    """Say why a script ended with this code."""
+    said = " ".join(stderr.decode(errors="replace").split())
+    if code == NO_TOOL:
+        return (
+            f"the container's image has no `{said}`: collect from a container that has sh, dd, head, wc and sha256sum"
+        )
+    if code == UNREADABLE:
+        return f"{root}/{said} cannot be read by the container's user" if said else f"{root} cannot be entered"
+    if code == MISSING:
+        return f"there is no {root}/{said}" if said else f"there is no folder {root}"
+    if code in (126, 127):
+        return f"the container's image has no shell ({said}): collect from a container that has sh"
+    return f"`{argv[0]}` ended with exit code {code}: {said or 'no message'}"
