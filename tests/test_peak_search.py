@@ -11,7 +11,7 @@ FINE_GRID = sorted({round(1.1**step) for step in range(69)} | {650})
 
 
 def peaked(optimum, *, sharpness=1.0):
-    """A server whose throughput has one maximum: it rises with the streams, and falls when they get in each other's way."""
+    """A server whose throughput rises with the streams, and falls when they get in each other's way."""
     return lambda level: 1000 * math.exp(-sharpness * math.log(level / optimum) ** 2 / 8)
 
 
@@ -70,7 +70,7 @@ def test_any_answers_end_within_the_budget(start, further, budget, answers):
 
 
 def test_a_server_that_still_rises_at_the_end_is_not_bracketed():
-    tried = run(SEARCH, lambda level: float(level))
+    tried = run(SEARCH, float)
     found = outcome(SEARCH, tried)
     assert found.peak == 650
     assert not found.bracketed
