@@ -267,6 +267,10 @@ def test_what_is_open_comes_with_what_would_settle_it(plan: Plan, measured: Meas
     table = gap_table(plan, single, {"pcp_lmcache": "not recorded"})
     assert any("`runs: 3` or more" in cells[2] for cells in table.rows)
     assert row(table, "figure: LMCache's own counters", "not recorded")
+    declare = "`contrasts: [[lmcache-valkey, lmcache-redis]]` under `comparison`; nothing is measured again for it"
+    models = "Qwen3-0.6B, Qwen3-8B, Qwen3-14B, Qwen3-32B-AWQ"
+    assert row(table, f"lmcache-valkey against lmcache-redis: {models}")[2] == declare
+    assert row(table, "native-offload/20000 against native-offload/10000: Qwen3-14B, Qwen3-32B-AWQ")
     only = [cell for cell in campaign.cells() if cell[1] in ("no-offload", "native-offload") and cell[2] != 20_000]
     few = campaign.measured(campaign.levels_table(only, levels=LEVELS))
     open_ = column(gap_table(campaign.plan(only), few, {}), "not assessed")

@@ -13,7 +13,7 @@ from kveval.looks import by_size
 from kveval.metric_titles import METRIC_TITLES
 from kveval.report_data import Measured, Plan, Table, cell_label
 from kveval.run_facts import key_of
-from kveval.tables_pairs import native_table, store_table, tier_table
+from kveval.tables_pairs import native_table, store_table, tier_table, undeclared
 
 # Below it no comparison gets a verdict.
 _ENOUGH_RUNS = 3
@@ -22,7 +22,7 @@ _ENOUGH_RUNS = 3
 def gap_table(plan: Plan, measured: Measured, empty: Mapping[str, str]) -> Table:
     """Comparisons without a verdict, tables and figures without data; `empty`: figures with the reason."""
     rows = [*_missing_cells(plan, measured), *_open_comparisons(measured)]
-    rows += [*_absent_tables(plan, measured), *_scope(plan, measured)]
+    rows += [*_undeclared(plan, measured), *_absent_tables(plan, measured), *_scope(plan, measured)]
     models = by_size(list(measured.levels["model"]), plan.parameters)
     for name, reason in empty.items():
         figure = find_figure(name, models)
@@ -69,7 +69,7 @@ def _settling(row: Mapping[Any, Any]) -> str:
         return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"
     if verdict == stats.INCONCLUSIVE:
         more = needed is not None and needed > row["runs"]
-        return "longer levels" + (f", or more runs ({needed:.0f} for the margin at this spread)" if more else "")
+        return "longer levels, or more runs" + (f" ({needed:.0f} for the margin at this spread)" if more else "")
     if "observed" in reason or "delivered" in reason:
         return "longer levels"
     if "failed" in reason:
@@ -77,6 +77,13 @@ def _settling(row: Mapping[Any, Any]) -> str:
     if "run" in reason:
         return f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
     return "measure its baseline" if "baseline" in reason else "see the reason"
+
+
+def _undeclared(plan: Plan, measured: Measured) -> Iterator[list[str]]:
+    """Pairs of arms that are described and have no verdict, because nobody declared beforehand that they matter."""
+    for (one, other), models in undeclared(plan, measured).items():
+        how = f"`contrasts: [[{one}, {other}]]` under `comparison`; nothing is measured again for it"
+        yield [f"{one} against {other}: {', '.join(models)}", "described, and not declared as a contrast", how]
 
 
 def _absent_tables(plan: Plan, measured: Measured) -> Iterator[list[str]]:

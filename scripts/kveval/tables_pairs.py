@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from kveval.contrasts import pair
+from kveval.contrasts import UNDECLARED, pair
 from kveval.figure_data import CellKey, blocks_label
 from kveval.report_data import Measured, Plan, Table, cell_label, rows_of
 from kveval.tables_results import cells_of, count, emphasised, models_of
@@ -13,7 +13,33 @@ from kveval.tables_results import cells_of, count, emphasised, models_of
 
 def store_table(plan: Plan, measured: Measured) -> Table:
     """Valkey against Redis, for arms that differ in nothing else."""
-    pairs = [
+    return _pair_table(measured, _store_pairs(plan, measured), "Valkey", "Redis")
+
+
+def native_table(plan: Plan, measured: Measured) -> Table:
+    """LMCache with its CPU tier alone against vLLM's native offload of the same size."""
+    return _pair_table(measured, _native_pairs(plan, measured), "LMCache", "native")
+
+
+def undeclared(plan: Plan, measured: Measured) -> dict[tuple[str, str], list[str]]:
+    """Return the pairs that these tables only describe, as a campaign would declare them -> the models they are of."""
+    found: dict[tuple[str, str], list[str]] = {}
+    equal = [*_store_pairs(plan, measured), *_native_pairs(plan, measured)]
+    named = [(one, other, one[1], other[1]) for one, other in equal]
+    named += [(one, other, _sized(one), _sized(other)) for one, other in _tiers(plan, measured)]
+    for one, other, declared, against in named:
+        if pair(measured, one, other).reason == UNDECLARED:
+            models = found.setdefault((declared, against), [])
+            models += [one[0]] if one[0] not in models else []
+    return found
+
+
+def _sized(cell: CellKey) -> str:
+    return f"{cell[1]}/{cell[2]}"
+
+
+def _store_pairs(plan: Plan, measured: Measured) -> list[tuple[CellKey, CellKey]]:
+    return [
         (one, other)
         for one, other in _pairs(plan, measured)
         if _fact(plan, one, "store") == "valkey"
@@ -21,12 +47,10 @@ def store_table(plan: Plan, measured: Measured) -> Table:
         and _fact(plan, one, "arm") == _fact(plan, other, "arm")
         and one[2] == other[2]
     ]
-    return _pair_table(measured, pairs, "Valkey", "Redis")
 
 
-def native_table(plan: Plan, measured: Measured) -> Table:
-    """LMCache with its CPU tier alone against vLLM's native offload of the same size."""
-    pairs = [
+def _native_pairs(plan: Plan, measured: Measured) -> list[tuple[CellKey, CellKey]]:
+    return [
         (one, other)
         for one, other in _pairs(plan, measured)
         if _fact(plan, one, "arm") == "lmcache"
@@ -34,7 +58,13 @@ def native_table(plan: Plan, measured: Measured) -> Table:
         and _fact(plan, other, "arm") == "native"
         and one[2] == other[2]
     ]
-    return _pair_table(measured, pairs, "LMCache", "native")
+
+
+def _tiers(plan: Plan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
+    """Each arm's larger CPU tier with the next smaller one."""
+    for model in models_of(plan):
+        cells = [cell for cell in cells_of(plan, model) if cell[2] and len(rows_of(measured.peaks, cell))]
+        yield from ((larger, smaller) for smaller, larger in itertools.pairwise(cells) if smaller[1] == larger[1])
 
 
 def _pairs(plan: Plan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
@@ -84,13 +114,7 @@ def tier_table(plan: Plan, measured: Measured) -> Table:
         "smaller against baseline, % of baseline",
         "verdict",
     ]
-    rows = []
-    for model in models_of(plan):
-        cells = [cell for cell in cells_of(plan, model) if cell[2] and len(rows_of(measured.peaks, cell))]
-        for smaller, larger in itertools.pairwise(cells):
-            if smaller[1] != larger[1]:
-                continue
-            rows.append(_tier_row(plan, measured, larger, smaller))
+    rows = [_tier_row(plan, measured, larger, smaller) for larger, smaller in _tiers(plan, measured)]
     return Table(header, rows, frozenset({2, 3, 4, 5, 6, 7, 8, 10, 12}))
 
 

@@ -122,10 +122,15 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
                 verdict_text(row),
                 text(row["reason"]),
                 count(row["runs"]),
-                *([count(row["parity_power_percent"])] if _PARITY_CHANCE in header else []),
+                *([_parity_chance(row)] if _PARITY_CHANCE in header else []),
             ]
         )
     return Table(header, rows, frozenset({2, 3, 4, 7, *range(8, len(header))}))
+
+
+def _parity_chance(row: Mapping[Any, Any]) -> str:
+    """Nothing for a comparison that got no verdict: its runs could not show parity."""
+    return count(row["parity_power_percent"]) if row["verdict"] in stats.VERDICTS else ""
 
 
 def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:

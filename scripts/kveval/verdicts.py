@@ -46,7 +46,7 @@ def _word(entry: Entry, more_is_better: bool, alpha: float, margin: float) -> tu
         return (BETTER if (row["effect_percent"] > 0) == more_is_better else WORSE), ""
     needed = row["runs_to_resolve"]
     if needed is not None and needed <= row["runs"]:
-        between = f"the effect lies between none and {100 * margin:g} %"
-        return INCONCLUSIVE, f"{between}; a narrower interval is needed to place it"
+        reason = f"shows neither a difference nor that it is below {100 * margin:g} %; more precision is needed"
+        return INCONCLUSIVE, reason
     how_many = "more than 1,000" if needed is None else str(needed)
     return INCONCLUSIVE, f"{how_many} runs would resolve {100 * margin:g} % at this spread"
