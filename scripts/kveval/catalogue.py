@@ -145,6 +145,10 @@ class Scenario(Strict):
         description="hybrid only: share of the budget that vLLM's own tier gets, LMCache the rest; 0.5 if left out",
     )
     gpu_memory_utilization: dict[Name, Share] = Field({}, description="per model, in place of the model's own")
+    serves: dict[Name, Name] = Field(
+        {},
+        description="per model, another one that is served in its place: with another KV dtype or quantised weights",
+    )
     tensor_parallel_size: PositiveInt | None = Field(None, description="in place of the model's own")
     replicas: PositiveInt | None = Field(None, description="on a cluster, in place of server.replicas")
     routing: Literal["prefix", "tiered-prefix"] | None = Field(

@@ -53,6 +53,13 @@ def capacity_problems(cell: Cell, scenario: Scenario, server: Server) -> Iterato
         yield Problem("", "scenarios", f"{cell.scenario} gives no gpu_memory_utilization for {cell.model}", known)
 
 
+def stand_in_problems(cell: Cell, scenario: Scenario) -> Iterator[Problem]:
+    """A cell in which no other model is served would be a copy of another under a new name."""
+    if scenario.serves and cell.model not in scenario.serves:
+        known = ", ".join(sorted(scenario.serves))
+        yield Problem("", "scenarios", f"{cell.scenario} serves nothing in place of {cell.model}", known)
+
+
 def parallel_problems(cell: Cell, scenario: Scenario, model: Model, server: Server) -> Iterator[Problem]:
     """A number of ranks that the model cannot be divided among."""
     ranks = scenario.tensor_parallel_size

@@ -101,10 +101,14 @@ def check_scenarios(
             elif base in scenarios and (scenarios[base].baseline is not None or scenarios[base].cpu_tier):
                 right = "a scenario without baseline and CPU tier"
                 problems.append(Problem(file, key, f"{base!r} is no baseline itself", right))
-        for model in scenario.gpu_memory_utilization:
+        named = [(f"gpu_memory_utilization.{model}", model) for model in scenario.gpu_memory_utilization]
+        named += [
+            (f"serves.{model}", used) for model, stand_in in scenario.serves.items() for used in (model, stand_in)
+        ]
+        for key, model in named:
             if model not in known.get("models", {model}):
-                key = f"{entries[name].key}.gpu_memory_utilization.{model}"
-                problems.append(Problem(file, key, f"there is no {model!r}", closest(model, known["models"])))
+                message, right = f"there is no {model!r}", closest(model, known["models"])
+                problems.append(Problem(file, f"{entries[name].key}.{key}", message, right))
 
 
 def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set[str]]) -> list[Problem]:

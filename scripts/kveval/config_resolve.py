@@ -12,6 +12,7 @@ from kveval.config_checks import (
     capacity_problems,
     overrides,
     parallel_problems,
+    stand_in_problems,
     tier_problems,
     unknown_names,
     workload_problems,
@@ -124,7 +125,9 @@ class ResolvedCell:
 
 
 def served_model(name: str, model: Model, scenario: Scenario, server: Server) -> ServedModel:
-    """Return the model as this server has it for this scenario."""
+    """Return `model` as this server has it for this scenario; `name` is the cell's, which another may stand in for."""
+    utilization = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
+    name = scenario.serves.get(name, name)
     longest = min(model.max_model_len, server.max_model_len or server.device_tokens or model.max_model_len)
     if server.weights == "miniature":
         return ServedModel(
@@ -139,7 +142,6 @@ def served_model(name: str, model: Model, scenario: Scenario, server: Server) ->
             max_model_len=longest,
             gpu_memory_utilization=None,
         )
-    utilization = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
     return ServedModel(
         name=name,
         hf_id=model.hf_id,
@@ -230,13 +232,15 @@ def resolve_cell(
     unknown = list(unknown_names(cell, campaign, catalogue))
     if unknown:
         return None, unknown
-    model, scenario = catalogue.models[cell.model], catalogue.scenarios[cell.scenario]
+    scenario = catalogue.scenarios[cell.scenario]
+    model = catalogue.models[scenario.serves.get(cell.model, cell.model)]
     server, workload = campaign.server, catalogue.workloads[campaign.workload]
     release = None if server.release is None else catalogue.releases[server.release]
     served = served_model(cell.model, model, scenario, server)
     problems = [
         *tier_problems(cell, scenario),
         *capacity_problems(cell, scenario, server),
+        *stand_in_problems(cell, scenario),
         *parallel_problems(cell, scenario, model, server),
         *workload_problems(cell, served.max_model_len, workload, campaign.workload),
     ]

@@ -10,6 +10,9 @@ from pydantic import Field, StrictInt, model_validator
 from kveval import workloads
 from kveval.config_types import CountInt, Number, PositiveInt, PositiveNumber, Strict
 
+# As many whole prefixes as make up a number of tokens differ by less.
+_ALIKE = 1.1
+
 
 class PerLevel(Strict):
     """A count that grows with the level: so many per unit of it."""
@@ -128,8 +131,9 @@ class Workload(Strict):
 
     @property
     def varying_working_set(self) -> bool:
-        """Whether the working set differs between levels, so that levels differ in two ways."""
-        return len({workloads.working_set_tokens_at(self.model_dump(), level) for level in self.levels}) > 1
+        """Whether the working set differs between levels by more than a rounding, so that levels differ in two ways."""
+        sizes = [workloads.working_set_tokens_at(self.model_dump(), level) for level in self.levels]
+        return max(sizes, default=0) > _ALIKE * min(sizes, default=0)
 
     @property
     def conversation_tokens(self) -> int:
