@@ -28,11 +28,13 @@ def campaign_source():
     """The campaign's own file, so that a mistake can be named with its place. Not `config`: there, Snakemake has merged a
     --configfile into the default campaign, key by key. With --config or several files, their merged values."""
     files = workflow.overwrite_configfiles or ["config/config.yaml"]
-    overrides = workflow.config_settings.config
+    # What prune is asked is no part of a campaign.
+    given = workflow.config_settings.config or {}
+    overrides = {key: value for key, value in given.items() if key not in ("prune", "prune_days", "prune_also")}
     if len(files) == 1 and not overrides:
         return Path(files[0])
     values = {}
-    for part in [*(campaign_values(Path(file)) for file in files), overrides or {}]:
+    for part in [*(campaign_values(Path(file)) for file in files), overrides]:
         update_config(values, part)
     return values
 
@@ -67,6 +69,11 @@ PARAMETERS = {cell.model: parameter_count(CONFIG.catalogue.models[cell.model].ge
 MODELS = by_size(list(PARAMETERS), PARAMETERS)
 FIGURES = [f"{RESULTS}/figures/{figure.name}.png" for figure in figures_of(MODELS)]
 BENCHMARK_REPORTS = [f"{cell}/benchmark_report_v0.2.yaml" for cell in CELL_FOLDERS]
+# By their paths, not as `rules.NAME.output`: with one such input, Snakemake hashes every list of inputs once for each file in it.
+COMPLETE = f"{RESULTS}/analysis/complete_metrics.csv"
+PEAKS = f"{RESULTS}/analysis/peak_throughput_all.csv"
+VERDICTS = f"{RESULTS}/analysis/comparison.csv"
+SUMMARIES = [f"{RESULTS}/analysis/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats")]
 COMPARISON = {
     "settings": CONFIG.campaign.comparison.model_dump(),
     "baselines": {name: scenario.baseline for name, scenario in CONFIG.catalogue.scenarios.items()},

@@ -129,7 +129,7 @@ class Store:
 
     def __init__(self, root: Path, settled_s: float = SETTLED_S) -> None:
         self.root = root
-        self._settled_s = settled_s
+        self.settled_s = settled_s
         self._held: dict[Path, int] = {}
 
     def using(self) -> contextlib.AbstractContextManager[None]:
@@ -167,7 +167,7 @@ class Store:
             return True
         if error.defect not in ("missing", "differs") or error.path.is_symlink():
             return False
-        return clock_s(self.root) - last_change_s(place) < self._settled_s
+        return clock_s(self.root) - last_change_s(place) < self.settled_s
 
     def scratch(self, key: Key) -> Path:
         """Make an empty folder, on the store's file system, for a run in progress."""

@@ -1,0 +1,25 @@
+"""Show what of the store nothing refers to, and delete it when asked to."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kveval.errors import Failure
+from kveval.store import Store
+from kveval.store_prune import prune_as_asked, workflows
+
+
+def main(values: Mapping[str, Any], log: str) -> None:
+    """`values`: the rule's params."""
+    try:
+        using = workflows(Path(), Path(values["campaign"]), values["also"])
+        said = prune_as_asked(Store(Path(values["store"])), using, values["asked"], values["days"])
+    except Failure as failure:
+        sys.exit(str(failure))
+    print(said, flush=True)
+    Path(log).write_text(said + "\n")
+
+
+if __name__ == "__main__":
+    main(dict(snakemake.params.items()), snakemake.log[0])
