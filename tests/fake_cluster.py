@@ -2,15 +2,16 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from kveval.cluster.errors import ClusterError, Unreachable
 from kveval.cluster.transport import Query, Reply
 
 CORE = {"pods": "Pod", "services": "Service", "configmaps": "ConfigMap", "events": "Event", "namespaces": "Namespace"}
-CORE |= {"persistentvolumeclaims": "PersistentVolumeClaim", "endpoints": "Endpoints"}
+CORE |= {"persistentvolumeclaims": "PersistentVolumeClaim", "endpoints": "Endpoints", "secrets": "Secret"}
 APPS = {"deployments": "Deployment", "replicasets": "ReplicaSet", "daemonsets": "DaemonSet"}
 BATCH = {"jobs": "Job"}
 VERBS = ["get", "list", "watch", "create", "delete", "patch"]
@@ -46,6 +47,93 @@ class Call:
     query: Query
     body: Any
     content: str
+
+
+def made(
+    kind: str,
+    name: str,
+    labels: Mapping[str, str] = MappingProxyType({}),
+    *,
+    namespace: str = "bench",
+    owner: Mapping[str, Any] | None = None,
+    version: str = "v1",
+    **parts: Any,
+) -> dict[str, Any]:
+    """Make an object as the API server would list it; `owner` is another of them."""
+    metadata: dict[str, Any] = {"name": name, "uid": f"{kind}-{name}", "labels": dict(labels)} | parts.pop(
+        "metadata", {}
+    )
+    if kind != "Namespace":
+        metadata["namespace"] = namespace
+    if owner is not None:
+        metadata["ownerReferences"] = [{"uid": owner["metadata"]["uid"], "kind": owner["kind"]}]
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
+
+
+class Objects:
+    """The objects of a cluster, with the garbage collection of owned ones; `stay`: names of those that will not go."""
+
+    def __init__(self, *documents: dict[str, Any]) -> None:
+        self.present = list(documents)
+        self.stay: set[str] = set()
+        self.forbidden: set[str] = set()
+        self.deleted: list[str] = []
+        self.changes: list[Callable[[Objects], None]] = []
+
+    def __call__(self, call: Call) -> Reply:
+        """Answer GET and DELETE; before each list of pods the next of `changes` happens."""
+        *_, plural = parts = call.path.strip("/").split("/")
+        kinds = CORE | APPS | BATCH
+        if plural in kinds:
+            if plural in self.forbidden:
+                return status(403, "Forbidden")
+            if plural == "pods" and self.changes:
+                self.changes.pop(0)(self)
+            items = [found for found in self.present if found["kind"] == kinds[plural] and self._within(found, parts)]
+            return ok({"items": [found for found in items if self._selected(found, call.query)], "metadata": {}})
+        if call.path.endswith("/log"):
+            return Reply(200, {}, b"Traceback\nValueError: no GPU\n")
+        kind = kinds[parts[-2]]
+        found = [
+            entry
+            for entry in self.present
+            if entry["kind"] == kind and entry["metadata"]["name"] == plural and self._within(entry, parts)
+        ]
+        if not found:
+            return status(404, "NotFound")
+        return ok(self._delete(found[0]) if call.method == "DELETE" else found[0])
+
+    @staticmethod
+    def _within(document: Mapping[str, Any], parts: Sequence[str]) -> bool:
+        if "namespaces" not in parts[:-2] or document["kind"] == "Namespace":
+            return True
+        return bool(document["metadata"].get("namespace") == parts[parts.index("namespaces") + 1])
+
+    @staticmethod
+    def _selected(document: Mapping[str, Any], query: Query) -> bool:
+        labels = document["metadata"]["labels"]
+        terms = [term.split("=") for term in str(query.get("labelSelector", "")).split(",") if term]
+        involved = {f"involvedObject.{key}": value for key, value in document.get("involvedObject", {}).items()}
+        fields = [term.split("=") for term in str(query.get("fieldSelector", "")).split(",") if term]
+        return all(labels.get(key) == value for key, value in terms) and all(
+            involved.get(key, value) == value for key, value in fields
+        )
+
+    def _delete(self, document: dict[str, Any]) -> dict[str, Any]:
+        metadata = document["metadata"]
+        self.deleted.append(f"{document['kind']} {metadata['name']}")
+        if metadata["name"] in self.stay:
+            metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            return document
+        gone = {metadata["uid"]}
+        self.present = [
+            found
+            for found in self.present
+            if found is not document
+            and not gone & {owner["uid"] for owner in found["metadata"].get("ownerReferences", [])}
+            and not (document["kind"] == "Namespace" and found["metadata"].get("namespace") == metadata["name"])
+        ]
+        return document
 
 
 @dataclass

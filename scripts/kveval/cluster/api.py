@@ -228,24 +228,6 @@ class Api:
         path = self.resource(POD).path(namespace, pod)
         return self.request("GET", f"{path}/log", query=query).body.decode(errors="replace")
 
-    def proxy(
-        self,
-        namespace: str,
-        pod: str,
-        port: int,
-        path: str,
-        method: str = "GET",
-        body: Any = None,
-        timeout_s: float = 30.0,
-    ) -> Reply:
-        """Send one HTTP request to a port of a pod, through the API server, and return whatever is answered.
-
-        Not repeated, for it may have effects: raises Unreachable when the API server cannot be reached. An answer
-        503 may be the API server's own, for a pod that does not listen.
-        """
-        root = self.resource(POD).path(namespace, f"{pod}:{port}")
-        return self.transport.request(method, f"{root}/proxy/{path.lstrip('/')}", {}, body, "json", timeout_s)
-
     @contextlib.contextmanager
     def running(
         self, namespace: str, pod: str, container: str, argv: Sequence[str], connect_s: float = 30.0

@@ -178,7 +178,14 @@ class _Teardown:
         """Name what would be lost with a namespace although it is not ours, or is to be kept."""
         found = []
         for kind in (POD, VOLUME_CLAIM, CONFIG_MAP, SECRET, Kind("v1", "Service"), Kind("apps/v1", "Deployment")):
-            for document in self.api.list(kind, namespace):
+            try:
+                listed = self.api.list(kind, namespace)
+            except Refused as error:
+                if error.status != 403:
+                    raise
+                found.append(f"{kind.kind}s that this account may not list")
+                continue
+            for document in listed:
                 metadata = document["metadata"]
                 own = (metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER
                 if own and not (kind == VOLUME_CLAIM and not self.remove_volumes):
