@@ -15,7 +15,8 @@ rule benchmark:
     priority: block_priority
     conda:
         "../envs/workflow.yaml"
-    threads: workflow.resource_settings.cores or 1
+    # On this host nothing may run beside it; on a cluster it only asks and waits.
+    threads: (workflow.resource_settings.cores or 1) if CONFIG.campaign.engine == "local" else 1
     resources:
         measurement_slot=1,
     params:

@@ -42,6 +42,10 @@ def main() -> int:
         return 1
     environment = args.server_environment.absolute()
     campaign = config.campaign
+    redact = Redactor.of(campaign.secrets).text
+    label = f"{args.cell} run {args.run}"
+    workload = cell.specification()["workload"]
+    progress = campaign_progress(label, workload, args.campaign_runs, args.log, redact)
     job = Job(
         specification=cell.specification(),
         measurement=args.measurement,
@@ -51,9 +55,10 @@ def main() -> int:
         required=cell.exercised,
         stall_limit_s=campaign.stall_limit_s,
         secrets=campaign.secrets,
+        campaign=campaign.name,
+        site=campaign.cluster,
+        pointers=progress.campaign,
     )
-    redact = Redactor.of(campaign.secrets).text
-    progress = campaign_progress(job.label, job.specification["workload"], args.campaign_runs, args.log, redact)
     try:
         measure(job, args.output, progress)
         return 0

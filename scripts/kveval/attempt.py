@@ -1,6 +1,7 @@
 """The run in progress: deploy, record, load level after level, collect, describe; on whatever engine."""
 
 import contextlib
+import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from kveval.progress import Progress
 from kveval.recording import pack_archive, verify_archive
 from kveval.redaction import Redactor
 from kveval.store import write_json
+from kveval.watchdog import ClockWatch
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0
@@ -144,6 +146,8 @@ class Attempt:
             progress=self.progress,
             redactor=self.redactor,
             bench=bench,
+            # Elsewhere, windows and recording go by clocks that this host's does not move.
+            clock=ClockWatch() if bench.own_clock else ClockWatch(limit_s=math.inf),
             recorder=recorder,
             tell=self._tell,
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kveval.config_cluster import Cluster
 from kveval.errors import Failure
 
 
@@ -28,6 +29,12 @@ class Job:
     required: Sequence[Mapping[str, Any]] = ()
     stall_limit_s: float = 60.0
     secrets: Sequence[str] = ("HF_TOKEN",)
+    campaign: str = ""
+    """Its name, which the objects on a cluster bear."""
+    site: Cluster | None = None
+    """The cluster, for engine kubernetes."""
+    pointers: Sequence[Path] = ()
+    """What the campaign's runs will have written when all are measured."""
 
     @property
     def cell(self) -> Mapping[str, Any]:

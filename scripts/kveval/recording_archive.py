@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,6 +93,25 @@ def has_metric(pcp: Pcp, base: Path, metric: str) -> bool:
     result = _call(pcp, base, "pmprobe", "-a", base.name, metric)
     fields = result.stdout.split()
     return result.returncode == 0 and len(fields) == 2 and int(fields[1]) > 0
+
+
+def rename_metrics(source: Path, target: Path, prefixes: Mapping[str, str]) -> None:
+    """Copy the archive ``source`` to ``target``, where metrics below each key of ``prefixes`` lie below its value.
+
+    RecordingError when the archive cannot be read or written.
+    """
+    pcp = find_pcp()
+    names = _run(pcp, source, "pminfo", "-a", source.name, what=f"no metrics in the PCP archive {source}").split()
+    rules = [
+        f"metric {name} {{ name -> {new}{name.removeprefix(old)} }}"
+        for name in names
+        for old, new in prefixes.items()
+        if name.startswith(f"{old}.")
+    ]
+    configuration = source.parent / "renamed.conf"
+    configuration.write_text("\n".join([*rules, ""]))
+    what = f"the metrics of the PCP archive {source} cannot be renamed"
+    _run(pcp, source, "pmlogrewrite", "-c", configuration.name, source.name, str(target.absolute()), what=what)
 
 
 def pack_archive(base: Path, target: Path) -> None:

@@ -26,10 +26,13 @@ __all__ = ["Job", "MeasurementError", "measure"]
 
 
 def engine_of(job: Job) -> Engine:
-    """Return what measures the job. Raises MeasurementError for an engine that is not there."""
+    """Return what measures the job. Raises MeasurementError when it lacks what the engine needs."""
     if job.specification["engine"] == "local":
         return HostEngine(job)
-    raise MeasurementError(f"engine {job.specification['engine']} is not there yet; engine: local is")
+    # Only now: the client of the cluster takes a second to import.
+    from kveval.engines.kubernetes import ClusterEngine  # noqa: PLC0415
+
+    return ClusterEngine(job)
 
 
 def measure(job: Job, output: Path, progress: Progress) -> None:

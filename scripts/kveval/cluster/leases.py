@@ -14,12 +14,14 @@ from typing import Any
 
 from kveval.cluster.api import Api
 from kveval.cluster.errors import ClusterError, Refused
-from kveval.cluster.kinds import Kind
+from kveval.cluster.kinds import Document, Kind
+from kveval.cluster.names import PREFIX, selector
 from kveval.cluster.place import Place
 from kveval.store_lock import abandoned, owner
 
 LEASE = Kind("coordination.k8s.io/v1", "Lease")
 COMPONENT = "lease"
+MARK_ANNOTATION = f"{PREFIX}/recording"
 DURATION_S = 40
 _RENEW_S = 10.0
 _POLL_S = 1.0
@@ -70,13 +72,21 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(place: Place, say: Callable[[str], None], duration_s: float = DURATION_S) -> Iterator[Held]:
-    """Hold the run's Lease; while another job holds it, wait and say so."""
+def held(place: Place, say: Callable[[str], None], mark: str, duration_s: float = DURATION_S) -> Iterator[Held]:
+    """Hold the run's Lease; while another job holds it, wait and say so.
+
+    `mark`: of the run's recording, which others must leave alone meanwhile.
+    """
     api, name, holder = place.api, place.name(COMPONENT), owner()
     document = {
         "apiVersion": LEASE.api_version,
         "kind": LEASE.kind,
-        "metadata": {"name": name, "namespace": place.namespace, "labels": place.labels(COMPONENT)},
+        "metadata": {
+            "name": name,
+            "namespace": place.namespace,
+            "labels": place.labels(COMPONENT),
+            "annotations": {MARK_ANNOTATION: mark},
+        },
         "spec": {"holderIdentity": holder, "leaseDurationSeconds": round(duration_s), **renewed()},
     }
     _acquire(api, document, holder, say, duration_s)
@@ -88,17 +98,21 @@ def held(place: Place, say: Callable[[str], None], duration_s: float = DURATION_
         lease.end()
 
 
-def living(api: Api, namespace: str, selector: str, duration_s: float = DURATION_S) -> list[str]:
-    """Return who holds these Leases and lives: renewed them lately, and is no process of this host that has ended."""
+def living(api: Api, namespace: str, campaign: str, duration_s: float = DURATION_S) -> list[Document]:
+    """Return a campaign's Leases whose holders live: renewed lately, and by no process of this host that has ended."""
     now = datetime.now(UTC) + api.patient.ahead
     found = []
-    for lease in api.list(LEASE, namespace, selector):
-        holder = holder_of(lease)
+    for lease in api.list(LEASE, namespace, selector(campaign, component=COMPONENT)):
         renewed_at = datetime.fromisoformat(str(lease["spec"].get("renewTime") or "1970-01-01T00:00:00.000000Z"))
         # Clocks of others may be off; twice the duration is enough for a Lease that nobody has to win.
-        if not gone(holder) and (now - renewed_at).total_seconds() < 2 * duration_s:
-            found.append(holder)
+        if not gone(holder_of(lease)) and (now - renewed_at).total_seconds() < 2 * duration_s:
+            found.append(lease)
     return found
+
+
+def mark_of(lease: Mapping[str, Any]) -> str:
+    """Return the mark of the recording of the run that a Lease is for."""
+    return str((lease["metadata"].get("annotations") or {}).get(MARK_ANNOTATION, ""))
 
 
 def holder_of(lease: Mapping[str, Any]) -> str:

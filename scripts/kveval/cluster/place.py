@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kveval.cluster.api import Api
-from kveval.cluster.kinds import POD
+from kveval.cluster.kinds import POD, Document
 from kveval.cluster.names import labels, object_name, selector
 from kveval.config_cluster import Cluster
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True)

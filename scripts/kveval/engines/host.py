@@ -82,6 +82,8 @@ class HostEngine:
 class HostBench:
     """One run in progress on this host."""
 
+    own_clock = True
+
     def __init__(self, job: Job, scratch: Path, processes: Supervisor, cpus: int, progress: Progress) -> None:
         self._job = job
         self._scratch = scratch

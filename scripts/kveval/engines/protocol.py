@@ -109,7 +109,12 @@ class Recorder(Protocol):
 
 
 class Bench(Protocol):
-    """One run in progress."""
+    """One run in progress.
+
+    `own_clock`: whether this host's clock is the one that windows and recording go by, so that it must not be set.
+    """
+
+    own_clock: bool
 
     @property
     def slot(self) -> Slot:

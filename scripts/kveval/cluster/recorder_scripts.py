@@ -1,0 +1,101 @@
+"""What is run in the recorder's pods: shell scripts, with the folder of one run's recording as $0."""
+
+# Where PCP's programs are, without a word about its state, which the container's environment has.
+_PCP = """. /etc/pcp.env
+PATH=$PATH:$PCP_BIN_DIR:$PCP_BINADM_DIR
+"""
+
+# Arguments: pairs of name and URL. Written beside and moved: the openmetrics agent reads the folder at any moment.
+SOURCES = r"""
+set -e
+folder=$PCP_VAR_DIR/pmdas/openmetrics/config.d
+while [ $# -ge 2 ]; do
+  printf '%s\n' "$2" > "$0.new"
+  mv "$0.new" "$folder/$1.url"
+  shift 2
+done
+"""
+
+# Prints what is missing still; nothing once every name of the arguments is known to pmcd.
+MISSING = (
+    _PCP
+    + r"""
+for name; do
+  pminfo -h unix: "openmetrics.$name" 2>/dev/null | grep -q . || printf '%s\n' "$name"
+done
+"""
+)
+
+# $1: the folder of the groups of what is logged, $2: what is logged beside them, $3: interval in ms; then pairs of a
+# source and its group. The output goes to files: a command in a pod lasts as long as its output is open.
+START = (
+    _PCP
+    + r"""
+set -e
+mkdir -p "$0/archive"
+groups=$1 beside=$2 interval=$3
+shift 3
+{
+  cat "$groups/once" "$groups/host"
+  printf '%s' "$beside"
+  while [ $# -ge 2 ]; do sed "s|@SOURCE@|$1|g" "$groups/$2"; shift 2; done
+  cat "$groups/access"
+} > "$0/pmlogger.conf"
+rm -f "$0/ended"
+setsid sh -c 'pmlogger -c "$0/pmlogger.conf" -h unix: -t "$1msec" -V 3 -l "$0/pmlogger.log" "$0/archive/pcp" &
+  echo $! > "$0/pid.new"; mv "$0/pid.new" "$0/pid"; wait $!; echo $? > "$0/ended"' "$0" "$interval" \
+  </dev/null >"$0/pmlogger.out" 2>&1 &
+"""
+)
+
+_ENDED = r"""
+[ ! -e "$0/ended" ] || { tail -n 3 "$0/pmlogger.log" "$0/pmlogger.out" 2>/dev/null; exit 3; }
+"""
+
+# Succeeds once the archive has a value of the metric $1; fails with 3 when pmlogger ended.
+BEGUN = (
+    _PCP
+    + _ENDED
+    + r"""
+[ -e "$0/archive/pcp.index" ] && pmprobe -a "$0/archive/pcp" "$1" 2>/dev/null | awk '$2 > 0 {f=1} END {exit !f}'
+"""
+)
+
+# Fails with 3 when pmlogger ended, and prints the agents that pmcd has lost.
+ALIVE = _PCP + _ENDED + "pminfo -h unix: -f pmcd.agent.status\n"
+
+# Stops pmlogger, which completes its archive; fails with 3 when it had ended before, with 4 when it does not end.
+STOP = (
+    _ENDED
+    + r"""
+kill -TERM "$(cat "$0/pid")"
+for _ in $(seq 200); do [ -e "$0/ended" ] && exit 0; sleep 0.1; done
+exit 4
+"""
+)
+
+# Ends and removes the recording $0, and its sources.
+REMOVE = r"""
+[ ! -e "$0/pid" ] || [ -e "$0/ended" ] || kill -KILL "$(cat "$0/pid")" 2>/dev/null
+rm -f "$PCP_VAR_DIR/pmdas/openmetrics/config.d/"*"_$(basename "$0").url"
+rm -rf "$0"
+"""
+
+# Names of the recordings beside $0.
+LIST = r"""
+ls "$(dirname "$0")" 2>/dev/null || true
+"""
+
+# Process numbers, on the node, of the containers of the pods whose uids are the arguments.
+PROCESSES = r"""
+for uid; do
+  other=$(printf '%s' "$uid" | tr - _)
+  grep -l -e "$uid" -e "$other" /proc/[0-9]*/cgroup 2>/dev/null || true
+done | cut -d/ -f3 | sort -un
+"""
+
+# PCP's release.
+VERSION = _PCP + 'printf "%s\\n" "$PCP_VERSION"\n'
+
+# The time in the pod, epoch seconds.
+CLOCK = "date +%s.%N\n"
