@@ -1,7 +1,6 @@
 """Whether this host can run a campaign with the local engine: looked at before hours are spent, nothing is started."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from kveval.config import Config
 from kveval.engines.companions import find_program
 from kveval.errors import Failure
 from kveval.findings import Finding, error, ok, warning
-from kveval.hostlock import LOCK
+from kveval.hostlock import LOCK, holder
 from kveval.preflight import disk_bytes, memory_bytes, shared_memory_bytes
 from kveval.recording import require_pcp
 from kveval.registry import SHARED_MEMORY, registry_path
@@ -98,7 +97,7 @@ def local_facts(specifications: Sequence[Mapping[str, Any]], config: Config, sto
         missing_programs=_missing_programs(specifications, server),
         unwritable=sorted(folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)),
         unset_secrets=[name for name in config.campaign.secrets if not os.environ.get(name)],
-        holder=_holder(LOCK),
+        holder=holder(LOCK),
         leftovers=_noted(registry_path()),
     )
 
@@ -254,16 +253,6 @@ def _failure(call: Callable[..., object], *arguments: object) -> str:
     except Failure as failure:
         return str(failure)
     return ""
-
-
-def _holder(lock: Path) -> str | None:
-    """Return who holds the host's lock, without ever holding it longer than a look takes."""
-    with contextlib.suppress(FileNotFoundError), lock.open("r") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return file.read(400).strip() or "unknown"
-    return None
 
 
 def _noted(registry: Path) -> int:

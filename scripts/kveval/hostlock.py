@@ -44,3 +44,13 @@ def host_lock(purpose: str, *, waiting: Callable[[str], None], path: Path = LOCK
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def holder(path: Path = LOCK) -> str | None:
+    """Return who holds the lock, None for nobody; looking takes it from no one."""
+    with contextlib.suppress(FileNotFoundError), path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read(400).strip() or "unknown"
+    return None
