@@ -1,7 +1,6 @@
 # The configuration, and the few names every rule uses.
 import json
 import os
-import random
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from kveval.importing.campaign import import_plan
 from kveval.importing.table import findings
 from kveval.imports import digest, files_behind, files_of
 from kveval.looks import by_size
+from kveval.planning_order import planned_runs, priority
 from kveval.sizing import kv_bytes_per_token, parameter_count
 
 
@@ -56,13 +56,13 @@ RESULTS = CONFIG.campaign.results
 LOGS = f"logs/{CONFIG.campaign.name}"
 STORE = "results/measurements"
 SERVER_ENVIRONMENT = ".server-venv"
-CAMPAIGN_FILE = f"{LOGS}/campaign.yaml"
-CAMPAIGN_RUNS = f"{LOGS}/runs.txt"
+# Of the folder of results and not of the campaign: a follow-up that shares it changes nothing for the runs that are there.
+CAMPAIGN_FILE = f"{RESULTS}/campaign.yaml"
+CAMPAIGN_RUNS = f"{RESULTS}/runs.txt"
 CELL = f"{RESULTS}/{{model}}/{{scenario}}/{{cpu_blocks}}"
-RUNS = range(1, CONFIG.campaign.runs + 1)
 CELLS = [*CONFIG.cells, *IMPORTS.cells]
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in CELLS]
-POINTERS = [f"{RESULTS}/{cell.path}/run-{run}/measurement.json" for run in RUNS for cell in CONFIG.cells]
+POINTERS = [f"{RESULTS}/{cell.path}/run-{run}/measurement.json" for cell, run in planned_runs(CONFIG)]
 POINTERS += [f"{RESULTS}/{run.cell.path}/run-i{run.run}/measurement.json" for run in IMPORTS.runs]
 PARAMETERS = {cell.model: parameter_count(CONFIG.catalogue.models[cell.model].geometry) for cell in CELLS}
 # By size, as everywhere.
@@ -124,8 +124,8 @@ wildcard_constraints:
 
 
 onstart:
-    folder = Path(LOGS)
-    folder.mkdir(parents=True, exist_ok=True)
+    for folder in (RESULTS, LOGS):
+        Path(folder).mkdir(parents=True, exist_ok=True)
     # Complete, because from another folder it would not find what it extends.
     values = campaign_values(SOURCE) if isinstance(SOURCE, Path) else SOURCE
     Path(CAMPAIGN_FILE).write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
@@ -179,7 +179,7 @@ def of_runs(name):
     """Input function: a file of every run of a cell."""
 
     def paths(wildcards):
-        runs = [f"i{run.run}" for run in imported_runs(wildcards)] or RUNS
+        runs = [f"i{run.run}" for run in imported_runs(wildcards)] or CONFIG.runs_of(cell_of(wildcards))
         return expand(f"{CELL}/run-{{run}}/{name}", run=runs, **wildcards)
 
     return paths
@@ -201,9 +201,7 @@ def specification_of(wildcards):
 
 
 def block_priority(wildcards):
-    """Randomised blocks: all first runs before all second ones, the cells of a block in a random order of its own."""
-    order = random.Random(f"{CONFIG.campaign.seed}/{wildcards.run}/{cell_of(wildcards).path}").randrange(1000)
-    return 1000 * (1000 - int(wildcards.run)) + order
+    return priority(CONFIG, cell_of(wildcards), int(wildcards.run))
 
 
 def code_of(*names):

@@ -77,6 +77,11 @@ class Config:
         """The campaign's cells in the matrix's order, each once."""
         return tuple(dict.fromkeys(cell for entry in self.campaign.matrix for cell in entry.cells()))
 
+    def runs_of(self, cell: Cell) -> range:
+        """Return the numbers of a cell's runs; a bridge is measured in more of them than the campaign's others."""
+        rounds = sum(entry.rounds for entry in self.campaign.bridges if cell in entry.cells())
+        return range(1, self.campaign.runs * (1 + rounds) + 1)
+
     @cached_property
     def _resolved(self) -> dict[Cell, ResolvedCell]:
         return {}

@@ -142,6 +142,12 @@ class MatrixEntry(Strict):
         return self
 
 
+class Bridge(MatrixEntry):
+    """Cells to measure again, in runs beside those that there are: what links new cells to cells of another time."""
+
+    rounds: PositiveInt = Field(1, description="how often: each adds as many runs as the campaign has")
+
+
 ArmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/(0|[1-9][0-9]*))?$")]
 """A scenario with all its sizes, or with one: native-offload/20000."""
 
@@ -195,6 +201,11 @@ class Campaign(Strict):
     runs: PositiveInt = Field(3, description="repetitions of every cell, each on a fresh server")
     seed: CountInt = Field(0, description="of the random order of runs")
     matrix: tuple[MatrixEntry, ...] = Field(min_length=1)
+    bridges: tuple[Bridge, ...] = Field(
+        (),
+        description="cells of the matrix to measure again among those that a follow-up adds, so that these are compared"
+        " with a baseline of their own time",
+    )
     reset_caches: Literal["endpoint", "restart"] = Field(
         "endpoint", description="how caches are emptied between levels"
     )
@@ -223,6 +234,14 @@ class Campaign(Strict):
             raise ValueError("engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml")
         if self.engine != "kubernetes" and (self.cluster is not None or self.server.release is not None):
             raise ValueError(f"cluster and server.release belong to engine kubernetes, not to {self.engine}")
+        return self
+
+    @model_validator(mode="after")
+    def _bridges_listed(self) -> Self:
+        cells = {cell for entry in self.matrix for cell in entry.cells()}
+        unlisted = [cell.path for entry in self.bridges for cell in entry.cells() if cell not in cells]
+        if unlisted:
+            raise ValueError(f"bridges names {', '.join(unlisted)}, which the matrix does not list")
         return self
 
     @model_validator(mode="after")
