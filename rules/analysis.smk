@@ -34,8 +34,8 @@ rule collect_metrics:
         peaks=expand("{cell}/peak.csv", cell=CELL_FOLDERS),
         metrics="config/metrics.yaml",
     output:
-        complete_metrics=f"{RESULTS}/analysis/complete_metrics.csv",
-        peak_throughput_all=f"{RESULTS}/analysis/peak_throughput_all.csv",
+        complete_metrics=COMPLETE,
+        peak_throughput_all=PEAKS,
         pcp_metrics_peak=f"{RESULTS}/analysis/pcp_metrics_peak.csv",
     log:
         f"{LOGS}/collect_metrics.log",
@@ -54,10 +54,10 @@ rule collect_metrics:
 
 rule compare_scenarios:
     input:
-        complete=rules.collect_metrics.output.complete_metrics,
-        peaks=rules.collect_metrics.output.peak_throughput_all,
+        complete=COMPLETE,
+        peaks=PEAKS,
     output:
-        comparison=f"{RESULTS}/analysis/comparison.csv",
+        comparison=VERDICTS,
         contrasts=f"{RESULTS}/analysis/contrasts.csv",
         peak_comparison=f"{RESULTS}/analysis/peak_comparison.csv",
         averages=f"{RESULTS}/analysis/averages.csv",
@@ -94,13 +94,13 @@ rule compare_scenarios:
 
 rule summarise_campaign:
     input:
-        complete=rules.collect_metrics.output.complete_metrics,
-        peaks=rules.collect_metrics.output.peak_throughput_all,
-        comparison=rules.compare_scenarios.output[0],
+        complete=COMPLETE,
+        peaks=PEAKS,
+        comparison=VERDICTS,
     output:
-        summary=f"{RESULTS}/analysis/summary.csv",
-        detailed=f"{RESULTS}/analysis/detailed.csv",
-        pcp_summary_stats=f"{RESULTS}/analysis/pcp_summary_stats.csv",
+        summary=SUMMARIES[0],
+        detailed=SUMMARIES[1],
+        pcp_summary_stats=SUMMARIES[2],
     log:
         f"{LOGS}/summarise_campaign.log",
     conda:

@@ -69,7 +69,7 @@ PARAMETERS = {cell.model: parameter_count(CONFIG.catalogue.models[cell.model].ge
 MODELS = by_size(list(PARAMETERS), PARAMETERS)
 FIGURES = [f"{RESULTS}/figures/{figure.name}.png" for figure in figures_of(MODELS)]
 BENCHMARK_REPORTS = [f"{cell}/benchmark_report_v0.2.yaml" for cell in CELL_FOLDERS]
-# By their paths, not as `rules.NAME.output`: with one such input, Snakemake hashes every list of inputs once for each file in it.
+# By path, not as `rules.NAME.output`: with one such input Snakemake hashes each list of inputs once per file in it.
 COMPLETE = f"{RESULTS}/analysis/complete_metrics.csv"
 PEAKS = f"{RESULTS}/analysis/peak_throughput_all.csv"
 VERDICTS = f"{RESULTS}/analysis/comparison.csv"

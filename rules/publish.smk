@@ -8,9 +8,9 @@ for family in FAMILIES:
         name:
             f"plot_{family}"
         input:
-            levels=rules.collect_metrics.output.complete_metrics,
-            peaks=rules.collect_metrics.output.peak_throughput_all,
-            comparison=rules.compare_scenarios.output[0],
+            levels=COMPLETE,
+            peaks=PEAKS,
+            comparison=VERDICTS,
             measurements=POINTERS,
             recordings=[str(Path(pointer).with_name("pcp.parquet")) for pointer in POINTERS * (family == "recordings")],
             metrics="config/metrics.yaml",
@@ -36,11 +36,11 @@ for family in FAMILIES:
 
 rule write_report:
     input:
-        levels=rules.collect_metrics.output.complete_metrics,
-        peaks=rules.collect_metrics.output.peak_throughput_all,
-        comparison=rules.compare_scenarios.output[0],
+        levels=COMPLETE,
+        peaks=PEAKS,
+        comparison=VERDICTS,
         measurements=POINTERS,
-        summaries=rules.summarise_campaign.output,
+        summaries=SUMMARIES,
         figures=FIGURES,
         notes=[f"{RESULTS}/figures/{family}.json" for family in FAMILIES],
         metrics="config/metrics.yaml",
@@ -66,9 +66,9 @@ rule write_report:
 # For tools that read llm-d-benchmark's reports: the peak of every cell.
 rule export_benchmark_reports:
     input:
-        levels=rules.collect_metrics.output.complete_metrics,
-        peaks=rules.collect_metrics.output.peak_throughput_all,
-        comparison=rules.compare_scenarios.output[0],
+        levels=COMPLETE,
+        peaks=PEAKS,
+        comparison=VERDICTS,
         measurements=POINTERS,
     output:
         BENCHMARK_REPORTS,

@@ -41,6 +41,21 @@ def test_nothing_that_is_imported_is_missing(module: str) -> None:
                 assert inside.with_suffix(".py") in found or inside / "__init__.py" in found
 
 
+def test_the_text_tells_of_the_same_imports_as_the_syntax_tree() -> None:
+    for path in LIBRARY.rglob("*.py"):
+        found = set()
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                source = "." * node.level + (node.module or "")
+                found |= set(imports._from(source, [alias.name for alias in node.names], path))
+        own = {name.removeprefix("kveval.") for name in found if name.startswith("kveval.")}
+        files = {file for name in own if (file := imports._existing(name))}
+        assert files <= set(imports._imported(path)), path
+        assert set(imports._imported(path)) - files <= set(imports._rest_of_package(path)), path
+
+
 def test_a_folder_or_a_file_counts_by_itself() -> None:
     assert [path.name for path in files_of("style.mplstyle", "peaks")] == ["peaks.py", "style.mplstyle"]
     assert LIBRARY / "guidellm" / "reading.py" in files_of("guidellm")
