@@ -13,6 +13,8 @@ include: "rules/importing.smk"
 include: "rules/convert.smk"
 include: "rules/analysis.smk"
 include: "rules/publish.smk"
+include: "rules/store.smk"
+include: "rules/cluster.smk"
 
 
 rule report:

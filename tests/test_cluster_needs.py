@@ -3,35 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cluster_plans import GIB, GPU, deployment
 
 from kveval.cluster.kinds import Kind
 from kveval.cluster.needs import Node, accepts, claims, kinds, node_of, place, pod_needs, quantity
-
-GIB = 2**30
-GPU = "nvidia.com/gpu"
-
-
-def deployment(name="server", gpus=2, memory="64Gi", replicas=1, **pod):
-    container = {
-        "name": "server",
-        "image": "vllm:1",
-        "resources": {"limits": {GPU: str(gpus), "memory": memory}, "requests": {"cpu": "500m"}},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
-    }
-    spec = {
-        "initContainers": [{"name": "wait", "image": "busybox", "resources": {"requests": {"cpu": "2"}}}],
-        "containers": [container, {"name": "side", "image": "side:1", "resources": {"limits": {"memory": "1Gi"}}}],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}],
-        **pod,
-    }
-    template = {"metadata": {"labels": {"kveval.dev/component": "model-server"}}, "spec": spec}
-    metadata = {"name": name, "namespace": "kv"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata,
-        "spec": {"replicas": replicas, "template": template},
-    }
 
 
 def node(name="n1", gpus=8, memory=512, **changes):

@@ -5,14 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kveval.cluster.kinds import kind_of
-from kveval.cluster.rendering import (
-    Document,
-    collector_pod,
-    download_job,
-    load_job,
-    recording_documents,
-    render,
-)
+from kveval.cluster.recorder import recording_documents
+from kveval.cluster.rendering import collector_pod, download_job, load_job, render
+from kveval.cluster.templates import Document
 from kveval.config import Config
 from kveval.config_cluster import Cluster
 

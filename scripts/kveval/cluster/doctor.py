@@ -183,7 +183,7 @@ def _secret(plan: CampaignPlan, answer: Answer | None) -> Iterator[Finding]:
 
 def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
     fixes = {
-        "refused": "server.images: {NAME: IMAGE} in place of the release's; for a private registry cluster.image_pull_secrets",
+        "refused": "server.images: {NAME: IMAGE}; for a private registry cluster.image_pull_secrets: [NAME]",
         "rejected": "what the API server says there; cluster.user_id, cluster.annotations",
         "unplaced": "cluster.node_selector, cluster.tolerations; no node took a pod of 10m CPU and 16 MiB",
     }
@@ -263,15 +263,16 @@ def _grouped(things: Iterable[T], text: Callable[[T], str]) -> Mapping[str, list
 def _clocks(facts: Facts) -> Iterator[Finding]:
     nodes = {trial.node: trial.node_ahead for trial in facts.images if trial.node_ahead is not None}
     wrong = {name: bounds for name, bounds in nodes.items() if bounds.beyond(CLOCK_LIMIT_S)}
-    if facts.ahead is not None and facts.ahead.low > facts.ahead.high:
-        yield warning("clocks", "the API servers behind this address disagree on the time", _CLOCKS)
-    elif facts.ahead is not None and facts.ahead.beyond(CLOCK_LIMIT_S):
-        said = f"this host is {facts.ahead.low:+.1f} to {facts.ahead.high:+.1f} s ahead of the API server"
-        yield warning("clocks", said, _CLOCKS)
     for name, bounds in wrong.items():
         said = f"node {name} is {bounds.low:+.0f} to {bounds.high:+.0f} s ahead of the API server"
         yield warning("clocks", said, _CLOCKS)
-    if facts.ahead is not None and not wrong and not facts.ahead.beyond(CLOCK_LIMIT_S):
+    own = facts.ahead
+    if own is None:
+        return
+    if own.low > own.high:
+        yield warning("clocks", "the API servers behind this address disagree on the time", _CLOCKS)
+    elif own.beyond(CLOCK_LIMIT_S):
+        yield warning("clocks", f"this host is {own.low:+.1f} to {own.high:+.1f} s ahead of the API server", _CLOCKS)
+    elif not wrong:
         seen = f"; {len(nodes)} nodes agree to the second" if nodes else ""
-        said = f"this host and the API server differ by {facts.ahead.low:+.2f} to {facts.ahead.high:+.2f} s{seen}"
-        yield ok("clocks", said)
+        yield ok("clocks", f"this host and the API server differ by {own.low:+.2f} to {own.high:+.2f} s{seen}")

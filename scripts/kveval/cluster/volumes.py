@@ -88,6 +88,11 @@ def _asked(plan: CampaignPlan, classes: Answer, there: Mapping[str, Answer]) -> 
     defaults = [name for name, entry in by_name.items() if _is_default(entry)]
     found = {_of_class(claim, by_name, defaults) for claim in new}
     yield from sorted(found, key=lambda finding: finding.level)
+    alone = [claim.name for claim in new if "ReadWriteMany" not in claim.modes]
+    if alone and plan.site.slots > 1:
+        fix = "cluster.results_access, cluster.model_cache.access: ReadWriteMany; or cluster.slots: 1"
+        said = f"{', '.join(alone)} can be on one node at a time, and {plan.site.slots} cells at once may take several"
+        yield warning("storage", said, fix)
 
 
 def _is_default(entry: Mapping[str, Any]) -> bool:

@@ -1,0 +1,26 @@
+"""Say whether the campaign can run where it says; exits with 1 when it cannot."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kveval.config import load_config
+from kveval.doctor import diagnose
+from kveval.findings import table, worst
+
+
+def main(values: Mapping[str, Any], log: Path) -> None:
+    """`values`: the rule's params."""
+    config = load_config(Path(values["campaign"]), Path("config"))
+    places = {name: Path(values[name]) for name in ("store", "server_environment")}
+    asked, at_once = str(values["asked"]), values["at_once"]
+    findings = diagnose(config, asked, at_once=at_once, say=lambda text: print(text, file=sys.stderr), **places)
+    log.write_text(f"{table(findings)}\n")
+    print(table(findings, width=shutil.get_terminal_size((120, 24)).columns))
+    sys.exit(worst(findings) == "error")
+
+
+if __name__ == "__main__":
+    main(dict(snakemake.params.items()), Path(snakemake.log[0]))
