@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kveval.cluster.api import Api
-from kveval.cluster.leases import LEASE, living
+from kveval.cluster.leases import LEASE, holder_of, living
 from kveval.cluster.names import selector
 from kveval.cluster.teardown import remove
 from kveval.config import Config
@@ -34,7 +34,7 @@ def tear_down(config: Config, say: Say) -> None:
 def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
     api = Api.connect(site.kubeconfig, site.context, say=say)
     ours, namespaces = selector(campaign=campaign), [site.namespace, site.pcp_namespace]
-    jobs = living(api, site.namespace, campaign)
+    jobs = [holder_of(lease) for lease in living(api, site.namespace, campaign)]
     if jobs:
         raise StillMeasuring(
             f"campaign {campaign} is being measured by {', '.join(jobs)}: stop snakemake there (Ctrl-C), or wait until"
