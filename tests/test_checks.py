@@ -109,3 +109,31 @@ def test_a_later_outcome_joins_the_row_it_belongs_to() -> None:
     joined = add_outcomes(table, [[Outcome("b", "fail", "two")], []])
     assert list(joined["checks_failed"]) == ["a;b", ""]
     assert list(joined["checks_messages"]) == ["a: one | b: two", ""]
+
+
+def open_loop(profile: str = "poisson", strategy: str = "poisson", asked: int = 600, **changes: Any) -> checks.Level:
+    """A level of `asked` requests a minute, answered as fast as they come: 10/s with 8 in flight."""
+    closed = level(**changes)
+    run = msgspec.convert(run_description("m", "native-offload", 1, 1), Run)
+    run.specification["workload"] |= {"profile": profile}
+    # A report of a trace does not say at which rate it was sent.
+    rate = None if strategy == "trace" else 10.0
+    report = LevelReport(strategy, None, 0.0, 120.0, 30.0, 0.0, 1200, 8, 0, (), 0, rate)
+    return replace(closed, run=run, report=report, entry=msgspec.structs.replace(closed.entry, level=asked))
+
+
+OPEN_LOOPS = [("poisson", "poisson"), ("constant", "constant"), ("bursts", "trace")]
+
+
+@pytest.mark.parametrize(("profile", "strategy"), OPEN_LOOPS)
+def test_an_open_loop_is_judged_by_its_rate_and_not_by_streams(profile: str, strategy: str) -> None:
+    assert found(open_loop(profile, strategy)) == {"open_loop": "note"}
+    assert found(open_loop(profile, strategy, throughput_req_s=8.0))["saturated_open_loop"] == "fail"
+
+
+def test_one_request_at_a_time_whatever_the_level_counts() -> None:
+    good = level(streams=1)
+    good.run.specification["workload"] |= {"profile": "prefix-length"}
+    by_length = replace(good, entry=msgspec.structs.replace(good.entry, level=4096))
+    assert (by_length.streams, by_length.in_flight) == (1, 1)
+    assert not {"streams", "closed_loop"} & set(found(by_length))

@@ -315,3 +315,11 @@ def test_the_tables_of_verdicts_are_whole() -> None:
     assert list(tables) == ["comparison", "contrasts", "peak_comparison", "averages", "checks"]
     assert set(tables["checks"]["check"]) == {"peak_bracketed"}
     assert tables["comparison"]["q_value"].notna().sum() == tables["comparison"]["p_holm"].notna().sum()
+
+
+def test_the_throughput_of_an_open_loop_is_what_was_sent_and_gets_no_verdict() -> None:
+    found = compared(levels_table().assign(rate_req_s=10.0)).baseline
+    sent = found[found["metric"] == "throughput_tok_s"]
+    assert set(sent["verdict"]) <= {"not assessed", "not exercised"}
+    assert sent["reason"].str.contains("an open loop delivers what is sent").any()
+    assert set(found[found["metric"] == "ttft_ms_p50"]["verdict"]) >= {"better", "worse"}

@@ -15,6 +15,7 @@ from kveval.delivery import Requests
 from kveval.guidellm import LevelReport
 from kveval.outcomes import Outcome
 from kveval.runfile import LevelRun, Run
+from kveval.workloads import rate_req_s_at, streams_at
 
 __all__ = ["MIN_RUNS", "MIN_TOKENS", "REGISTRY", "SUFFICIENT", "Check", "Level", "Outcome", "judge"]
 
@@ -36,9 +37,21 @@ class Level:
     window: tuple[float, float]
 
     @property
-    def streams(self) -> int:
-        """The concurrency asked for."""
-        return self.entry.level
+    def streams(self) -> int | None:
+        """The concurrency asked for; None where requests are sent at a rate of their own."""
+        asked = streams_at(self.run.workload, self.entry.level)
+        # Of a sweep only the report knows which of its levels is what.
+        return self.report.streams if asked is None and self.report.closed_loop else asked
+
+    @property
+    def rate_req_s(self) -> float | None:
+        """The requests per second that were sent, in an open loop, by the report or else by the workload."""
+        return self.report.rate_req_s or rate_req_s_at(self.run.workload, self.entry.level)
+
+    @property
+    def in_flight(self) -> float:
+        """The concurrency asked for; in an open loop that there was on average, at least 1."""
+        return self.streams or max(1.0, float(np.nan_to_num(self.row["concurrency_mean"])))
 
 
 Check = Callable[[Level], Outcome | None]
@@ -98,7 +111,7 @@ def warmup(level: Level) -> Outcome | None:
 def totals(level: Level) -> Outcome | None:
     """Our count of completed requests is the generator's, but for the requests at the window's edges."""
     apart = abs(level.row["requests_completed"] - level.report.completed)
-    if apart <= level.streams or level.row["warmup_s"] > level.report.warmup_s + 0.5:
+    if apart <= level.in_flight or level.row["warmup_s"] > level.report.warmup_s + 0.5:
         return None
     return Outcome(
         "totals",
@@ -110,7 +123,7 @@ def totals(level: Level) -> Outcome | None:
 @_check
 def streams(level: Level) -> Outcome | None:
     """The report is of the level that was asked for."""
-    if level.report.streams in (None, level.streams):
+    if level.report.streams is None or level.streams in (None, level.report.streams):
         return None
     return Outcome("streams", "fail", f"the report is of {level.report.streams} streams, the level of {level.streams}")
 
@@ -158,7 +171,7 @@ def few_tokens(level: Level) -> Outcome | None:
 def few_completions(level: Level) -> Outcome | None:
     """The window holds several generations of requests."""
     done, latency_s = level.row["requests_completed"], level.row["e2e_ms_p50"] / 1000
-    wanted, seconds = max(200, 5 * level.streams), level.row["duration_s"]
+    wanted, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
     if done >= wanted and seconds >= 10 * latency_s:
         return None
     return Outcome(
@@ -182,9 +195,7 @@ def few_latencies(level: Level) -> Outcome | None:
 def closed_loop(level: Level) -> Outcome | None:
     """The generator kept as many requests in flight as it was told to."""
     achieved = level.row["concurrency_mean"]
-    if not level.report.closed_loop:
-        return None
-    if achieved >= 0.95 * level.streams:
+    if not level.report.closed_loop or achieved >= 0.95 * level.in_flight:
         return None
     return Outcome("closed_loop", "fail", f"{achieved:.2f} requests in flight on average, {level.streams} asked for")
 
@@ -195,7 +206,7 @@ def littles_law(level: Level) -> Outcome | None:
     if not level.report.closed_loop:
         return None
     expected = level.row["throughput_req_s"] * level.row["e2e_ms_mean"] / 1000
-    apart = abs(level.streams - expected) / level.streams
+    apart = abs(level.in_flight - expected) / level.in_flight
     if not apart >= 0.10:
         return None
     # Requests that straddle the window's edges count fully or not at all: in a short window that alone can be the 10 %.
@@ -203,7 +214,7 @@ def littles_law(level: Level) -> Outcome | None:
     return Outcome(
         "littles_law",
         "fail" if apart >= 0.10 + edges else "note",
-        f"rate x latency gives {expected:.2f} requests in flight, {level.streams} asked for",
+        f"rate x latency gives {expected:.2f} requests in flight, {level.in_flight:g} asked for",
     )
 
 
@@ -248,7 +259,7 @@ def turns(level: Level) -> Outcome | None:
     if not seen < asked:
         return None
     # Too slow to get that far is a limit of the level; turns that were never sent are another workload.
-    reachable = level.row["requests_completed"] >= 2 * asked * level.streams
+    reachable = level.row["requests_completed"] >= 2 * asked * level.in_flight
     return Outcome("turns", "fail" if reachable else "note", f"{seen} of {asked} turns were seen")
 
 

@@ -6,6 +6,7 @@ They join the registry of `kveval.checks` when this module is imported.
 from kveval.aggregates import partial_output_counted
 from kveval.checks import REGISTRY, Check, Level, Outcome
 from kveval.runfile import IMPORTED
+from kveval.workloads import rate_req_s_at
 
 # Unfinished requests are a few per cent where a level lasts several generations of requests.
 _MANY_UNFINISHED = 0.10
@@ -21,6 +22,11 @@ def _check(function: Check) -> Check:
 def _unfinished(level: Level) -> float:
     total = level.row["requests_total"]
     return float(level.row["requests_incomplete"] / total) if total else 0.0
+
+
+def _declared(level: Level) -> bool:
+    """Whether the workload sends at a rate that it names itself."""
+    return rate_req_s_at(level.run.workload, level.entry.level) is not None
 
 
 @_check
@@ -61,8 +67,8 @@ def incomplete_share(level: Level) -> Outcome | None:
     total = level.row["requests_total"]
     return Outcome(
         "incomplete_share",
-        # A closed loop always has as many unfinished requests as streams.
-        "note" if level.report.closed_loop else "fail",
+        # A closed loop always has as many unfinished requests as streams, an open one that keeps up a latency's worth.
+        "note" if level.report.closed_loop or _declared(level) else "fail",
         f"{100 * share:.0f} % of {total} requests were unfinished when the level ended",
     )
 
@@ -73,13 +79,13 @@ def saturated_open_loop(level: Level) -> Outcome | None:
     report = level.report
     if report.closed_loop:
         return None
-    answered = level.row["throughput_req_s"]
-    if report.rate_req_s is None:
+    answered, sent = level.row["throughput_req_s"], level.rate_req_s
+    if sent is None:
         message = f"strategy {report.strategy} sends everything at once ({level.row['concurrency_mean']:.0f} in flight)"
-    elif answered >= _KEEPS_UP * report.rate_req_s:
+    elif answered >= _KEEPS_UP * sent:
         return None
     else:
-        message = f"{report.rate_req_s:.2f} requests/s were sent, {answered:.2f} answered"
+        message = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
     return Outcome(
         "saturated_open_loop",
         "fail",
@@ -89,15 +95,17 @@ def saturated_open_loop(level: Level) -> Outcome | None:
 
 @_check
 def open_loop(level: Level) -> Outcome | None:
-    """The number of requests in flight was fixed, so that levels of different arms are the same load."""
+    """The number of requests in flight was fixed, or the rate declared, so that all arms get the same load."""
     report = level.report
-    if report.closed_loop or report.rate_req_s is None:
+    if report.closed_loop or level.rate_req_s is None:
         return None
+    said = f"strategy {report.strategy} at {level.rate_req_s:.4g} requests/s: throughput is what was sent"
+    if _declared(level):
+        return Outcome("open_loop", "note", f"{said}, latencies are what arms differ in")
     return Outcome(
         "open_loop",
         "warn",
-        f"strategy {report.strategy} at {report.rate_req_s:.4g} requests/s: throughput is what was sent, and a sweep"
-        " derives its rates from each server's own speed, so that arms get different loads",
+        f"{said}, and a sweep derives its rates from each server's own speed, so that arms get different loads",
     )
 
 

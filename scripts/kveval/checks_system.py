@@ -49,6 +49,11 @@ class Sampled:
         value = self.row.get(name, np.nan)
         return np.nan if value is None else float(value)
 
+    @property
+    def streams(self) -> float:
+        """The concurrency asked for; NaN where requests were sent at a rate of their own."""
+        return self.value("streams_asked") if "streams_asked" in self.row else self.value("level")
+
     def impossible(self) -> tuple[str, ...]:
         """Return the columns whose value cannot be."""
         return _KV_USAGE if kv_usage_physical(self) is not None else ()
@@ -83,8 +88,8 @@ def kv_usage_physical(sampled: Sampled) -> Outcome | None:
     A fraction taken for per cent cannot. Prompts without their shared prefix, and one prefix while anything runs.
     """
     usage, device = sampled.value("kv_cache_usage_percent"), sampled.value("device_tokens")
-    running, level = sampled.value("requests_running"), sampled.value("level")
-    prefix = min(1.0, running / level) * sampled.value("prefix_tokens") if level > 0 else 0.0
+    running, streams = sampled.value("requests_running"), sampled.streams
+    prefix = min(1.0, running / streams) * sampled.value("prefix_tokens") if streams > 0 else 0.0
     needed = running * sampled.value("turn_prompt_tokens") + prefix
     if not usage / 100 * device < _PARTLY * needed:
         return None
@@ -121,12 +126,12 @@ def queues(sampled: Sampled) -> Outcome | None:
     if sampled.row.get("strategy", "concurrent") not in _CLOSED_LOOP:
         return None
     inside = sampled.value("requests_running") + sampled.value("requests_waiting")
-    if not inside > 1.05 * sampled.value("level"):
+    if not inside > 1.05 * sampled.streams:
         return None
     return Outcome(
         "queues",
         "fail",
-        f"{inside:.1f} requests running and waiting on average, only {sampled.row['level']} were in flight",
+        f"{inside:.1f} requests running and waiting on average, only {sampled.streams:g} were in flight",
     )
 
 

@@ -82,6 +82,7 @@ def _label(
         va=va,
         fontsize=7.5,
         color=colour,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
     )
 
 

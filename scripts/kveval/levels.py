@@ -28,8 +28,6 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 KEYS = ("model", "scenario", "cpu_blocks")
 THROUGHPUT = "throughput_tok_s"
 BATCHES = 10
-# Strategies that keep a fixed number of requests in flight; the others send at a rate of their own.
-
 # How a warm-up may differ from what was asked before the rest of it is cut off here: requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
 # A level takes 30 s, or as long as nine of ten requests, to settle; a short level gets a quarter of its time.
@@ -117,7 +115,8 @@ def level_row(
         "warmup_s": window[0] - (report.start - report.warmup_s),
         "warmup_wanted_s": settling_s(requests),
         "strategy": report.strategy,
-        "rate_req_s": np.nan if report.rate_req_s is None else report.rate_req_s,
+        "streams_asked": _known(workloads.streams_at(run.workload, level.level)),
+        "rate_req_s": _known(report.rate_req_s or workloads.rate_req_s_at(run.workload, level.level)),
         **measured,
         **within_run(report, requests, *window),
         **_server_side(level, received, required),
@@ -205,6 +204,10 @@ def working_set_tokens(workload: Mapping[str, Any], level: int) -> float:
 def prefix_tokens(workload: Mapping[str, Any], level: int) -> float:
     """Return the tokens of a shared prefix at a level; NaN where the workload does not say."""
     return float(workloads.prefix_tokens_at(workload, level)) if "prefix_tokens" in workload else np.nan
+
+
+def _known(value: float | None) -> float:
+    return np.nan if value is None else float(value)
 
 
 def settling_s(requests: Requests) -> float:

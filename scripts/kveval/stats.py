@@ -188,7 +188,7 @@ _COLUMNS = [
 ]
 _NEEDED = (
     *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
-    *("requests_completed", "configuration", "hardware", "run_started", "run_finished"),
+    *("requests_completed", "rate_req_s", "configuration", "hardware", "run_started", "run_finished"),
 )
 Question = tuple[Cell, Cell | None, Kind]
 
