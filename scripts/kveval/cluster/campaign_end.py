@@ -1,18 +1,27 @@
-"""What a campaign shares is removed when nobody of it measures any more."""
+"""What a campaign shares is removed when nobody of it measures any more: the recorder, and the volume for results.
 
-from kveval.cluster import leases
+The cache of weights stays: it costs hours to fill. `snakemake teardown` removes that as well.
+"""
+
+import time
+
+from kveval.cluster import leases, names
 from kveval.cluster.api import Api
 from kveval.cluster.errors import ClusterError
-from kveval.cluster.names import selector
+from kveval.cluster.kinds import CONFIG_MAP, DAEMON_SET, NAMESPACE, POD, VOLUME_CLAIM
 from kveval.cluster.recorder import COMPONENT
 from kveval.cluster.teardown import remove
 from kveval.config_cluster import Cluster
 from kveval.engines.protocol import Say
 from kveval.processes import signals_deferred
 
+_RECORDER_KINDS = (DAEMON_SET, POD, CONFIG_MAP, NAMESPACE)
+_LIMIT_S = 120.0
+_POLL_S = 0.5
 
-def release_recorder(api: Api, site: Cluster, campaign: str, say: Say) -> bool:
-    """Remove the campaign's recorder unless a run of it is being measured; tell whether it is gone.
+
+def release_shared(api: Api, site: Cluster, campaign: str, say: Say) -> bool:
+    """Remove what the campaign's runs share unless one is being measured; tell whether it is gone.
 
     A failure is said, not raised: what was measured is not worse for it, and `snakemake teardown` repeats this.
     """
@@ -20,9 +29,20 @@ def release_recorder(api: Api, site: Cluster, campaign: str, say: Say) -> bool:
         with signals_deferred():
             if leases.living(api, site.namespace, campaign):
                 return False
-            chosen = selector(campaign, component=COMPONENT)
-            remove(api, chosen, [site.pcp_namespace], timeout_s=120.0, say=say)
+            chosen = names.selector(campaign, component=COMPONENT)
+            remove(api, chosen, [site.pcp_namespace], kinds=_RECORDER_KINDS, timeout_s=_LIMIT_S, say=say)
+            _remove_results(api, site.namespace, names.object_name("", None, "results", campaign))
     except ClusterError as error:
-        say(f"the recorder was not removed ({error}); snakemake teardown does")
+        say(f"what the campaign's runs share was not removed ({error}); snakemake teardown does")
         return False
     return True
+
+
+def _remove_results(api: Api, namespace: str, claim: str) -> None:
+    if not api.delete(VOLUME_CLAIM, claim, namespace):
+        return
+    deadline = time.monotonic() + _LIMIT_S
+    while api.read(VOLUME_CLAIM, claim, namespace) is not None:
+        if time.monotonic() > deadline:
+            raise ClusterError(f"PersistentVolumeClaim {namespace}/{claim} does not go: is it still mounted?")
+        time.sleep(_POLL_S)

@@ -49,7 +49,7 @@ class Follower:
         """Follow no more; may be called again."""
         self._over.set()
         if self._lines is not None:
-            self._lines.close()
+            self._lines.interrupt()
         self._thread.join(timeout=2.0)
 
     def _write(self, content: bytes) -> None:
@@ -66,7 +66,7 @@ class Follower:
                 self._lines = self._api.transport.stream(path, query, _SILENCE_S)
                 # Every answer begins with the first line: an answer that was cut off is read anew, whole.
                 self._write(b"")
-                with self.log.open("ab", buffering=0) as file:
+                with contextlib.closing(self._lines), self.log.open("ab", buffering=0) as file:
                     for line in self._lines:
                         if self._over.is_set():
                             return

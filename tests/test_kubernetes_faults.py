@@ -1,0 +1,210 @@
+"""Faults really done to a run on a cluster: each is named, nothing of ours is left, and the next run completes.
+
+The cluster is real but for its node (see cluster_chain.py); vLLM and GuideLLM are stand-ins.
+"""
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster_chain import (
+    NAMESPACE,
+    Cluster,
+    cluster_chain,
+    needs_cluster,
+    pods,
+    stand_in_cluster,
+    wait_until,
+)
+from tests.fault_chain import PATIENCE_S, Chain, Job
+
+from kveval.cluster.kinds import POD
+
+pytestmark = [pytest.mark.workflow, needs_cluster]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with stand_in_cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def chain(tmp_path: Path, cluster: Cluster) -> Iterator[Chain]:
+    cluster.fault(None)
+    made = cluster_chain(tmp_path, cluster)
+    yield made
+    assert made.left(15) == []
+
+
+def long_level(chain: Chain) -> None:
+    chain.configure(workloads={"short": {"seconds": 40}})
+
+
+def in_level(job: Job, cluster: Cluster) -> None:
+    """Wait until requests are on their way."""
+    job.wait_for(r"level 2 \(1 of \d\)", 2 * PATIENCE_S)
+    wait_until(lambda: "guidellm.py" in processes(), PATIENCE_S, job.words())
+    time.sleep(1.0)
+
+
+def processes() -> str:
+    return " ".join(path.read_text(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+
+
+def annotated(component: str, **modes: str) -> Callable[[Chain], None]:
+    annotations = {f"fakelet/{name}": value for name, value in modes.items()}
+    return lambda chain: chain.configure(cluster={"component_annotations": {component: annotations}})
+
+
+def healed(chain: Chain) -> None:
+    chain.campaign["cluster"] = {**chain.campaign["cluster"], "component_annotations": {}, "rollout_timeout_s": 60}
+    chain.campaign["workloads"]["short"] = {**chain.campaign["workloads"]["short"], "seconds": 4}
+
+
+def pending(chain: Chain) -> None:
+    annotated("model-server", mode="pending")(chain)
+    chain.configure(cluster={"rollout_timeout_s": 6})
+
+
+def server_deleted(job: Job, cluster: Cluster) -> None:
+    in_level(job, cluster)
+    (pod,) = pods(cluster, "model-server")
+    cluster.api.delete(POD, pod["metadata"]["name"], NAMESPACE, grace_s=0)
+
+
+def recorder_deleted(job: Job, cluster: Cluster) -> None:
+    in_level(job, cluster)
+    (pod,) = [
+        found for found in cluster.api.list(POD) if found["metadata"]["name"].startswith("cluster-faults-recorder")
+    ]
+    cluster.api.delete(POD, pod["metadata"]["name"], pod["metadata"]["namespace"], grace_s=0)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row: what is configured, what is done to the running job, the cause expected, seconds until it is said."""
+
+    name: str
+    cause: str
+    limit_s: float
+    configure: Callable[[Chain], None] = lambda chain: None
+    act: Callable[[Job, Cluster], None] | None = None
+    generator: str | None = None
+
+
+FAULTS = [
+    Fault(
+        "image cannot be pulled", r"ImagePullBackOff: .*model-server", 30, annotated("model-server", mode="imagepull")
+    ),
+    Fault("server crashes", r"CrashLoopBackOff: .*model-server", 30, annotated("model-server", mode="crashloop")),
+    Fault("server stays pending", r"not .*within|in \d+ s", 40, pending),
+    Fault(
+        "generator fails",
+        r"GuideLLM failed \(exit code 1\): ValueError: the data configuration is wrong; see .*guidellm-0002\.log",
+        60,
+        generator="fails",
+    ),
+    Fault("server's pod deleted in a level", r"the server died: PodDeleted", 10, long_level, server_deleted),
+    Fault(
+        "recorder's pod deleted in a level", r"the recorder's pod \S+ cannot be asked", 20, long_level, recorder_deleted
+    ),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_named_leaves_nothing_and_the_next_run_completes(
+    chain: Chain, cluster: Cluster, fault: Fault, record_fault: Callable[..., None]
+) -> None:
+    fault.configure(chain)
+    cluster.fault(fault.generator)
+    job = chain.start()
+    if fault.act is None:
+        job.wait_for("starting the server" if fault.generator is None else r"level 2 \(1 of 1\)", 2 * PATIENCE_S)
+    else:
+        fault.act(job, cluster)
+    begin = time.monotonic()
+    job.wait_for(f"(?:failed, tearing down|FAILED): .*{fault.cause}", fault.limit_s)
+    record_fault(fault.name, time.monotonic() - begin, fault.limit_s)
+    assert job.end(2 * PATIENCE_S) == 1, job.words()
+    assert not chain.pointer.exists()
+    assert cluster.ours() == []
+    healed(chain)
+    cluster.fault(None)
+    again = chain.start()
+    assert again.end(3 * PATIENCE_S) == 0, again.words()
+    assert cluster.ours() == []
+
+
+def test_a_run_outlasts_an_api_server_that_is_killed_and_comes_back(chain: Chain, cluster: Cluster) -> None:
+    chain.configure(workloads={"short": {"seconds": 15}})
+    job = chain.start()
+    in_level(job, cluster)
+    with cluster.without_api_server():
+        time.sleep(5)
+    assert job.end(3 * PATIENCE_S) == 0, job.words()
+    assert cluster.ours() == []
+
+
+def test_sigterm_ends_the_run_and_removes_it(chain: Chain, cluster: Cluster) -> None:
+    long_level(chain)
+    job = chain.start()
+    in_level(job, cluster)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end(2 * PATIENCE_S) == 2
+    assert "stopped by SIGTERM; everything it had started is gone" in job.said()
+    assert cluster.ours() == []
+
+
+def test_the_next_run_removes_what_a_killed_job_left(chain: Chain, cluster: Cluster) -> None:
+    long_level(chain)
+    job = chain.start()
+    in_level(job, cluster)
+    job.process.kill()
+    job.end()
+    assert any(name.startswith("Deployment") for name in cluster.ours())
+    healed(chain)
+    again = chain.start()
+    assert again.end(3 * PATIENCE_S) == 0, again.words()
+    assert re.search(r"removed what a killed run left: Deployment", again.said())
+    assert cluster.ours() == []
+
+
+def test_two_jobs_never_measure_the_same_run_at_once(chain: Chain, cluster: Cluster) -> None:
+    chain.configure(workloads={"short": {"seconds": 8}})
+    first = chain.start()
+    first.wait_for("starting the server", PATIENCE_S)
+    log = chain.log.rename(chain.log.with_name("first.log"))
+    second = chain.start()
+    second.wait_for("waiting for this run: .* is measuring it", PATIENCE_S)
+    assert first.end(3 * PATIENCE_S) == 0, log.read_text()
+    assert second.end(PATIENCE_S) == 0
+    # It found what the first had measured.
+    assert "starting the server" not in second.said()
+    assert cluster.ours() == []
+
+
+def described(chain: Chain) -> dict[str, Any]:
+    pointer = json.loads(chain.pointer.read_text())
+    run: dict[str, Any] = json.loads((Path(pointer["path"]) / "run.json").read_text())
+    return run
+
+
+def test_between_levels_the_cluster_costs_less_than_five_seconds(
+    chain: Chain, record_property: Callable[[str, object], None]
+) -> None:
+    chain.configure(workloads={"short": {"levels": [1, 2, 3]}})
+    job = chain.start()
+    assert job.end(4 * PATIENCE_S) == 0, job.words()
+    times = described(chain)["times"]
+    for name, seconds in times.items():
+        record_property(name, seconds)
+    assert len(times["between_levels_s"]) == 2
+    assert max(times["between_levels_s"]) < 5
+    assert times["measured_s"] + times["load_start_s"] + sum(times["between_levels_s"]) <= times["total_s"]
