@@ -31,7 +31,7 @@ _FIRST = (*_OWNERS, "Pod")
 _SECOND = ("HTTPRoute", "InferencePool", "Gateway", "Service", "Endpoints", "EndpointSlice")
 _LAST = ("PersistentVolumeClaim", "ClusterRoleBinding", "ClusterRole", "PersistentVolume", "Namespace")
 # Never ours to delete, though they may bear our labels: they tell what happened, and go by themselves.
-_HISTORY = ("Event", "Lease", "PodMetrics", "NodeMetrics")
+_HISTORY = ("Event", "PodMetrics", "NodeMetrics")
 # In every namespace, made by the cluster.
 _NATIVE_MAPS = ("kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert")
 
