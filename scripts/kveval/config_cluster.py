@@ -14,7 +14,7 @@ SecretKey = Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$")]
 Quantity = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$")]
 """Bytes as Kubernetes writes them: 20Gi."""
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany"]
-Component = Literal["model-server", "epp", "redis", "valkey", "load", "download", "collector", "pcp", "logger"]
+Component = Literal["model-server", "epp", "redis", "valkey", "load", "download", "collector", "recorder"]
 """What a pod is for: the value of its label kveval.dev/component."""
 
 
@@ -25,6 +25,7 @@ def _with_port(text: str) -> str:
     return text.rstrip("/")
 
 
+SourceUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
 Url = Annotated[str, AfterValidator(_with_port)]
 """An http(s) URL in which {port}, {service} and {namespace} may stand."""
 
@@ -94,9 +95,10 @@ class Recorder(Strict):
     """How the system is recorded on the nodes."""
 
     image: Text = "quay.io/performancecopilot/pcp:latest"
-    dcgm_port: PositiveInt | None = Field(
-        9400, description="port of NVIDIA's DCGM exporter on the nodes; null where there is none"
+    sources: dict[Literal["dcgm", "gateway"], SourceUrl] = Field(
+        {}, description="Prometheus endpoints of the site: NVIDIA's DCGM exporter, the gateway; {host} is the node"
     )
+    port: PositiveInt = Field(44390, description="port on the nodes that pmcd insists on; it answers nobody there")
     interval_s: PositiveNumber = 1.0
 
 
@@ -138,6 +140,7 @@ class Cluster(Strict):
     tools_image: Text = Field(
         "docker.io/library/python:3.11-slim", description="of the pod that results are read from: a shell, sha256sum"
     )
+    load_cpus: PositiveInt = Field(8, description="cores that a load generator's pod asks for")
     slots: PositiveInt = Field(1, description="cells measured at once, where there are GPUs for them")
     rollout_timeout_s: PositiveNumber = Field(1800.0, description="longest start of a server, its download included")
 
@@ -145,6 +148,14 @@ class Cluster(Strict):
     def _consistent(self) -> Self:
         if self.address == "gateway" and self.gateway is None:
             raise ValueError("address: gateway needs gateway with its name; address: service goes without one")
+        made = self.gateway is not None and self.gateway.create
+        if self.address == "gateway" and self.slots > 1 and not made:
+            raise ValueError("slots: cells at once need gateway.create, because each takes a whole Gateway's requests")
         if self.namespace == self.pcp_namespace:
             raise ValueError("pcp_namespace must be another than namespace: the recorder's pods need privileges there")
         return self
+
+    def annotations_of(self, component: str) -> dict[str, str]:
+        """Return the annotations of a component's pods: those of all pods, and its own."""
+        own: dict[str, dict[str, str]] = dict(self.component_annotations)  # type: ignore[arg-type]
+        return {**self.annotations, **own.get(component, {})}

@@ -147,7 +147,7 @@ def _tokenizer(server: Server, platform: arms.Platform) -> list[str]:
     """Return the command that turns prompts into the model's tokens for the endpoint picker."""
     model = "{model_dir}" if server.weights == "miniature" else platform.served_name
     named = ("--served-model-name", platform.served_name)
-    return ["vllm", "launch", "render", model, *named, "--host", "127.0.0.1", "--port", "{tokenizer_port}"]
+    return ["vllm", "launch", "render", model, *named, "--host", "0.0.0.0", "--port", "{tokenizer_port}"]
 
 
 def _image(name: ImageName, server: Server, release: Release) -> str:

@@ -80,8 +80,7 @@ class Scene:
         """Return a pod's metadata, with the site's annotations; `name`: of a pod that nothing else makes."""
         annotations = {
             names.CELL_ANNOTATION: self.cell,
-            **self.site.annotations,
-            **self.site.component_annotations.get(component, {}),  # type: ignore[call-overload]
+            **self.site.annotations_of(component),
         }
         found: dict[str, Any] = {
             "labels": {**(labels or {}), **self.labels(component)},
@@ -242,6 +241,28 @@ class Scene:
     def picker_config(self) -> str:
         """The endpoint picker's configuration, as the file it reads: JSON, which is YAML."""
         return json.dumps(self.filled(self.deployment["picker"]), indent=1)
+
+    @property
+    def picker_args(self) -> list[str]:
+        """Return the endpoint picker's arguments; its metrics are for everybody in the cluster."""
+        return [
+            *("--pool-name", self.name("routing"), "--pool-namespace", self.site.namespace),
+            *("--pool-group", "inference.networking.k8s.io", "--zap-encoder", "json"),
+            *("--config-file", "/config/plugins.yaml", "--grpc-port", str(self.ports["epp_port"])),
+            *("--grpc-health-port", str(self.ports["epp_health_port"])),
+            *("--metrics-port", str(self.ports["epp_metrics_port"]), "--metrics-endpoint-auth=false"),
+            *self.deployment["picker_args"],
+        ]
+
+    @property
+    def picker_env(self) -> dict[str, str]:
+        """Return the endpoint picker's environment: the seed of hashes is the server's."""
+        return {**self.home_env, "PYTHONHASHSEED": self.specification["env"]["PYTHONHASHSEED"]}
+
+    @property
+    def request_seconds(self) -> int:
+        """Return how long the gateway waits for an answer: longer than the load generator does."""
+        return math.ceil(2 * float(self.specification["workload"]["request_timeout_s"]))
 
     @property
     def tokenizer_argv(self) -> list[str]:
