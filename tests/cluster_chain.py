@@ -7,22 +7,19 @@ stand-ins of the fault tests unless a test asks for the real ones.
 import contextlib
 import os
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from tests.fault_chain import PCP_PROBLEM, REPOSITORY, STAND_INS, Chain, merged, stand_in_environment
+from tests.fault_chain import PCP_PROBLEM, STAND_INS, Chain, merged, stand_in_environment
+from tests.testbed import Testbed, own_testbed
 
 from kveval.cluster.api import Api
-from kveval.cluster.kinds import Document
+from kveval.cluster.kinds import POD, Document
 from kveval.cluster.names import selector
 
 SHIMS = Path(__file__).resolve().parent / "shims"
@@ -93,16 +90,12 @@ needs_cluster = pytest.mark.skipif(bool(problem()), reason=problem() or "a test 
 class Cluster:
     """A running test cluster. `shims`: what stands in its pods for the images' commands."""
 
-    folder: Path
+    testbed: Testbed
     shims: Path
 
     @property
-    def kubeconfig(self) -> Path:
-        return self.folder / "kubeconfig"
-
-    @property
     def api(self) -> Api:
-        return Api.connect(self.kubeconfig)
+        return self.testbed.api()
 
     def fault(self, name: str | None) -> None:
         """Have the stand-in for GuideLLM go wrong from its next start on; None: no more."""
@@ -134,73 +127,21 @@ class Cluster:
     @contextlib.contextmanager
     def without_api_server(self) -> Iterator[None]:
         """Kill the API server; start the same again afterwards."""
-        pid_file = self.folder / "kube-apiserver.pid"
-        process = psutil.Process(int(pid_file.read_text()))
-        command, cwd = process.cmdline(), process.cwd()
-        process.kill()
-        gone, _ = psutil.wait_procs([process], timeout=10)
-        assert gone
+        self.testbed.kill_api_server()
         try:
             yield
         finally:
-            with (self.folder / "log" / "kube-apiserver.log").open("ab") as log:
-                again = subprocess.Popen(command, cwd=cwd, stdout=log, stderr=log, start_new_session=True)
-            pid_file.write_text(str(again.pid))
-            deadline = time.monotonic() + 60
-            while not self._answers():
-                assert time.monotonic() < deadline, "the API server did not come back"
-                time.sleep(0.2)
-
-    def _answers(self) -> bool:
-        try:
-            Api.connect(self.kubeconfig, outage_s=0).get("/version")
-        except Exception:  # noqa: BLE001
-            return False
-        return True
+            self.testbed.start_api_server()
 
 
 @contextlib.contextmanager
-def running_cluster(shims: Path, flags: str = "", **settings: str) -> Iterator[Cluster]:
+def running_cluster(folder: Path, shims: Path, flags: str = "", authz: str = "AlwaysAllow") -> Iterator[Cluster]:
     """Start a test cluster of this test's own; pods find `shims` first on their PATH."""
-    source = Path(os.environ["KVEVAL_TESTBED"])
-    # Not below /tmp, which every pod has of its own; and short, for the sockets in it.
-    folder = Path(tempfile.mkdtemp(prefix="kveval-cluster-", dir="/var/tmp"))
-    ports = iter(free_ports(5))
-    port = next(ports)
-    env = {
-        **os.environ,
-        "PORT": str(port),
-        "ETCD_PORT": str(next(ports)),
-        "KUBELET_PORT": str(next(ports)),
-        "PY": sys.executable,
-        "FAKELET_FLAGS": f"--default-mode exec --job-mode exec --shim {shims} {flags}",
-        **settings,
-    }
-    state = folder / "run"
-    try:
-        started = subprocess.run(
-            [str(source / "start.sh"), str(state)], env=env, capture_output=True, text=True, timeout=180
-        )
-        assert started.returncode == 0, started.stdout + started.stderr
-        cluster = Cluster(state, shims)
+    options = f"--default-mode exec --job-mode exec --shim {shims} {flags}"
+    with own_testbed(folder, options, authz) as testbed:
+        cluster = Cluster(testbed, shims)
         cluster.make_namespace(NAMESPACE)
         yield cluster
-    finally:
-        subprocess.run([str(source / "stop.sh"), str(state)], env=env, capture_output=True, timeout=60)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports with a free one after each: the cluster's parts take the next one as well."""
-    found: list[int] = []
-    while len(found) < count:
-        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            other.bind(("127.0.0.1", port + 1))
-            if not {port - 1, port, port + 1} & set(found):
-                found.append(port)
-    return found
 
 
 def stand_in_shims(folder: Path) -> Path:
@@ -212,20 +153,21 @@ def stand_in_shims(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def stand_in_cluster(**settings: str) -> Iterator[Cluster]:
-    """A test cluster whose pods run the stand-ins."""
-    folder = Path(tempfile.mkdtemp(prefix="kveval-shims-", dir="/var/tmp"))
-    folder.chmod(0o755)
+def stand_in_cluster(folder: Path, authz: str = "AlwaysAllow") -> Iterator[Cluster]:
+    """A test cluster whose pods run the stand-ins; its state in `folder`."""
+    # Not below /tmp, which every pod has of its own.
+    shims = Path(tempfile.mkdtemp(prefix="kveval-shims-", dir="/var/tmp"))
+    shims.chmod(0o755)
     try:
-        with running_cluster(stand_in_shims(folder), **settings) as cluster:
+        with running_cluster(folder, stand_in_shims(shims), authz=authz) as cluster:
             yield cluster
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(shims, ignore_errors=True)
 
 
 def cluster_chain(folder: Path, cluster: Cluster, changes: Mapping[str, Any] | None = None) -> Chain:
     """A job against `cluster`, in the folder `folder`."""
-    env = {"KUBECONFIG": str(cluster.kubeconfig)}
+    env = {"KUBECONFIG": str(cluster.testbed.kubeconfig)}
     made = Chain(folder, stand_in_environment(folder / "server"), env=env, cell=CELL)
     made.campaign = merged(CAMPAIGN, changes or {})
     return made
@@ -233,16 +175,4 @@ def cluster_chain(folder: Path, cluster: Cluster, changes: Mapping[str, Any] | N
 
 def pods(cluster: Cluster, component: str) -> list[Document]:
     """The pods of a component of whatever run."""
-    from kveval.cluster.kinds import POD  # noqa: PLC0415
-
     return cluster.api.list(POD, NAMESPACE, selector(component=component))
-
-
-def wait_until(condition: Callable[[], object], limit_s: float, what: str = "") -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
-__all__ = ["CAMPAIGN", "CELL", "NAMESPACE", "PCP_NAMESPACE", "REPOSITORY", "Cluster", "cluster_chain", "merged"]

@@ -20,18 +20,18 @@ from tests.cluster_chain import (
     needs_cluster,
     pods,
     stand_in_cluster,
-    wait_until,
 )
 from tests.fault_chain import PATIENCE_S, Chain, Job
+from tests.testbed import wait_until
 
 from kveval.cluster.kinds import POD
 
-pytestmark = [pytest.mark.workflow, needs_cluster]
+pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with stand_in_cluster() as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with stand_in_cluster(tmp_path_factory.mktemp("cluster") / "state") as running:
         yield running
 
 
@@ -50,7 +50,7 @@ def long_level(chain: Chain) -> None:
 def in_level(job: Job, cluster: Cluster) -> None:
     """Wait until requests are on their way."""
     job.wait_for(r"level 2 \(1 of \d\)", 2 * PATIENCE_S)
-    wait_until(lambda: "guidellm.py" in processes(), PATIENCE_S, job.words())
+    wait_until(lambda: "guidellm.py" in processes(), "the load generator", PATIENCE_S)
     time.sleep(1.0)
 
 

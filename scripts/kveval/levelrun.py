@@ -113,9 +113,8 @@ class Levels:
                     raise
                 self.progress.level(level.streams, number, count, elapsed_s, self.workload["seconds"])
 
-            ready_s = time.monotonic() - self._free_since
             ran = self.bench.generate(level, argv, report, watch)
-            self._free_since = time.monotonic()
+            ready_s, self._free_since = ran.started - self._free_since, ran.ended
             monitor.require()
         self.clock.check()
         after = server.counters()

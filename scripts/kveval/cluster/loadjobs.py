@@ -104,7 +104,7 @@ class LoadJobs:
             for later in [entry for entry in self._levels if entry.index > level.index][:1]:
                 self._prepare(later)
             ended = self._until_ended(pod, level, begin, watch, follower)
-            wall_s = time.monotonic() - begin
+            end = time.monotonic()
             self.pods.append(ended)
         finally:
             follower.complete()
@@ -114,7 +114,7 @@ class LoadJobs:
             raise LoadError(f"GuideLLM failed ({words}){last_words(log, follower.offset)}; see {log}")
         self._collect(f"guidellm-{level.streams:04d}.json", report)
         self._place.api.delete(JOB, prepared.job, self._place.namespace)
-        return Ran(began, wall_s)
+        return Ran(began, begin, end)
 
     def _prepare(self, level: Level) -> None:
         """Have a level's pod made, if it is not; that it runs is waited for when it is needed."""

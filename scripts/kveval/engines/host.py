@@ -119,7 +119,7 @@ class HostBench:
         """Run GuideLLM as a process of this host."""
         workload = self._job.specification["workload"]
         load.write_data(workload, level, report)
-        began = time.time()
+        began, started = time.time(), time.monotonic()
         wall_s = load.run_level(
             self._processes,
             argv,
@@ -129,7 +129,7 @@ class HostBench:
             env=load.environment(self._cpus, workload),
             watch=watch,
         )
-        return Ran(began, wall_s)
+        return Ran(began, started, started + wall_s)
 
     def require_room(self) -> None:
         """Look at the disks that are written to."""

@@ -39,10 +39,19 @@ class Beside:
 
 @dataclass(frozen=True)
 class Ran:
-    """A load generator that has ended: when it was started, epoch seconds by its own clock, and its wall seconds."""
+    """A load generator that has ended.
+
+    `began`: epoch seconds, by its own clock, when it was started; `started` and `ended`: this process's steady clock.
+    """
 
     began: float
-    wall_s: float
+    started: float
+    ended: float
+
+    @property
+    def wall_s(self) -> float:
+        """Its wall seconds."""
+        return self.ended - self.started
 
 
 class Server(Protocol):
