@@ -6,6 +6,7 @@ the helper replaces methods of a shared object while a command starts, and conne
 
 import contextlib
 import json
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _KEEP_ALIVE = (
     ),
 )
 _OPTIONS = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), *_KEEP_ALIVE]
+_NO_CONTAINER = ("container not found", "is not running", "not created or running", "completed pod")
 _CONTENT_TYPES = {
     "json": "application/json",
     "apply": "application/apply-patch+yaml",
@@ -112,21 +114,23 @@ class KubernetesTransport:
     def configured(cls, kubeconfig: str | Path | None = None, context: str | None = None) -> "KubernetesTransport":
         """Read the kubeconfig (default: KUBECONFIG, ~/.kube/config, else the pod's account). Raises ClusterError."""
         configuration = client.Configuration()
+        # The client read the variable when it was imported; it may hold several paths.
+        named = str(Path(kubeconfig).expanduser()) if kubeconfig else os.environ.get("KUBECONFIG") or None
         try:
             config.load_kube_config(
-                config_file=str(Path(kubeconfig).expanduser()) if kubeconfig else None,
+                config_file=named,
                 context=context,
                 client_configuration=configuration,
                 persist_config=False,
             )
         except (config.ConfigException, OSError) as error:
-            if kubeconfig is None and context is None:
+            if named is None and context is None:
                 with contextlib.suppress(config.ConfigException):
                     config.load_incluster_config(client_configuration=configuration)
                     return cls(configuration)
             wanted = f"context {context!r} of " if context else ""
             raise ClusterError(
-                f"{wanted}{kubeconfig or 'the kubeconfig (KUBECONFIG or ~/.kube/config)'} cannot be used: "
+                f"{wanted}{named or 'the kubeconfig (KUBECONFIG or ~/.kube/config)'} cannot be used: "
                 f"{' '.join(str(error).split())}; `kubectl config get-contexts` shows what there is"
             ) from error
         return cls(configuration)
@@ -188,7 +192,7 @@ class KubernetesTransport:
             )
         except websocket.WebSocketBadStatusException as error:
             text = (error.resp_body or b"").decode(errors="replace") if error.resp_body else str(error)
-            raise ClusterError(_message(text), error.status_code) from error
+            raise ClusterError(*_answer(error.status_code, text)) from error
         except (websocket.WebSocketException, OSError, HTTPException) as error:
             raise Unreachable(f"{path} at {self.server}: {type(error).__name__}: {error}") from error
         return _WebSocketFrames(connection)
@@ -221,12 +225,19 @@ def _lost(what: str) -> Iterator[None]:
         raise Unreachable(f"{what}: {type(error).__name__}: {error}") from error
 
 
-def _message(text: str) -> str:
-    """Return what a Status object says, else the text itself."""
+def _answer(status: int, text: str) -> tuple[str, int, str]:
+    """Return what a Status object says, else the text itself; the status; and the reason, where one is given.
+
+    Nodes answer 500 both when they cannot be reached, which passes, and when there is no such container running.
+    """
     try:
-        return str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
-        return " ".join(text.split())[:400]
+        said = json.loads(text)
+        text, reason = str(said["message"]), str(said.get("reason") or "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text, reason = " ".join(text.split())[:400], ""
+    if any(words in text for words in _NO_CONTAINER):
+        return text, 404, "ContainerNotRunning"
+    return text, status, reason
 
 
 class _HttpLines:
