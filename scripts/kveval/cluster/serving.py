@@ -1,5 +1,6 @@
 """Deploying a cell on a cluster: what is rendered is applied, waited for, checked, warmed up, and removed again."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,9 +12,9 @@ from kveval.cluster.names import PREFIX
 from kveval.cluster.place import Place, component_of
 from kveval.cluster.podlogs import Follower
 from kveval.cluster.reaching import Reach
-from kveval.cluster.rendering import Rendered
+from kveval.cluster.rendering import Rendered, download_job
 from kveval.cluster.replicas import SERVER, ClusterServer, Replica
-from kveval.cluster.rollout import wait_for_deployment
+from kveval.cluster.rollout import RolloutError, wait_for_deployment, wait_for_job
 from kveval.cluster.scene import FILES_FOLDER
 from kveval.cluster.teardown import remove
 from kveval.engines.protocol import DeploymentError, Say
@@ -59,7 +60,9 @@ class ClusterSlot:
     def start(self) -> ClusterServer:
         """Deploy; return when every replica answers as declared, is warm and has empty caches."""
         begin = time.monotonic()
-        self._place.api.apply(self._rendered.documents)
+        self._place.api.apply(self._rendered.storage)
+        self._download()
+        self._place.api.apply([*self._rendered.gateway, *self._rendered.serving])
         return self._ready(begin)
 
     def refresh(self, *, restart: bool) -> None:
@@ -91,13 +94,28 @@ class ClusterSlot:
             # What was measured is not worse for it.
             self._say(f"not all of this run was removed ({error}); snakemake teardown does")
 
+    def _download(self) -> None:
+        """Fill the cache of weights, where there is one; what it has is not loaded again."""
+        place, specification = self._place, self._place.specification
+        if place.site.model_cache is None or specification["weights"] == "miniature":
+            return
+        document = download_job(specification, place.site, place.run, place.campaign)
+        name = document["metadata"]["name"]
+        place.api.apply([document])
+        wait_for_job(place.api, place.namespace, name, place.site.rollout_timeout_s, self._say)
+        place.api.delete(JOB, name, place.namespace)
+
     def _ready(self, begin: float) -> ClusterServer:
         place, limit_s = self._place, self._place.site.rollout_timeout_s
         pods: list[Document] = []
         for document in self.deployments:
             name = document["metadata"]["name"]
             left = max(1.0, begin + limit_s - time.monotonic())
-            pods += wait_for_deployment(place.api, place.namespace, name, left, self._say)
+            try:
+                pods += wait_for_deployment(place.api, place.namespace, name, left, self._say)
+            except RolloutError as error:
+                self._keep_log(error.pod)
+                raise
         replicas = [self._replica(pod, number) for number, pod in enumerate(_of(pods, "model-server"))]
         if not replicas:
             raise ClusterError("nothing that was rendered has the component model-server")
@@ -132,6 +150,14 @@ class ClusterSlot:
             follower = self._follow(pod, "lmcache", "lmcache")
             found.append(PodLMCache(pod, Reach(place, pod, place.ports["lmcache_http_port"]), follower.log))
         return found
+
+    def _keep_log(self, pod: str) -> None:
+        """Bring the log of a pod that will not run here, as far as there is one."""
+        with contextlib.suppress(ClusterError):
+            found = self._place.api.read(POD, pod, self._place.namespace)
+            for entry in found["spec"]["containers"] if found else []:
+                text = self._place.api.logs(self._place.namespace, pod, entry["name"])
+                (self._logs / f"{entry['name']}.log").write_text(text)
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:
         follower = Follower(self._place.api, pod, container, self._logs / f"{name}.log")
