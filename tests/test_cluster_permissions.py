@@ -6,9 +6,12 @@ import sys
 
 import pytest
 import yaml
-from tests.config_files import ROOT
+from tests.config_files import CONFIG, RAW, ROOT
 
+from kveval.cluster.campaign_plan import planned
+from kveval.cluster.kinds import kind_of
 from kveval.cluster.permissions import ACCOUNT, manifest, namespace_of, permissions
+from kveval.config import ConfigError, load_config
 from kveval.config_cluster import Cluster
 
 SITES = [
@@ -113,3 +116,117 @@ def test_it_says_what_is_wrong():
     assert "engine local" in command("config/config.yaml", "config").stderr
     assert command("config/config.yaml").returncode == 2
     assert command("config/none.yaml", "config").returncode == 1
+
+
+def campaign(release, vllm, address, scenarios, **site):
+    """A campaign of these arms on a cluster, as raw values."""
+    tiers = [name for name, tier in scenarios if tier]
+    bare = [name for name, tier in scenarios if not tier]
+    return {
+        "name": "all-arms",
+        "engine": "kubernetes",
+        "cluster": {
+            "address": address,
+            "gateway": {"name": "gw", "class": "istio", "create": True} if address == "gateway" else None,
+            "model_cache": {"size": "10Gi"},
+            "token_secret": {"name": "hub"},
+            **site,
+        },
+        "server": {
+            "release": release,
+            "vllm": vllm,
+            "guidellm": "0.8.1",
+            "lmcache": "0.5.6",
+            "weights": "full",
+            "block_size": 64,
+            "replicas": 2,
+        },
+        "workload": "published",
+        "reset_caches": "restart",
+        "matrix": [
+            {"models": ["Qwen3-0.6B"], "scenarios": names, "cpu_blocks": [blocks]}
+            for names, blocks in ((tiers, 10_000), (bare, 0))
+            if names
+        ],
+    }
+
+
+def rendered(release, vllm, address):
+    """Everything that the arms of a release put on a cluster; arms that it does not support are left out."""
+    documents, arms = [], 0
+    for name, scenario in RAW["scenarios"].items():
+        if "extends" in scenario and "mempress" in name:
+            continue
+        tier = scenario.get("cpu_tier", RAW["scenarios"].get(scenario.get("extends"), {}).get("cpu_tier"))
+        try:
+            config = load_config(campaign(release, vllm, address, [(name, tier)]), CONFIG)
+        except ConfigError:
+            continue
+        arms += 1
+        documents += planned(config).documents
+    return documents, arms
+
+
+@pytest.fixture(scope="module")
+def documents():
+    """The documents of every arm, by release and address; and how many arms there were."""
+    releases = yaml.safe_load((CONFIG / "releases.yaml").read_text())
+    return {
+        (release, address): rendered(release, entry["vllm"], address)
+        for release, entry in releases.items()
+        for address in ("gateway", "service")
+    }
+
+
+SITE = Cluster.model_validate({"gateway": {"name": "gw", "class": "istio", "create": True}})
+
+
+def test_the_table_covers_every_kind_that_is_rendered(documents):
+    made = {
+        (namespace_of(permission.place, SITE), permission.group, permission.resource)
+        for permission in permissions(SITE)
+        if {"create", "patch", "delete", "get", "list"} <= set(permission.verbs)
+    }
+    seen = set()
+    for (release, address), (found, arms) in documents.items():
+        assert arms >= (6 if address == "service" else 8), (release, address, arms)
+        for document in found:
+            kind = kind_of(document)
+            if kind.kind == "Namespace":
+                # The administrator's; an account that may, makes the recorder's.
+                continue
+            # All of these have regular plurals.
+            asked = (document["metadata"]["namespace"], kind.group, f"{kind.kind.lower()}s")
+            assert asked in made, f"{release}, address {address}"
+            seen.add(kind.kind)
+    assert seen >= {"Deployment", "Job", "Pod", "PersistentVolumeClaim", "DaemonSet", "InferencePool", "HTTPRoute"}
+
+
+def test_gke_has_kinds_of_its_own():
+    site = {"gateway": {"name": "gw", "class": "gke-l7-rilb", "create": True}}
+    config = load_config(campaign("llm-d-0.8.0", "0.23.0", "gateway", [("no-offload", False)], **site), CONFIG)
+    made = {(one.group, one.resource) for one in permissions(config.campaign.cluster)}
+    kinds = {kind_of(document) for document in planned(config).documents}
+    assert {kind.kind for kind in kinds if kind.group == "networking.gke.io"} == {
+        "HealthCheckPolicy",
+        "GCPBackendPolicy",
+    }
+    assert made >= {("networking.gke.io", "healthcheckpolicies"), ("networking.gke.io", "gcpbackendpolicies")}
+
+
+def test_the_account_has_what_the_roles_it_makes_give_away(documents):
+    """Kubernetes lets nobody make a Role that grants more than he has."""
+    held = {
+        (namespace_of(permission.place, SITE), permission.group, permission.resource, verb)
+        for permission in permissions(SITE)
+        for verb in permission.verbs
+        if not permission.names
+    }
+    roles = [one for found, _ in documents.values() for one in found if one["kind"] in ("Role", "ClusterRole")]
+    assert roles
+    for role in roles:
+        assert role["kind"] == "Role", "the workflow's account makes nothing outside namespaces"
+        for rule in role["rules"]:
+            wanted = itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
+            missing = {(role["metadata"]["namespace"], *one) for one in wanted} - held
+            assert not missing, f"{role['metadata']['name']}: {missing}"

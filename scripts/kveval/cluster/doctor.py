@@ -25,6 +25,8 @@ _INSTALL = {
     "latest/download/manifests.yaml",
     GATEWAY_GROUP: "kubectl apply -f https://github.com/kubernetes-sigs/gateway-api/releases/"
     "latest/download/standard-install.yaml",
+    "networking.istio.io": "install Istio; or cluster.gateway.class, of the Gateway that there is",
+    "networking.gke.io": "cluster.gateway.class, of the Gateway that there is: this is no GKE",
 }
 
 

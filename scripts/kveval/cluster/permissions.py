@@ -56,8 +56,16 @@ class Permission:
 
 GATEWAY_GROUP = "gateway.networking.k8s.io"
 POOL_GROUP = "inference.networking.k8s.io"
-OBJECTIVE_GROUP = "inference.networking.x-k8s.io"
+OBJECTIVE_GROUPS = ("inference.networking.x-k8s.io", "llm-d.ai")
 RBAC_GROUP = "rbac.authorization.k8s.io"
+
+
+# By the beginning of the GatewayClass's name.
+_BY_CLASS = (
+    ("istio", "networking.istio.io", "destinationrules", "TLS between Istio's Gateway and the endpoint picker"),
+    ("gke-", "networking.gke.io", "healthcheckpolicies", "how GKE's Gateway checks the servers"),
+    ("gke-", "networking.gke.io", "gcpbackendpolicies", "how long GKE's Gateway waits for them"),
+)
 
 
 def permissions(site: Cluster) -> tuple[Permission, ...]:
@@ -91,16 +99,22 @@ def _in_namespace(site: Cluster) -> list[Permission]:
             "namespace", POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"
         ),
         # Nobody may give away what he has not: these are in the endpoint picker's role.
-        Permission("namespace", OBJECTIVE_GROUP, "inferenceobjectives", LOOK, "handed on to the endpoint picker"),
-        Permission("namespace", OBJECTIVE_GROUP, "inferencemodelrewrites", LOOK, "handed on to the endpoint picker"),
+        *(
+            Permission("namespace", group, resource, LOOK, "handed on to the endpoint picker")
+            for group in OBJECTIVE_GROUPS
+            for resource in ("inferenceobjectives", "inferencemodelrewrites")
+        ),
     ]
     if site.token_secret is not None:
         why = "the doctor looks whether the token's key is there"
         found.append(Permission("namespace", "", "secrets", ("get",), why, (site.token_secret.name,), True))
     if site.gateway is not None:
         found.append(Permission("namespace", GATEWAY_GROUP, "httproutes", MAKE, "the way from the Gateway to the pool"))
+        for prefix, group, resource, why in _BY_CLASS:
+            if (site.gateway.class_name or "").startswith(prefix):
+                found.append(Permission("namespace", group, resource, MAKE, why))
         if site.gateway.create:
-            found.append(Permission("gateway", GATEWAY_GROUP, "gateways", MAKE, "gateway.create: true"))
+            found.append(Permission("namespace", GATEWAY_GROUP, "gateways", MAKE, "a Gateway for each cell"))
         else:
             why = "the doctor looks at the Gateway; its address"
             found.append(Permission("gateway", GATEWAY_GROUP, "gateways", ("get",), why, (site.gateway.name,)))
