@@ -91,7 +91,7 @@ def test_after_the_outage_the_server_and_its_last_answer_are_named() -> None:
     said: list[str] = []
     asking, clock = patient(GONE, outage_s=100.0, said=said)
     with pytest.raises(
-        ClusterError, match=r"https://cluster.test: no usable answer for 100 s; last, to GET /x: connection"
+        ClusterError, match=r"https://cluster.test: no usable answer for 100 s; last: connection refused"
     ):
         asking.request("GET", "/x")
     assert clock.now == pytest.approx(1100.0)
@@ -116,6 +116,13 @@ def test_a_server_that_has_just_come_back_may_not_know_its_roles_and_custom_kind
     with pytest.raises(Refused):
         asking.request("GET", "/x")
     assert 15 < clock.now - 1000 < 40
+
+
+def test_a_mistake_that_is_answered_like_an_outage_is_not_waited_for() -> None:
+    asking, clock = patient(status(500, "", 'failed to create typed patch object: .spec.ports: element 0: "protocol"'))
+    with pytest.raises(Refused, match="500 failed to create typed patch object"):
+        asking.request("PATCH", "/x")
+    assert clock.slept == []
 
 
 def test_a_missing_object_is_missing_also_after_an_outage() -> None:

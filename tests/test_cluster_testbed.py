@@ -245,7 +245,7 @@ def test_a_teardown_takes_all_of_ours_of_any_kind_and_nothing_else(
     cluster_api.apply([theirs, bare])
     kept = everything(cluster_api, namespace)
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    service = {"selector": {"app": "server"}, "ports": [{"port": 8000}]}
+    service = {"selector": {"app": "server"}, "ports": [{"port": 8000, "protocol": "TCP"}]}
     ours = [
         a_deployment(namespace, "server", pod_template("serve"), 2),
         a_job(namespace, "load", pod_template("exec", "sleep 600")),

@@ -237,7 +237,7 @@ class Api:
         query: Query = {"container": container, "command": list(argv), "stdout": True, "stderr": True}
         what = f"`{_short(argv)}` in pod {namespace}/{pod}, container {container},"
         try:
-            frames = self.patient.keep_trying(lambda: self.transport.command(path, query, connect_s), what)
+            frames = self.patient.keep_trying(lambda: self.transport.command(path, query, connect_s))
         except ClusterError as error:
             raise ClusterError(f"{what} could not be started: {error}", error.status, error.reason) from error
         execution = Execution(frames, what)

@@ -20,6 +20,8 @@ _UNSETTLED = (401, 403, 404)
 _REMIND_S = 30.0
 _TOO_MANY_REQUESTS = 429
 _NEVER_SERVED = (501, 505)
+# What a document's mistake is answered with 500 by some versions.
+_HOPELESS = ("failed to create typed",)
 
 Result = TypeVar("Result")
 
@@ -60,9 +62,9 @@ class Patient:
                 raise refusal(reply, f"{method} {path}", self.transport.server)
             return reply
 
-        return self.keep_trying(once, f"{method} {path}", final)
+        return self.keep_trying(once, final)
 
-    def keep_trying(self, once: Callable[[], Result], what: str, final: Collection[int] = ()) -> Result:
+    def keep_trying(self, once: Callable[[], Result], final: Collection[int] = ()) -> Result:
         """Return what `once` returns, repeating it while it fails for a reason that passes."""
         begin = self.clock()
         pause, reminded = _FIRST_PAUSE_S, begin
@@ -75,8 +77,8 @@ class Patient:
                     raise
                 if now - begin >= self.outage_s:
                     raise ClusterError(
-                        f"cluster {self.transport.server}: no usable answer for {now - begin:.0f} s; last, to {what}: "
-                        f"{error}; is the API server up, and is this the right kubeconfig and context?",
+                        f"cluster {self.transport.server}: no usable answer for {now - begin:.0f} s; last: {error}; "
+                        "is the API server up, and is this the right kubeconfig and context?",
                         error.status,
                         error.reason,
                     ) from error
@@ -90,6 +92,8 @@ class Patient:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _passes(self, error: ClusterError, now: float) -> bool:
+        if any(words in str(error) for words in _HOPELESS):
+            return False
         if isinstance(error, Unreachable) or error.status in (500, 502, 503, 504):
             self._lost_at = now
             return True
