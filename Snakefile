@@ -14,6 +14,7 @@ include: "rules/convert.smk"
 include: "rules/analysis.smk"
 include: "rules/publish.smk"
 include: "rules/store.smk"
+include: "rules/planning.smk"
 include: "rules/cluster.smk"
 
 

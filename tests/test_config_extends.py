@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.config_files import CONFIG, RAW, dump
 
@@ -170,6 +170,7 @@ VALUES = st.recursive(
 MAPPINGS = st.dictionaries(st.sampled_from(["a", "b", "server"]), VALUES, max_size=3)
 
 
+@settings(deadline=None)
 @given(base=MAPPINGS, child=MAPPINGS)
 def test_every_key_is_the_last_ones_that_wrote_it(tmp_path_factory, base, child):
     folder = tmp_path_factory.mktemp("campaigns")

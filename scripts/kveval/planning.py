@@ -1,0 +1,173 @@
+"""What a campaign still has to measure, and why: its measurement ids against those that were measured.
+
+It asks what Snakemake asks - is there a pointer, and is it to what the configuration now defines? - and what the job
+asks then: does the store hold that measurement, of this hardware?
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from kveval.config import Cell, Config
+from kveval.planning_order import block_of, in_order
+from kveval.planning_store import Shelves
+
+State = Literal["there", "adopt", "measure"]
+# Reasons name at most so many differences.
+_SHOWN = 3
+# These follow from others that are named.
+_DERIVED = ("budget", "model.kv_bytes_per_token", "deployment.memory_bytes", "deployment.shm_bytes")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of one cell. `state`: there - nothing to do; adopt - in the store; measure. `reason`: why not there."""
+
+    cell: Cell
+    run: int
+    block: int
+    measurement: str
+    state: State
+    reason: str = ""
+
+    @property
+    def bridge(self) -> bool:
+        """Whether it repeats a cell beside new ones."""
+        return self.run > self.block
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a campaign, in the order in which they are measured."""
+
+    config: Config
+    runs: tuple[PlannedRun, ...]
+
+    def of(self, state: State) -> list[PlannedRun]:
+        """Return the runs in a state."""
+        return [run for run in self.runs if run.state == state]
+
+    @cached_property
+    def to_measure(self) -> dict[Cell, list[PlannedRun]]:
+        """The runs to be measured by cell, in the order of the matrix."""
+        found: dict[Cell, list[PlannedRun]] = {}
+        for run in self.of("measure"):
+            found.setdefault(run.cell, []).append(run)
+        return {cell: found[cell] for cell in self.config.cells if cell in found}
+
+    def lonely_baselines(self, store: Shelves) -> dict[Cell, str]:
+        """Return the baselines of cells to be measured that are not measured themselves -> when they were."""
+        found: dict[Cell, str] = {}
+        for cell in self.to_measure:
+            base = self.config.baseline(cell)
+            if base is None or base in self.to_measure or base not in self.config.cells or base in found:
+                continue
+            first = store.get(self.config.measurement_id(base)).first
+            found[base] = first.finished[:10] if first is not None else ""
+        return found
+
+
+def make_plan(
+    config: Config, pointers: Mapping[tuple[str, int], str], store: Shelves, hardware: str | None = None
+) -> Plan:
+    """Compare a campaign with what was measured.
+
+    `pointers`: (cell's path, run) -> measurement id; `hardware`: fingerprint of the machine that would measure, None
+    where it is not known and any counts.
+    """
+    ids = {cell: config.measurement_id(cell) for cell in config.cells}
+    reasons: dict[Cell, str] = {}
+    runs = []
+    for cell, number in in_order(config):
+        known = pointers.get((cell.path, number))
+        run = PlannedRun(cell, number, block_of(config, number), ids[cell], "there")
+        if known == run.measurement:
+            runs.append(run)
+            continue
+        if cell not in reasons:
+            reasons[cell] = _why(config, cell, ids[cell], pointers, store)
+        runs.append(_missing(run, known, reasons[cell], store, hardware))
+    return Plan(config, tuple(runs))
+
+
+def _missing(run: PlannedRun, known: str | None, reason: str, store: Shelves, hardware: str | None) -> PlannedRun:
+    stored = store.get(run.measurement).runs(run.run)
+    if any(hardware is None or facts.hardware.fingerprint == hardware for facts in stored):
+        state: State = "adopt"
+        reason = "in the store" if known is None else reason
+    else:
+        state = "measure"
+        if stored:
+            reason = f"measured on other hardware ({stored[0].hardware.fingerprint})"
+        elif run.bridge:
+            reason = "bridge: measured again beside new cells"
+    return PlannedRun(run.cell, run.run, run.block, run.measurement, state, reason)
+
+
+def _why(config: Config, cell: Cell, measurement: str, pointers: Mapping[tuple[str, int], str], store: Shelves) -> str:
+    """Say why a cell's run is not there: the cell is new, the run is, or what changed since it was measured."""
+    pointed = {known for run in config.runs_of(cell) if (known := pointers.get((cell.path, run)))}
+    if measurement in pointed or (store.get(measurement).places and not pointed):
+        return "another run"
+    earlier = [facts for facts in store.by_cell.get(cell.path, []) if facts.measurement != measurement]
+    # What the results were made of rather than what else the store has.
+    candidates = [facts for facts in earlier if facts.measurement in pointed] or earlier
+    if not candidates:
+        return "new" if not pointed else "changed, and what it was is not in the store"
+    planned = config.specification(cell)
+    found = [list(differences(facts.specification, planned)) for facts in candidates]
+    return f"changed: {described(min(found, key=len))}"
+
+
+def described(found: list[tuple[str, Any, Any]]) -> str:
+    """Return differences in words, the telling ones first, as many as fit a line."""
+    telling = [entry for entry in found if not entry[0].startswith(_DERIVED)] or found
+    shown = [f"{key} {_short(before)} -> {_short(after)}" for key, before, after in telling[:_SHOWN]]
+    more = len(telling) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the keys, dotted, in which two specifications differ, with both values; None where there is none.
+
+    Arguments are compared by flag, and JSON in them by its keys.
+    """
+    one, other = _opened(before, key), _opened(after, key)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in [*one, *(name for name in other if name not in one)]:
+            yield from differences(one.get(name), other.get(name), f"{key}.{name}" if key else str(name))
+    elif one != other:
+        yield key, before, after
+
+
+def _opened(value: Any, key: str) -> Any:
+    """Return a value as a mapping where it stands for one."""
+    if key == "argv" and isinstance(value, list):
+        return _by_flag(value)
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) and "name" in item for item in value):
+        return {item["name"]: item for item in value}
+    return value
+
+
+def _by_flag(argv: list[str]) -> dict[str, str]:
+    flags: dict[str, str] = {}
+    flag = ""
+    for argument in argv:
+        if argument.startswith("--"):
+            flag = argument
+            flags.setdefault(flag, "")
+        else:
+            flags[flag] = f"{flags.get(flag, '')} {argument}".strip()
+    return flags
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text if len(text) <= 40 else f"{text[:37]}..."

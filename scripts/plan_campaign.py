@@ -1,0 +1,25 @@
+"""Say what a campaign would measure, and why, what it takes and in which order; one row a run in a table beside."""
+
+import os
+from pathlib import Path
+
+from kveval import hardware
+from kveval.config import load_config
+from kveval.planning import make_plan
+from kveval.planning_order import planned_runs
+from kveval.planning_store import Shelves, pointed
+from kveval.planning_text import Outline
+
+
+def main(campaign: str, results: str, store: str, table: str) -> None:
+    """`campaign`: its complete file; `table`: the CSV to write."""
+    config, shelves = load_config(Path(campaign), Path("config")), Shelves.read(Path(store))
+    pointers = pointed(Path(results), [(cell.path, run) for cell, run in planned_runs(config)])
+    host = hardware.probe()["fingerprint"] if config.campaign.engine == "local" else None
+    outline = Outline(make_plan(config, pointers, shelves, host), shelves, os.cpu_count() or 1)
+    outline.write_table(Path(table))
+    print("\n".join([*outline.lines(), "", f"Table: {table}"]))
+
+
+if __name__ == "__main__":
+    main(**dict(snakemake.params.items()))
