@@ -10,8 +10,10 @@ rule preview_deployment:
     conda:
         "../envs/workflow.yaml"
     params:
-        measurement=measurement_of,
+        measurement=preview_id_of,
         specification=specification_of,
+        site=CONFIG.campaign.cluster.model_dump_json(by_alias=True) if CONFIG.campaign.cluster else "",
+        campaign=CONFIG.campaign.name,
     message:
         "Writing what would be deployed for {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     script:

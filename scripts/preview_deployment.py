@@ -5,12 +5,20 @@ from pathlib import Path
 
 import yaml
 
+from kveval.cluster.preview import preview_text
+from kveval.config_cluster import Cluster
 
-def main(specification: str, measurement: str, output: str) -> None:
-    """`specification`: what defines the measurement, JSON."""
-    content = {"measurement": measurement, **json.loads(specification)}
-    Path(output).write_text(yaml.safe_dump(content, sort_keys=False, width=120))
+
+def main(specification: str, measurement: str, site: str, campaign: str, output: str) -> None:
+    """`specification`: what defines the measurement, JSON; `site`: the cluster, JSON, empty for this host."""
+    content = json.loads(specification)
+    if site:
+        text = preview_text(content, Cluster.model_validate_json(site), campaign)
+    else:
+        text = yaml.safe_dump({"measurement": measurement, **content}, sort_keys=False, width=120)
+    Path(output).write_text(text)
 
 
 if __name__ == "__main__":
-    main(snakemake.params.specification, snakemake.params.measurement, snakemake.output[0])
+    params = snakemake.params
+    main(params.specification, params.measurement, params.site, params.campaign, snakemake.output[0])

@@ -80,7 +80,8 @@ def endpoints(
     """Return addresses as pods of the cluster see them.
 
     `target`: the URL that the load goes to, None where only the Gateway's status tells; `server`: the Service's URL;
-    and every port by its placeholder.
+    `gateway` and `gateway_namespace`: the Gateway's name, of the cell's own where one is made; and every port by its
+    placeholder.
     """
     scene = scene_of(specification, site, run, campaign, ports)
     server = f"http://{scene.address('model-server')}:{ports['port']}"
@@ -89,7 +90,8 @@ def endpoints(
         target = place(site.address, scene)
     elif scene.deployment["route"] == "gateway":
         target = None if site.gateway is None or site.gateway.url is None else place(site.gateway.url, scene)
-    return {"target": target, "server": server, **ports}
+    gateway = {"gateway": scene.gateway_name, "gateway_namespace": scene.gateway_namespace}
+    return {"target": target, "server": server, **gateway, **ports}
 
 
 def place(url: str, scene: Scene) -> str:
