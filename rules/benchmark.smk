@@ -2,10 +2,16 @@
 # plans a rerun; and a rerun adopts the stored measurement if there is one. The script is ancient(): touching it reruns
 # nothing. It renders the specification anew and refuses to measure when that has not the planned id.
 
+# As many measurements at once as a profile or --resources says; where none does, one. Not in profiles/default, whose keys
+# would win over those of --profile.
+if "measurement_slot" not in workflow.global_resources:
+    workflow.register_resource("measurement_slot", 1)
+
 
 rule benchmark:
     input:
         script=ancient("scripts/benchmark.py"),
+        levels=levels_file,
     output:
         f"{CELL}/run-{{run}}/measurement.json",
     log:
@@ -13,6 +19,8 @@ rule benchmark:
     wildcard_constraints:
         run="[1-9][0-9]*",
     priority: block_priority
+    # Beside snakemake itself, from where the engine is reached, unless a profile says where else (set-resources).
+    localrule: "benchmark" not in workflow.resource_settings.overwrite_resources
     conda:
         "../envs/workflow.yaml"
     # On this host nothing may run beside it; on a cluster it only asks and waits.
@@ -21,6 +29,8 @@ rule benchmark:
         measurement_slot=1,
     params:
         measurement=measurement_of,
+        run="{run}",
+        levels=lambda wildcards, input: f"--levels {shlex.quote(input.levels)}" if input.levels else "",
         store=STORE,
         server_environment=SERVER_ENVIRONMENT,
         campaign=CAMPAIGN_FILE,
@@ -29,6 +39,6 @@ rule benchmark:
         "Measuring {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
         "python {input.script} --campaign {params.campaign:q} --measurement {params.measurement}"
-        " --cell {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks} --run {wildcards.run}"
+        " --cell {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks} --run {params.run} {params.levels}"
         " --store {params.store:q} --server-environment {params.server_environment:q}"
         " --campaign-runs {params.campaign_runs:q} --output {output:q} --log {log:q}"

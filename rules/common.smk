@@ -1,6 +1,7 @@
 # The configuration, and the few names every rule uses.
 import json
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from snakemake.utils import update_config
 
 sys.path.append(f"{workflow.basedir}/scripts")
 
-from kveval.config import ConfigError, load_config
+from kveval.config import ConfigError, load_config, measurement_id
 from kveval.config_extends import campaign_values
 from kveval.errors import Failure
 from kveval.failures import REPORT_COMMAND, causes
@@ -21,6 +22,7 @@ from kveval.importing.table import findings
 from kveval.imports import digest, files_behind, files_of
 from kveval.looks import by_size
 from kveval.planning_order import planned_runs, priority
+from kveval.pilot import frozen_levels
 from kveval.sizing import kv_bytes_per_token, parameter_count
 
 
@@ -94,6 +96,7 @@ PLAN = {
     # Nobody asked for imported runs: as many as the cell with the most has.
     "runs": max((run.run for run in IMPORTS.runs), default=CONFIG.campaign.runs),
     "cells": [(cell.model, cell.scenario, cell.cpu_blocks) for cell in CELLS],
+    "cell_runs": [sum(pointer.startswith(f"{RESULTS}/{cell.path}/") for pointer in POINTERS) for cell in CELLS],
     "scenarios": {
         cell.scenario: {
             "title": CONFIG.catalogue.scenarios[cell.scenario].title,
@@ -156,7 +159,22 @@ def cell_of(wildcards):
         raise WorkflowError(str(error))
 
 
-def measurement_of(wildcards):
+def levels_file(wildcards):
+    """What the pilot of a cell's baseline froze; nothing where the workload gives its levels."""
+    pilot = CONFIG.pilot(cell_of(wildcards))
+    return [] if pilot is None else f"{RESULTS}/{pilot.path}/pilot/levels.json"
+
+
+def measurement_of(wildcards, input):
+    """The measurement's id; unknown, to Snakemake, as long as its levels are."""
+    return CONFIG.measurement_id(cell_of(wildcards), frozen_levels(Path(input.levels)) if input.levels else None)
+
+
+def pilot_measurement_of(wildcards):
+    return measurement_id(CONFIG.pilot_specification(cell_of(wildcards)))
+
+
+def preview_id_of(wildcards):
     return CONFIG.measurement_id(cell_of(wildcards))
 
 

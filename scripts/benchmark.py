@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from kveval.config import load_config
 from kveval.errors import Failure
 from kveval.failures import FAILED, REPORT_COMMAND, STOPPED
+from kveval.pilot import frozen_levels
 from kveval.processes import Terminated
 from kveval.progress import Progress, campaign_progress
 from kveval.redaction import Redactor
@@ -27,6 +28,9 @@ def main() -> int:
     parser.add_argument("--cell", required=True, help="MODEL/SCENARIO/CPU_BLOCKS")
     parser.add_argument("--measurement", required=True, help="id that the workflow planned with")
     parser.add_argument("--run", type=int, required=True)
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--levels", type=Path, help="what the pilot found, where the workload has its levels searched")
+    given.add_argument("--pilot", action="store_true", help="search the levels")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--server-environment", type=Path, required=True)
     parser.add_argument("--campaign-runs", type=Path, required=True, help="file that lists the campaign's pointers")
@@ -36,23 +40,24 @@ def main() -> int:
     # Rendered anew, not handed over: the job refuses to measure anything but what the plan was made for.
     try:
         config = load_config(args.campaign, Path("config"))
-        cell = config.resolve(config.cell(*args.cell.split("/")))
-    except Failure as failure:
+        cell = config.cell(*args.cell.split("/"))
+        frozen = None if args.levels is None else frozen_levels(args.levels)
+        specification = config.pilot_specification(cell) if args.pilot else config.specification(cell, frozen)
+    except (Failure, FileNotFoundError) as failure:
         Progress(f"{args.cell} run {args.run}", 0.0, args.log).say(f"{FAILED}{failure}")
         return 1
     environment = args.server_environment.absolute()
     campaign = config.campaign
     redact = Redactor.of(campaign.secrets).text
-    label = f"{args.cell} run {args.run}"
-    workload = cell.specification()["workload"]
-    progress = campaign_progress(label, workload, args.campaign_runs, args.log, redact)
+    label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
+    progress = campaign_progress(label, specification["workload"], args.campaign_runs, args.log, redact)
     job = Job(
-        specification=cell.specification(),
+        specification=specification,
         measurement=args.measurement,
         run=args.run,
         store=args.store,
         server_environment=environment,
-        required=cell.exercised,
+        required=config.resolve(cell).exercised,
         stall_limit_s=campaign.stall_limit_s,
         secrets=campaign.secrets,
         campaign=campaign.name,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.fault_chain import Chain, stand_in_environment
 from tests.testbed import cluster_api, namespace
 
@@ -13,6 +14,10 @@ __all__ = ["cluster_api", "namespace"]
 
 # Tests that run snakemake find the one of the environment they run in, activated or not.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+# How fast an example is checked is the machine's affair.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 _SECONDS_TO_DETECTION: list[tuple[str, float, float]] = []
 

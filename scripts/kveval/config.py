@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections import Counter as Tally
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,8 @@ from kveval.config_workload import Workload
 # As kveval.checks and kveval.levels have them, which take a second to import.
 MIN_RUNS = 3
 WARMUP_S = 30.0
+# Between the seeds of two runs, see kveval.load.levels_of.
+_PILOT_SEED = 50_000
 
 __all__ = [
     "PROTOCOL",
@@ -112,13 +114,36 @@ class Config:
             self._resolved[cell] = resolved
         return self._resolved[cell]
 
-    def specification(self, cell: Cell) -> dict[str, Any]:
-        """Return what defines the cell's measurement as plain JSON values."""
-        return self.resolve(cell).specification()
+    def specification(self, cell: Cell, levels: Sequence[int] | None = None) -> dict[str, Any]:
+        """Return what defines the cell's measurement as plain JSON values.
 
-    def measurement_id(self, cell: Cell) -> str:
-        """Return the id of the cell's measurement."""
-        return measurement_id(self.specification(cell))
+        `levels`: those that the pilot froze, where the workload has them searched: the measurement is then the same as
+        if they had been given.
+        """
+        specification = self.resolve(cell).specification()
+        if levels is not None and self.workload.searched is not None:
+            specification["workload"]["levels"] = list(levels)
+        return specification
+
+    def measurement_id(self, cell: Cell, levels: Sequence[int] | None = None) -> str:
+        """Return the id of the cell's measurement; see `specification`."""
+        return measurement_id(self.specification(cell, levels))
+
+    def pilot(self, cell: Cell) -> Cell | None:
+        """Return the cell whose pilot finds the levels of `cell`: its baseline, or itself; None for given levels."""
+        if self.workload.searched is None:
+            return None
+        return self.baseline(cell) or cell
+
+    def pilot_specification(self, cell: Cell) -> dict[str, Any]:
+        """Return what defines the pilot of a baseline, as plain JSON values."""
+        specification = self.resolve(cell).specification()
+        search = self.workload.searched
+        workload = specification["workload"]
+        if search is not None:
+            # Prompts of its own: levels must not be chosen by the very requests that they are then measured with.
+            workload |= {"seconds": search.seconds or workload["seconds"], "seed": workload["seed"] + _PILOT_SEED}
+        return specification
 
     def baseline(self, cell: Cell) -> Cell | None:
         """Return the cell that `cell` is compared with, or None for a baseline."""

@@ -3,12 +3,14 @@
 What a level counts depends on the profile, see `kveval.workloads`.
 """
 
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
 from kveval import workloads
 from kveval.config_types import CountInt, Number, PositiveInt, PositiveNumber, Strict
+from kveval.peak_search import Search
 
 # As many whole prefixes as make up a number of tokens differ by less.
 _ALIKE = 1.1
@@ -51,15 +53,53 @@ class Bursts(Strict):
         return self
 
 
+def _percentage(value: Any) -> Any:
+    """Read "10 %" as 0.1."""
+    matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
+    return float(matched[1]) / 100 if matched else value
+
+
+Percentage = Annotated[Number, BeforeValidator(_percentage, json_schema_input_type=float | str)]
+
+
+class PeakSearch(Strict):
+    """Levels to be found: a pilot of the baseline searches its peak, and every arm is measured at what it froze."""
+
+    start: PositiveInt = Field(alias="from", description="lowest level")
+    stop: PositiveInt = Field(alias="to", description="highest level")
+    resolution: Percentage = Field(0.1, description="how close the peak's neighbours are to come: 10 %")
+    seconds: PositiveNumber | None = Field(None, description="length of a pilot's level; the workload's when left out")
+    budget: PositiveInt = Field(10, description="levels that the pilot may try")
+    keep: Annotated[StrictInt, Field(ge=3)] = Field(5, description="levels at which every arm is measured then")
+    noise: Percentage = Field(0.02, description="relative difference of throughputs that means nothing")
+
+    @property
+    def search(self) -> Search:
+        """The search itself."""
+        return Search(self.start, self.stop, self.resolution, self.budget, self.noise)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        _ = self.search
+        return self
+
+
+class Searched(Strict):
+    """Levels that a search finds."""
+
+    search: PeakSearch
+
+
 class Workload(Strict):
     """The load: synthetic conversations over shared prefixes, at several levels."""
 
     title: str = ""
     profile: Literal["concurrent", "constant", "poisson", "bursts", "prefix-length", "sweep"] = "concurrent"
-    levels: tuple[PositiveInt, ...] = Field(
+    levels: tuple[PositiveInt, ...] | Searched = Field(
         (),
         description="profile concurrent: numbers of concurrent streams; constant, poisson, bursts: requests per minute;"
-        " prefix-length: tokens of the prefix, one request at a time",
+        " prefix-length: tokens of the prefix, one request at a time. Or {search: ...}, to have them found around the"
+        " baseline's peak",
     )
     bursts: Bursts | None = Field(None, description="profile bursts: how arrivals come in bursts")
     sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
@@ -88,7 +128,9 @@ class Workload(Strict):
                 raise ValueError("a sweep has no levels for prefix_count to follow; give a number")
         elif not self.levels or self.sweep_size is not None:
             raise ValueError(f"profile {self.profile} takes levels (at least one) and no sweep_size")
-        if len(set(self.levels)) < len(self.levels):
+        if self.searched is not None and self.profile != "concurrent":
+            raise ValueError(f"a search is for profile concurrent, not {self.profile}: it looks for a throughput")
+        if len(set(self.fixed_levels)) < len(self.fixed_levels):
             raise ValueError("levels repeat; each is measured once per run")
         if self.warmup_s >= self.seconds:
             raise ValueError(f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s")
@@ -120,19 +162,29 @@ class Workload(Strict):
         return self
 
     @property
+    def searched(self) -> PeakSearch | None:
+        """The search that finds the levels, None where they are given."""
+        return self.levels.search if isinstance(self.levels, Searched) else None
+
+    @property
+    def fixed_levels(self) -> tuple[int, ...]:
+        """The levels as they are given; those of a search are its ends."""
+        return self.levels if isinstance(self.levels, tuple) else (self.levels.search.start, self.levels.search.stop)
+
+    @property
     def longest_prefix(self) -> int:
         """Tokens of the longest prefix."""
-        return max(self.levels, default=0) if self.profile == "prefix-length" else self.prefix_tokens
+        return max(self.fixed_levels, default=0) if self.profile == "prefix-length" else self.prefix_tokens
 
     @property
     def working_set_tokens(self) -> int:
         """Tokens of all distinct prefixes at the largest level: what a cache must hold to serve every reuse."""
-        return int(workloads.working_set_tokens_at(self.model_dump(), max(self.levels, default=1)))
+        return int(workloads.working_set_tokens_at(self.model_dump(), max(self.fixed_levels, default=1)))
 
     @property
     def varying_working_set(self) -> bool:
         """Whether the working set differs between levels by more than a rounding, so that levels differ in two ways."""
-        sizes = [workloads.working_set_tokens_at(self.model_dump(), level) for level in self.levels]
+        sizes = [workloads.working_set_tokens_at(self.model_dump(), level) for level in self.fixed_levels]
         return max(sizes, default=0) > _ALIKE * min(sizes, default=0)
 
     @property

@@ -1,8 +1,9 @@
 """The levels of a run: watched while they run, looked at as soon as they are over, a failure put down to its cause."""
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from kveval.recording import RecordingError
 from kveval.redaction import Redactor
 from kveval.runfile import SCHEMA, LevelRun, Run
 from kveval.watchdog import ClockWatch, WatchError, monitored
+from kveval.workloads import level_count
 
 _ATTEMPTS = 2
 # A server whose engine was killed takes a moment to end; its clients fail before.
@@ -56,16 +58,22 @@ class Levels:
     def measure(self) -> list[dict[str, Any]]:
         """Measure every level and return their entries for run.json. Raises the Failure that ended one for good."""
         measured: list[dict[str, Any]] = []
-        levels = load.levels_of(self.workload, self.run)
-        self.bench.expect(levels)
-        for number, level in enumerate(levels, start=1):
-            if number > 1:
+        delivered: dict[int, float] = {}
+        count = level_count(self.workload)
+        while (level := load.next_level(self.workload, self.run, delivered)) is not None:
+            number = len(measured) + 1
+            if number == 1:
+                # Of a search only the first is known ahead.
+                self.bench.expect(load.levels_of(self.workload, self.run) or [level])
+            else:
                 self._refresh(restart=self.specification["reset_caches"] == "restart")
-            self.progress.say(f"level {level.streams} ({number} of {len(levels)}) · {self.progress.left()}")
-            entry = self._level(level, number, len(levels))
-            for word in first_look(self.specification, self.run, entry, self.scratch):
+            self.progress.say(f"level {level.streams} ({number} of {count}) · {self.progress.left()}")
+            entry = self._level(level, number, count)
+            look = first_look(self.specification, self.run, entry, self.scratch)
+            for word in look.flagged:
                 self.progress.say(f"level {level.streams} is flagged · {word}")
-            measured.append(entry)
+            delivered[level.streams] = look.throughput_tok_s
+            measured.append({**entry, "throughput_tok_s": round(look.throughput_tok_s, 3)})
         return measured
 
     def _refresh(self, *, restart: bool) -> None:
@@ -161,12 +169,20 @@ class Levels:
                 time.sleep(0.2)
 
 
-def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, Any], scratch: Path) -> list[str]:
-    """Return what disqualifies a level that was just measured, in words: the checks that the report will apply.
+@dataclass(frozen=True)
+class Look:
+    """A level as it looks at once: its delivered throughput, 0 when that cannot be said, and what disqualifies it."""
 
-    Only failed checks, and requests that failed; that a level is short is known without measuring it.
+    throughput_tok_s: float
+    flagged: Sequence[str]
+
+
+def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, Any], scratch: Path) -> Look:
+    """Look at a level that was just measured, with the checks that the report will apply.
+
+    Flagged are only failed checks, and requests that failed; that a level is short is known without measuring it.
     """
-    from kveval.levels import level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
+    from kveval.levels import THROUGHPUT, level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
 
     described = {
         **{key: specification[key] for key in ("cell", "engine", "weights")},
@@ -179,12 +195,14 @@ def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, A
         row = level_row(msgspec.convert(described, Run), level, report.levels[0], report.guidellm_version)
     except (Failure, msgspec.MsgspecError, ArithmeticError, LookupError, TypeError, ValueError) as problem:
         # What is measured is measured; the report will say the same.
-        return [f"it cannot be judged yet: {problem}"]
+        return Look(0.0, [f"it cannot be judged yet: {problem}"])
     flagged = [
         *row["checks_failed"].split(";"),
         *(name for name in row["checks_warned"].split(";") if name == "errors"),
     ]
-    return [message for message in row["checks_messages"].split(" | ") if message.partition(":")[0] in flagged]
+    messages = [message for message in row["checks_messages"].split(" | ") if message.partition(":")[0] in flagged]
+    throughput = float(row[THROUGHPUT])
+    return Look(throughput if math.isfinite(throughput) else 0.0, messages)
 
 
 def pack(path: Path, redactor: Redactor) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kveval import traces, workloads
+from kveval import peak_search, traces, workloads
 from kveval.errors import Failure
 from kveval.logs import exit_words, last_words
 from kveval.processes import Supervisor
@@ -53,16 +53,30 @@ class ReportFacts:
 
 
 def levels_of(workload: Mapping[str, Any], run: int) -> list[Level]:
-    """Return the workload's levels for one run.
+    """Return the workload's levels for one run, those that are given; none where they are searched.
 
     Seeds differ by run and level - the same prompts again would find a warm cache - and are shared by all arms,
     so that the arms of a block get the same requests.
     """
-    base = int(workload["seed"])
-    return [
-        Level(streams=int(streams), index=index, seed=base + 100_000 * run + index)
-        for index, streams in enumerate(workload["levels"])
-    ]
+    given = [] if workloads.searched(workload) else workload["levels"]
+    return [_level(workload, run, index, streams) for index, streams in enumerate(given)]
+
+
+def next_level(workload: Mapping[str, Any], run: int, throughput_tok_s: Mapping[int, float]) -> Level | None:
+    """Return the level after those that were measured, None after the last.
+
+    `throughput_tok_s`: what the levels so far delivered, in the order in which they were measured.
+    """
+    index = len(throughput_tok_s)
+    search = workloads.searched(workload)
+    if search is None:
+        return next(iter(levels_of(workload, run)[index:]), None)
+    streams = peak_search.next_level(workloads.search_of(search), throughput_tok_s)
+    return None if streams is None else _level(workload, run, index, streams)
+
+
+def _level(workload: Mapping[str, Any], run: int, index: int, streams: int) -> Level:
+    return Level(streams=int(streams), index=index, seed=int(workload["seed"]) + 100_000 * run + index)
 
 
 def data_argument(workload: Mapping[str, Any], level: int) -> str:

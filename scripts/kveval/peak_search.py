@@ -47,7 +47,7 @@ class Search:
     def ratio(self) -> float:
         """Ratio of one level of the climb to the one before."""
         steps = max(1, math.floor(self.budget * _CLIMBING_SHARE))
-        return max(_LEAST_RATIO, (self.stop / self.start) ** (1 / steps))
+        return max(_LEAST_RATIO, math.pow(self.stop / self.start, 1 / steps))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def next_level(search: Search, throughput_tok_s: Mapping[int, float]) -> int | N
     assert low is not None and high is not None
     # Nearer to the peak, so that what is left on either side keeps its proportion.
     share = _GOLDEN if low == peak else 1 - _GOLDEN
-    return min(high - 1, max(low + 1, round(low * (high / low) ** share)))
+    return min(high - 1, max(low + 1, round(low * math.pow(high / low, share))))
 
 
 def outcome(search: Search, throughput_tok_s: Mapping[int, float]) -> Found:

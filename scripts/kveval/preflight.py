@@ -15,6 +15,7 @@ from kveval.load import worker_processes
 from kveval.redaction import Redactor
 from kveval.registry import SHARED_MEMORY
 from kveval.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.workloads import level_count
 
 _MIB = 2**20
 _GIB = 2**30
@@ -44,7 +45,7 @@ def disk_bytes(workload: Mapping[str, Any], cpus: int) -> int:
     seconds = float(workload["seconds"])
     requests = worker_processes(cpus) * _TOKENS_PER_WORKER_S / workload["output_tokens"] * seconds
     report = _REPORT_BYTES + _REQUEST_BYTES * requests
-    levels = len(workload["levels"])
+    levels = level_count(workload)
     recording = levels * (seconds + 30) * (_RECORDING_BYTES_S + _RECORDING_BYTES_CPU_S * cpus)
     # One report is there unpacked, all are there packed; the recording lies beside its package for a moment.
     total = report + levels * report * _PACKED_SHARE + recording * (1 + _PACKED_SHARE) + _LOGS_BYTES

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kveval.workloads import level_count
+
 # Seconds beside the levels of a run that was never seen: server, recording, collecting, and the generator's
 # start per level. Replaced by what finished runs took as soon as there is one.
 _UNSEEN_RUN_S = 45.0
@@ -25,7 +27,7 @@ def minutes(seconds: float) -> str:
 
 def expected_run_s(workload: Mapping[str, Any]) -> float:
     """Estimate one run's wall seconds from its workload alone."""
-    return _UNSEEN_RUN_S + len(workload["levels"]) * (float(workload["seconds"]) + _UNSEEN_LEVEL_S)
+    return _UNSEEN_RUN_S + level_count(workload) * (float(workload["seconds"]) + _UNSEEN_LEVEL_S)
 
 
 @dataclass

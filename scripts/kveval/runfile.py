@@ -28,7 +28,8 @@ class Change(msgspec.Struct, frozen=True):
 class LevelRun(msgspec.Struct, frozen=True):
     """One level of a run; `start` and `end` are the load generator's measured window, epoch seconds UTC.
 
-    `benchmark` is the number of the level's benchmark in a report that holds several.
+    `benchmark` is the number of the level's benchmark in a report that holds several; `throughput_tok_s` what was
+    delivered as it looked right away, by which a search chose the next level.
     """
 
     level: int
@@ -40,6 +41,7 @@ class LevelRun(msgspec.Struct, frozen=True):
     counters: dict[str, Change] = {}
     command: list[str] = []
     benchmark: int | None = None
+    throughput_tok_s: float | None = None
 
 
 class CellName(msgspec.Struct, frozen=True):

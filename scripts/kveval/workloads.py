@@ -14,6 +14,8 @@ elsewhere may lack keys.
 from collections.abc import Mapping
 from typing import Any
 
+from kveval.peak_search import Search
+
 OPEN_LOOP = ("constant", "poisson", "bursts")
 """Profiles that send at a rate of their own."""
 _UNITS = {"prefix-length": "prefix tokens", **dict.fromkeys(OPEN_LOOP, "requests/min")}
@@ -38,6 +40,29 @@ def streams_at(workload: Mapping[str, Any], level: int) -> int | None:
 def rate_req_s_at(workload: Mapping[str, Any], level: int) -> float | None:
     """Return the mean requests per second that are sent at a level; None where that follows from the answers."""
     return level / 60 if _profile(workload) in OPEN_LOOP else None
+
+
+def searched(workload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the settings of the search that finds the levels; None where they are given."""
+    levels = workload.get("levels")
+    return levels["search"] if isinstance(levels, Mapping) else None
+
+
+def search_of(settings: Mapping[str, Any]) -> Search:
+    """Return the search that these settings describe."""
+    return Search(**{name: settings[name] for name in ("start", "stop", "resolution", "budget", "noise")})
+
+
+def given_levels(workload: Mapping[str, Any]) -> list[int]:
+    """Return the levels as they are given; of a search, the ends, between which all of its levels lie."""
+    search = searched(workload)
+    return list(workload["levels"]) if search is None else [search["start"], search["stop"]]
+
+
+def level_count(workload: Mapping[str, Any]) -> int:
+    """Return how many levels a run has; of a search, the most that it may try."""
+    search = searched(workload)
+    return len(workload["levels"]) if search is None else int(search["budget"])
 
 
 def prefix_tokens_at(workload: Mapping[str, Any], level: int) -> int:

@@ -1,0 +1,41 @@
+# Where a workload has its levels searched: the baseline's peak first, once, and every arm at the levels found there.
+
+
+use rule benchmark as pilot with:
+    input:
+        script=ancient("scripts/benchmark.py"),
+        levels=[],
+    output:
+        f"{CELL}/pilot/measurement.json",
+    log:
+        f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/pilot.log",
+    # Everything else waits for it.
+    priority: 1_000_000_000
+    params:
+        measurement=pilot_measurement_of,
+        run=1,
+        levels="--pilot",
+        store=STORE,
+        server_environment=SERVER_ENVIRONMENT,
+        campaign=CAMPAIGN_FILE,
+        campaign_runs=CAMPAIGN_RUNS,
+    message:
+        "Searching the levels around the peak of {wildcards.model}/{wildcards.scenario}"
+
+
+rule freeze_levels:
+    input:
+        pointer=f"{CELL}/pilot/measurement.json",
+    output:
+        f"{CELL}/pilot/levels.json",
+    log:
+        f"{LOGS}/freeze_levels/{{model}}/{{scenario}}/{{cpu_blocks}}.log",
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        library=code_of("pilot", "peak_search"),
+    message:
+        "Freezing the levels of {wildcards.model}/{wildcards.scenario}"
+    script:
+        "../scripts/freeze_levels.py"

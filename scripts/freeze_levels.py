@@ -1,0 +1,8 @@
+"""Write down the levels that a pilot found, at which every arm of its model is then measured."""
+
+from pathlib import Path
+
+from kveval.pilot import freeze
+
+if __name__ == "__main__":
+    freeze(Path(snakemake.input.pointer), Path(snakemake.output[0]))
