@@ -52,6 +52,7 @@ def figure_data(plan: Plan, measured: Measured) -> FigureData:
         baselines=plan.baselines,
         margin=plan.margin,
         device=_device(measured.runs),
+        unit=measured.unit,
         tiers=_tiers(measured.runs),
         recordings=measured.recordings,
         metrics=plan.metrics,

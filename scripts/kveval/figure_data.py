@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from kveval.level_units import STREAMS, LevelUnit
 from kveval.looks import Look, by_size, look_of, rank_of
 
 # Model, scenario, cpu_blocks.
@@ -59,9 +60,9 @@ class FigureData:
 
     `levels`: complete_metrics.csv, `peaks`: peak_throughput_all.csv, `comparison`: comparison.csv. `footer`: engine,
     weights and hardware in one line. `parameters`: of the models, for their order. `baselines`: scenarios that others
-    are compared with. `device`: GPU, or CPU where the server runs on it. `tiers`: of the cells that were measured.
-    `recordings`: cell and run -> pcp.parquet; `metrics`: the content of config/metrics.yaml, `vllm`: vLLM's version,
-    for the names in the recordings.
+    are compared with. `device`: GPU, or CPU where the server runs on it. `unit`: what levels count. `tiers`: of the
+    cells that were measured. `recordings`: cell and run -> pcp.parquet; `metrics`: the content of config/metrics.yaml,
+    `vllm`: vLLM's version, for the names in the recordings.
     """
 
     levels: pd.DataFrame
@@ -72,6 +73,7 @@ class FigureData:
     baselines: frozenset[str] = field(default_factory=frozenset)
     margin: float = 0.05
     device: str = "GPU"
+    unit: LevelUnit = STREAMS
     tiers: Mapping[CellKey, Tiers] = field(default_factory=dict)
     recordings: Mapping[tuple[CellKey, int], Path] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from kveval.figure_data import CellKey, FigureData, Tiers, blocks_label
-from kveval.plotting import PLAIN, NothingToDraw, concurrency_axis, panels
+from kveval.level_units import LevelUnit
+from kveval.plotting import PLAIN, NothingToDraw, level_axis, panels
 from kveval.plotting_levels import against_concurrency
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
@@ -39,14 +40,14 @@ def working_set(data: FigureData) -> Figure:
             axes.set_axis_off()
             continue
         model = data.models[place]
-        _capacities(axes, known[model])
+        _capacities(axes, known[model], data.unit)
         axes.set_title(model)
         axes.set_ylabel("tokens" if place % columns == 0 else "")
     _equal_axes(grid, len(data.models))
     return figure
 
 
-def _capacities(axes: Axes, cells: Mapping[CellKey, Tiers]) -> None:
+def _capacities(axes: Axes, cells: Mapping[CellKey, Tiers], unit: LevelUnit) -> None:
     sets = {level: tokens for tiers in cells.values() for level, tokens in tiers.working_set.items()}
     levels = sorted(sets)
     axes.set_yscale("log")
@@ -54,7 +55,7 @@ def _capacities(axes: Axes, cells: Mapping[CellKey, Tiers]) -> None:
         axes.plot(levels, [sets[level] for level in levels], "o-", color="#333333")
         _label(axes, 0.01, sets[levels[0]], f"prefixes: {sets[levels[0]]:,.0f}", "#333333", ha="left")
     if levels:
-        concurrency_axis(axes, levels)
+        level_axis(axes, levels, unit.axis)
     held = sorted({(key[2], tiers.cpu) for key, tiers in cells.items() if tiers.cpu > 0})
     for rank, (blocks, tokens) in enumerate(held):
         axes.axhline(tokens, color=_TIER, linestyle=("--", ":", "-.")[rank % 3], linewidth=1.4)

@@ -41,7 +41,7 @@ def effect_plot(data: FigureData) -> Figure:
                     _effect(axes, place, rows.iloc[0], widest)
             cell_axis(axes, cells, labels=metric == metrics[0])
             axes.set_xlim(-widest, widest)
-            axes.set_title(f"{model}, {data.common_level(model)} concurrent" if metric == metrics[0] else " ")
+            axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if metric == metrics[0] else " ")
             if model == data.models[-1]:
                 better = "right" if stats.METRICS[metric] else "left"
                 axes.set_xlabel(f"{METRIC_TITLES[metric]}: effect,\n% of baseline (better: {better})")

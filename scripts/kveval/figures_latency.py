@@ -40,7 +40,7 @@ def latency_comparison_all(data: FigureData) -> Figure:
                     shown += list(rows[column] / size)
             _latency_axis(axes, shown)
             cell_axis(axes, cells, labels=name == "ttft")
-            axes.set_title(f"{model}, {data.common_level(model)} concurrent" if name == "ttft" else " ")
+            axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if name == "ttft" else " ")
             axes.set_xlabel(f"{title}, {unit}" if model == data.models[-1] else "")
     return figure
 

@@ -55,7 +55,7 @@ def timeseries(data: FigureData, model: str) -> Figure:
         grid[place, 0].set_ylabel(cell.label.replace(" ", "\n"), rotation=0, ha="right", va="center", fontsize=8)
     for column, title in zip(grid.T, shown, strict=True):
         _equal_scale(column, 105 if title.endswith("%") else None)
-    figure.suptitle(f"{model}, {level} concurrent", x=0.005, ha="left", fontsize=10, fontweight="bold")
+    figure.suptitle(f"{model}, {data.unit.at(level)}", x=0.005, ha="left", fontsize=10, fontweight="bold")
     return figure
 
 
@@ -98,7 +98,7 @@ def percpu_saturation(data: FigureData) -> Figure:
             axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", color=GREY)
         axes.set_ylim(0, 105)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_title(f"{model}, {data.common_level(model)} concurrent")
+        axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}")
         axes.set_xlabel("CPUs, the busiest first" if place >= len(data.models) - across else "")
         axes.set_ylabel("not idle, %" if place % across == 0 else "")
     return figure

@@ -47,7 +47,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
         axes.set_title(model)
         axes.set_xlim(0, 1.2 * min(axes.get_xlim()[1], highest))
         thousands(axes.xaxis)
-    grid[-1, 0].set_xlabel("peak output throughput, tok/s (label: mean at so many concurrent requests)")
+    grid[-1, 0].set_xlabel(f"peak output throughput, tok/s (label: mean {data.unit.heading})")
     return figure
 
 
@@ -89,7 +89,7 @@ def benchmark_results(data: FigureData) -> Figure:
                 thousands(axes.yaxis)
             axes.set_ylabel(label.format(unit=unit))
             axes.set_title(model if column == THROUGHPUT else " ")
-            axes.set_xlabel("concurrent requests" if model == data.models[-1] else "")
+            axes.set_xlabel(data.unit.axis if model == data.models[-1] else "")
     return figure
 
 

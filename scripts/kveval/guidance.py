@@ -49,7 +49,7 @@ def guidance_table(plan: Plan, measured: Measured) -> Table:
 
 def guidance_numbers(plan: Plan, measured: Measured) -> Table:
     """The numbers that the guidance uses, a row per model and tier size."""
-    header = ["model", "at N concurrent", "distinct prefixes, tokens", f"the same in blocks of {BLOCK_TOKENS}"]
+    header = ["model", measured.unit.heading, "distinct prefixes, tokens", f"the same in blocks of {BLOCK_TOKENS}"]
     header += ["device cache, tokens", "baseline", HITS, "tier, blocks"]
     header += ["tier, tokens", "tier, GiB", "resident in the server's processes, at most, GiB"]
     rows = []
@@ -116,7 +116,7 @@ def _hit_rates(plan: Plan, measured: Measured, cells: list[CellKey]) -> Iterator
             says = f"above {HIGH_HITS} %: the device serves most of the reuse itself, little is left for a tier"
         else:
             says = f"between {LOW_HITS} % and {HIGH_HITS} %: by itself it says little"
-        yield f"{name}, at {level} concurrent: {shown} % of prompt tokens; {says}"
+        yield f"{name}, at {measured.unit.at(level)}: {shown} % of prompt tokens; {says}"
 
 
 def _hits(plan: Plan, measured: Measured, cells: list[CellKey]) -> Iterator[tuple[str, str, float, int]]:

@@ -97,8 +97,8 @@ def cell_axis(axes: Axes, cells: Sequence[Cell], *, labels: bool = True) -> None
     axes.grid(visible=False, axis="y")
 
 
-def concurrency_axis(axes: Axes, levels: Sequence[int]) -> None:
-    """Make x an axis of concurrent requests with the measured levels as its ticks, spread as evenly as possible.
+def level_axis(axes: Axes, levels: Sequence[int], title: str) -> None:
+    """Make x an axis of levels with the measured levels as its ticks, spread as evenly as possible.
 
     Logarithmic for levels that double, a square root for a grid such as 1, 50, 100, 200, ..., to whose larger half a
     logarithm would give no room.
@@ -117,7 +117,7 @@ def concurrency_axis(axes: Axes, levels: Sequence[int]) -> None:
         axes.set_xlim(back(max(ends[0] - room, 0) if back is not math.exp else ends[0] - room), back(ends[1] + room))
     axes.set_xticks(ticks, _spaced([place(tick) for tick in ticks], ticks, axes))
     axes.minorticks_off()
-    axes.set_xlabel("concurrent requests")
+    axes.set_xlabel(title)
 
 
 def _square_root(values: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from kveval.correlations import recorded
 from kveval.figure_data import Cell, FigureData
 from kveval.intervals import mean_interval
-from kveval.plotting import GREY, NothingToDraw, concurrency_axis, from_zero, panels
+from kveval.plotting import GREY, NothingToDraw, from_zero, level_axis, panels
 
 
 def mean_over_runs(rows: pd.DataFrame, column: str) -> pd.Series[float]:
@@ -71,7 +71,7 @@ def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds
             markerfacecoloralt="white",
             linestyle=look.line,
         )
-    concurrency_axis(axes, data.grid)
+    level_axis(axes, data.grid, data.unit.axis)
     return drawn
 
 

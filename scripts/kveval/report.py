@@ -16,6 +16,7 @@ from kveval.figure_data import CellKey
 from kveval.figure_names import find_figure
 from kveval.gaps import alike, gap_table
 from kveval.guidance import guidance_numbers, guidance_table
+from kveval.level_units import LevelUnit
 from kveval.metric_titles import METRIC_TITLES
 from kveval.outcomes import Outcome
 from kveval.peaks import THROUGHPUT
@@ -186,9 +187,9 @@ def missing(plan: Plan, measured: Measured) -> list[str]:
         name = f"{cell[0]}, {cell_label(cell)}"
         if runs == 0:
             lines.append(f"{name}: {measured.failures.get(cell, 'not measured')}")
-        elif runs < plan.runs:
+        elif runs < plan.runs_of(cell):
             reason = f"; {measured.failures[cell]}" if cell in measured.failures else ""
-            lines.append(f"{name}: {runs} of {plan.runs} runs{reason}")
+            lines.append(f"{name}: {runs} of {plan.runs_of(cell)} runs{reason}")
     return lines
 
 
@@ -209,14 +210,15 @@ def summary(plan: Plan, measured: Measured) -> list[dict[str, Any]]:
             decided = rows[(rows["metric"] == metric) & rows["verdict"].isin(_VERDICTS[:3])].to_dict("records")
             if decided:
                 lines.append(f"{METRIC_TITLES[metric]}: {'; '.join(_by_verdict(decided))}")
-        entries.append({"title": f"{model} · throughput", "where": _where(throughput), "verdicts": lines})
+        where = _where(throughput, measured.unit)
+        entries.append({"title": f"{model} · throughput", "where": where, "verdicts": lines})
     return entries
 
 
-def _where(rows: Sequence[Mapping[Any, Any]]) -> str:
+def _where(rows: Sequence[Mapping[Any, Any]], unit: LevelUnit) -> str:
     """The level, and the cell that all are compared with, if it is one."""
     levels = sorted({int(row["level"]) for row in rows if pd.notna(row["level"])})
-    parts = [f"at {', '.join(map(str, levels))} concurrent requests"] if levels else []
+    parts = [f"at {unit.said(levels)}"] if levels else []
     against = {str(row["baseline"]) for row in rows if row["baseline"]}
     parts += [f"against {cell_label(_key(against.pop()))}"] if len(against) == 1 else []
     return " ".join(parts)

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.figure_data import Cell, CellKey
+from kveval.level_units import LevelUnit, unit_of
 from kveval.run_facts import key_of
 from kveval.runfile import Run
 
@@ -35,6 +36,12 @@ class Plan:
     alpha: float = 0.05
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     vllm: str = "0"
+    # Of each of `cells`, where they differ: a baseline that is measured again has more.
+    cell_runs: Sequence[int] = ()
+
+    def runs_of(self, cell: CellKey) -> int:
+        """The number of runs asked for of a cell."""
+        return dict(zip(self.cells, self.cell_runs, strict=False)).get(cell, self.runs)
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -75,6 +82,11 @@ class Measured:
         return (
             pd.concat([self.comparison, self.contrasts], ignore_index=True) if len(self.contrasts) else self.comparison
         )
+
+    @cached_property
+    def unit(self) -> LevelUnit:
+        """What the levels count."""
+        return unit_of(run.workload for run in self.runs)
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""

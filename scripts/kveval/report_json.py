@@ -18,6 +18,7 @@ from kveval.figure_names import find_figure
 from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, Plan, Table, rows_of
 from kveval.run_facts import key_of, tiers_of
+from kveval.tables_configuration import method_of
 from kveval.tables_results import cells_of, models_of, text
 
 Number = Annotated[float, Field(allow_inf_nan=False)] | None
@@ -59,7 +60,7 @@ class Latency(Strict):
 class Peak(Strict):
     """The level with the highest mean throughput of a cell, and what was measured there."""
 
-    level: Annotated[int, Field(gt=0, description="concurrent requests")]
+    level: Annotated[int, Field(gt=0, description="counted in the report's `level_unit`")]
     bracketed: Annotated[bool, Field(description="whether it lies inside the levels measured")]
     plateau: Annotated[list[int], Field(description="levels as good as it within the spread of the runs")]
     runs: Annotated[int, Field(gt=0)]
@@ -145,6 +146,8 @@ class Report(Strict):
     hardware: list[dict[str, Any]]
     software: dict[str, list[str]]
     workloads: list[dict[str, Any]]
+    level_unit: Annotated[str, Field(description="what levels count, such as concurrent requests")]
+    method_hash: Annotated[str | None, Field(description="changes with whatever may change a verdict on the same data")]
     common_levels: Annotated[dict[str, int | None], Field(description="model -> level at which its cells are compared")]
     cells: list[Cell]
     comparisons: Annotated[list[Comparison], Field(description="arms with their baselines, then declared pairs")]
@@ -162,6 +165,8 @@ def build(plan: Plan, measured: Measured, figures: Mapping[str, str], empty: Map
         hardware=list({str(run.hardware.get("fingerprint")): run.hardware for run in measured.runs}.values()),
         software=_software(measured),
         workloads=_distinct(run.workload for run in measured.runs),
+        level_unit=measured.unit.axis,
+        method_hash=method_of(measured),
         common_levels={model: common_level(measured.comparison, measured.peaks, model) for model in models_of(plan)},
         cells=[_cell(plan, measured, cell) for model in models_of(plan) for cell in cells_of(plan, model)],
         comparisons=[_comparison(row) for row in measured.compared.to_dict("records")],

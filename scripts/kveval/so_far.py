@@ -42,7 +42,7 @@ def report_so_far(plan: Plan, results: Path, logs: Path, analysis: Analysis, out
 
     `analysis`: as for the full report. Raises ReportError when nothing was measured.
     """
-    pointers = {cell: _pointers(results, cell, plan.runs) for cell in plan.cells}
+    pointers = {cell: _pointers(results, cell, plan.runs_of(cell)) for cell in plan.cells}
     failed = failures(plan, pointers, logs)
     if not any(pointers.values()):
         raise _nothing(plan, failed)

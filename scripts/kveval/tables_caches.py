@@ -101,7 +101,7 @@ def activity_table(plan: Plan, measured: Measured) -> Table:
         "needed a level",
         "moved a level, least to most",
         "active",
-        "not at N concurrent",
+        f"not {measured.unit.heading}",
     ]
     rows = []
     for cell in _ordered(plan):

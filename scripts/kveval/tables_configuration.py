@@ -14,7 +14,7 @@ from kveval.tables_results import cells_of, models_of
 
 _WORKLOAD = {
     "profile": "load",
-    "levels": "concurrent requests",
+    "levels": "levels",
     "sweep_size": "rates of the sweep",
     "seconds": "seconds a level",
     "warmup_s": "of these not measured, s",
@@ -32,17 +32,30 @@ def campaign_table(plan: Plan, measured: Measured) -> Table:
     """What was asked for, and how much of it is there."""
     present = sum(bool(measured.runs_of(cell)) for cell in plan.cells)
     runs = sum(len(measured.runs_of(cell)) for cell in plan.cells)
+    asked = [plan.runs_of(cell) for cell in plan.cells]
     started = sorted(run.started for run in measured.runs)
     facts = {
         "campaign": f"`{plan.name}`",
         "cells measured": f"{present} of {len(plan.cells)}",
-        "runs measured": f"{runs} of {plan.runs * len(plan.cells)} ({plan.runs} of each cell)",
+        "runs measured": f"{runs} of {sum(asked)} ({_range(asked)} of each cell)",
         "models": ", ".join(models_of(plan)),
         "measured between (UTC)": f"{_minute(started[0])} and {_minute(started[-1])}" if started else numerals.MISSING,
         "margin that does not matter": f"{100 * plan.margin:g} %",
         "error rate per model and quantity": f"{plan.alpha:g}",
+        "way of comparing (hash)": f"`{method_of(measured) or numerals.MISSING}`",
     }
     return Table(["", ""], [[name, value] for name, value in facts.items()])
+
+
+def method_of(measured: Measured) -> str | None:
+    """Return the hash of everything that may change a verdict on the same data; None where nothing was compared."""
+    hashes = list(measured.compared["method_hash"].unique()) if "method_hash" in measured.compared else []
+    return str(hashes[0]) if hashes else None
+
+
+def _range(counts: Sequence[int]) -> str:
+    """Numbers as one, or from the least to the most."""
+    return " to ".join(str(count) for count in sorted({min(counts), max(counts)})) if counts else "0"
 
 
 def _minute(timestamp: str) -> str:
@@ -97,7 +110,7 @@ def workload_table(measured: Measured) -> Table:
         if run.workload not in distinct:
             distinct.append(run.workload)
     rows = []
-    for name, title in _WORKLOAD.items():
+    for name, title in {**_WORKLOAD, "levels": measured.unit.axis}.items():
         if any(load.get(name) not in (None, (), []) for load in distinct):
             rows.append([title, *(_value(load.get(name)) for load in distinct)])
     return Table(["workload", *(str(load.get("title") or "") for load in distinct)], rows)

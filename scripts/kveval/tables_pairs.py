@@ -87,7 +87,7 @@ def _pair_table(measured: Measured, pairs: list[tuple[CellKey, CellKey]], one: s
         "output tok/s",
         other,
         "output tok/s",
-        "at N concurrent",
+        measured.unit.heading,
         f"{one} against {other}, % of {other}",
     ]
     header += ["verdict", "why"]
@@ -105,7 +105,7 @@ def _pair_table(measured: Measured, pairs: list[tuple[CellKey, CellKey]], one: s
 
 def tier_table(plan: Plan, measured: Measured) -> Table:
     """Each larger CPU tier of an arm against the next smaller one, and both against the baseline."""
-    header = ["model", "arm", "larger tier, blocks", "smaller tier, blocks", "at N concurrent"]
+    header = ["model", "arm", "larger tier, blocks", "smaller tier, blocks", measured.unit.heading]
     header += ["larger, output tok/s", "smaller, output tok/s", "baseline, output tok/s"]
     header += ["larger against smaller, % of smaller", "verdict"]
     header += [

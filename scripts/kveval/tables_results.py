@@ -32,14 +32,14 @@ def cells_of(plan: Plan, model: str) -> list[CellKey]:
 
 def peak_table(plan: Plan, measured: Measured, model: str) -> Table:
     """Every cell of a model that was asked for, with its peak, or that it was not measured."""
-    header = ["arm", "runs", "peak, output tok/s (95 %)", "at N concurrent", "TTFT p50 / p90, ms", "TPOT p50, ms"]
+    header = ["arm", "runs", "peak, output tok/s (95 %)", measured.unit.heading, "TTFT p50 / p90, ms", "TPOT p50, ms"]
     header += ["E2E p50 / p90, ms", "arm active", "failed checks"]
     rows = []
     for cell in cells_of(plan, model):
         peaks = rows_of(measured.peaks, cell)
         if peaks.empty:
             reason = measured.failures.get(cell, "not measured")
-            rows.append([cell_label(cell), f"0 of {plan.runs}", f"**{reason}**", *[""] * (len(header) - 3)])
+            rows.append([cell_label(cell), f"0 of {plan.runs_of(cell)}", f"**{reason}**", *[""] * (len(header) - 3)])
             continue
         peak = peaks.iloc[0]
         at = measured.levels_of(cell, peak["level"])
@@ -47,7 +47,7 @@ def peak_table(plan: Plan, measured: Measured, model: str) -> Table:
         rows.append(
             [
                 cell_label(cell),
-                f"{peak['runs']:.0f} of {plan.runs}",
+                f"{peak['runs']:.0f} of {plan.runs_of(cell)}",
                 numerals.with_interval(*throughput),
                 _peak_level(peak),
                 _latency(at, "ttft", "p50", "p90"),
@@ -80,7 +80,7 @@ def _yes_no(value: Any) -> str:
 
 def completed_table(plan: Plan, measured: Measured) -> Table:
     """Requests that completed at each cell's peak, over its runs, and what counting only them would make of it."""
-    header = ["model", "arm", "at N concurrent", "completed", "unfinished", "failed", "unfinished, % of all"]
+    header = ["model", "arm", measured.unit.heading, "completed", "unfinished", "failed", "unfinished, % of all"]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
     rows = []
     for cell in _measured_cells(plan, measured):
@@ -106,9 +106,9 @@ def _measured_cells(plan: Plan, measured: Measured) -> list[CellKey]:
 
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
-    header = ["arm", "against", "at N concurrent", "effect, % of what it is held against (95 %)", "p (Holm)", "verdict"]
-    header += ["why", "runs", *([_PARITY_CHANCE] if "parity_power_percent" in measured.compared else [])]
     table = measured.compared
+    header = ["arm", "against", measured.unit.heading, "effect, % of what it is held against (95 %)"]
+    header += ["p (Holm)", "verdict", "why", "runs", *([_PARITY_CHANCE] if "parity_power_percent" in table else [])]
     rows = []
     for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
         against = str(row["baseline"]).split("/")
@@ -161,7 +161,7 @@ def _p_value(value: float) -> str:
 
 def area_table(plan: Plan, measured: Measured, kinds: Sequence[str]) -> Table:
     """Throughput of the arms of these kinds against their baselines, over all models."""
-    header = ["model", "arm", "output tok/s", "baseline", "output tok/s", "at N concurrent"]
+    header = ["model", "arm", "output tok/s", "baseline", "output tok/s", measured.unit.heading]
     header += ["arm against baseline, % of baseline (95 %)", "verdict", "why"]
     rows = []
     for row in measured.comparison[measured.comparison["metric"] == THROUGHPUT].to_dict("records"):
@@ -239,7 +239,7 @@ def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
 def guide_table(plan: Plan, measured: Measured) -> Table:
     """Mean and P90 of TTFT and end-to-end latency with the throughput of all tokens, at the common level."""
     quantities = {"ttft_ms": "TTFT", "e2e_ms": "E2E latency"}
-    header = ["model", "arm", "at N concurrent"]
+    header = ["model", "arm", measured.unit.heading]
     header += [f"{which} {title}, s" for title in quantities.values() for which in ("mean", "P90")]
     header += ["prompt and output tokens, tok/s"]
     rows = []

@@ -46,7 +46,7 @@ def system_table(plan: Plan, measured: Measured) -> Table:
                 values = [numerals.mean_of(list(at[name])) for name in names]
                 row = [model, cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))]
                 rows.append(row)
-    header = ["model", "arm", "at N concurrent", *titles, "samples, least"]
+    header = ["model", "arm", measured.unit.heading, *titles, "samples, least"]
     return Table(header, rows, frozenset(range(2, len(header))))
 
 
@@ -119,7 +119,7 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
         for (severity, name), found in sorted(others.items(), reverse=True)
     ]
     return (
-        Table(["model", "arm", "run", "at N concurrent", "check", "what was found"], failed, frozenset({2, 3})),
+        Table(["model", "arm", "run", measured.unit.heading, "check", "what was found"], failed, frozenset({2, 3})),
         Table(["check", "weight", "levels", "for example"], summed, frozenset({2})),
     )
 

@@ -23,7 +23,7 @@ def tiers_table(plan: Plan, measured: Measured) -> Table:
     """Return a row per cell and level, means over runs; columns that no arm of the campaign counts are left out."""
     activity = tier_activity(measured.runs)
     columns = [name for name in COLUMNS if name in _HEADER and activity[name].notna().any()]
-    header = ["model", "arm", "concurrent", *(_HEADER[name] for name in columns)]
+    header = ["model", "arm", measured.unit.heading, *(_HEADER[name] for name in columns)]
     rows = []
     for cell in plan.cells:
         for level, values in rows_of(activity, cell).groupby("level"):
