@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -13,6 +14,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 MODELS, TIERED = 10, 9
 """A model has one cell without a tier, and one for every tiered scenario and size."""
+_PER_RUN = ("measurement.json", "levels.parquet", "requests.parquet", "pcp.parquet")
+_PER_CELL = ("levels.csv", "peak.csv", "benchmark_report_v0.2.yaml")
+_COLLECTED = ("complete_metrics", "peak_throughput_all", "pcp_metrics_peak")
+_COMPARED = ("comparison", "contrasts", "peak_comparison", "averages", "checks")
+_SUMMARISED = ("summary", "detailed", "pcp_summary_stats")
+_TABLES = _COLLECTED + _COMPARED + _SUMMARISED
 # The jobs of `report` and what they read of each other, in Snakemake's bare language. That they are as many as the
 # workflow's own is asserted wherever the two are compared.
 _TOY = """
@@ -20,9 +27,7 @@ import json
 PLAN = json.load(open("plan.json"))
 RUNS, CELLS, FAMILIES = PLAN["runs"], PLAN["cells"], PLAN["families"]
 POINTERS = [f"results/{cell}/run-{run}/measurement.json" for run in RUNS for cell in CELLS]
-TABLES = expand("results/analysis/{name}.csv", name=["complete_metrics", "peak_throughput_all", "pcp_metrics_peak"])
-COMPARED = expand("results/analysis/{n}.csv", n=["comparison", "contrasts", "peak_comparison", "averages", "checks"])
-SUMMARIES = expand("results/analysis/{name}.csv", name=["summary", "detailed", "pcp_summary_stats"])
+TABLES, COMPARED, SUMMARIES = [[f"results/analysis/{name}.csv" for name in names] for names in PLAN["tables"]]
 REPORTS = [f"results/{cell}/benchmark_report_v0.2.yaml" for cell in CELLS]
 
 rule report:
@@ -118,18 +123,12 @@ def cell_paths(cells: int) -> list[str]:
 def make_toy(folder: Path, cells: int, runs: int) -> None:
     """Write the bare workflow of the same jobs."""
     families = {
-        family: [
-            *(
-                f"results/figures/{each.name}.{kind}"
-                for each in figures_of(_models(), family)
-                for kind in ("png", "svg")
-            ),
-            f"results/figures/{family}.json",
-        ]
-        for family in FAMILIES
+        family: [*(f"results/figures/{name}" for name in names), f"results/figures/{family}.json"]
+        for family, names in _figures().items()
     }
     folder.mkdir(parents=True)
     plan = {"runs": list(range(1, runs + 1)), "cells": cell_paths(cells), "families": families}
+    plan["tables"] = [_COLLECTED, _COMPARED, _SUMMARISED]
     (folder / "plan.json").write_text(json.dumps(plan))
     (folder / "Snakefile").write_text(_TOY)
 
@@ -141,10 +140,29 @@ def job_counts(output: str) -> dict[str, int]:
     return {name: int(count) for name, count in (line.split() for line in table.group(1).splitlines())}
 
 
-def outputs(folder: Path, listed: str) -> list[Path]:
-    """The files that a plan makes, from what `snakemake --summary` prints."""
-    return [folder / line.split("\t", 1)[0] for line in listed.splitlines() if line.startswith("results/")]
-
-
 def _models() -> list[str]:
     return [f"model-{number}" for number in range(MODELS)]
+
+
+def _figures() -> dict[str, list[str]]:
+    return {
+        family: [f"{each.name}.{kind}" for each in figures_of(_models(), family) for kind in ("png", "svg")]
+        for family in FAMILIES
+    }
+
+
+def finish(folder: Path, cells: int, runs: int, snakemake: Callable[..., object]) -> None:
+    """Put every file of the plan there, empty, and have Snakemake count it as made; `snakemake` runs it in `folder`."""
+    made = [f"{path}/{name}" for path in cell_paths(cells) for name in _PER_CELL]
+    made += [
+        f"{path}/run-{run}/{name}" for path in cell_paths(cells) for run in range(1, runs + 1) for name in _PER_RUN
+    ]
+    for family, figures in _figures().items():
+        made += [*(f"figures/{name}" for name in figures), f"figures/{family}.json"]
+    made += [f"analysis/{name}.csv" for name in _TABLES]
+    made += ["REPORT.md", "report.json"]
+    for name in made:
+        path = folder / "results" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    snakemake("--touch", "report")

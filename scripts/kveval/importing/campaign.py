@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kveval.arms import Platform
 from kveval.config import Config, ImportCampaign, load_config
 from kveval.config_resolve import exercised_counters
 from kveval.errors import Failure
@@ -35,7 +36,9 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
             print(f"reading results in {tree}: {done} of {total}", file=sys.stderr, flush=True)
 
     def required(scenario: str, vllm: str) -> list[dict[str, Any]]:
-        return [dict(entry) for entry in exercised_counters(config.catalogue.scenarios[scenario], vllm)]
+        # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
+        platform = Platform(vllm=vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name="")
+        return [dict(entry) for entry in exercised_counters(config.catalogue.scenarios[scenario], platform)]
 
     try:
         plan = make_plan(config.campaign, config.catalogue, index, required, progress=progress)

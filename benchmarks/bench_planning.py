@@ -1,0 +1,104 @@
+"""How long a plan of a large campaign takes, beside a bare workflow of the same jobs.
+
+python benchmarks/bench_planning.py [--cells 1000] [--runs 3] [--repeat 3] [--finished] [--folder DIR]
+
+Makes a campaign of so many cells (10 + 90 x a number of sizes: 100, 1000, 10000) and a toy: the same rules, jobs, files
+and edges in Snakemake's plainest words. Prints seconds and seconds of CPU of `snakemake -n report` for both, the least
+of --repeat, and their ratio; the numbers of jobs must agree. With --finished also the plan of a finished campaign, all
+files there, and `report` with nothing to do. On a busy machine the seconds of CPU are what to go by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from tests.planning import finish, job_counts, make_campaign, make_toy  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a command took, seconds, and what it printed."""
+
+    wall_s: float
+    cpu_s: float
+    output: str
+
+
+def snakemake(folder: Path, *arguments: str) -> Took:
+    """Run snakemake in `folder`; ends the program with its output when it fails."""
+    started, before = time.monotonic(), _cpu_s()
+    done = subprocess.run(
+        ["snakemake", "--cores", "4", *arguments],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode:
+        raise SystemExit(done.stdout[-5000:])
+    return Took(time.monotonic() - started, _cpu_s() - before, done.stdout)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def least(folders: list[Path], repeat: int, *arguments: str) -> list[Took]:
+    """The quickest of `repeat` runs in each folder; the folders take turns, so that a slow minute slows them alike."""
+    rounds = [[snakemake(folder, *arguments) for folder in folders] for _ in range(repeat)]
+    return [min(runs, key=lambda took: took.cpu_s) for runs in zip(*rounds, strict=True)]
+
+
+def line(name: str, took: Took, beside: Took, than: str) -> str:
+    """A measurement and its ratio to another."""
+    ratio = f"{took.cpu_s / beside.cpu_s:.2f} ({took.wall_s / beside.wall_s:.2f} of the seconds) of {than}"
+    return f"  {name:<28} {took.wall_s:7.1f} s {took.cpu_s:7.1f} s of CPU   {ratio}"
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--cells", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--finished", action="store_true")
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-planning-"))
+    campaign, toy = folder / "campaign", folder / "toy"
+    make_campaign(campaign, given.cells, given.runs)
+    make_toy(toy, given.cells, given.runs)
+    planned, bare = least([campaign, toy], given.repeat, "-n", "report")
+    counts = job_counts(planned.output)
+    if counts != job_counts(bare.output):
+        raise SystemExit(f"the toy is out of step: {counts} and {job_counts(bare.output)} jobs")
+    print(f"{given.cells} cells x {given.runs} runs, {sum(counts.values())} jobs; {folder}")
+    print(line("plan of everything", planned, bare, "the toy's"))
+    print(line("the toy's", bare, bare, "its own"))
+    if given.finished:
+        for place in (campaign, toy):
+            finish(place, given.cells, given.runs, lambda *arguments, here=place: snakemake(here, *arguments).output)
+        planned, bare = least([campaign, toy], given.repeat, "-n", "report")
+        (again,) = least([campaign], given.repeat, "report")
+        for took in (planned, bare, again):
+            if "Nothing to be done" not in took.output:
+                raise SystemExit(f"something was planned:\n{took.output[-3000:]}")
+        print(line("plan, all files there", planned, bare, "the toy's"))
+        print(line("report, nothing to do", again, planned, "its plan"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# status.sh JOB: what Snakemake asks of a SLURM job: running, success or failed.
+set -uo pipefail
+if ! answer=$(scontrol --oneliner show job "$1" 2>&1); then
+    # Unknown: finished long ago. Any other failure is the controller's, which may be back at the next question.
+    [[ $answer == *"Invalid job id"* ]] || { echo running && exit; }
+    answer=JobState=$(sacct --jobs "$1" --allocations --noheader --format State%20 2>/dev/null | xargs)
+fi
+case $answer in
+    *JobState=COMPLETED*) echo success ;;
+    *JobState=PENDING* | *JobState=CONFIGURING* | *JobState=RUNNING* | *JobState=COMPLETING* | *JobState=SUSPENDED*) echo running ;;
+    *JobState=REQUEUED* | *JobState=RESIZING* | *JobState=STAGE_OUT* | *JobState=STOPPED*) echo running ;;
+    *) echo failed ;;
+esac
