@@ -12,7 +12,7 @@ from tests.testbed import own_testbed, wait_until
 from kveval.cluster.api import Api
 from kveval.cluster.campaign_plan import planned
 from kveval.cluster.errors import Refused
-from kveval.cluster.kinds import NAMESPACE, POD, SECRET, Kind
+from kveval.cluster.kinds import NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
 from kveval.cluster.names import selector
 from kveval.cluster.permissions import ACCOUNT, manifest
 from kveval.config import load_config
@@ -78,8 +78,10 @@ def site(tmp_path_factory):
         admin = testbed.api()
         granted = manifest(Cluster.model_validate(FIRST["cluster"]))
         admin.apply([STORAGE_CLASS, *yaml.safe_load_all(granted)])
-        account = f"/api/v1/namespaces/kveval/serviceaccounts/{ACCOUNT}"
-        wait_until(lambda: admin.get(account).get("metadata"), "the account")
+        accounts = [("kveval", ACCOUNT), ("kveval", "default"), ("kveval-pcp", "default")]
+        for namespace, name in accounts:
+            wait_until(lambda: admin.read(SERVICE_ACCOUNT, name, namespace), f"account {namespace}/{name}")  # noqa: B023
+        wait_until(lambda: not admin.read(NODE, "fake-0")["spec"].get("taints"), "the node's readiness")
         yield Site(admin, folder, testbed.kubeconfig)
 
 
@@ -152,6 +154,15 @@ def test_a_namespace_a_class_and_gpus_that_are_not_there(site):
     assert "none offers amd.com/gpu" in wrong["GPUs"]
     # The manifest of this site names no secret.
     assert "may not get secrets hub" in next(one.what for one in found if one.check == "permissions")
+
+
+def test_a_gateway_without_the_kinds_for_it(site):
+    found = site.doctor(address="gateway", gateway={"name": "gw", "namespace": "istio-system"})
+    kinds = {one.what: one.fix for one in found if one.check == "kinds"}
+    (pool,) = [what for what in kinds if "InferencePool" in what]
+    assert pool == "the cluster has no InferencePool of inference.networking.k8s.io/v1"
+    assert kinds[pool].startswith("kubectl apply -f https://")
+    assert next(one for one in found if one.check == "Gateway").what == "there is no istio-system/gw"
 
 
 def test_the_account_applies_and_removes_a_campaign_and_nothing_else(site):

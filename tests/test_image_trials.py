@@ -11,6 +11,7 @@ from tests.cluster_plans import deployment, plan
 
 from kveval.cluster import image_trials
 from kveval.cluster.asking import Asking, Bounds, _warnings
+from kveval.cluster.errors import Unreachable
 from kveval.cluster.image_trials import node_ahead, outcome_of, try_images
 from kveval.cluster.needs import pod_needs
 from kveval.cluster.transport import Reply
@@ -182,13 +183,19 @@ def test_the_servers_clock_is_narrowed_by_every_answer(monkeypatch):
 
 def test_a_busy_server_is_asked_again(monkeypatch):
     monkeypatch.setattr("kveval.cluster.asking.time.sleep", lambda seconds: None)
-    answers = iter([429, 503, 200])
+    answers = iter([429, Unreachable("timed out"), 200, 503, 503, 503, 503, *[Unreachable("refused")] * 4])
 
     class Busy(Cluster):
         def request(self, *arguments):
-            return Reply(next(answers), {}, b"{}")
+            answer = next(answers)
+            if isinstance(answer, Unreachable):
+                raise answer
+            return Reply(answer, {}, b"{}")
 
     assert Asking(Busy({})).get("/version").found
+    assert Asking(Busy({})).get("/version").status == 503
+    with pytest.raises(Unreachable):
+        Asking(Busy({})).get("/version")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kveval.doctor_local import examine_local, local_facts
 from kveval.findings import Finding, error, ok, warning
 
 IMAGE_LIMIT_S = 60.0
-_OUTAGE_S = 5.0
+_OUTAGE_S = 10.0
 
 
 def diagnose(

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
+from kveval.cluster.errors import Unreachable
 from kveval.cluster.transport import Query, Transport
 
 T = TypeVar("T")
 R = TypeVar("R")
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 _AT_ONCE = 8
 _BUSY = (429, 502, 503, 504)
 _ATTEMPTS = 4
@@ -83,14 +84,19 @@ class Asking:
     def request(self, method: str, path: str, query: Query, body: Any = None, content: str = "json") -> Answer:
         """Send one request and return the answer, a refusal as well. Raises Unreachable when there is none.
 
-        A server that is too busy is asked again, a few times.
+        A server that is too busy to answer is asked again, a few times.
         """
-        for attempt in range(_ATTEMPTS):
-            answer = self._once(method, path, query, body, content)
-            if answer.status not in _BUSY:
-                break
-            time.sleep(0.5 * 2**attempt)
-        return answer
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                answer = self._once(method, path, query, body, content)
+            except Unreachable:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                if answer.status not in _BUSY or attempt == _ATTEMPTS:
+                    return answer
+            time.sleep(0.25 * 2**attempt)
+        raise AssertionError("unreachable")
 
     def _once(self, method: str, path: str, query: Query, body: Any, content: str) -> Answer:
         begin = time.time()

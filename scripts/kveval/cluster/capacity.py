@@ -195,4 +195,7 @@ def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[Finding]:
                 )
                 yield error("memory limit", said, "matrix: fewer cpu_blocks; or a larger limit")
                 return
-    yield ok("/dev/shm", f"every server's volume has room; the largest is {largest[0] / _GIB:.1f} GiB ({largest[1]})")
+    if largest[0]:
+        yield ok("/dev/shm", f"every server has room there; the most is {largest[0] / _GIB:.1f} GiB, of {largest[1]}")
+    else:
+        yield ok("/dev/shm", "no server allocates there: tiers are memory of the process")

@@ -214,7 +214,7 @@ def _recorder(plan: CampaignPlan, facts: Facts) -> Iterator[Finding]:
     if refused:
         message = refused[0].answer.message
         scc = f"oc adm policy add-scc-to-user privileged -z default -n {place}"
-        fix = scc if "security context constraint" in message else label if "PodSecurity" in message else "see there"
+        fix = scc if "security context constraint" in message else label if "PodSecurity" in message else "as it says"
         yield error("recorder", f"its pods would be refused in {place}: {message}", fix)
     elif enforced not in (None, "privileged"):
         yield error("recorder", f"{place} enforces pod security {enforced}; the recorder's pods need privileges", label)
