@@ -58,5 +58,12 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         autoescape=False,
     )
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=_undefined)
     return environment
+
+
+def _undefined(value: Any) -> str:
+    """Raise what a name that is not there raises elsewhere in a template."""
+    if isinstance(value, jinja2.Undefined):
+        return str(value)
+    raise ManifestError(f"{value!r} has no place in a manifest")
