@@ -114,7 +114,8 @@ class ClusterSlot:
             try:
                 pods += wait_for_deployment(place.api, place.namespace, name, left, self._say)
             except RolloutError as error:
-                self._keep_log(error.pod)
+                if error.pod:
+                    self._keep_log(error.pod)
                 raise
         replicas = [self._replica(pod, number) for number, pod in enumerate(_of(pods, "model-server"))]
         if not replicas:
