@@ -1,34 +1,37 @@
 """Addresses of a run as pods and nodes see them: where the load goes, and where metrics are read."""
 
+import time
+
 from kveval.cluster.errors import ClusterError
 from kveval.cluster.kinds import Document, Kind
 from kveval.cluster.place import Place
 from kveval.cluster.reaching import direct_url
-from kveval.cluster.rendering import endpoints
+from kveval.cluster.rendering import endpoints, scene_of
 from kveval.cluster.replicas import ClusterServer
 
 GATEWAY = Kind("gateway.networking.k8s.io/v1", "Gateway")
+# A Gateway of a cell's own may take a cloud load balancer minutes.
+_PROGRAMMED_S = 600.0
+_POLL_S = 2.0
 
 
-def gateway_url(place: Place) -> str:
-    """Return the Gateway's URL from its status. Raises ClusterError when it has no address."""
-    gateway = place.site.gateway
-    if gateway is None:
-        raise ClusterError("the load is to go through a Gateway, and the campaign names none: set cluster.gateway")
-    namespace = gateway.namespace or place.namespace
-    found = place.api.read(GATEWAY, gateway.name, namespace)
-    if found is None:
-        raise ClusterError(
-            f"there is no Gateway {namespace}/{gateway.name}: correct cluster.gateway, or let it be made"
-        )
-    addresses = (found.get("status") or {}).get("addresses") or []
-    listeners = [entry for entry in found["spec"].get("listeners") or [] if entry.get("protocol") == "HTTP"]
-    if not addresses or not listeners:
-        what = "no address" if not addresses else "no HTTP listener"
-        raise ClusterError(
-            f"Gateway {namespace}/{gateway.name} has {what}: is it programmed? or set cluster.gateway.url"
-        )
-    return f"http://{addresses[0]['value']}:{listeners[0]['port']}"
+def gateway_url(place: Place, limit_s: float = _PROGRAMMED_S) -> str:
+    """Return the Gateway's URL from its status, once it has one. Raises ClusterError when it has none in time."""
+    scene = scene_of(place.specification, place.site, place.run, place.campaign, place.ports)
+    name, namespace = scene.gateway_name, scene.gateway_namespace
+    deadline = time.monotonic() + limit_s
+    while True:
+        found = place.api.read(GATEWAY, name, namespace)
+        if found is None:
+            raise ClusterError(f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or let it be made")
+        addresses = (found.get("status") or {}).get("addresses") or []
+        listeners = [entry for entry in found["spec"].get("listeners") or [] if entry.get("protocol") == "HTTP"]
+        if addresses and listeners:
+            return f"http://{addresses[0]['value']}:{listeners[0]['port']}"
+        if not listeners or time.monotonic() > deadline:
+            what = "no HTTP listener" if not listeners else f"no address after {limit_s:.0f} s"
+            raise ClusterError(f"Gateway {namespace}/{name} has {what}: is it programmed? or set cluster.gateway.url")
+        time.sleep(_POLL_S)
 
 
 def sources_of(place: Place, server: ClusterServer) -> dict[str, str]:

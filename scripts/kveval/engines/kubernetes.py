@@ -28,7 +28,6 @@ from kveval.recording import require_pcp
 from kveval.store import Key, Store
 from kveval.watchdog import DISK_RESERVE_BYTES, require_free
 
-LOAD_CPUS = 8
 _LEASE_CHECK_S = 5.0
 
 
@@ -91,7 +90,7 @@ class ClusterEngine:
         if self._site.shared_network and specification["deployment"]["replicas"] > 1:
             raise MeasurementError("replicas need addresses of their own; on a shared network there can be only one")
         store.root.mkdir(parents=True, exist_ok=True)
-        require_free(store.root, disk_bytes(specification["workload"], LOAD_CPUS), "a run of this workload")
+        require_free(store.root, disk_bytes(specification["workload"], self._site.load_cpus), "a run of this workload")
 
     def scratch(self, store: Store, key: Key) -> Path:
         """Where reports, logs and the archive are brought to."""
@@ -151,7 +150,7 @@ class ClusterBench:
 
     def expect(self, levels: Sequence[load.Level]) -> None:
         """Have the pod of the first level made, and what its report will be read through."""
-        self._jobs = LoadJobs(self._place, self._target(), LOAD_CPUS, self._say)
+        self._jobs = LoadJobs(self._place, self._target(), self._place.site.load_cpus, self._say)
         self._jobs.expect(levels)
 
     def command(self, level: load.Level, report: Path) -> list[str]:
