@@ -2,10 +2,10 @@
 # plans a rerun; and a rerun adopts the stored measurement if there is one. The script is ancient(): touching it reruns
 # nothing. It renders the specification anew and refuses to measure when that has not the planned id.
 
-# As many measurements at once as a profile or --resources says; where none does, one. Not in profiles/default, whose keys
-# would win over those of --profile.
+# As many measurements at once as a profile or --resources says; where none does, one, or on a cluster
+# the campaign's slots. Not in profiles/default, whose keys would win over those of --profile.
 if "measurement_slot" not in workflow.global_resources:
-    workflow.register_resource("measurement_slot", 1)
+    workflow.register_resource("measurement_slot", CONFIG.campaign.cluster.slots if CONFIG.campaign.cluster else 1)
 
 
 rule benchmark:

@@ -1,6 +1,12 @@
 # Before a campaign and after it. No inputs and no outputs: they run whenever they are asked for, and measure nothing.
 
 
+def slots_given():
+    """How many measurements snakemake would have at once, None for any number."""
+    pool = workflow.global_resources["measurement_slot"]
+    return getattr(pool, "value", pool)
+
+
 rule doctor:
     log:
         f"{LOGS}/doctor.log",
@@ -12,7 +18,7 @@ rule doctor:
         asked=str(SOURCE) if isinstance(SOURCE, Path) else CAMPAIGN_FILE,
         store=STORE,
         server_environment=SERVER_ENVIRONMENT,
-        at_once=lambda wildcards: getattr(workflow.global_resources.get("measurement_slot"), "value", None),
+        at_once=lambda wildcards: slots_given(),
     message:
         "Looking whether the campaign can run where it says"
     script:

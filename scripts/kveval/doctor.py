@@ -51,7 +51,7 @@ def _slots(config: Config, at_once: int | None) -> list[Finding]:
         return []
     many = "all cells" if at_once is None else f"{at_once} at once"
     said = f"measurement_slot lets {many} be measured, and cluster.slots is {slots}"
-    fix = f"--resources measurement_slot={slots}, or the same in profiles/kubernetes/config.yaml"
+    fix = f"leave --resources measurement_slot out of command and profile, or give {slots}"
     level = error if at_once is None or at_once > slots else warning
     return [level("slots", said, fix)]
 
