@@ -66,6 +66,9 @@ CELLS = [*CONFIG.cells, *IMPORTS.cells]
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in CELLS]
 POINTERS = [f"{RESULTS}/{cell.path}/run-{run}/measurement.json" for cell, run in planned_runs(CONFIG)]
 POINTERS += [f"{RESULTS}/{run.cell.path}/run-i{run.run}/measurement.json" for run in IMPORTS.runs]
+# What the searches for levels leave, where the workload has them searched.
+SEARCHED = dict.fromkeys(pilot for cell in CONFIG.cells if (pilot := CONFIG.pilot(cell)) is not None)
+PILOTS = [f"{RESULTS}/{cell.path}/pilot/levels.json" for cell in SEARCHED]
 PARAMETERS = {cell.model: parameter_count(CONFIG.catalogue.models[cell.model].geometry) for cell in CELLS}
 # By size, as everywhere.
 MODELS = by_size(list(PARAMETERS), PARAMETERS)
@@ -138,7 +141,8 @@ onstart:
 
 
 onerror:
-    failed = causes(map(Path, POINTERS), Path(RESULTS), Path(LOGS), since=BEGAN)
+    pilots = [str(Path(levels).with_name("measurement.json")) for levels in PILOTS]
+    failed = causes(map(Path, [*pilots, *POINTERS]), Path(RESULTS), Path(LOGS), since=BEGAN)
     if failed:
         logger.error("Some measurements failed; the others are kept, and running again does the rest:")
     for run, reason in failed.items():

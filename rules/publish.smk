@@ -43,6 +43,7 @@ rule write_report:
         summaries=SUMMARIES,
         figures=FIGURES,
         notes=[f"{RESULTS}/figures/{family}.json" for family in FAMILIES],
+        pilots=PILOTS,
         metrics="config/metrics.yaml",
     output:
         report=f"{RESULTS}/REPORT.md",

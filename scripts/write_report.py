@@ -12,7 +12,9 @@ from kveval.report import write_report
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], output: str) -> None:
     """`given`: the campaign's tables, pointers, metrics.yaml, figures, and the notes on those with nothing to show."""
     tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
-    measured = read_measured(*tables, [Path(path) for path in given["measurements"]])
+    measured = read_measured(
+        *tables, [Path(path) for path in given["measurements"]], pilots=[*map(Path, given["pilots"])]
+    )
     empty = {name: why for notes in given["notes"] for name, why in json.loads(Path(notes).read_text()).items()}
     figures = [Path(path) for path in given["figures"]]
     write_report(make_plan(plan, read_metrics(Path(given["metrics"]))), measured, figures, Path(output), empty)

@@ -8,6 +8,7 @@ import yaml
 
 from kveval.figure_data import CellKey, FigureData, Tiers
 from kveval.peaks import read_table
+from kveval.pilot import read_pilot
 from kveval.report_data import Measured, Plan
 from kveval.run_facts import footer, key_of, tiers_of
 from kveval.runfile import Run, read_run, stored_run
@@ -20,9 +21,16 @@ def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> Plan:
 
 
 def read_measured(
-    levels: Path, peaks: Path, comparison: Path, pointers: Sequence[Path], failures: Mapping[CellKey, str] | None = None
+    levels: Path,
+    peaks: Path,
+    comparison: Path,
+    pointers: Sequence[Path],
+    failures: Mapping[CellKey, str] | None = None,
+    pilots: Sequence[Path] = (),
 ) -> Measured:
     """Read what was measured: the campaign's tables, and the runs that `pointers` (measurement.json) name.
+
+    `pilots`: what searches for levels left (levels.json).
 
     What the comparison's rule writes beside it (contrasts, averages, checks) is read from there.
     """
@@ -38,7 +46,7 @@ def read_measured(
         if (path := comparison.with_name(f"{name}.csv")).exists()
     }
     tables = read_table(levels), read_table(peaks), read_table(comparison)
-    return Measured(runs, *tables, failures or {}, recordings, **beside)
+    return Measured(runs, *tables, failures or {}, recordings, **beside, pilots=[read_pilot(path) for path in pilots])
 
 
 def figure_data(plan: Plan, measured: Measured) -> FigureData:

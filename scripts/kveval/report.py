@@ -43,6 +43,7 @@ from kveval.tables_results import (
     strategy_table,
     text,
 )
+from kveval.tables_search import search_table
 from kveval.tables_system import average_table, check_tables, panel_table, provenance_table, system_table, time_table
 from kveval.tables_tiers import tiers_table
 
@@ -81,6 +82,7 @@ def report_context(
             software_table(measured),
             workload_table(measured),
         ],
+        "search": search_table(measured.pilots),
         "commands": provenance_commands(plan, measured),
         "models": [model_section(plan, measured, model) for model in models_of(plan)],
         "edge_peaks": bool((~measured.peaks["bracketed"].astype(bool)).any()),

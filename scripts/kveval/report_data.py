@@ -12,6 +12,7 @@ import pandas as pd
 
 from kveval.figure_data import Cell, CellKey
 from kveval.level_units import LevelUnit, unit_of
+from kveval.pilot import Pilot
 from kveval.run_facts import key_of
 from kveval.runfile import Run
 
@@ -75,6 +76,8 @@ class Measured:
     # Effects averaged over models, and the outcomes of checks of the campaign as a whole.
     averages: pd.DataFrame = field(default_factory=pd.DataFrame)
     checks: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # The searches that found the levels, where they were not given.
+    pilots: Sequence[Pilot] = ()
 
     @cached_property
     def compared(self) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from kveval.imports import files_behind
 from kveval.levels import run_tables
 from kveval.looks import by_size
 from kveval.peaks import cell_tables, collect
+from kveval.pilot import Pilot, read_pilot
 from kveval.recorded import convert_recording
 from kveval.report_data import Measured, Plan
 from kveval.run_facts import key_of
@@ -47,7 +48,7 @@ def report_so_far(plan: Plan, results: Path, logs: Path, analysis: Analysis, out
     if not any(pointers.values()):
         raise _nothing(plan, failed)
     with tempfile.TemporaryDirectory() as scratch:
-        measured, tables = _measured(plan, pointers, failed, analysis, Path(scratch))
+        measured, tables = _measured(plan, pointers, failed, analysis, results, Path(scratch))
         beside = output.parent / "analysis"
         beside.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
@@ -65,6 +66,7 @@ def _measured(
     pointers: Mapping[CellKey, Sequence[Path]],
     failed: dict[CellKey, str],
     analysis: Analysis,
+    results: Path,
     scratch: Path,
 ) -> tuple[Measured, dict[str, pd.DataFrame]]:
     """Make the tables of what exists, as the workflow's rules would; what cannot be read is added to `failed`.
@@ -105,7 +107,8 @@ def _measured(
     settings = Settings(**analysis.comparison["settings"])
     judged = verdict_tables(complete, peaks, analysis.comparison["baselines"], settings)
     beside = {name: judged[name] for name in ("contrasts", "averages", "checks")}
-    measured = Measured(runs, complete, peaks, judged["comparison"], failed, recordings, **beside)
+    pilots = _pilots(results, plan)
+    measured = Measured(runs, complete, peaks, judged["comparison"], failed, recordings, **beside, pilots=pilots)
     sums = summary_tables(complete, peaks, judged["comparison"], plan.baseline_of, plan.parameters)
     return measured, {**collected, **judged, **sums}
 
@@ -120,6 +123,12 @@ def failures(plan: Plan, pointers: Mapping[CellKey, Sequence[Path]], logs: Path)
             if reason is not None:
                 found[cell] = f"failed: {reason}"
     return found
+
+
+def _pilots(results: Path, plan: Plan) -> list[Pilot]:
+    """The searches for levels on the campaign's baselines, those that ended."""
+    paths = [results.joinpath(*map(str, cell), "pilot", "levels.json") for cell in plan.cells]
+    return [read_pilot(path) for path in paths if path.exists()]
 
 
 def _nothing(plan: Plan, failed: Mapping[CellKey, str]) -> report.ReportError:
