@@ -71,6 +71,7 @@ def level_row(model: str, scenario: str, run: int, level: int, rate: float) -> d
         **{
             "configuration": f"{model}/{scenario}",
             "hardware": "f00d",
+            "server_build": "vllm 0.32.0",
             "clock_offset_s": 0.0,
             "guidellm_version": "0.8.1",
         },

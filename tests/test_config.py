@@ -205,7 +205,7 @@ def test_the_published_evaluation_can_be_declared(release, tmp_path):
     tiers = [name for name in arms if catalogue.scenarios[name].cpu_tier]
     models = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
     entries = [(models, [name for name in arms if name not in tiers], [0]), (models, tiers, [10_000])]
-    config = load(tmp_path, on_cluster(release, entries))
+    config = load(tmp_path, on_cluster(release, entries, server={"replicas": 2}))
     assert len(config.cells) == 32
     assert len({config.measurement_id(cell) for cell in config.cells}) == 32
     assert config.warnings == ()

@@ -141,6 +141,25 @@ def test_the_shape_of_a_miniature_has_one_rank(tmp_path):
         load(tmp_path, on_cluster(NEW, [(["Qwen3-14B"], ["wide"], [0])], scenarios=wide, server=server))
 
 
+def test_an_arm_in_another_image_than_its_baseline_is_confounded(tmp_path):
+    """As the published LMCache arms were."""
+    own = {"other": {"extends": "lmcache-local", "image": "lmcache/vllm-openai:v0.3.9"}}
+    entries = [(["Qwen3-14B"], ["no-offload"], [0]), (["Qwen3-14B"], ["other", "lmcache-local"], [10_000])]
+    (warning,) = load(tmp_path, on_cluster(OLD, entries, scenarios=own)).warnings
+    assert warning == (
+        "Qwen3-14B/other/10000 runs lmcache/vllm-openai:v0.3.9, its baseline ghcr.io/llm-d/llm-d-cuda:v0.4.0:"
+        " their comparison is confounded"
+    )
+
+
+def test_an_index_before_one_replica_is_worth_a_note(tmp_path):
+    (warning,) = load(tmp_path, on_cluster(OLD, [(["Qwen3-14B"], ["no-offload", "llm-d-redis"], [0])])).warnings
+    assert "llm-d-redis routes between replicas, and there is one" in warning
+    server = {"replicas": 2}
+    entries = [(["Qwen3-14B"], ["no-offload", "llm-d-redis"], [0])]
+    assert load(tmp_path, on_cluster(OLD, entries, server=server)).warnings == ()
+
+
 def test_a_site_survives_json():
     site = Cluster.model_validate({"gateway": {"name": "g", "class": "istio", "create": True}, "user_id": None})
     assert Cluster.model_validate_json(site.model_dump_json(by_alias=True)) == site

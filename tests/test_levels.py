@@ -228,6 +228,7 @@ def test_a_level_says_what_it_was_measured_under(measurement: Callable[..., Path
     assert (row["device_tokens"], row["tier_tokens"], row["working_set_tokens"]) == (17_920, 160_000, 40_000)
     assert row["run_started"] == "2026-01-01T00:00:00.000000Z"
     assert row["hardware"] == "f00d"
+    assert row["server_build"] == "0.32.0"
     other = only(run_tables(measurement(server={"argv": ["vllm", "serve", "--port", "1"], "env": {}}))[0])
     again = only(run_tables(measurement(server={"argv": ["vllm", "serve", "--port", "2"], "env": {}}))[0])
     assert row["configuration"] != other["configuration"] == again["configuration"]

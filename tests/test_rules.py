@@ -167,6 +167,7 @@ FIXTURES: dict[Callable[[Any], Any], tuple[Callable[[], Any], Callable[[], Any]]
     checks_campaign.parity_shown: (lambda: changed("verdict", "parity"), tables),
     checks_campaign.replicates: (lambda: alike("better"), tables),
     checks_campaign.one_machine: (lambda: changed("hardware", "beef", table="levels"), tables),
+    checks_campaign.one_build: (lambda: changed("server_build", "lmcache/vllm 0.11.0", table="levels"), tables),
     checks_campaign.one_generator: (lambda: changed("guidellm_version", "0.3.0", table="levels"), tables),
     checks_campaign.correlations_within_models: (lambda: correlation(model="all"), correlation),
     checks_campaign.censored_share_shown: (lambda: tables(levels_table().drop(columns="incomplete_share")), tables),

@@ -199,6 +199,22 @@ def one_machine(tables: Tables) -> list[Outcome]:
     ]
 
 
+def one_build(tables: Tables) -> list[Outcome]:
+    """An arm and its baseline are one build of the server: otherwise the difference is the arm's and the build's."""
+    if "server_build" not in tables.levels:
+        return []
+    of_cell: dict[str, set[str]] = {}
+    for row in tables.levels[[*KEYS, "server_build"]].dropna().drop_duplicates().to_dict("records"):
+        of_cell.setdefault(_cell(row), set()).add(str(row["server_build"]))
+    found: dict[str, Outcome] = {}
+    for row in tables.compared():
+        own, other = of_cell.get(_cell(row), set()), of_cell.get(str(row["baseline"]), set())
+        if own and other and own != other:
+            message = f"confounded: ran {' and '.join(sorted(own))}, {row['baseline']} {' and '.join(sorted(other))}"
+            found.setdefault(f"{_cell(row)} {row['baseline']}", Outcome("one_build", "warn", message, _cell(row)))
+    return list(found.values())
+
+
 def one_generator(tables: Tables) -> list[Outcome]:
     """Levels that are compared come from one version of the load generator, whose metrics mean one thing."""
     found = []
@@ -254,6 +270,7 @@ CAMPAIGN_CHECKS: tuple[CampaignCheck, ...] = (
     parity_shown,
     replicates,
     one_machine,
+    one_build,
     one_generator,
     correlations_within_models,
     censored_share_shown,

@@ -180,6 +180,7 @@ class Config:
             *self._working_set_warnings(),
             *self._length_warnings(),
             *self._matrix_warnings(),
+            *self._build_warnings(),
             *self._replicate_warnings(),
         )
 
@@ -214,6 +215,23 @@ class Config:
         if self.campaign.runs < MIN_RUNS:
             found.append(f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} and more, five to show parity")
         return found
+
+    def _build_warnings(self) -> list[str]:
+        """Arms whose difference is also that of two builds of the server, or that have nothing to choose from."""
+        images = {cell: self.specification(cell).get("images", {}).get("server") for cell in self.cells}
+        return [
+            f"{cell.path} runs {images[cell]}, its baseline {images[baseline]}: their comparison is confounded"
+            for cell in self.cells
+            if (baseline := self.baseline(cell)) in images and images[baseline] != images[cell]
+        ] + [
+            f"{scenario} routes between replicas, and there is one: it cannot differ from its baseline"
+            for scenario in dict.fromkeys(cell.scenario for cell in self.cells)
+            if self.campaign.engine == "kubernetes" and self._has_one_replica(scenario)
+        ]
+
+    def _has_one_replica(self, name: str) -> bool:
+        scenario = self.catalogue.scenarios[name]
+        return scenario.arm == "llm-d-index" and (scenario.replicas or self.campaign.server.replicas) == 1
 
     def _length_warnings(self) -> list[str]:
         """Levels too short for what is to be read off them; how many requests one will complete is not known yet."""

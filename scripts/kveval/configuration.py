@@ -36,6 +36,14 @@ def effective_configuration(run: Run) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def server_build(run: Run) -> str:
+    """Return what the server was built from as far as the run says: image, build, version; "" where it says nothing."""
+    images = run.server.get("images") or run.specification.get("images") or {}
+    image = images.get("server", "") if isinstance(images, Mapping) else ""
+    parts = [image, run.specification.get("build") or "", run.versions.get("vllm", "")]
+    return " ".join(str(part) for part in parts if part)
+
+
 def _steady(argv: Sequence[str]) -> list[str]:
     """Return the arguments without those that differ from start to start; JSON in them in one order of keys."""
     kept: list[str] = []

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from kveval import aggregates, checks, checks_import, checks_run, workloads  # noqa: F401  (registers its checks)
-from kveval.configuration import effective_configuration
+from kveval.configuration import effective_configuration, server_build
 from kveval.delivery import Array, Requests
 from kveval.errors import Failure
 from kveval.guidellm import CLOSED_LOOP, LevelReport, Report, read_report
@@ -182,6 +182,7 @@ def _conditions(run: Run, level: int) -> dict[str, Any]:
     device = run.budget.get("device_tokens") or run.server.get("facts", {}).get("kv_cache_tokens")
     return {
         "configuration": effective_configuration(run),
+        "server_build": server_build(run),
         "run_started": run.started,
         "run_finished": run.finished,
         "hardware": run.hardware.get("fingerprint", ""),

@@ -33,7 +33,7 @@ RULES: Mapping[str, str] = {
     "R13": "the workload exercises the feature",
     "R14": "what ran is recorded, and equal configurations are replicates",
     "R15": "sizes of KV caches follow from the model's geometry",
-    "R16": "hardware is as probed, and the same for what is compared",
+    "R16": "hardware is as probed, and it and the server's build are the same for what is compared",
     "R17": "correlations are within models, with their interval",
     "R18": "sentences claim what verdicts say and no more",
     "R19": "metrics have the names and meanings of their tool's version",
@@ -78,7 +78,7 @@ REGISTRY: Mapping[str, tuple[Callable[[Any], Any], ...]] = {
     ),
     "R14": (checks_run.provenance, checks_campaign.replicates),
     "R15": (checks_run.kv_bytes, checks_run.kv_capacity),
-    "R16": (checks_run.hardware_probed, checks_campaign.one_machine),
+    "R16": (checks_run.hardware_probed, checks_campaign.one_machine, checks_campaign.one_build),
     "R17": (checks_campaign.correlations_within_models,),
     "R18": (checks_document.banned_words, checks_document.claim_words, checks_document.numbers_in_prose),
     "R19": (
