@@ -147,6 +147,10 @@ onerror:
         logger.error("Some measurements failed; the others are kept, and running again does the rest:")
     for run, reason in failed.items():
         logger.error(f"  {run}: {reason}")
+    if failed and CONFIG.campaign.cluster is not None:
+        from kveval.cluster.campaign_end import release_after_failures
+
+        release_after_failures(CONFIG.campaign.cluster, CONFIG.campaign.name, logger.warning)
     configured = " ".join(os.path.relpath(file) for file in workflow.overwrite_configfiles)
     option = f" --configfile {configured}" if configured else ""
     logger.error(f"A report over what there is: {REPORT_COMMAND}{option}")

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.fake_cluster import Call, FakeTransport, made, ok, status
 
-from kveval.cluster import leases, recorder_scripts
+from kveval.cluster import leases, merge_metrics, recorder_scripts
 from kveval.cluster.api import Api
 from kveval.cluster.beside import PodKeyValueStore, environment
 from kveval.cluster.errors import ClusterError
@@ -24,6 +26,7 @@ from kveval.cluster.rendering import PORTS
 from kveval.cluster.transport import Reply
 from kveval.cluster.upload import upload
 from kveval.config_cluster import Cluster
+from kveval.counters import parse_counters
 from kveval.engines.http import HttpError
 from kveval.engines.kubernetes import images_of, own_ports
 from kveval.engines.program import CompanionError
@@ -302,8 +305,7 @@ def test_a_recording_is_started_stopped_and_removed_with_its_sources(
     recorder: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:
     folder, sources = tmp_path / "runs" / "rabc", tmp_path / "state" / "var" / "pmdas" / "openmetrics" / "config.d"
-    folder.mkdir(parents=True)
-    assert recorder(recorder_scripts.SOURCES, "vllm_rabc", "http://10.0.0.1:8000/metrics").returncode == 0
+    assert recorder(recorder_scripts.SOURCES, "", "vllm_rabc", "http://10.0.0.1:8000/metrics").returncode == 0
     (sources / "dcgm.url").write_text("http://n:9400/metrics\n")
     assert (sources / "vllm_rabc.url").read_text() == "http://10.0.0.1:8000/metrics\n"
     block = process_block([12, 34])
@@ -325,6 +327,47 @@ def test_a_recording_is_started_stopped_and_removed_with_its_sources(
     assert not folder.exists()
     assert [path.name for path in sources.iterdir()] == ["dcgm.url"]
     assert recorder(recorder_scripts.VERSION).stdout == "7.2.1\n"
+
+
+def test_a_source_of_several_replicas_is_one_page_with_their_label(
+    recorder: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    pages = [
+        "# HELP vllm:t tokens\n# TYPE vllm:t_total counter\nvllm:t_total 3\n# TYPE x gauge\nx 1\n",
+        "vllm:t_total 4\n",
+    ]
+    for number, page in enumerate(pages):
+        (tmp_path / str(number)).write_text(page)
+    urls = " ".join(f"file://{tmp_path}/{number}" for number in range(2))
+    program = Path(merge_metrics.__file__).read_text()
+    assert recorder(recorder_scripts.SOURCES, program, "vllm_rabc", urls).returncode == 0
+    source = tmp_path / "state" / "var" / "pmdas" / "openmetrics" / "config.d" / "vllm_rabc"
+    page = subprocess.run([source], capture_output=True, text=True, check=True).stdout
+    assert parse_counters(page) == {
+        "vllm:t_total": 7.0,
+        'vllm:t_total{replica="0"}': 3.0,
+        'vllm:t_total{replica="1"}': 4.0,
+    }
+    # A total of some would pass for that of all.
+    (tmp_path / "1").unlink()
+    assert subprocess.run([source], capture_output=True).returncode != 0
+    assert recorder(recorder_scripts.REMOVE).returncode == 0
+    assert not source.exists()
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=4))
+def test_merged_pages_have_the_sum_of_all(pages: list[dict[str, int]]) -> None:
+    texts = [
+        "".join(
+            f'# TYPE vllm:n{name}_total counter\nvllm:n{name}_total{{engine="0"}} {value}\n'
+            for name, value in page.items()
+        )
+        for page in pages
+    ]
+    found = parse_counters(merge_metrics.merged(texts))
+    for name in "abc":
+        total = sum(page.get(name, 0) for page in pages)
+        assert found.get(f"vllm:n{name}_total", 0) == total
 
 
 def test_without_processes_nothing_is_logged_of_them() -> None:

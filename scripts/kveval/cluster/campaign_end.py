@@ -17,6 +17,7 @@ from kveval.processes import signals_deferred
 
 _RECORDER_KINDS = (DAEMON_SET, POD, CONFIG_MAP, NAMESPACE)
 _LIMIT_S = 120.0
+_OUTAGE_S = 10.0
 _POLL_S = 0.5
 
 
@@ -36,6 +37,16 @@ def release_shared(api: Api, site: Cluster, campaign: str, say: Say) -> bool:
         say(f"what the campaign's runs share was not removed ({error}); snakemake teardown does")
         return False
     return True
+
+
+def release_after_failures(site: Cluster, campaign: str, say: Say) -> None:
+    """Do the same at the end of a workflow whose last runs failed, so that none of them knew that it was the last."""
+    try:
+        api = Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
+    except ClusterError as error:
+        say(f"what the campaign's runs share was not removed ({error}); snakemake teardown does")
+        return
+    release_shared(api, site, campaign, say)
 
 
 def _remove_results(api: Api, namespace: str, claim: str) -> None:

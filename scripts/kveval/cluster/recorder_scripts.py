@@ -5,13 +5,28 @@ _PCP = """. /etc/pcp.env
 PATH=$PATH:$PCP_BIN_DIR:$PCP_BINADM_DIR
 """
 
-# Arguments: pairs of name and URL. Written beside and moved: the openmetrics agent reads the folder at any moment.
+# $1: the program that merges several pages into one; then pairs of a name and its URLs. Written beside and moved: the
+# openmetrics agent reads the folder at any moment.
 SOURCES = r"""
 set -e
 folder=$PCP_VAR_DIR/pmdas/openmetrics/config.d
+mkdir -p "$0"
+printf '%s' "$1" > "$0/merge.py"
+shift
 while [ $# -ge 2 ]; do
-  printf '%s\n' "$2" > "$0.new"
-  mv "$0.new" "$folder/$1.url"
+  case $2 in
+  *' '*)
+    python=/usr/bin/python3
+    [ -x "$python" ] || python=python3
+    printf '#!/bin/sh\nexec %s %s %s\n' "$python" "$0/merge.py" "$2" > "$0/new"
+    chmod 755 "$0/new"
+    mv "$0/new" "$folder/$1"
+    ;;
+  *)
+    printf '%s\n' "$2" > "$0/new"
+    mv "$0/new" "$folder/$1.url"
+    ;;
+  esac
   shift 2
 done
 """
@@ -77,7 +92,8 @@ exit 4
 # Ends and removes the recording $0, and its sources.
 REMOVE = r"""
 [ ! -e "$0/pid" ] || [ -e "$0/ended" ] || kill -KILL "$(cat "$0/pid")" 2>/dev/null
-rm -f "$PCP_VAR_DIR/pmdas/openmetrics/config.d/"*"_$(basename "$0").url"
+rm -f "$PCP_VAR_DIR/pmdas/openmetrics/config.d/"*"_$(basename "$0").url" \
+  "$PCP_VAR_DIR/pmdas/openmetrics/config.d/"*"_$(basename "$0")"
 rm -rf "$0"
 """
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kveval.cluster import merge_metrics
 from kveval.cluster import recorder_scripts as scripts
 from kveval.cluster.diagnosis import alive
 from kveval.cluster.errors import ClusterError
@@ -37,7 +38,8 @@ _POLL_S = 0.3
 class ClusterRecording:
     """A run's recording in the recorder's pod `pod`, brought to the folder `directory` when it stops.
 
-    `sources`: the cell's metrics endpoints as the node sees them, by name; `groups`: the group of what is logged for
+    `sources`: the cell's metrics endpoints as the node sees them, by name, several URLs of one with spaces between;
+    `groups`: the group of what is logged for
     each of them, and for those that every cell shares.
     """
 
@@ -68,11 +70,11 @@ class ClusterRecording:
         """Have these endpoints read, in place of those that had their names."""
         self.sources = sources
         pairs = [word for name, url in sources.items() for word in (self._own(name), url)]
-        self._require(self.run(scripts.SOURCES, *pairs), "takes no sources")
+        program = Path(merge_metrics.__file__).read_text(encoding="utf-8")
+        self._require(self.run(scripts.SOURCES, program, *pairs), "takes no sources")
 
     def start(self, processes: Sequence[int]) -> None:
         """Start pmlogger once every endpoint is read, and return when the first values are logged."""
-        self._require(self.run('mkdir -p "$0"'), "has no room")
         self.tell(self.sources)
         deadline = time.monotonic() + _READY_S
         own = [self._own(name) for name in self.sources]
@@ -200,7 +202,7 @@ def begin(
     place: Place, pod: Document, directory: Path, sources: Mapping[str, str], uids: Sequence[str]
 ) -> ClusterRecording:
     """Record from now on, in the recorder's pod `pod`; `uids`: of the pods whose processes are recorded, too."""
-    groups = {name: name.partition("_")[0] for name in sources} | {name: name for name in place.site.recorder.sources}
+    groups = {name: name for name in (*sources, *place.site.recorder.sources)}
     recording = ClusterRecording(place, pod, mark_of(place), directory, sources, groups)
     recording.release()
     processes = [int(word) for word in recording.run(scripts.PROCESSES, *uids).text.split()]

@@ -35,14 +35,13 @@ def gateway_url(place: Place, limit_s: float = _PROGRAMMED_S) -> str:
 
 
 def sources_of(place: Place, server: ClusterServer) -> dict[str, str]:
-    """Return the metrics endpoints of a cell as its node sees them, by name; the first server's is called vllm.
+    """Return the metrics endpoints of a cell as its node sees them, by name; those of replicas with spaces between.
 
     A single server is read through its Service, which stays when its pod is replaced.
     """
-    ports, found = place.ports, {}
-    for number, replica in enumerate(server.replicas, start=1):
-        name = "vllm" if number == 1 else f"vllm_{number}"
-        found[name] = f"{_base(place, replica.pod, ports['port'])}/metrics"
+    ports = place.ports
+    urls = [f"{_base(place, replica.pod, ports['port'])}/metrics" for replica in server.replicas]
+    found = {"vllm": " ".join(urls)}
     if len(server.replicas) == 1 and direct_url(place, ports["port"]) is None:
         service = endpoints(place.specification, place.site, place.run, place.campaign, ports)["server"]
         found["vllm"] = f"{service}/metrics"

@@ -1,0 +1,51 @@
+"""Prints the metrics pages of several servers as one, every sample with a label that says whose it is.
+
+Run in the recorder's pods, as a source of PCP's openmetrics agent: `merge_metrics.py URL...`. Standard library only.
+"""
+
+import re
+import sys
+import urllib.request
+from collections.abc import Sequence
+
+_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S.*)$")
+_SUFFIX = re.compile(r"_(?:bucket|sum|count|total|created)$")
+
+
+def merged(pages: Sequence[str]) -> str:
+    """Return pages of Prometheus text as one; the samples of a family stay together, as its format wants them."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for number, page in enumerate(pages):
+        own_heads: dict[str, list[str]] = {}
+        for line in page.splitlines():
+            words = line.split(maxsplit=3)
+            if len(words) >= 3 and words[:2] in (["#", "HELP"], ["#", "TYPE"]):
+                own_heads.setdefault(_family(words[2]), []).append(line)
+                continue
+            found = _SAMPLE.match(line)
+            if found is not None:
+                name, labels, value = found.groups()
+                own = f'replica="{number}"' + (f",{labels}" if labels else "")
+                samples.setdefault(_family(name), []).append(f"{name}{{{own}}} {value}")
+        heads = own_heads | heads
+    lines = [line for family, found in samples.items() for line in (*heads.get(family, []), *found)]
+    return "\n".join([*lines, ""])
+
+
+def _family(name: str) -> str:
+    return _SUFFIX.sub("", name)
+
+
+def main(urls: Sequence[str]) -> None:
+    """Fetch and print; a server that does not answer makes it fail, so that no total is a part."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    pages = []
+    for url in urls:
+        with opener.open(url, timeout=5.0) as answer:
+            pages.append(answer.read().decode(errors="replace"))
+    sys.stdout.write(merged(pages))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
