@@ -18,7 +18,7 @@ mkdir -p "$PCP_RUN_DIR" "$PCP_LOG_DIR" "$PCP_TMP_DIR/pmlogger" "$PCP_VAR_DIR/pmn
 for agent in linux proc pmcd; do
     [ -e "$PCP_PMDAS_DIR/$agent" ] || ln -s "$helps/$agent" "$PCP_PMDAS_DIR/$agent"
 done
-for source in /etc/kveval/sources/*.url; do
+for source in "$KVEVAL_SOURCES"/*.url; do
     [ -e "$source" ] || continue
     sed "s|{host}|$HOST_IP|" "$source" >"$sources/${source##*/}"
 done

@@ -23,6 +23,7 @@ def pcp_environment(site: Cluster) -> dict[str, str]:
     root = f"{STATE}/pcp"
     return {
         "KVEVAL_PCP": root,
+        "KVEVAL_SOURCES": "/etc/kveval/sources",
         "PCP_VAR_DIR": f"{root}/var",
         "PCP_PMDAS_DIR": f"{root}/var/pmdas",
         "PCP_RUN_DIR": f"{root}/run",
