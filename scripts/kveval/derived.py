@@ -1,13 +1,34 @@
 """Tables that are made from the store: whether they can be read in full, and what was made from them in turn."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kveval.errors import Failure
+
 NAMES = ("levels.parquet", "requests.parquet", "pcp.parquet")
 _OF_CELLS = ("levels.csv", "peak.csv")
+
+
+class DamagedTable(Failure):
+    """A table that is made from the store cannot be read; the message says how to have it made again."""
+
+
+@contextlib.contextmanager
+def readable(*tables: Path) -> Iterator[None]:
+    """Raise DamagedTable in place of a failure of the body that one of these tables, being damaged, is the cause of."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        for path in tables:
+            if damage := damage_in(path):
+                raise DamagedTable(
+                    f"{path} is damaged ({damage}): `snakemake verify` removes it, the next run makes it again"
+                ) from error
+        raise
 
 
 def derived_files(pointers: Iterable[Path]) -> list[Path]:

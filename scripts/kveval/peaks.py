@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kveval.derived import readable
 from kveval.errors import Failure
 from kveval.intervals import mean_interval
 from kveval.levels import KEYS, LATENCIES, QUANTILES, THROUGHPUT
@@ -80,13 +81,15 @@ def cell_tables(
 
     `levels` and `recordings` are the levels.parquet and pcp.parquet of the cell's runs, in the same order; `catalogue`
     is the content of config/metrics.yaml, `version` vLLM's; a window with fewer than `min_samples` samples of a metric
-    has no value of it. Raises PeaksError when no level of the cell was measured.
+    has no value of it. Raises PeaksError when no level of the cell was measured, DamagedTable for a table that
+    cannot be read.
     """
     parts = []
     for path, recording in zip(levels, recordings, strict=True):
-        table = pd.read_parquet(path)
-        run = int(table["run"].iloc[0])
-        parts.append(with_system_metrics(table, {run: recording}, catalogue, version, min_samples))
+        with readable(path, recording):
+            table = pd.read_parquet(path)
+            run = int(table["run"].iloc[0])
+            parts.append(with_system_metrics(table, {run: recording}, catalogue, version, min_samples))
     table = pd.concat(parts, ignore_index=True).sort_values(["run", "level"], ignore_index=True)
     return table, pd.DataFrame([peak_row(table, list(catalogue))])
 
