@@ -5,9 +5,11 @@ their own, to break it or to give it other rights. Tests never touch a cluster w
 """
 
 import contextlib
+import lzma
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,7 +31,7 @@ from kveval.cluster.kinds import NAMESPACE, NODE
 from kveval.cluster.names import MANAGED_BY, MANAGER
 
 STAND_IN_NODE = "fake-0"
-_START_S = 180.0
+_START_S = 300.0
 
 
 @pytest.fixture(scope="session")
@@ -173,6 +175,7 @@ def own_testbed(
     ports = {"PORT": free_pair(), "ETCD_PORT": free_pair(), "KUBELET_PORT": free_pair()}
     env = {**os.environ, "FAKELET_FLAGS": flags, "AUTHZ": authz, "PY": sys.executable}
     env |= {name: str(port) for name, port in ports.items()}
+    env["XDG_CACHE_HOME"] = str(_programs(Path(scripts), folder.parent / f"{folder.name}-programs"))
     try:
         with (folder.parent / f"{folder.name}-start.log").open("wb") as log:
             done = subprocess.run(
@@ -186,6 +189,26 @@ def own_testbed(
         yield Testbed(folder)
     finally:
         subprocess.run(["bash", str(Path(scripts) / "stop.sh"), str(folder)], capture_output=True, timeout=60)
+
+
+def _programs(scripts: Path, cache: Path) -> Path:
+    """Lay out the testbed's programs so that several control planes run on one host.
+
+    Of the controller manager's old port 10252, which start.sh leaves as it is, there is one: it ended at once without.
+    """
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kube-testbed"
+    own = cache / "kube-testbed"
+    own.mkdir(parents=True, exist_ok=True)
+    for name, option in (("kube-apiserver", ""), ("kube-controller-manager", "--port=0")):
+        program = usual / name
+        if not program.exists():
+            program = own / f"{name}-itself"
+            with lzma.open(scripts / "bin" / f"{name}.xz") as packed, program.open("wb") as unpacked:
+                shutil.copyfileobj(packed, unpacked)
+            program.chmod(0o755)
+        (own / name).write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} "$@" {option}\n')
+        (own / name).chmod(0o755)
+    return cache
 
 
 def free_pair() -> int:
