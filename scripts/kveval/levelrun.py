@@ -94,7 +94,7 @@ class Levels:
                 if attempt == _ATTEMPTS:
                     raise
                 self.progress.say(f"level {level.streams} failed ({error}); once more")
-                self._refresh(restart=False)
+                self._refresh(restart=self.specification["reset_caches"] == "restart")
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _attempt(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
