@@ -12,14 +12,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import yaml
 import zstandard
 from tests.synthetic import run_description
 from tests.test_pcparchive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
 
 from kveval.pcparchive import convert
 
-ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
 ARMS = (
     "no-offload",
@@ -160,7 +158,10 @@ def recording(folder: Path, metrics: int) -> Path:
 def write_campaign(
     folder: Path, runs: int, metrics: int, count: int | None = None
 ) -> dict[tuple[str, str, int], list[Path]]:
-    """Write a campaign's store and pointers below `folder` and return cell -> the folders of its runs."""
+    """Write a campaign's store and pointers below `folder`, its results; return cell -> the folders of its runs.
+
+    Pointers name their run relative to the folder above, the repository.
+    """
     generator = np.random.default_rng(1)
     (folder / "recording").mkdir(parents=True)
     parquet = recording(folder / "recording", metrics)
@@ -179,10 +180,11 @@ def write_campaign(
                 window = {"start": begin + WARMUP_S, "end": begin + LEVEL_S}
                 levels.append({"level": streams, "status": "ok", "report": name, **window})
             (stored / "run.json").write_text(json.dumps(_description(cell, run, f"{number:016x}", levels)))
-            place = folder.joinpath("results", *map(str, cell), f"run-{run}")
+            place = folder.joinpath(*map(str, cell), f"run-{run}")
             place.mkdir(parents=True)
             os.link(parquet, place / "pcp.parquet")
-            (place / "measurement.json").write_text(json.dumps({"path": str(stored)}))
+            pointer = {"measurement": stored.parent.name, "path": str(stored.relative_to(folder.parent))}
+            (place / "measurement.json").write_text(json.dumps(pointer))
             found.setdefault(cell, []).append(place)
     return found
 
@@ -197,9 +199,3 @@ def _description(
     begin = f"2026-01-{run:02d}T{ARMS.index(cell[1]):02d}"
     description |= {"started": f"{begin}:00:00Z", "finished": f"{begin}:25:00Z"}
     return description
-
-
-def baselines() -> dict[str, str | None]:
-    """Scenario -> its baseline, by the catalogue."""
-    catalogue = yaml.safe_load((ROOT / "config" / "scenarios.yaml").read_text())
-    return {arm: None if catalogue[arm].get("arm") == "none" else "no-offload" for arm in ARMS}

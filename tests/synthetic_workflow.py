@@ -15,14 +15,8 @@ from kveval.run_facts import key_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
-CONFIG = {
-    "name": "large",
-    "results": "results",
-    "engine": "kubernetes",
-    "server": {"vllm": "0.22.1", "guidellm": "0.8.1", "lmcache": "0.5.6", "weights": "full"},
-    "workload": "published",
-    "runs": 3,
-}
+# The site and the release of the published evaluation.
+PUBLISHED = REPOSITORY / "config" / "campaigns" / "feb-2026.yaml"
 
 
 def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
@@ -32,7 +26,8 @@ def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
         copy = shutil.copytree if source.is_dir() else shutil.copy2
         copy(source, folder / part)
     matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in keys]
-    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"matrix": matrix}))
+    config = yaml.safe_load(PUBLISHED.read_text()) | {"name": "large", "results": "results", "comparison": {}}
+    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(config | {"runs": 3, "matrix": matrix}))
     levels = campaign.levels_table(keys)
     measured = campaign.measured(levels)
     results = folder / "results"

@@ -1,0 +1,139 @@
+"""Time and memory from measurements to a report, through Snakemake, for a campaign as large as a published one.
+
+    python benchmarks/bench_report.py [--cells 34] [--runs 3] [--metrics 1500] [--cores 2] [--folder DIR]
+
+Makes a copy of the workflow with a made-up campaign in its store - 34 cells x 8 levels x 3 runs, GuideLLM 0.8 reports
+that keep every request, a recording of 1,500 metrics at 1 s - and runs, as a user would:
+
+1. the conversion of the reports (`convert_load`; the recordings lie there converted, see bench_pcparchive.py);
+2. `snakemake report`: peaks, tables, comparison, figures, REPORT.md, report.json, exports;
+3. `snakemake report` again, which has nothing to do.
+
+Prints for each the wall seconds, the seconds of CPU of all its processes, and the peak memory of snakemake and all of
+its jobs together (the sum of resident sets, sampled: an upper bound, pages they share count in each). On a machine that
+does nothing else wall seconds are the figure, on a busy one look at the seconds of CPU. Last come seconds by rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from benchmarks.campaign_files import LEVELS, write_campaign  # noqa: E402
+
+PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
+# The site and the release of the published evaluation, of which this is the matrix.
+PUBLISHED = ROOT / "config" / "campaigns" / "feb-2026.yaml"
+SAMPLE_S = 0.2
+
+
+def snakemake(folder: Path, *arguments: str) -> tuple[float, float, float]:
+    """Run snakemake; return seconds, seconds of CPU, and the peak memory of it and its jobs in GiB."""
+    started, before, peak = time.monotonic(), _cpu_s(), 0.0
+    log = folder / "snakemake.log"
+    with log.open("w") as sink:
+        process = psutil.Popen(["snakemake", *arguments], cwd=folder, stdout=sink, stderr=subprocess.STDOUT)
+        while process.poll() is None:
+            peak = max(peak, _memory(process))
+            time.sleep(SAMPLE_S)
+    if process.returncode:
+        raise SystemExit(log.read_text()[-5000:])
+    return time.monotonic() - started, _cpu_s() - before, peak
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _memory(process: psutil.Popen) -> float:
+    total = 0
+    for member in [process, *process.children(recursive=True)]:
+        try:
+            total += member.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total / 2**30
+
+
+def make_copy(folder: Path, cells: int, runs: int, metrics: int) -> list[Path]:
+    """Write a copy of the workflow with the campaign in its store; return the folders of the runs."""
+    for part in PARTS:
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
+        copy(ROOT / part, folder / part)
+    places = write_campaign(folder / "results", runs, metrics, cells)
+    matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in places]
+    campaign = yaml.safe_load(PUBLISHED.read_text()) | {"name": "large", "results": "results"}
+    campaign |= {"runs": runs, "matrix": matrix, "comparison": {}}
+    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(campaign))
+    return [place for found in places.values() for place in found]
+
+
+def seconds_by_rule(log: Path) -> list[tuple[str, int, float]]:
+    """Return rule, number of jobs and the sum of their seconds, longest first, from the times in Snakemake's output."""
+    started: dict[str, float] = {}
+    found: dict[str, list[float]] = collections.defaultdict(list)
+    at = 0.0
+    for line in log.read_text().splitlines():
+        if stamp := re.match(r"\[(\w{3} \w{3} +\d+ [\d:]+ \d{4})\]", line):
+            at = datetime.strptime(stamp[1], "%a %b %d %H:%M:%S %Y").timestamp()
+        elif number := re.match(r"(?:Job | +jobid: )(\d+)", line):
+            started[number[1]] = at
+        elif ended := re.match(r"Finished jobid: (\d+) \(Rule: (\w+)\)", line):
+            found[ended[2]].append(at - started.get(ended[1], at))
+    return sorted(((name, len(took), sum(took)) for name, took in found.items()), key=lambda entry: -entry[2])
+
+
+def main() -> None:
+    """Make the campaign, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("cells", 34), ("runs", 3), ("metrics", 1500), ("cores", 2)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--folder", type=Path, help="where to work; kept if given")
+    given = parser.parse_args()
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-report-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    runs = make_copy(folder, given.cells, given.runs, given.metrics)
+    print(f"{given.cells} cells x {len(LEVELS)} levels x {given.runs} runs, made in {time.monotonic() - begin:.0f} s\n")
+    there = [str((run / name).relative_to(folder)) for run in runs for name in ("measurement.json", "pcp.parquet")]
+    converted = [str((run / "levels.parquet").relative_to(folder)) for run in runs]
+    cores = ("--cores", str(given.cores))
+    # What was put there counts as made by the rules.
+    snakemake(folder, *cores, "--touch", *there)
+    print("| step | wall s | CPU s | GiB |\n| --- | ---: | ---: | ---: |", flush=True)
+    rules: list[tuple[str, int, float]] = []
+    for step, targets in (("conversion of the reports", converted), ("report", ["report"]), ("again", ["report"])):
+        wall, cpu, memory = snakemake(folder, *cores, *targets)
+        print(f"| {step} | {wall:.1f} | {cpu:.1f} | {memory:.2f} |", flush=True)
+        rules = seconds_by_rule(folder / "snakemake.log") if step == "report" else rules
+    if "Nothing to be done" not in (folder / "snakemake.log").read_text():
+        raise SystemExit("the second run planned something")
+    print("\n| rule | jobs | s of all |\n| --- | ---: | ---: |")
+    for name, jobs, seconds in rules:
+        print(f"| {name} | {jobs} | {seconds:.0f} |")
+    figures = list((folder / "results" / "figures").glob("*.png"))
+    print(f"\n{len(figures)} figures, {sum(path.stat().st_size for path in figures) / 1e6:.1f} MB as PNG")
+    if given.folder is None:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
