@@ -57,7 +57,8 @@ def test_a_cluster_that_is_not_there_is_said_with_a_fix(campaign):
     # As many cells would be measured at once as there are slots, without being told: nothing is said of that.
     assert (logs / "doctor.log").read_text().splitlines()[-1] == "1 error, 0 warnings, 1 ok"
     done = snakemake(file, "--resources", "measurement_slot=2", "--", "doctor")
-    assert "warning  slots       measurement_slot lets 2 at once be measured, and cluster.slots is 3" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "warning slots measurement_slot lets 2 at once be measured, and cluster.slots is 3" in said
 
 
 def test_a_teardown_that_cannot_look_fails(campaign):
