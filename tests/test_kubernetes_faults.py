@@ -104,14 +104,14 @@ FAULTS = [
         "image cannot be pulled", r"ImagePullBackOff: .*model-server", 30, annotated("model-server", mode="imagepull")
     ),
     Fault("server crashes", r"CrashLoopBackOff: .*model-server", 30, annotated("model-server", mode="crashloop")),
-    Fault("server stays pending", r"not .*within|in \d+ s", 40, pending),
+    Fault("server stays pending", r"is not done after 6 s: 0 of 1 replicas are available", 40, pending),
     Fault(
         "generator fails",
         r"GuideLLM failed \(exit code 1\): ValueError: the data configuration is wrong; see .*guidellm-0002\.log",
         60,
         generator="fails",
     ),
-    Fault("server's pod deleted in a level", r"the server died: PodDeleted", 10, long_level, server_deleted),
+    Fault("server's pod deleted in a level", r"the server died: Pod \S+ was deleted while it was in use; see .*server\.log", 10, long_level, server_deleted),
     Fault(
         "recorder's pod deleted in a level", r"the recorder's pod \S+ cannot be asked", 20, long_level, recorder_deleted
     ),

@@ -162,7 +162,8 @@ class Attempt:
             raise
 
     def _tell(self, failure: BaseException) -> None:
-        if failure is not self.told:
+        # The same cause may be found anew on the way out.
+        if self.told is None or str(failure) != str(self.told):
             self.progress.say(f"failed, tearing down: {failure}")
         self.told = failure
 
