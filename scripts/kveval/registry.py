@@ -118,8 +118,13 @@ class Registry:
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps([vars(thing) for thing in self._things]))
-        partial.replace(self.path)
+        try:
+            partial.write_text(json.dumps([vars(thing) for thing in self._things]))
+            partial.replace(self.path)
+        except OSError:
+            # A full disk has room for a name, and half a file helps nobody.
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def registry_path() -> Path:
