@@ -50,7 +50,7 @@ def test_a_cluster_that_fits_gets_no_complaint():
     found = examined(plan(site=CACHE), claims={"weights": BOUND}, secret=SECRET, trials=trials)
     assert worst(found) == "ok", [one for one in found if one.level != "ok"]
     assert "Kubernetes v1.34.1-gke.100, as ada" in only(found, "API server").what
-    assert "n1: 8 of nvidia.com/gpu; M/native-offload/10000 takes 2" in only(found, "GPUs").what
+    assert "n1: 8 of nvidia.com/gpu; M/native-offload/10000 takes 2, 1 at once" in only(found, "GPUs").what
 
 
 @pytest.mark.parametrize(
@@ -317,14 +317,15 @@ def test_dry_runs():
 def test_what_the_account_may_not_do_is_said_once():
     jobs = next(one for one in permissions(plan().site) if one.resource == "jobs")
     trial = Trial("Job kv/load", "kv", False, refused(403, 'User "ada" cannot patch resource "jobs" in API group'))
-    found = examined(denied=(Denied(jobs, "patch", "kv"),), trials=(trial,))
+    new = Trial("Job kv/load", "kv", False, refused(403, 'jobs.batch "load" is forbidden: '))
+    found = examined(denied=(Denied(jobs, "patch", "kv"),), trials=(trial, new))
     assert [one.check for one in found if one.level == "error"] == ["permissions"]
     # Were it not in the table, it would be.
     assert only(examined(trials=(trial,)), "dry run").level == "error"
 
 
 def test_clocks():
-    assert "differ by -0.10 to +0.20 s" in only(examined(), "clocks").what
+    assert "agree, to -0.10 to +0.20 s" in only(examined(), "clocks").what
     assert only(examined(ahead=Bounds(2.0, 2.5)), "clocks").level == "warning"
     assert "disagree" in only(examined(ahead=Bounds(0.5, -0.5)), "clocks").what
     late = dataclasses.replace(IMAGES[0], node_ahead=Bounds(-60, -58))

@@ -51,7 +51,7 @@ def _gpus(plan: CampaignPlan, nodes: Sequence[Node], pods: Answer) -> Iterator[F
     asked = _total(largest, resource)
     usable = [node for node in nodes if any(accepts(node, need.spec) for need in _servers(largest))]
     having = {node.name: int(node.allocatable.get(resource, 0)) for node in usable}
-    said = f"{_listed(having)} of {resource}; {largest.path} takes {asked:g}, and {site.slots} at once"
+    said = f"{_listed(having)} of {resource}; {largest.path} takes {asked:g}, {site.slots} at once"
     if asked and not any(having.values()):
         others = {node.name: int(node.allocatable.get(resource, 0)) for node in nodes}
         yield error("GPUs", *_no_gpus(site, others, having))
@@ -161,9 +161,10 @@ def _host_memory(plan: CampaignPlan, nodes: Sequence[Node]) -> Iterator[Finding]
     if worst is None:
         return
     cell, node, servers = worst
+    tier, total = memory_bytes(cell.specification) / _GIB, node.allocatable["memory"] / _GIB
     said = (
-        f"{cell.path} keeps {memory_bytes(cell.specification) / _GIB:.1f} GiB of KV cache in host memory for each of"
-        f" {servers} servers on {node.name}, {share:.0%} of its {node.allocatable['memory'] / _GIB:.0f} GiB"
+        f"{cell.path} keeps {tier:.1f} GiB of KV cache in host memory; {node.name} would have {servers} such servers:"
+        f" {share:.0%} of its {total:.0f} GiB"
     )
     if share > MEMORY_SHARE:
         fix = "matrix: fewer cpu_blocks; or fewer replicas, fewer cluster.slots, nodes with more memory"

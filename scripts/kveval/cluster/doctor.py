@@ -248,7 +248,9 @@ def _trials(plan: CampaignPlan, facts: Facts) -> Iterator[Finding]:
 
 
 def _unauthorised(trial: Trial) -> bool:
-    return trial.answer.denied and " cannot " in trial.answer.message
+    # Where the object would be new, the server gives no reason behind the colon.
+    said = trial.answer.message.strip()
+    return trial.answer.denied and (" cannot " in said or said.endswith("is forbidden:"))
 
 
 def _grouped(things: Iterable[T], text: Callable[[T], str]) -> Mapping[str, list[T]]:
@@ -276,5 +278,5 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
     elif own.beyond(CLOCK_LIMIT_S):
         yield warning("clocks", f"this host is {own.low:+.1f} to {own.high:+.1f} s ahead of the API server", _CLOCKS)
     elif not wrong:
-        seen = f"; {len(nodes)} nodes agree to the second" if nodes else ""
-        yield ok("clocks", f"this host and the API server differ by {own.low:+.2f} to {own.high:+.2f} s{seen}")
+        seen = f"; so do {', '.join(sorted(nodes))}, to the second" if nodes else ""
+        yield ok("clocks", f"this host and the API server agree, to {own.low:+.2f} to {own.high:+.2f} s{seen}")
