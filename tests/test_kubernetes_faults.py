@@ -111,7 +111,13 @@ FAULTS = [
         60,
         generator="fails",
     ),
-    Fault("server's pod deleted in a level", r"the server died: Pod \S+ was deleted while it was in use; see .*server\.log", 10, long_level, server_deleted),
+    Fault(
+        "server's pod deleted in a level",
+        r"the server died: Pod \S+ was deleted while it was in use; see .*server\.log",
+        10,
+        long_level,
+        server_deleted,
+    ),
     Fault(
         "recorder's pod deleted in a level", r"the recorder's pod \S+ cannot be asked", 20, long_level, recorder_deleted
     ),

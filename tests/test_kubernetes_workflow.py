@@ -1,0 +1,163 @@
+"""Snakemake measuring on a cluster: cells at once, and what is left however it ends.
+
+The cluster is real but for its node (see cluster_chain.py); vLLM and GuideLLM are stand-ins.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+import zstandard
+from tests.cluster_chain import CAMPAIGN, Cluster, needs_cluster, stand_in_cluster
+from tests.fault_chain import PATIENCE_S, merged
+from tests.test_faults_workflow import Tree
+
+from kveval.recording_archive import archive_files
+from kveval.recording_pcp import base_environment, find_pcp
+
+pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]
+CELLS = {"no-offload": 0, "native-offload": 10000}
+TWO = merged(
+    CAMPAIGN,
+    {
+        "name": "faults",
+        "results": "results/faults",
+        "cluster": {"slots": 2},
+        "matrix": [
+            {"models": ["Qwen3-0.6B"], "scenarios": [name], "cpu_blocks": [blocks]} for name, blocks in CELLS.items()
+        ],
+    },
+)
+
+
+class ClusterTree(Tree):
+    """A copy of the workflow whose snakemakes measure on `cluster`."""
+
+    def __init__(self, folder: Path, cluster: Cluster, campaign: dict[str, Any]) -> None:
+        super().__init__(folder, folder / "lock", campaign)
+        self._env["KUBECONFIG"] = str(cluster.testbed.kubeconfig)
+
+    def log(self, scenario: str) -> Path:
+        place = self.folder / "logs" / "faults" / "benchmark" / "Qwen3-0.6B" / scenario / str(CELLS[scenario])
+        return place / "run-1.log"
+
+    @staticmethod
+    def jobs(snakemake: int) -> list[psutil.Process]:
+        """The measuring jobs below a snakemake."""
+        below = psutil.Process(snakemake).children(recursive=True)
+        return [process for process in below if "scripts/benchmark.py" in process.cmdline()]
+
+    def stored(self, scenario: str) -> Path:
+        pointer = self.results / "Qwen3-0.6B" / scenario / str(CELLS[scenario]) / "run-1" / "measurement.json"
+        return self.folder / json.loads(pointer.read_text())["path"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with stand_in_cluster(tmp_path_factory.mktemp("cluster") / "state") as running:
+        yield running
+
+
+@pytest.fixture
+def tree(tmp_path: Path, cluster: Cluster) -> Iterator[Callable[[dict[str, Any]], ClusterTree]]:
+    made: list[ClusterTree] = []
+
+    def make(campaign: dict[str, Any]) -> ClusterTree:
+        made.append(ClusterTree(tmp_path / "repository", cluster, campaign))
+        return made[-1]
+
+    cluster.fault(None)
+    yield make
+    for one in made:
+        assert one.left() == []
+
+
+def test_cells_are_measured_at_once_and_apart(
+    tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster, tmp_path: Path
+) -> None:
+    made = tree(merged(TWO, {"workloads": {"short": {"seconds": 15}}}))
+    code, output = made.run("report", "--until", "benchmark")
+    assert code == 0, output
+    runs = {name: json.loads((made.stored(name) / "run.json").read_text()) for name in CELLS}
+    first, second = (run["levels"][0] for run in runs.values())
+    assert first["start"] < second["end"]
+    assert second["start"] < first["end"]
+    for name in CELLS:
+        # Each recording has its own server's metrics alone, under the usual name.
+        folder = tmp_path / name
+        folder.mkdir()
+        unpack(made.stored(name) / "raw" / "pcp.tar.zst", folder)
+        assert archive_files(folder / "pcp")
+        assert sources(folder) == {"vllm"}
+    assert cluster.ours() == []
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    with (
+        archive.open("rb") as raw,
+        zstandard.ZstdDecompressor().stream_reader(raw) as stream,
+        tarfile.open(fileobj=stream, mode="r|") as tar,
+    ):
+        tar.extractall(folder, filter="data")
+
+
+def sources(folder: Path) -> set[str]:
+    """Names of the OpenMetrics sources in an archive."""
+    command = [find_pcp().program("pminfo"), "-a", "pcp", "openmetrics"]
+    done = subprocess.run(command, cwd=folder, env=base_environment(os.environ), capture_output=True, text=True)
+    return {line.split(".")[1] for line in done.stdout.split()}
+
+
+def test_after_kill_9_of_snakemake_nothing_is_left_and_a_rerun_completes(
+    tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster
+) -> None:
+    made = tree(merged(TWO, {"workloads": {"short": {"seconds": 20}}}))
+    running = made.start("report", "--until", "benchmark")
+    for name in CELLS:
+        made.wait_for(name, "level 2", 2 * PATIENCE_S)
+    assert cluster.ours() != []
+    running.kill()
+    running.wait()
+    assert cluster.gone(2 * PATIENCE_S) == []
+    for name in CELLS:
+        made.wait_for(name, "stopped by SIGTERM; everything it had started is gone", PATIENCE_S)
+    assert made.run("--unlock")[0] == 0
+    (made.folder / "campaign.yaml").write_text(yaml.safe_dump(TWO))
+    code, output = made.run("report", "--until", "benchmark")
+    assert code == 0, output
+    assert made.measured() == set(CELLS)
+    assert cluster.ours() == []
+
+
+def test_when_every_run_fails_nothing_is_left_either(
+    tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster
+) -> None:
+    annotations = {"model-server": {"fakelet/mode": "imagepull"}}
+    made = tree(merged(TWO, {"cluster": {"slots": 1, "component_annotations": annotations}}))
+    code, output = made.run("report", "--until", "benchmark")
+    assert code == 1
+    assert output.count("ImagePullBackOff: ") >= 2
+    assert cluster.ours() == []
+
+
+def test_ctrl_c_of_the_workflow_removes_what_its_jobs_had_started(
+    tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster
+) -> None:
+    made = tree(merged(TWO, {"workloads": {"short": {"seconds": 30}}}))
+    running = made.start("report", "--until", "benchmark")
+    for name in CELLS:
+        made.wait_for(name, "level 2", 2 * PATIENCE_S)
+    # As a terminal does it: to snakemake and to its jobs.
+    for child in made.jobs(running.pid):
+        child.send_signal(signal.SIGINT)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=3 * PATIENCE_S)
+    assert cluster.gone(PATIENCE_S) == []
