@@ -26,7 +26,7 @@ from kveval.recording import RecordingError, require_pcp
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 STAND_INS = Path(__file__).resolve().parent / "stand_ins"
-PARTS = ("config", "rules", "scripts", "profiles", "envs")
+PARTS = ("config", "manifests", "rules", "scripts", "profiles", "envs")
 CELL = "Qwen3-0.6B/no-offload/0"
 SCENARIO = "no-offload"
 CAMPAIGN: dict[str, Any] = {
