@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kveval.cluster import merge_metrics
 from kveval.cluster import recorder_scripts as scripts
-from kveval.cluster.diagnosis import alive
+from kveval.cluster.diagnosis import is_ready
 from kveval.cluster.errors import ClusterError
 from kveval.cluster.execution import Executed
 from kveval.cluster.kinds import DAEMON_SET, POD, Document, kind_of
@@ -178,9 +178,9 @@ def process_block(processes: Sequence[int]) -> str:
 
 
 def recorder_pods(place: Place) -> list[Document]:
-    """Return the recorder's pods of the campaign, one a node."""
+    """Return the recorder's pods of the campaign that are ready; another run may just be starting them."""
     chosen = selector(place.campaign, component=COMPONENT)
-    return alive(place.api.list(POD, place.site.pcp_namespace, chosen))
+    return [pod for pod in place.api.list(POD, place.site.pcp_namespace, chosen) if is_ready(pod)]
 
 
 def deploy(place: Place, say: Say) -> list[Document]:
