@@ -1,10 +1,8 @@
 # Before a campaign and after it. No inputs and no outputs: they run whenever they are asked for, and measure nothing.
 
 
-def slots_given():
-    """How many measurements snakemake would have at once, None for any number."""
-    pool = workflow.global_resources["measurement_slot"]
-    return getattr(pool, "value", pool)
+# How many measurements snakemake would have at once: a number, or Snakemake's object of one.
+SLOTS = workflow.global_resources["measurement_slot"]
 
 
 rule doctor:
@@ -18,7 +16,7 @@ rule doctor:
         asked=str(SOURCE) if isinstance(SOURCE, Path) else CAMPAIGN_FILE,
         store=STORE,
         server_environment=SERVER_ENVIRONMENT,
-        at_once=lambda wildcards: slots_given(),
+        at_once=getattr(SLOTS, "value", SLOTS),
     message:
         "Looking whether the campaign can run where it says"
     script:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kveval.cluster.api import Api
-from kveval.cluster.leases import LEASE, holder_of, living
+from kveval.cluster.leases import holder_of, living
 from kveval.cluster.names import selector
 from kveval.cluster.teardown import remove
 from kveval.config import Config
@@ -41,15 +41,14 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
             " the job's Lease has run out"
         )
     result = remove(api, ours, namespaces, remove_volumes=True, say=say)
-    leases = remove(api, ours, [site.namespace], kinds=[LEASE], say=say)
-    for name in (*result.removed, *leases.removed):
+    for name in result.removed:
         say(f"removed {name}")
     for name in result.kept:
         say(f"kept {name}")
     if result.notes:
         # An account that may not list a kind cannot have made one.
         say(f"not looked at: {len(result.notes)} kinds that this account may not list, or whose server is silent")
-    if not result.removed and not leases.removed:
+    if not result.removed:
         say(f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}")
 
 
