@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from kveval.cluster.api import Api
 from kveval.cluster.campaign_plan import planned
 from kveval.cluster.errors import Refused
 from kveval.cluster.kinds import NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
-from kveval.cluster.names import selector
+from kveval.cluster.leases import LEASE
+from kveval.cluster.names import labels, selector
 from kveval.cluster.permissions import ACCOUNT, manifest
 from kveval.config import load_config
 from kveval.config_cluster import Cluster
 from kveval.doctor import diagnose
 from kveval.findings import table, worst
-from kveval.teardown import tear_down
+from kveval.teardown import StillMeasuring, tear_down
 
 pytestmark = pytest.mark.cluster
 ROLE = Kind("rbac.authorization.k8s.io/v1", "Role")
@@ -192,6 +194,37 @@ def test_the_account_applies_and_removes_a_campaign_and_nothing_else(site):
     said.clear()
     tear_down(config, said.append)
     assert said[-1].startswith("nothing of campaign cluster-first is on")
+
+
+def lease(age_s):
+    """A Lease of a job on another host, renewed so long ago."""
+    renewed = datetime.now(UTC) - timedelta(seconds=age_s)
+    return {
+        "apiVersion": LEASE.api_version,
+        "kind": LEASE.kind,
+        "metadata": {
+            "name": "first-lease",
+            "namespace": "kveval",
+            "labels": labels("cluster-first", "M/native-offload/1", 1, "ab", "lease"),
+        },
+        "spec": {
+            "holderIdentity": "elsewhere-4711-1",
+            "leaseDurationSeconds": 40,
+            "renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        },
+    }
+
+
+def test_a_teardown_waits_for_no_dead_job_and_kills_no_living_one(site):
+    site.account.apply([lease(age_s=5)])
+    with pytest.raises(StillMeasuring, match="elsewhere-4711-1"):
+        tear_down(site.campaign(), print)
+    assert site.admin.read(LEASE, "first-lease", "kveval") is not None
+    site.account.apply([lease(age_s=3600)])
+    said = []
+    tear_down(site.campaign(), said.append)
+    assert "removed Lease kveval/first-lease" in said
+    assert site.admin.read(LEASE, "first-lease", "kveval") is None
 
 
 def test_the_account_has_no_other_rights(site):
