@@ -82,7 +82,7 @@ def checksums(chain: Chain) -> dict[str, str]:
 
 def complete(chain: Chain, *, measures: bool) -> None:
     """Run the job again, undisturbed; everything in the store is sound then, and nothing is left over."""
-    before = chain.log.read_text()
+    before = chain.log.read_text() if chain.log.exists() else ""
     job = chain.start()
     assert job.end(2 * PATIENCE_S) == 0, job.words()
     said = job.said().removeprefix(before)
