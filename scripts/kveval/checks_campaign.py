@@ -204,8 +204,8 @@ def one_build(tables: Tables) -> list[Outcome]:
     if "server_build" not in tables.levels:
         return []
     of_cell: dict[str, set[str]] = {}
-    for row in tables.levels[[*KEYS, "server_build"]].dropna().drop_duplicates().to_dict("records"):
-        of_cell.setdefault(_cell(row), set()).add(str(row["server_build"]))
+    for built in tables.levels[[*KEYS, "server_build"]].dropna().drop_duplicates().to_dict("records"):
+        of_cell.setdefault(_cell(built), set()).add(str(built["server_build"]))
     found: dict[str, Outcome] = {}
     for row in tables.compared():
         own, other = of_cell.get(_cell(row), set()), of_cell.get(str(row["baseline"]), set())
