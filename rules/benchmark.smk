@@ -29,6 +29,8 @@ rule benchmark:
         measurement_slot=1,
     params:
         measurement=measurement_of,
+        # Snakemake remembers no parameter that is made of inputs, as the id may be. This one makes a change plan a rerun.
+        definition=preview_id_of,
         run="{run}",
         levels=lambda wildcards, input: f"--levels {shlex.quote(input.levels)}" if input.levels else "",
         store=STORE,

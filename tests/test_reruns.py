@@ -4,11 +4,13 @@ A copy of the workflow gets a store with an (empty, but sealed) entry for every 
 first run adopts all of them, and every question after it is a dry run that lists the planned benchmark jobs.
 """
 
+import csv
 import json
 import os
 import re
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -55,7 +57,8 @@ def fill_store(folder: Path) -> None:
         for run in range(1, config.campaign.runs + 1):
             key = Key(config.measurement_id(cell), run, host["fingerprint"])
             scratch = store.scratch(key)
-            write_json(scratch / "run.json", {"measurement": key.measurement, "run": run, "hardware": host})
+            what = {"cell": asdict(cell), "specification": config.specification(cell)}
+            write_json(scratch / "run.json", {"measurement": key.measurement, "run": run, "hardware": host, **what})
             store.commit(scratch, key)
 
 
@@ -190,6 +193,45 @@ def runs_of(cells, runs=("1", "2", "3")):
 def test_a_change_plans_exactly_the_measurements_it_touches(workflow, change, expected):
     change(workflow)
     assert planned(workflow) == expected
+
+
+def lose_pointers(folder: Path) -> None:
+    shutil.rmtree(folder / "results/Qwen3-0.6B/no-offload")
+
+
+def change_some_of_everything(folder: Path) -> None:
+    for change in (lose_pointers, change_one_arm, add_larger_tier, add_run):
+        change(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "adopted", "reasons"),
+    [
+        (touch_everything, 0, set()),
+        (lose_pointers, 3, {"in the store"}),
+        (add_run, 0, {"another run"}),
+        (change_workload, 0, {"changed: workload.output_tokens 128 -> 129"}),
+        (
+            change_some_of_everything,
+            3,
+            {
+                "in the store",
+                "new",
+                "another run",
+                "changed: argv.--kv-transfer-config.kv_connector_extra_config.eviction_policy null -> arc",
+            },
+        ),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_the_plan_lists_the_jobs_of_a_dry_run_and_what_they_would_adopt(workflow, change, adopted, reasons):
+    change(workflow)
+    snakemake(workflow, "plan")
+    rows = list(csv.DictReader((workflow / "logs/laptop/plan.csv").open()))
+    missing = [row for row in rows if row["state"] != "there"]
+    assert sorted((row["scenario"], row["cpu_blocks"], row["run"]) for row in missing) == planned(workflow)
+    assert sum(row["state"] == "adopt" for row in rows) == adopted
+    assert {row["reason"] for row in missing} == reasons
 
 
 def test_a_forced_benchmark_adopts_the_stored_measurement(workflow):
