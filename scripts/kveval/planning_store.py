@@ -32,8 +32,8 @@ class Facts(msgspec.Struct, frozen=True):
 
     measurement: str
     run: int
-    cell: dict[str, Any]
-    specification: dict[str, Any]
+    cell: dict[str, Any] = {}
+    specification: dict[str, Any] = {}
     finished: str = ""
     hardware: Hardware = Hardware()
     phases: dict[str, float] = {}
@@ -98,7 +98,7 @@ class Shelves:
         """One run of every measurement id, by the path of its cell."""
         found: dict[str, list[Facts]] = {}
         for shelf in self.shelves.values():
-            if shelf.first is not None:
+            if shelf.first is not None and shelf.first.specification:
                 found.setdefault(shelf.first.path, []).append(shelf.first)
         return found
 
