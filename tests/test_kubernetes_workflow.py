@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 import pytest
 import yaml
 import zstandard
 from tests.cluster_chain import CAMPAIGN, Cluster, needs_cluster, stand_in_cluster
+from tests.fault_chain import CAMPAIGN as LOCAL
 from tests.fault_chain import PATIENCE_S, merged
 from tests.test_faults_workflow import Tree
 
@@ -114,6 +116,58 @@ def sources(folder: Path) -> set[str]:
     command = [find_pcp().program("pminfo"), "-a", "pcp", "openmetrics"]
     done = subprocess.run(command, cwd=folder, env=base_environment(os.environ), capture_output=True, text=True)
     return {line.split(".")[1] for line in done.stdout.split()}
+
+
+def test_results_have_the_form_of_the_local_engines(
+    tree: Callable[[dict[str, Any]], ClusterTree], tmp_path: Path
+) -> None:
+    one = {"workloads": {"short": {"levels": [2, 3]}}, "min_samples": 2}
+    cell = [{"models": ["Qwen3-0.6B"], "scenarios": ["no-offload"], "cpu_blocks": [0]}]
+    there = tree(merged(TWO, {**one, "matrix": cell, "cluster": {"slots": 1}}))
+    here = Tree(tmp_path / "local", tmp_path / "lock", merged(LOCAL, one))
+    for made in (there, here):
+        code, output = made.run("peaks")
+        assert code == 0, output
+    assert here.left() == []
+    found = [made.results / "Qwen3-0.6B" / "no-offload" / "0" for made in (there, here)]
+    for table in ("peak.csv", "levels.csv"):
+        columns = [list(pd.read_csv(folder / table).columns) for folder in found]
+        assert columns[0] == columns[1]
+    for table in ("run-1/levels.parquet", "run-1/requests.parquet"):
+        columns = [list(pd.read_parquet(folder / table).columns) for folder in found]
+        assert columns[0] == columns[1]
+    peak = pd.read_csv(found[0] / "peak.csv").iloc[0]
+    assert peak["engine"] == "kubernetes"
+    # Read from the recording, of the server and of its node.
+    assert peak["kv_cache_usage_percent"] == pytest.approx(50)
+    assert peak["requests_running"] > 0
+    runs = [
+        json.loads((stored(made, folder) / "run.json").read_text())
+        for made, folder in zip((there, here), found, strict=True)
+    ]
+    assert keys(runs[0]) - keys(runs[1]) == {
+        "cluster",
+        *(f"cluster.{name}" for name in ("images", "kubernetes", "nodes", "replicas")),
+        *("specification.images", "specification.deployment", "hardware.machines"),
+    }
+    assert keys(runs[1]) - keys(runs[0]) == set()
+    assert runs[0]["levels"][0].keys() == runs[1]["levels"][0].keys()
+    assert runs[0]["levels"][0]["counters"].keys() == runs[1]["levels"][0]["counters"].keys()
+    files = [
+        sorted(path.name for path in (stored(made, folder) / "raw").iterdir())
+        for made, folder in zip((there, here), found, strict=True)
+    ]
+    assert files[0] == files[1]
+
+
+def stored(made: Tree, folder: Path) -> Path:
+    return made.folder / json.loads((folder / "run-1" / "measurement.json").read_text())["path"]
+
+
+def keys(run: dict[str, Any]) -> set[str]:
+    """Names of what a run.json has, to the second level; not what an environment or a workload happens to hold."""
+    inner = {f"{name}.{key}" for name, value in run.items() if isinstance(value, dict) for key in value}
+    return run.keys() | inner
 
 
 def test_after_kill_9_of_snakemake_nothing_is_left_and_a_rerun_completes(
