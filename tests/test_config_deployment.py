@@ -97,6 +97,11 @@ SMALL = {"workload": "laptop", "server": MINIATURE | {"vllm": "0.11.2"}}
             "an index for routing, and this load is not routed",
         ),
         (INDEX, {"release": OLD, **SMALL}, "fetches the tokenizer from the hub, which has none of a miniature"),
+        (
+            ONE,
+            {"release": OLD, "server": {"replicas": 2}, "site": {"address": "service", "shared_network": True}},
+            "replicas of one network would take one port",
+        ),
         (ONE, {"release": OLD, "server": {"images": {"sever": "a:1"}}}, "sever"),
         (ONE, {"release": OLD, "server": {"images": {"server": "a:{tag}"}}}, "'a:{tag}' is no image"),
         (ONE, {"release": OLD, "site": {"gateway": None}}, "address: gateway needs gateway"),
@@ -158,6 +163,20 @@ def test_an_index_before_one_replica_is_worth_a_note(tmp_path):
     server = {"replicas": 2}
     entries = [(["Qwen3-14B"], ["no-offload", "llm-d-redis"], [0])]
     assert load(tmp_path, on_cluster(OLD, entries, server=server)).warnings == ()
+
+
+def test_replicas_behind_a_service_are_worth_a_note(tmp_path):
+    entries = [(["Qwen3-14B"], ["no-offload"], [0])]
+    config = load(tmp_path, on_cluster(OLD, entries, site={"address": "service"}, server={"replicas": 2}))
+    assert [warning for warning in config.warnings if "spreads connections, not requests" in warning]
+
+
+def test_what_a_cluster_alone_has_is_refused_on_this_host(tmp_path):
+    own = {"three": {"extends": "no-offload", "replicas": 3}}
+    entry = {"models": ["Qwen3-0.6B"], "scenarios": ["three"], "cpu_blocks": [0]}
+    files = changed(("config", "scenarios"), own, changed(("config", "matrix"), [entry]))
+    with pytest.raises(ConfigError, match="three sets replicas, for engine kubernetes alone"):
+        load(tmp_path, files)
 
 
 def test_a_site_survives_json():

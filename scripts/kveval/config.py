@@ -23,6 +23,7 @@ from kveval.config_extends import ADDED, EXTENDS, CampaignSource, read_campaign
 from kveval.config_import import Import, ImportCampaign, import_problems
 from kveval.config_problems import ConfigError, Problem, problems_of
 from kveval.config_resolve import ResolvedCell, ServedModel, resolve_cell
+from kveval.config_warnings import cluster_warnings
 from kveval.config_workload import Workload
 
 # As kveval.checks and kveval.levels have them, which take a second to import.
@@ -180,7 +181,7 @@ class Config:
             *self._working_set_warnings(),
             *self._length_warnings(),
             *self._matrix_warnings(),
-            *self._build_warnings(),
+            *self._cluster_warnings(),
             *self._replicate_warnings(),
         )
 
@@ -216,22 +217,10 @@ class Config:
             found.append(f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} and more, five to show parity")
         return found
 
-    def _build_warnings(self) -> list[str]:
-        """Arms whose difference is also that of two builds of the server, or that have nothing to choose from."""
+    def _cluster_warnings(self) -> list[str]:
         images = {cell: self.specification(cell).get("images", {}).get("server") for cell in self.cells}
-        return [
-            f"{cell.path} runs {images[cell]}, its baseline {images[baseline]}: their comparison is confounded"
-            for cell in self.cells
-            if (baseline := self.baseline(cell)) in images and images[baseline] != images[cell]
-        ] + [
-            f"{scenario} routes between replicas, and there is one: it cannot differ from its baseline"
-            for scenario in dict.fromkeys(cell.scenario for cell in self.cells)
-            if self.campaign.engine == "kubernetes" and self._has_one_replica(scenario)
-        ]
-
-    def _has_one_replica(self, name: str) -> bool:
-        scenario = self.catalogue.scenarios[name]
-        return scenario.arm == "llm-d-index" and (scenario.replicas or self.campaign.server.replicas) == 1
+        baselines = {cell: self.baseline(cell) for cell in self.cells}
+        return cluster_warnings(self.campaign, self.catalogue, images, baselines)
 
     def _length_warnings(self) -> list[str]:
         """Levels too short for what is to be read off them; how many requests one will complete is not known yet."""

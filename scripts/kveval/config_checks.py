@@ -71,6 +71,13 @@ def parallel_problems(cell: Cell, scenario: Scenario, model: Model, server: Serv
         yield Problem("", "scenarios", f"{cell.scenario}: {ranks} ranks cannot share the heads of {cell.model}", "2")
 
 
+def elsewhere_problems(cell: Cell, scenario: Scenario, server: Server) -> Iterator[Problem]:
+    """What a scenario asks for that there is on a cluster alone: ignored, it would be a copy under another name."""
+    if server.release is None:
+        for key in sorted({"image", "replicas", "routing"} & scenario.model_fields_set):
+            yield Problem("", "scenarios", f"{cell.scenario} sets {key}, for engine kubernetes alone", "leave it out")
+
+
 def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: str) -> Iterator[Problem]:
     """A load that would not be the same for all arms, or is longer than the server takes."""
     if workload.profile == "sweep":

@@ -105,6 +105,9 @@ def deployment_problems(
         )
     if server.fs_dir is not None:
         yield Problem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume")
+    several = replicas(scenario, server) > 1
+    if several and campaign.cluster is not None and campaign.cluster.shared_network:
+        yield Problem("", "server.replicas", f"{name}: replicas of one network would take one port", "1")
     if scenario.arm == "llm-d-index":
         yield from _index_problems(name, campaign, release, platform)
     if campaign.reset_caches == "endpoint" and (why := _not_reset(scenario, platform)):

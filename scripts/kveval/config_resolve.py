@@ -10,6 +10,7 @@ from kveval.catalogue import Catalogue, Geometry, Model, Scenario, name_for
 from kveval.config_campaign import Campaign, Cell, Server
 from kveval.config_checks import (
     capacity_problems,
+    elsewhere_problems,
     overrides,
     parallel_problems,
     stand_in_problems,
@@ -240,6 +241,7 @@ def resolve_cell(
     problems = [
         *tier_problems(cell, scenario),
         *capacity_problems(cell, scenario, server),
+        *elsewhere_problems(cell, scenario, server),
         *stand_in_problems(cell, scenario),
         *parallel_problems(cell, scenario, model, server),
         *workload_problems(cell, served.max_model_len, workload, campaign.workload),
