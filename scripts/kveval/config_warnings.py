@@ -19,7 +19,7 @@ def cluster_warnings(
     found = [
         f"{cell.path} runs {image}, its baseline {images[baseline]}: their comparison is confounded"
         for cell, image in images.items()
-        if (baseline := baselines[cell]) in images and images[baseline] != image
+        if (baseline := baselines[cell]) is not None and images.get(baseline, image) != image
     ]
     for name in dict.fromkeys(cell.scenario for cell in images):
         scenario = catalogue.scenarios[name]
