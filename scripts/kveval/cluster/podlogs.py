@@ -8,7 +8,7 @@ from typing import Any
 
 from kveval.cluster.api import Api
 from kveval.cluster.errors import ClusterError
-from kveval.cluster.kinds import POD
+from kveval.cluster.kinds import POD, Document
 from kveval.cluster.transport import Lines, Query
 
 _AGAIN_S = 1.0
@@ -80,3 +80,29 @@ class Follower:
         except ClusterError:
             return False
         return found is None or (found.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def keep_evidence(error: Exception, folder: Path, words: str = "") -> str:
+    """Return an error's first line, with `words` of the program's, and where the rest of it is kept in `folder`.
+
+    The rest are events and last log lines.
+    """
+    first, _, rest = str(error).partition("\n")
+    if not rest:
+        return f"{first}{words}"
+    log = folder / "cluster.log"
+    with log.open("a") as file:
+        file.write(f"{error}\n")
+    return f"{first}{words}; see {log}"
+
+
+def keep_logs(api: Api, pod: Document | None, folder: Path) -> None:
+    """Bring the logs of a pod that will not run here, under their containers' names, as far as there are any."""
+    for entry in pod["spec"]["containers"] if pod else []:
+        for previous in (False, True):
+            with contextlib.suppress(ClusterError):
+                metadata = pod["metadata"] if pod else {}
+                text = api.logs(metadata["namespace"], metadata["name"], entry["name"], previous)
+                if text:
+                    (folder / f"{entry['name']}.log").write_text(text)
+                    break

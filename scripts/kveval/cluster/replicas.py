@@ -12,7 +12,7 @@ from kveval.cluster.beside import PodCompanion, command_line, environment
 from kveval.cluster.errors import ClusterError
 from kveval.cluster.kinds import Document
 from kveval.cluster.place import Place
-from kveval.cluster.podlogs import Follower
+from kveval.cluster.podlogs import Follower, keep_evidence
 from kveval.cluster.reaching import Reach
 from kveval.cluster.rollout import RolloutError, require_unchanged
 from kveval.counters import CounterError, parse_counters
@@ -93,7 +93,8 @@ class ClusterServer:
             try:
                 require_unchanged(self.place.api, self.watched)
             except RolloutError as error:
-                raise ServerDied(f"the server died: {error}{self._words(error.pod)}") from error
+                cause = keep_evidence(error, self.replicas[0].log.parent, self._words(error.pod))
+                raise ServerDied(f"the server died: {cause}") from error
             self._looked_at = time.monotonic()
 
     def counters(self) -> dict[str, float]:
@@ -134,13 +135,13 @@ class ClusterServer:
             facts = vllm.startup_facts(self.place.api.logs(self.place.namespace, replica.name, SERVER))
             vllm.require_device_cache(facts.get("kv_cache_tokens"), budget["device_tokens"], replica.log)
             self.facts = self.facts or facts
+        beside = []
         for companion in self.companions:
             companion.identify(versions)
             reported = companion.reported_bytes()
-            if reported is not None:
-                self.facts["tier_bytes"] = reported
+            beside += [] if reported is None else [reported]
         wanted = budget["tier_bytes"] or budget.get("staging_bytes", 0)
-        vllm.require_tier(self.facts.get("tier_bytes"), wanted, self.replicas[0].log)
+        vllm.check_tiers(self.facts, beside, wanted, budget.get("split", {}), self.replicas[0].log)
 
     def stall_checks(self, limit_s: float, idle_s: float) -> list[Check]:
         """Return the watches that find a replica hanging, or all of them without work.

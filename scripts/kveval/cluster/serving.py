@@ -10,7 +10,7 @@ from kveval.cluster.errors import ClusterError
 from kveval.cluster.kinds import DEPLOYMENT, JOB, POD, Document, Kind, kind_of
 from kveval.cluster.names import PREFIX
 from kveval.cluster.place import Place, component_of
-from kveval.cluster.podlogs import Follower
+from kveval.cluster.podlogs import Follower, keep_evidence, keep_logs
 from kveval.cluster.reaching import Reach
 from kveval.cluster.rendering import Rendered, download_job
 from kveval.cluster.replicas import SERVER, ClusterServer, Replica
@@ -18,6 +18,7 @@ from kveval.cluster.rollout import RolloutError, wait_for_deployment, wait_for_j
 from kveval.cluster.scene import FILES_FOLDER
 from kveval.cluster.teardown import remove
 from kveval.engines.protocol import DeploymentError, Say
+from kveval.logs import last_words
 from kveval.processes import signals_deferred
 
 _RESTARTED = f"{PREFIX}/restarted"
@@ -114,9 +115,7 @@ class ClusterSlot:
             try:
                 pods += wait_for_deployment(place.api, place.namespace, name, left, self._say)
             except RolloutError as error:
-                if error.pod:
-                    self._keep_log(error.pod)
-                raise
+                raise self._explained(error) from error
         replicas = [self._replica(pod, number) for number, pod in enumerate(_of(pods, "model-server"))]
         if not replicas:
             raise ClusterError("nothing that was rendered has the component model-server")
@@ -152,13 +151,13 @@ class ClusterSlot:
             found.append(PodLMCache(pod, Reach(place, pod, place.ports["lmcache_http_port"]), follower.log))
         return found
 
-    def _keep_log(self, pod: str) -> None:
-        """Bring the log of a pod that will not run here, as far as there is one."""
+    def _explained(self, error: RolloutError) -> DeploymentError:
+        """Say in one line why pods do not run, with the telling line of their log; keep all that is known in files."""
         with contextlib.suppress(ClusterError):
-            found = self._place.api.read(POD, pod, self._place.namespace)
-            for entry in found["spec"]["containers"] if found else []:
-                text = self._place.api.logs(self._place.namespace, pod, entry["name"])
-                (self._logs / f"{entry['name']}.log").write_text(text)
+            pod = self._place.api.read(POD, error.pod, self._place.namespace) if error.pod else None
+            keep_logs(self._place.api, pod, self._logs)
+        words = last_words(self._logs / f"{SERVER}.log")
+        return DeploymentError(keep_evidence(error, self._logs, words))
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:
         follower = Follower(self._place.api, pod, container, self._logs / f"{name}.log")
