@@ -307,3 +307,20 @@ def test_references_name_cells_and_campaigns(workflow: Path) -> None:
     assert found.unreadable == {}
     assert all(" of " in text for texts in found.runs.values() for text in texts)
     assert found.roots(Path()) == [Path("results")]
+
+
+def test_a_campaign_that_searches_its_levels_keeps_every_run_of_its_cells(
+    workflow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their ids hold levels that a pilot has found, and the pilot's own levels."""
+    monkeypatch.setattr(store_prune, "_YOUNG_S", -1.0)
+    store = Store(workflow / "results" / "measurements")
+    measured(store, OLD)
+    measured(store, {**OLD, "cell": {**CELL, "model": "Qwen3-8B"}})
+    using = workflows(workflow, workflow / "config" / "config.yaml")
+    assert len(plan_pruning(store, using).candidates) == 2
+    shutil.copy2(REPOSITORY / "config" / "campaigns" / "laptop-peak-search.yaml", workflow / "config" / "campaigns")
+    using = workflows(workflow, workflow / "config" / "config.yaml")
+    assert using[0].wanted.unreadable == {}
+    (one,) = plan_pruning(store, using).candidates
+    assert one.label == "Qwen3-8B/no-offload/0 run 1"

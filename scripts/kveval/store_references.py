@@ -13,12 +13,14 @@ from kveval.runfile import IMPORTED
 class References:
     """(measurement id, run) -> cells and campaigns that want it; imported tree -> campaigns; what could not be read.
 
-    What an unreadable campaign refers to is not known, so nothing may be deleted then. `results`: the campaigns'
-    folders of results, relative to the workflow's.
+    What an unreadable campaign refers to is not known, so nothing may be deleted then. `searched`: cell -> campaigns
+    that search its levels: every run of it may be theirs, because an id holds the levels that a pilot has found.
+    `results`: the campaigns' folders of results, relative to the workflow's.
     """
 
     runs: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     trees: dict[str, list[str]] = field(default_factory=dict)
+    searched: dict[str, list[str]] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     results: set[str] = field(default_factory=lambda: {"results"})
 
@@ -31,7 +33,8 @@ class References:
         """Return who wants a run: by its id, or by the tree that its description says it was imported from."""
         if facts.get("engine") == IMPORTED:
             return self.trees.get(str(facts.get("tree")), [])
-        return self.runs.get((measurement or "", run or 0), [])
+        found = self.runs.get((measurement or "", run or 0), [])
+        return found or self.searched.get("/".join(map(str, _cell(facts))), [])
 
 
 def campaign_files(folder: Path) -> list[Path]:
@@ -60,8 +63,16 @@ def add_campaign(found: References, path: Path, catalogues: Path) -> None:
     for tree in config.imports:
         found.trees.setdefault(tree.path, []).append(f"imported by {name}")
     for cell in config.cells:
+        for wanted_cell in {cell.path, pilot.path} if (pilot := config.pilot(cell)) else ():
+            found.searched.setdefault(wanted_cell, []).append(f"{wanted_cell} of {name}")
         measurement = config.measurement_id(cell)
         for run in range(1, config.campaign.runs + 1):
             wanted = found.runs.setdefault((measurement, run), [])
             if (text := f"{cell.path} run {run} of {name}") not in wanted:
                 wanted.append(text)
+
+
+def _cell(facts: Mapping[str, Any]) -> list[Any]:
+    """Return model, scenario and size of a run's description; empty where it has none."""
+    cell = facts.get("cell")
+    return [cell.get(key) for key in ("model", "scenario", "cpu_blocks")] if isinstance(cell, dict) else []
