@@ -18,6 +18,7 @@ from kveval.report import summary
 from kveval.report_data import Measured, Plan, Table
 from kveval.run_facts import key_of
 from kveval.tables_caches import blocks_table, budget_table
+from kveval.tables_configuration import provenance_commands
 from kveval.tables_pairs import native_table, store_table, tier_table
 from kveval.tables_results import (
     area_table,
@@ -180,7 +181,23 @@ def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> Non
     )
     failed, noted = check_tables(dataclasses.replace(measured, checks=checks))
     assert list(failed.rows) == [["", "", "", "", "`rows_once`", "twice"]]
-    assert row(noted, "`edge`", "Qwen3-8B, no-offload: at the edge")
+    assert row(noted, "`edge`", "1, of the tables", "Qwen3-8B, no-offload: at the edge")
+
+
+def test_what_was_found_at_several_levels_of_a_run_is_said_once(measured: Measured) -> None:
+    levels = measured.levels.copy()
+    at = (levels["model"] == "Qwen3-8B") & (levels["scenario"] == "llm-d-redis") & (levels["run"] == 2)
+    levels.loc[at, ["checks_failed", "checks_messages"]] = ["no_reuse", "no_reuse: every prompt is unique"]
+    failed, _ = check_tables(dataclasses.replace(measured, levels=levels))
+    said = ", ".join(map(str, LEVELS))
+    assert list(failed.rows) == [["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", "every prompt is unique"]]
+
+
+def test_what_is_not_recorded_is_not_shown_empty(plan: Plan, measured: Measured) -> None:
+    bare = dataclasses.replace(measured, peaks=measured.peaks.drop(columns=[*campaign.METRICS], errors="ignore"))
+    assert system_table(plan, bare).rows == []
+    runs = [msgspec.structs.replace(run, server={}) for run in measured.runs]
+    assert provenance_commands(plan, dataclasses.replace(measured, runs=runs)) == []
 
 
 def test_tiers_name_the_base_of_every_percentage(plan: Plan, measured: Measured) -> None:

@@ -129,8 +129,9 @@ def provenance_commands(plan: Plan, measured: Measured) -> list[dict[str, str]]:
     found = []
     for cell in [cell for model in models_of(plan) for cell in cells_of(plan, model)]:
         runs = measured.runs_of(cell)
-        if runs:
-            found.append({"cell": f"{cell[0]}, {cell_label(cell)}", "server": _server(runs[0]), "load": _load(runs[0])})
+        shown = {"server": _server(runs[0]), "load": _load(runs[0])} if runs else {}
+        if any(shown.values()):
+            found.append({"cell": f"{cell[0]}, {cell_label(cell)}", **shown})
     return found
 
 

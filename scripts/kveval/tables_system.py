@@ -47,7 +47,7 @@ def system_table(plan: Plan, measured: Measured) -> Table:
                 row = [model, cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))]
                 rows.append(row)
     header = ["model", "arm", measured.unit.heading, *titles, "samples, least"]
-    return Table(header, rows, frozenset(range(2, len(header))))
+    return Table(header, rows if names else [], frozenset(range(2, len(header))))
 
 
 _PANEL = {
@@ -95,31 +95,36 @@ def average_table(measured: Measured) -> Table:
 
 
 def check_tables(measured: Measured) -> tuple[Table, Table]:
-    """Failed checks one by one, then warnings and notes summed up; those of the campaign's tables have no level."""
-    failed: list[list[str]] = []
+    """Failed checks, a row for what was found in the same words at several levels of a run; then warnings and notes
+    summed up. Those of the campaign's tables have no level.
+    """
+    failed: dict[tuple[str, ...], list[str]] = {}
     others: dict[tuple[str, str], list[str]] = {}
+    of_tables: dict[tuple[str, str], list[str]] = {}
     for row in measured.levels.to_dict("records"):
         messages = dict(part.split(": ", 1) for part in str(row["checks_messages"]).split(" | ") if ": " in part)
         cell = (row["model"], row["scenario"], int(row["cpu_blocks"]))
         for name in filter(None, str(row["checks_failed"]).split(";")):
-            failed.append(
-                [*(cell[0], cell_label(cell), f"{row['run']}", f"{row['level']}", f"`{name}`"), messages.get(name, "")]
-            )
+            found = (cell[0], cell_label(cell), f"{row['run']}", f"`{name}`", messages.get(name, ""))
+            failed.setdefault(found, []).append(f"{row['level']}")
         for severity in ("warned", "noted"):
             for name in filter(None, str(row[f"checks_{severity}"]).split(";")):
                 others.setdefault((severity, name), []).append(messages.get(name, ""))
     for name, severity, message in _of_campaign(measured):
         if severity == "fail":
-            failed.append(["", "", "", "", f"`{name}`", message])
+            failed.setdefault(("", "", "", f"`{name}`", message), [])
         else:
-            others.setdefault(("warned" if severity == "warn" else "noted", name), []).append(message)
+            of_tables.setdefault(("warned" if severity == "warn" else "noted", name), []).append(message)
     total = len(measured.levels)
+    counted = [(key, f"{len(found)} of {total}", found) for key, found in others.items()]
+    counted += [(key, f"{len(found)}, of the tables", found) for key, found in of_tables.items()]
     summed = [
-        [f"`{name}`", "warning" if severity == "warned" else "note", f"{len(found)} of {total}", found[0]]
-        for (severity, name), found in sorted(others.items(), reverse=True)
+        [f"`{name}`", "warning" if severity == "warned" else "note", count, found[0]]
+        for (severity, name), count, found in sorted(counted, reverse=True)
     ]
+    rows = [[*where, ", ".join(levels), name, found] for (*where, name, found), levels in failed.items()]
     return (
-        Table(["model", "arm", "run", measured.unit.heading, "check", "what was found"], failed, frozenset({2, 3})),
+        Table(["model", "arm", "run", measured.unit.heading, "check", "what was found"], rows, frozenset({2, 3})),
         Table(["check", "weight", "levels", "for example"], summed, frozenset({2})),
     )
 
