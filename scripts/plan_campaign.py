@@ -7,16 +7,16 @@ from kveval import hardware
 from kveval.config import load_config
 from kveval.planning import make_plan
 from kveval.planning_order import planned_runs
-from kveval.planning_store import Shelves, pointed
+from kveval.planning_store import Shelves, frozen, pointed
 from kveval.planning_text import Outline
 
 
 def main(campaign: str, results: str, store: str, table: str) -> None:
     """`campaign`: its complete file; `table`: the CSV to write."""
-    config, shelves = load_config(Path(campaign), Path("config")), Shelves.read(Path(store))
-    pointers = pointed(Path(results), [(cell.path, run) for cell, run in planned_runs(config)])
+    config, shelves, folder = load_config(Path(campaign), Path("config")), Shelves.read(Path(store)), Path(results)
+    pointers = pointed(folder, [(cell.path, run) for cell, run in planned_runs(config)])
     host = hardware.probe()["fingerprint"] if config.campaign.engine == "local" else None
-    outline = Outline(make_plan(config, pointers, shelves, host), shelves, os.cpu_count() or 1)
+    outline = Outline(make_plan(config, pointers, shelves, host, frozen(config, folder)), shelves, os.cpu_count() or 1)
     outline.write_table(Path(table))
     print("\n".join([*outline.lines(), "", f"Table: {table}"]))
 

@@ -344,3 +344,21 @@ def test_priorities_are_the_order(default):
     random.Random(1).shuffle(runs)
     assert sorted(runs, key=lambda entry: -priority(default, *entry)) == in_order(default)
     assert {block_of(default, run) for _, run in runs} == {1, 2, 3}
+
+
+def test_levels_that_a_pilot_is_to_find_make_the_plan_wait_for_it(folder):
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["laptop"]["levels"] = {"search": {"from": 1, "to": 16, "budget": 6, "keep": 4}}
+    config = load_raw(raw, folder)
+    plan = make_plan(config, {}, Shelves())
+    assert plan.pilots == [BASE]
+    assert {(run.state, run.measurement) for run in plan.runs} == {("measure", "")}
+    lines = list(Outline(plan, Shelves(), 2).lines())
+    assert any(line.startswith("Pilots that search the levels first: 1, ") for line in lines)
+    assert cost(plan.pilot_specification(BASE), Shelves()).seconds > cost(plan.specification(BASE), Shelves()).seconds
+
+    found = (2, 4, 8)
+    pointers = {(cell.path, run): config.measurement_id(cell, found) for cell, run in planned_runs(config)}
+    plan = make_plan(config, pointers, Shelves(), frozen={BASE: found})
+    assert not plan.pilots
+    assert {run.state for run in plan.runs} == {"there"}

@@ -5,12 +5,12 @@ asks then: does the store hold that measurement, of this hardware?
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from kveval.config import Cell, Config
+from kveval.config import Cell, Config, measurement_id
 from kveval.planning_order import block_of, in_order
 from kveval.planning_store import Shelves
 
@@ -40,10 +40,34 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a campaign, in the order in which they are measured."""
+    """The runs of a campaign, in the order in which they are measured.
+
+    `frozen`: cell whose pilot searches -> the levels it found, where the workload has them searched.
+    """
 
     config: Config
     runs: tuple[PlannedRun, ...]
+    frozen: Mapping[Cell, Sequence[int]]
+
+    @cached_property
+    def pilots(self) -> list[Cell]:
+        """The cells whose pilots are still to search the levels."""
+        found = (self.config.pilot(cell) for cell in self.config.cells)
+        return [cell for cell in dict.fromkeys(found) if cell is not None and cell not in self.frozen]
+
+    def specification(self, cell: Cell) -> dict[str, Any]:
+        """Return what defines a cell's measurement; levels that are not known yet are as many as there will be."""
+        search, pilot = self.config.workload.searched, self.config.pilot(cell)
+        if search is None or pilot is None:
+            return self.config.specification(cell)
+        return self.config.specification(cell, self.frozen.get(pilot, _between(search.start, search.stop, search.keep)))
+
+    def pilot_specification(self, cell: Cell) -> dict[str, Any]:
+        """Return what defines a pilot, with as many levels as it may try."""
+        specification, search = self.config.pilot_specification(cell), self.config.workload.searched
+        if search is not None:
+            specification["workload"]["levels"] = _between(search.start, search.stop, search.budget)
+        return specification
 
     def of(self, state: State) -> list[PlannedRun]:
         """Return the runs in a state."""
@@ -64,20 +88,33 @@ class Plan:
             base = self.config.baseline(cell)
             if base is None or base in self.to_measure or base not in self.config.cells or base in found:
                 continue
-            first = store.get(self.config.measurement_id(base)).first
+            first = store.get(next(run.measurement for run in self.runs if run.cell == base)).first
             found[base] = first.finished[:10] if first is not None else ""
         return found
 
 
+def _between(start: int, stop: int, count: int) -> list[int]:
+    """Return `count` levels in steps of one ratio, which stand for those that a search will find."""
+    ratio = stop / start
+    return [round(start * ratio ** (place / max(1, count - 1))) for place in range(count)]
+
+
 def make_plan(
-    config: Config, pointers: Mapping[tuple[str, int], str], store: Shelves, hardware: str | None = None
+    config: Config,
+    pointers: Mapping[tuple[str, int], str],
+    store: Shelves,
+    hardware: str | None = None,
+    frozen: Mapping[Cell, Sequence[int]] | None = None,
 ) -> Plan:
     """Compare a campaign with what was measured.
 
     `pointers`: (cell's path, run) -> measurement id; `hardware`: fingerprint of the machine that would measure, None
-    where it is not known and any counts.
+    where it is not known and any counts; `frozen`: as for Plan.
     """
-    ids = {cell: config.measurement_id(cell) for cell in config.cells}
+    found = frozen or {}
+    pilots = {cell: pilot for cell in config.cells if (pilot := config.pilot(cell)) is not None}
+    levels = {cell: found.get(pilot) for cell, pilot in pilots.items()}
+    ids = {cell: config.measurement_id(cell, levels.get(cell)) for cell in config.cells}
     reasons: dict[Cell, str] = {}
     runs = []
     for cell, number in in_order(config):
@@ -86,10 +123,15 @@ def make_plan(
         if known == run.measurement:
             runs.append(run)
             continue
+        if cell in pilots and levels[cell] is None:
+            reason = f"its levels follow from the pilot of {pilots[cell].path}"
+            runs.append(replace(run, measurement="", state="measure", reason=reason))
+            continue
         if cell not in reasons:
-            reasons[cell] = _why(config, cell, ids[cell], pointers, store)
+            planned = config.specification(cell, levels.get(cell))
+            reasons[cell] = _why(config, cell, planned, pointers, store)
         runs.append(_missing(run, known, reasons[cell], store, hardware))
-    return Plan(config, tuple(runs))
+    return Plan(config, tuple(runs), found)
 
 
 def _missing(run: PlannedRun, known: str | None, reason: str, store: Shelves, hardware: str | None) -> PlannedRun:
@@ -103,11 +145,18 @@ def _missing(run: PlannedRun, known: str | None, reason: str, store: Shelves, ha
             reason = f"measured on other hardware ({stored[0].hardware.fingerprint})"
         elif run.bridge:
             reason = "bridge: measured again beside new cells"
-    return PlannedRun(run.cell, run.run, run.block, run.measurement, state, reason)
+    return replace(run, state=state, reason=reason)
 
 
-def _why(config: Config, cell: Cell, measurement: str, pointers: Mapping[tuple[str, int], str], store: Shelves) -> str:
+def _why(
+    config: Config,
+    cell: Cell,
+    planned: Mapping[str, Any],
+    pointers: Mapping[tuple[str, int], str],
+    store: Shelves,
+) -> str:
     """Say why a cell's run is not there: the cell is new, the run is, or what changed since it was measured."""
+    measurement = measurement_id(planned)
     pointed = {known for run in config.runs_of(cell) if (known := pointers.get((cell.path, run)))}
     if measurement in pointed or (store.get(measurement).places and not pointed):
         return "another run"
@@ -116,7 +165,6 @@ def _why(config: Config, cell: Cell, measurement: str, pointers: Mapping[tuple[s
     candidates = [facts for facts in earlier if facts.measurement in pointed] or earlier
     if not candidates:
         return "new" if not pointed else "changed, and what it was is not in the store"
-    planned = config.specification(cell)
     found = [list(differences(facts.specification, planned)) for facts in candidates]
     return f"changed: {described(min(found, key=len))}"
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from kveval.config import Cell, Config
+from kveval.pilot import frozen_levels
 from kveval.store import RUN, SUMS
 from kveval.store_entries import Entry, contents, size_bytes
 
@@ -144,6 +146,15 @@ def _shelve(entry: Entry, places: dict[str, dict[int, tuple[Path, ...]]]) -> Non
         return
     runs = places.setdefault(entry.measurement, {})
     runs[entry.run] = (*runs.get(entry.run, ()), entry.place)
+
+
+def frozen(config: Config, results: Path) -> dict[Cell, tuple[int, ...]]:
+    """Return the levels that pilots found, by the pilot's cell; nothing where the workload gives its levels."""
+    found = {}
+    for cell in dict.fromkeys(config.pilot(cell) for cell in config.cells):
+        if cell is not None and (path := results / cell.path / "pilot" / "levels.json").exists():
+            found[cell] = frozen_levels(path)
+    return found
 
 
 def pointed(results: Path, runs: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:

@@ -29,7 +29,7 @@ class Outline:
     @cached_property
     def costs(self) -> dict[Cell, Cost]:
         """One run's cost of every cell that is to be measured."""
-        return {cell: cost(self.plan.config.specification(cell), self.store) for cell in self.plan.to_measure}
+        return {cell: cost(self.plan.specification(cell), self.store) for cell in self.plan.to_measure}
 
     def lines(self) -> Iterator[str]:
         """Yield the plan, line by line."""
@@ -41,13 +41,27 @@ class Outline:
             f"{len(self.plan.config.cells)} cells, {len(runs)} runs: {states['there']} there, {states['adopt']} to be"
             f" adopted from the store, {states['measure']} to be measured"
         )
-        for text in (self._adopted(), self._measured(), self._order(), self._short(), self._bridges()):
-            yield from text
+        parts = (self._adopted, self._searched, self._measured, self._order, self._short, self._bridges)
+        for part in parts:
+            yield from part()
 
     def _adopted(self) -> Iterator[str]:
         adopted = Counter(run.reason for run in self.plan.of("adopt"))
         for reason, count in adopted.items():
             yield f"  adopted: {count} runs ({reason})"
+
+    def _searched(self) -> Iterator[str]:
+        if not self.plan.pilots:
+            return
+        each = [cost(self.plan.pilot_specification(cell), self.store) for cell in self.plan.pilots]
+        hours = sum(one.seconds for one in each) / 3600
+        yield ""
+        yield (
+            f"Pilots that search the levels first: {len(each)}, at most {hours:.1f} h,"
+            f" {sum(one.gpu_hours for one in each):.1f} GPU hours"
+        )
+        for cell in self.plan.pilots:
+            yield f"  {cell.path}"
 
     def _measured(self) -> Iterator[str]:
         cells = self.plan.to_measure
@@ -92,8 +106,8 @@ class Outline:
             yield f"  ... and {len(following) - _NEXT} more, all in the table"
 
     def _short(self) -> Iterator[str]:
-        config = self.plan.config
-        found, unknown = shortages(map(config.specification, self.plan.to_measure), self.store)
+        known = [cell for cell in self.plan.to_measure if self.plan.config.pilot(cell) not in self.plan.pilots]
+        found, unknown = shortages(map(self.plan.specification, known), self.store)
         if found:
             yield ""
             yield "Levels too short for what is to be read off them:"
@@ -127,7 +141,7 @@ class Outline:
         yield from _bridge_lines(lonely)
 
     def _workload(self) -> Mapping[str, object]:
-        workload: Mapping[str, object] = self.plan.config.specification(next(iter(self.plan.to_measure)))["workload"]
+        workload: Mapping[str, object] = self.plan.specification(next(iter(self.plan.to_measure)))["workload"]
         return workload
 
     def write_table(self, path: Path) -> None:
