@@ -2,6 +2,10 @@
 
 KUBECONFIG names a running one; KVEVAL_TESTBED the folder with its start.sh and stop.sh, for tests that need one of
 their own, to break it or to give it other rights. Tests never touch a cluster without the stand-in node `fake-0`.
+
+    KVEVAL_TESTBED=... PYTHONPATH=.:scripts python -m tests.testbed "FLAGS OF ITS NODE" COMMAND...
+
+runs a command with KUBECONFIG of a testbed that is started for it, and stopped after it.
 """
 
 import contextlib
@@ -14,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -293,3 +298,27 @@ def shell(api: Api, namespace: str, pod: str, text: str, *words: str, timeout_s:
     done = api.exec(namespace, pod, "main", ["sh", "-c", text, "test", *words], timeout_s)
     assert done.returncode == 0, f"{shlex.join([text, *words])}: {done}"
     return done.text
+
+
+def main() -> int:
+    """Run a command beside a testbed, and return its exit code."""
+    flags, *command = sys.argv[1:]
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    # A background job of a script is started with Ctrl-C ignored, and the command would be, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with (
+        tempfile.TemporaryDirectory(prefix="testbed-", ignore_cleanup_errors=True) as folder,
+        own_testbed(Path(folder) / "run", flags) as testbed,
+        subprocess.Popen(command, env={**os.environ, "KUBECONFIG": str(testbed.kubeconfig)}) as process,
+    ):
+        try:
+            return process.wait()
+        except SystemExit:
+            # As Ctrl-C does by itself: the tests stop what they have started, too.
+            process.send_signal(signal.SIGINT)
+            process.wait(_START_S)
+            raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())
