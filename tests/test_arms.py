@@ -233,7 +233,6 @@ def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
         ),
         ({"arm": "llm-d-index", "store": "redis"}, GPU, SIZE, "needs engine kubernetes"),
         ({"arm": "llm-d-index", "store": "redis"}, replace(CLUSTER, events=None), SIZE, "set server.release"),
-        ({"arm": "hybrid"}, GPU, SIZE, "for engine kubernetes"),
         ({"arm": "hybrid"}, CLUSTER, budget(Shape, 1), "too few to share"),
         ({"arm": "hybrid", "connector_config": {"a": 1}}, CLUSTER, SIZE, "share no connector_config"),
     ],

@@ -25,6 +25,8 @@ CELLS = {
     "lmcache-valkey": BLOCKS,
     "fs-offload": 0,
     "cpu+fs-offload": BLOCKS,
+    # Either part as large as the others' tier.
+    "hybrid": 2 * BLOCKS,
 }
 
 
@@ -131,6 +133,14 @@ def test_files_are_written_and_read(measured):
         run = measured[name]
         assert moved(run, "file_tier_bytes") > 0, name
     assert moved(measured["fs-offload"], "vllm:kv_offload_tiering_read_bytes_total") > 0
+
+
+def test_both_tiers_of_one_budget_work(measured):
+    run = measured["hybrid"]
+    assert run["budget"]["split"] == dict.fromkeys(("native_bytes", "lmcache_bytes"), run["budget"]["tier_bytes"] // 2)
+    # Each stores everything; a load comes from the first that has it.
+    assert moved(run, "vllm:kv_offload_store_bytes_total") > 0
+    assert moved(run, "lmcache_mp_lookup_hit_tokens_total") > 0
 
 
 def test_nothing_is_left_running(measured):

@@ -14,7 +14,7 @@ from kveval.engines.local import (
     deployed,
     server_environment,
 )
-from kveval.engines.vllm import require_tier, startup_facts
+from kveval.engines.vllm import check_tiers, require_tier, startup_facts
 from kveval.logs import last_words
 from kveval.processes import supervisor
 
@@ -182,6 +182,46 @@ def test_a_tier_more_than_2_percent_off_its_budget_is_refused(tmp_path):
     for reported in (979_000, 1_021_000, 0):
         with pytest.raises(DeploymentError, match=f"has {reported} bytes, the budget is 1000000 bytes"):
             require_tier(reported, 1_000_000, tmp_path)
+
+
+SPLIT = {"native_bytes": 400, "lmcache_bytes": 600}
+
+
+@pytest.mark.parametrize(
+    ("own", "beside", "split", "noted"),
+    [
+        (1000, [], {}, 1000),
+        (None, [], {}, None),
+        (None, [1000], {}, 1000),
+        # Of LMCache's servers beside replicas each has the whole budget.
+        (None, [1000, 1000], {}, 1000),
+        (400, [600], SPLIT, 1000),
+        # LMCache inside the server does not say: half a size is none.
+        (400, [], SPLIT, None),
+        (None, [600], SPLIT, None),
+    ],
+)
+def test_tiers_are_held_to_their_parts_of_the_budget(own, beside, split, noted, tmp_path):
+    facts = {} if own is None else {"tier_bytes": own}
+    check_tiers(facts, beside, 1000, split, tmp_path)
+    assert facts.get("tier_bytes") == noted
+
+
+@pytest.mark.parametrize(
+    ("own", "beside", "split"),
+    [
+        (500, [], {}),
+        (None, [500], {}),
+        (None, [1000, 500], {}),
+        (600, [600], SPLIT),
+        (400, [400], SPLIT),
+        (1000, [], SPLIT),
+    ],
+)
+def test_a_tier_of_another_size_ends_the_run(own, beside, split, tmp_path):
+    facts = {} if own is None else {"tier_bytes": own}
+    with pytest.raises(DeploymentError, match="the arms would not be equal"):
+        check_tiers(facts, beside, 1000, split, tmp_path)
 
 
 def test_a_file_tier_has_a_folder_of_its_own_that_is_counted_emptied_and_removed(start):

@@ -214,8 +214,6 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
 
     Together they have the budget of every other arm.
     """
-    if not platform.on_cluster:
-        raise ArmError(f"two tiers at once are rendered for engine kubernetes, not {platform.engine}")
     if scenario.connector_config:
         raise ArmError("two connectors share no connector_config; leave it out")
     own, rest = hybrid_budgets(scenario, budget)

@@ -88,7 +88,7 @@ def report_context(
         "edge_peaks": bool((~measured.peaks["bracketed"].astype(bool)).any()),
         "completed": completed_table(plan, measured),
         "guide": guide_table(plan, measured),
-        "offload": area_table(plan, measured, ("native", "lmcache", "files")),
+        "offload": area_table(plan, measured, ("native", "lmcache", "files", "hybrid")),
         "indexing": area_table(plan, measured, ("llm-d-index",)),
         "stores": store_table(plan, measured),
         "native": native_table(plan, measured),

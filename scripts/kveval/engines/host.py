@@ -189,5 +189,6 @@ def _server_plan(specification: Mapping[str, Any]) -> local.ServerPlan:
         device_tokens=budget["device_tokens"],
         companions=specification["companions"],
         tier_bytes=budget["tier_bytes"] or budget.get("staging_bytes", 0),
+        tier_split=budget.get("split", {}),
         file_tier="fs_dir" in specification,
     )

@@ -49,6 +49,8 @@ class ServerPlan:
     device_tokens: int | None
     companions: Sequence[Mapping[str, Any]] = ()
     tier_bytes: int = 0
+    tier_split: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of its parts, where two tiers share it."""
     file_tier: bool = False
     start_timeout_s: float = 600.0
 
@@ -225,12 +227,9 @@ def deployed(
         deployment.startup_s = time.monotonic() - begin
         deployment.version = vllm.require_declared(deployment.ask, plan.served_model, plan.versions)
         deployment.facts = vllm.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
-        for companion in beside:
-            reported = companion.reported_bytes()
-            if reported is not None:
-                deployment.facts["tier_bytes"] = reported
+        sizes = [reported for companion in beside if (reported := companion.reported_bytes()) is not None]
         vllm.require_device_cache(deployment.facts.get("kv_cache_tokens"), plan.device_tokens, log)
-        vllm.require_tier(deployment.facts.get("tier_bytes"), plan.tier_bytes, log)
+        vllm.check_tiers(deployment.facts, sizes, plan.tier_bytes, plan.tier_split, log)
         yield deployment
 
 

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from packaging.version import InvalidVersion, Version
@@ -85,6 +85,26 @@ def require_tier(reported: int | None, wanted: int, log: object) -> None:
             f"the tier in host memory has {reported} bytes, the budget is {wanted} bytes:"
             f" the arms would not be equal; see {log}"
         )
+
+
+def check_tiers(
+    facts: dict[str, Any], beside: Sequence[int], wanted: int, split: Mapping[str, int], log: object
+) -> None:
+    """Hold the tiers in host memory to their budget, and note in `facts` what there is, bytes.
+
+    `facts`: as the server reported them; `beside`: what companions report of theirs; `wanted`: the whole budget;
+    `split`: native_bytes and lmcache_bytes where two tiers share it. Raises DeploymentError.
+    """
+    own: int | None = facts.get("tier_bytes")
+    if split or not beside:
+        require_tier(own, split.get("native_bytes", wanted), log)
+    for reported in beside:
+        require_tier(reported, split.get("lmcache_bytes", wanted), log)
+    if split and (own is None or not beside):
+        # What only one of them says is not the size of both.
+        facts.pop("tier_bytes", None)
+    elif beside:
+        facts["tier_bytes"] = beside[0] + (own if split and own is not None else 0)
 
 
 def startup_facts(log_text: str) -> dict[str, Any]:
