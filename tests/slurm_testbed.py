@@ -1,6 +1,7 @@
 """A SLURM of the test's own, by the scripts in the folder that KVEVAL_SLURM_TESTBED names."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -38,4 +39,4 @@ def slurm(state: Path) -> Iterator[None]:
 
 def finished_jobs(state: Path) -> int:
     """How many jobs this SLURM was given and has done, by its controller's log."""
-    return (state / "log" / "slurmctld.log").read_text().count("_job_complete: JobId=")
+    return len(re.findall(r"_job_complete: JobId=\d+ done", (state / "log" / "slurmctld.log").read_text()))

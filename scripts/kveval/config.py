@@ -89,6 +89,10 @@ class Config:
     def _resolved(self) -> dict[Cell, ResolvedCell]:
         return {}
 
+    @cached_property
+    def _ids(self) -> dict[tuple[Cell, tuple[int, ...] | None], str]:
+        return {}
+
     def cell(self, model: str, scenario: str, cpu_blocks: str | int) -> Cell:
         """Return the cell of a path's parts, listed in the matrix or not, checked. Raises ConfigError."""
         if isinstance(cpu_blocks, str) and not re.fullmatch(r"0|[1-9][0-9]*", cpu_blocks):
@@ -128,7 +132,10 @@ class Config:
 
     def measurement_id(self, cell: Cell, levels: Sequence[int] | None = None) -> str:
         """Return the id of the cell's measurement; see `specification`."""
-        return measurement_id(self.specification(cell, levels))
+        key = cell, None if levels is None else tuple(levels)
+        if key not in self._ids:
+            self._ids[key] = measurement_id(self.specification(cell, levels))
+        return self._ids[key]
 
     def pilot(self, cell: Cell) -> Cell | None:
         """Return the cell whose pilot finds the levels of `cell`: its baseline, or itself; None for given levels."""
