@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fault_chain import PCP_PROBLEM, STAND_INS, Chain, merged, stand_in_environment
+from tests.fault_chain import PCP_PROBLEM, REPOSITORY, STAND_INS, Chain, merged, stand_in_environment
 from tests.testbed import Testbed, own_testbed
 
 from kveval.cluster.api import Api
@@ -149,6 +149,10 @@ def stand_in_shims(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for source in (*(SHIMS / "stand_ins").iterdir(), STAND_INS / "server.py", STAND_INS / "guidellm.py"):
         shutil.copy2(source, folder)
+    # What stands beside the server is the real thing, where it is installed.
+    binaries = REPOSITORY / ".server-venv" / "bin"
+    (folder / "lmcache").write_text(f'#!/bin/sh\nexec {binaries}/python {binaries}/lmcache "$@"\n')
+    (folder / "lmcache").chmod(0o755)
     return folder
 
 

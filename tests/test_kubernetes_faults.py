@@ -6,6 +6,7 @@ The cluster is real but for its node (see cluster_chain.py); vLLM and GuideLLM a
 import json
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tests.cluster_chain import (
     stand_in_cluster,
 )
 from tests.fault_chain import PATIENCE_S, Chain, Job
+from tests.test_faults import has
 from tests.testbed import wait_until
 
 from kveval.cluster.kinds import POD
@@ -200,6 +202,55 @@ def described(chain: Chain) -> dict[str, Any]:
     pointer = json.loads(chain.pointer.read_text())
     run: dict[str, Any] = json.loads((Path(pointer["path"]) / "run.json").read_text())
     return run
+
+
+def test_restarted_servers_are_new_ones_and_recorded_on(chain: Chain) -> None:
+    chain.configure(reset_caches="restart", workloads={"short": {"levels": [1, 2]}})
+    job = chain.start()
+    assert job.end(4 * PATIENCE_S) == 0, job.words()
+    counters = [level["counters"]["vllm:generation_tokens_total"] for level in described(chain)["levels"]]
+    # The second server has counted from the start again: its warm-up, and then the level.
+    assert counters[1]["before"] <= counters[0]["before"]
+    assert counters[1]["delta"] > 0
+
+
+def test_servers_are_asked_through_the_api_server_where_pods_have_addresses(chain: Chain, pod_addresses: None) -> None:
+    chain.configure(cluster={"shared_network": False})
+    job = chain.start()
+    assert job.end(4 * PATIENCE_S) == 0, job.words()
+    assert described(chain)["levels"][0]["counters"]["vllm:generation_tokens_total"]["delta"] > 0
+
+
+@pytest.fixture
+def pod_addresses() -> Iterator[None]:
+    """Have this machine answer for the addresses that the node gives its pods."""
+    route = ["ip", "route", "{}", "local", "10.244.0.0/16", "dev", "lo"]
+    try:
+        done = subprocess.run([word.format("replace") for word in route], capture_output=True, text=True)
+    except OSError as error:
+        pytest.skip(f"no way to give pods addresses here: {error}")
+    if done.returncode:
+        pytest.skip(f"no way to give pods addresses here: {done.stderr.strip()}")
+    yield
+    subprocess.run([word.format("del") for word in route], capture_output=True)
+
+
+def test_companions_are_asked_counted_and_emptied(chain: Chain, cluster: Cluster) -> None:
+    if not (has("redis-server") and has("lmcache")):
+        pytest.skip("no redis-server or no lmcache: bash scripts/setup.sh redis server")
+    chain.cell = "Qwen3-0.6B/lmcache-redis/10000"
+    chain.configure(server={"lmcache": "0.5.6"})
+    job = chain.start()
+    assert job.end(4 * PATIENCE_S) == 0, job.words()
+    run = described(chain)
+    assert [(beside["name"], bool(beside["version"])) for beside in run["companions"]] == [
+        ("redis", True),
+        ("lmcache", True),
+    ]
+    assert run["levels"][0]["counters"]["redis_keys"]["before"] == 0
+    per_token = run["specification"]["model"]["kv_bytes_per_token"]
+    assert run["budget"]["reported_bytes"] == pytest.approx(10000 * 16 * per_token, rel=0.02)
+    assert cluster.ours() == []
 
 
 def test_between_levels_the_cluster_costs_less_than_five_seconds(

@@ -43,7 +43,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     'vllm:num_requests_waiting{engine="0",model_name="m"} 0',
                     "# TYPE vllm:kv_cache_usage_perc gauge",
                     'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5',
-                    "# TYPE vllm:generation_tokens counter",
+                    "# TYPE vllm:generation_tokens_total counter",
                     f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {state["tokens"]}',
                 ]
             self.answer("\n".join(lines) + "\n", kind="text/plain; version=0.0.4")
@@ -104,7 +104,8 @@ def main() -> None:
         sys.exit("ValueError: No available memory for the cache blocks")
     # As vLLM's queues between its processes: removed by the one that made it, if that lives to do so.
     segment = shared_memory.SharedMemory(create=True, size=4096)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    host = arguments[arguments.index("--host") + 1] if "--host" in arguments else "127.0.0.1"
+    server = http.server.ThreadingHTTPServer((host, port), Handler)
     engine = subprocess.Popen(["VLLM::EngineCore", "1000"], executable="/bin/sleep")
     Handler.engine = engine.pid
     signal.signal(signal.SIGTERM, lambda *_: (engine.kill(), segment.unlink(), sys.exit(0)))

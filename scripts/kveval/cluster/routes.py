@@ -6,7 +6,7 @@ from kveval.cluster.errors import ClusterError
 from kveval.cluster.kinds import Document, Kind
 from kveval.cluster.place import Place
 from kveval.cluster.reaching import direct_url
-from kveval.cluster.rendering import endpoints, scene_of
+from kveval.cluster.rendering import scene_of
 from kveval.cluster.replicas import ClusterServer
 
 GATEWAY = Kind("gateway.networking.k8s.io/v1", "Gateway")
@@ -35,16 +35,10 @@ def gateway_url(place: Place, limit_s: float = _PROGRAMMED_S) -> str:
 
 
 def sources_of(place: Place, server: ClusterServer) -> dict[str, str]:
-    """Return the metrics endpoints of a cell as its node sees them, by name; those of replicas with spaces between.
-
-    A single server is read through its Service, which stays when its pod is replaced.
-    """
+    """Return the metrics endpoints of a cell as its node sees them, by name; those of replicas with spaces between."""
     ports = place.ports
     urls = [f"{_base(place, replica.pod, ports['port'])}/metrics" for replica in server.replicas]
     found = {"vllm": " ".join(urls)}
-    if len(server.replicas) == 1 and direct_url(place, ports["port"]) is None:
-        service = endpoints(place.specification, place.site, place.run, place.campaign, ports)["server"]
-        found["vllm"] = f"{service}/metrics"
     for companion, port in (("lmcache", "lmcache_http_port"), ("epp", "epp_metrics_port")):
         for pod in server.watched:
             if any(entry["name"] == companion for entry in pod["spec"]["containers"]):
