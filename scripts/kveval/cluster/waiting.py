@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kveval.cluster.api import Api
-from kveval.cluster.diagnosis import Patience, Trouble, moment, trouble_of
+from kveval.cluster.diagnosis import Patience, Trouble, is_ready, moment, trouble_of
 from kveval.cluster.errors import ClusterError
 from kveval.cluster.evidence import evidence
 from kveval.cluster.kinds import POD, Document, Kind
@@ -129,7 +129,7 @@ def wait(
                 said, said_at = found.text, now
             left = begin + timeout_s - now
             if left <= 0:
-                late = next((pod for pod in found.pods if not _ready(pod)), None)
+                late = next((pod for pod in found.pods if not is_ready(pod)), None)
                 raise target.error("Timeout", f"is not done after {timeout_s:.0f} s: {found.text}", late)
             changed.wait(min(left, _TICK_S))
             time.sleep(_COALESCE_S)
@@ -141,10 +141,3 @@ def watching(kind: Kind, namespace: str, name: str, pods: str = "") -> list[Watc
     """Return what to watch for one object and the pods with the labels `pods`."""
     own = Watched(kind, namespace, fields=f"metadata.name={name}")
     return [own, Watched(POD, namespace, selector=pods)] if pods else [own]
-
-
-def _ready(pod: Document) -> bool:
-    return any(
-        found.get("type") == "Ready" and found.get("status") == "True"
-        for found in (pod.get("status") or {}).get("conditions") or []
-    )
