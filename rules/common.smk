@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -66,6 +67,7 @@ CELLS = [*CONFIG.cells, *IMPORTS.cells]
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in CELLS]
 POINTERS = [f"{RESULTS}/{cell.path}/run-{run}/measurement.json" for cell, run in planned_runs(CONFIG)]
 POINTERS += [f"{RESULTS}/{run.cell.path}/run-i{run.run}/measurement.json" for run in IMPORTS.runs]
+RUNS_OF = Counter(pointer.rsplit("/", 2)[0] for pointer in POINTERS)
 # What the searches for levels leave, where the workload has them searched.
 SEARCHED = dict.fromkeys(pilot for cell in CONFIG.cells if (pilot := CONFIG.pilot(cell)) is not None)
 PILOTS = [f"{RESULTS}/{cell.path}/pilot/levels.json" for cell in SEARCHED]
@@ -99,7 +101,7 @@ PLAN = {
     # Nobody asked for imported runs: as many as the cell with the most has.
     "runs": max((run.run for run in IMPORTS.runs), default=CONFIG.campaign.runs),
     "cells": [(cell.model, cell.scenario, cell.cpu_blocks) for cell in CELLS],
-    "cell_runs": [sum(pointer.startswith(f"{RESULTS}/{cell.path}/") for pointer in POINTERS) for cell in CELLS],
+    "cell_runs": [RUNS_OF[folder] for folder in CELL_FOLDERS],
     "scenarios": {
         cell.scenario: {
             "title": CONFIG.catalogue.scenarios[cell.scenario].title,
