@@ -28,7 +28,7 @@ from kveval.tables_results import (
     peak_table,
     strategy_table,
 )
-from kveval.tables_system import average_table, check_tables, panel_table, system_table
+from kveval.tables_system import average_table, check_tables, panel_table, system_tables
 
 LEVELS = (1, 50, 300, 650)
 ONE = ("Qwen3-14B", "lmcache-local", 20_000)
@@ -70,7 +70,7 @@ def test_every_table_has_as_many_cells_as_its_header(plan: Plan, measured: Measu
         *(peak_table(plan, measured, model) for model in campaign.MODELS),
         *(strategy_table(plan, measured), completed_table(plan, measured), guide_table(plan, measured)),
         *(store_table(plan, measured), native_table(plan, measured), tier_table(plan, measured)),
-        *(blocks_table(plan, measured), budget_table(plan, measured), system_table(plan, measured)),
+        *(blocks_table(plan, measured), budget_table(plan, measured), *system_tables(plan, measured).values()),
         *(panel_table(plan, measured), guidance_table(plan, measured), gap_table(plan, measured, {"pcp_lmcache": "x"})),
         area_table(plan, measured, ("native", "lmcache")),
     ]
@@ -82,7 +82,8 @@ def test_every_table_has_as_many_cells_as_its_header(plan: Plan, measured: Measu
 
 def test_models_stand_by_size(plan: Plan, measured: Measured) -> None:
     order = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
-    for table in (completed_table(plan, measured), budget_table(plan, measured), system_table(plan, measured)):
+    parts = system_tables(plan, measured).values()
+    for table in (completed_table(plan, measured), budget_table(plan, measured), *parts):
         assert list(dict.fromkeys(column(table, "model"))) == order
         assert len(table.rows) == 34
 
@@ -195,7 +196,7 @@ def test_what_was_found_at_several_levels_of_a_run_is_said_once(measured: Measur
 
 def test_what_is_not_recorded_is_not_shown_empty(plan: Plan, measured: Measured) -> None:
     bare = dataclasses.replace(measured, peaks=measured.peaks.drop(columns=[*campaign.METRICS], errors="ignore"))
-    assert system_table(plan, bare).rows == []
+    assert system_tables(plan, bare) == {}
     runs = [msgspec.structs.replace(run, server={}) for run in measured.runs]
     assert provenance_commands(plan, dataclasses.replace(measured, runs=runs)) == []
 
@@ -311,3 +312,15 @@ def test_any_subset_of_cells_makes_all_tables(plan: Plan) -> None:
         tier_table(plan, facts)
         panel_table(plan, facts)
         completed_table(plan, facts)
+
+
+def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(plan: Plan, measured: Measured) -> None:
+    one = {"gpu_utilisation_percent_by_instance": "gpu0=90;gpu1=40", "gpu_power_w_by_instance": "gpu0=300;gpu1=120"}
+    peaks = measured.peaks.assign(epp_scheduling_ms=1.5, network_in_mb_s=12.0)
+    levels = measured.levels.assign(**one, epp_scheduling_ms=1.5, network_in_mb_s=12.0)
+    found = system_tables(plan, dataclasses.replace(measured, levels=levels, peaks=peaks))
+    assert {"The server and its caches", "GPUs", "Network and disks", "Routing, index and stores"} < set(found)
+    assert row(found["Each GPU"], "Qwen3-8B", "no-offload", "gpu1")[-2:] == ["40", "120"]
+    assert len(found["Each GPU"].rows) == 2 * 34
+    alone = levels.assign(**{name: text.partition(";")[0] for name, text in one.items()})
+    assert "Each GPU" not in system_tables(plan, dataclasses.replace(measured, levels=alone))

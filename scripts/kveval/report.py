@@ -44,7 +44,7 @@ from kveval.tables_results import (
     text,
 )
 from kveval.tables_search import search_table
-from kveval.tables_system import average_table, check_tables, panel_table, provenance_table, system_table, time_table
+from kveval.tables_system import average_table, check_tables, panel_table, provenance_table, system_tables, time_table
 from kveval.tables_tiers import tiers_table
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -97,7 +97,7 @@ def report_context(
         "tiers": tier_table(plan, measured),
         "blocks": blocks_table(plan, measured),
         "budgets": budget_table(plan, measured),
-        "system": system_table(plan, measured),
+        "system": system_tables(plan, measured),
         "panels": panel_table(plan, measured),
         "averages": average_table(measured),
         "failed_checks": failed,

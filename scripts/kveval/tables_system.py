@@ -2,52 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from kveval import numerals
+from kveval.figure_data import CellKey
 from kveval.peaks import THROUGHPUT
 from kveval.report_data import Measured, Plan, Table, cell_label, rows_of
 from kveval.run_facts import key_of
 from kveval.summaries import system_summary
+from kveval.system_metrics import BY_INSTANCE
 from kveval.tables_results import cells_of, count, models_of
 
-_SYSTEM_COLUMNS = (
-    "kv_cache_usage_percent",
-    "prefix_cache_hit_percent",
-    "external_cache_hit_percent",
-    "requests_running",
-    "requests_waiting",
-    "preemptions",
-    "offload_load_mb_s",
-    "offload_store_mb_s",
-    "cpu_utilisation_percent",
-    "cpu_busiest_percent",
-    "cpu_saturated_percent",
-    "memory_used_gib",
-    "server_rss_gib",
-    "gpu_utilisation_percent",
-    "gpu_memory_used_gib",
-    "gpu_power_w",
-)
+# Part of the system -> what is shown of it, entries of config/metrics.yaml.
+_PARTS = {
+    "The server and its caches": (
+        *("kv_cache_usage_percent", "prefix_cache_hit_percent", "external_cache_hit_percent", "requests_running"),
+        *("requests_waiting", "preemptions", "offload_load_mb_s", "offload_store_mb_s"),
+        *("offload_load_bandwidth_gb_s", "offload_store_bandwidth_gb_s", "server_queue_ms"),
+    ),
+    "Processors and memory of the host": (
+        *("cpu_utilisation_percent", "cpu_busiest_percent", "cpu_saturated_percent", "cpu_pressure_percent"),
+        *("server_cpu_cores", "memory_used_gib", "shared_memory_gib", "server_rss_gib", "memory_pressure_percent"),
+    ),
+    "GPUs": ("gpu_utilisation_percent", "gpu_memory_used_gib", "gpu_memory_bandwidth_percent", "gpu_power_w"),
+    "Network and disks": (
+        *("network_in_mb_s", "network_out_mb_s", "loopback_mb_s", "disk_read_mb_s", "disk_write_mb_s"),
+        "disk_busy_percent",
+    ),
+    "Routing, index and stores": (
+        *("epp_scheduling_ms", "epp_request_ms", "gateway_request_ms", "index_lookups", "index_hits"),
+        *("lmcache_hit_percent", "lmcache_l1_memory_gib", "store_keys", "store_memory_gib"),
+    ),
+}
 
 
-def system_table(plan: Plan, measured: Measured) -> Table:
-    """System metrics in the window of each cell's peak level, means over runs; columns nobody recorded are left out."""
+def system_tables(plan: Plan, measured: Measured) -> dict[str, Table]:
+    """System metrics in the window of each cell's peak level by part of the system; parts nobody recorded are left out.
+
+    Means over runs; of several GPUs each one's as well.
+    """
+    found = {title: _system_table(plan, measured, names) for title, names in _PARTS.items()}
+    found["Each GPU"] = _each_gpu(plan, measured)
+    return {title: table for title, table in found.items() if table.rows}
+
+
+def _system_table(plan: Plan, measured: Measured, wanted: Sequence[str]) -> Table:
     peaks = measured.peaks
-    names = [name for name in _SYSTEM_COLUMNS if name in peaks and name in plan.metrics and peaks[name].notna().any()]
+    names = [name for name in wanted if name in peaks and name in plan.metrics and peaks[name].notna().any()]
     titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
     rows = []
-    for model in models_of(plan):
-        for cell in cells_of(plan, model):
-            for peak in rows_of(peaks, cell).to_dict("records"):
-                at = measured.levels_of(cell, peak["level"])
-                values = [numerals.mean_of(list(at[name])) for name in names]
-                row = [model, cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))]
-                rows.append(row)
+    for cell, peak in _peaks(plan, measured):
+        at = measured.levels_of(cell, peak["level"])
+        values = [numerals.mean_of(list(at[name])) for name in names]
+        rows.append([cell[0], cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))])
     header = ["model", "arm", measured.unit.heading, *titles, "samples, least"]
     return Table(header, rows if names else [], frozenset(range(2, len(header))))
+
+
+def _peaks(plan: Plan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
+    for model in models_of(plan):
+        for cell in cells_of(plan, model):
+            yield from ((cell, peak) for peak in rows_of(measured.peaks, cell).to_dict("records"))
+
+
+def _each_gpu(plan: Plan, measured: Measured) -> Table:
+    """What was recorded of each GPU, where a cell has several."""
+    names = [name for name in _PARTS["GPUs"] if name in plan.metrics and f"{name}{BY_INSTANCE}" in measured.levels]
+    titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
+    rows = []
+    for cell, peak in _peaks(plan, measured):
+        at = measured.levels_of(cell, peak["level"])
+        each = {name: [_instances(text) for text in at[f"{name}{BY_INSTANCE}"]] for name in names}
+        gpus = list(dict.fromkeys(gpu for runs in each.values() for run in runs for gpu in run))
+        for gpu in gpus if len(gpus) > 1 else ():
+            values = [numerals.mean_of([run[gpu] for run in runs if gpu in run]) for runs in each.values()]
+            rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *values])
+    header = ["model", "arm", measured.unit.heading, "GPU", *titles]
+    return Table(header, rows, frozenset({2, *range(4, len(header))}))
+
+
+def _instances(joined: object) -> dict[str, float]:
+    """Take `name=value;...` apart."""
+    pairs = [part.rpartition("=") for part in str(joined).split(";")] if isinstance(joined, str) else []
+    return {name: float(value) for name, _, value in pairs if name}
 
 
 _PANEL = {
