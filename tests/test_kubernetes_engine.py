@@ -20,9 +20,11 @@ from kveval.cluster.errors import ClusterError
 from kveval.cluster.loadjobs import exit_code
 from kveval.cluster.machines import describe, stable
 from kveval.cluster.place import Place
+from kveval.cluster.podlogs import Follower
 from kveval.cluster.reaching import Reach
 from kveval.cluster.recordings import process_block
 from kveval.cluster.rendering import PORTS
+from kveval.cluster.replicas import ClusterServer, Replica
 from kveval.cluster.transport import Reply
 from kveval.cluster.upload import upload
 from kveval.config_cluster import Cluster
@@ -31,6 +33,7 @@ from kveval.engines.http import HttpError
 from kveval.engines.kubernetes import images_of, own_ports
 from kveval.engines.program import CompanionError
 from kveval.store_lock import owner
+from kveval.watchdog import StallError
 
 SPECIFICATION = {"cell": {"model": "Qwen3-0.6B", "scenario": "native-offload", "cpu_blocks": 10000}}
 SITE = Cluster.model_validate({"namespace": "bench", "address": "service"})
@@ -372,6 +375,66 @@ def test_merged_pages_have_the_sum_of_all(pages: list[dict[str, int]]) -> None:
 
 def test_without_processes_nothing_is_logged_of_them() -> None:
     assert process_block([]) == ""
+
+
+class Replicas:
+    """Two model servers behind the API server's proxy."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, call: Call) -> Reply:
+        pod, _, path = call.path.partition("/pods/")[2].partition("/proxy")
+        if not path:
+            return status(404, "NotFound")
+        self.asked.append(f"{call.method} {pod}{path}")
+        number = int(pod[len("server-")])
+        if path == "/metrics":
+            page = "# TYPE vllm:generation_tokens_total counter\n"
+            page += f"vllm:generation_tokens_total {10 + number}\nvllm:num_requests_running {number}\n"
+            return Reply(200, {}, page.encode())
+        if path == "/v1/completions":
+            return ok({"usage": {"completion_tokens": 4}})
+        return ok({"success": True})
+
+
+def two_servers(tmp_path: Path, answers: Callable[[Call], Reply]) -> ClusterServer:
+    here = replace(place(FakeTransport(answers)), specification={**SPECIFICATION, "model": {"served_name": "m"}})
+    pods = [made("Pod", f"server-{number}") for number in range(2)]
+    replicas = [
+        Replica(pod, Reach(here, pod, 8000), Follower(here.api, pod, "server", tmp_path / f"server-{number}.log"))
+        for number, pod in enumerate(pods)
+    ]
+    for replica in replicas:
+        replica.follower.close()
+    return ClusterServer(here, replicas, [], pods)
+
+
+def test_every_replica_is_asked_warmed_up_and_emptied(tmp_path: Path) -> None:
+    answers = Replicas()
+    server = two_servers(tmp_path, answers)
+    assert server.counters() == {"vllm:generation_tokens_total": 21.0}
+    server.warm_up(100)
+    server.reset_caches()
+    for number in range(2):
+        assert answers.asked.count(f"POST server-{number}:8000/v1/completions") == 2
+        assert answers.asked.count(f"POST server-{number}:8000/reset_prefix_cache") == 1
+
+
+def test_a_replica_without_requests_may_rest_while_another_works(tmp_path: Path) -> None:
+    server = two_servers(tmp_path, Replicas())
+    checks = server.stall_checks(limit_s=0.01, idle_s=1000.0)
+    # One per replica, and one over all of them.
+    assert len(checks) == 3
+    first, second, together = (check for check, _ in checks)
+    for check in (first, second, together):
+        check()
+        check()
+    time.sleep(0.02)
+    first()
+    together()
+    with pytest.raises(StallError, match="1 requests in work, no token"):
+        second()
 
 
 def test_a_place_finds_its_own_pods_alone() -> None:

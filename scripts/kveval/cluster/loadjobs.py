@@ -127,14 +127,19 @@ class LoadJobs:
         self._attempts += 1
         go = f"{self.folder}/go-{level.streams:04d}-{self._attempts}"
         argv = ["sh", "-c", _WAITING, go, *self.command(level)]
-        document = load_job(
-            specification, place.site, place.run, place.campaign, level.index, argv, self._environment()
-        )
+        env, deadline_s = self._environment(), self._deadline_s(level)
+        document = load_job(specification, place.site, place.run, place.campaign, level.index, argv, env, deadline_s)
         name = document["metadata"]["name"]
         if place.api.delete(JOB, name, place.namespace, propagation="Foreground", grace_s=0):
             self._until_gone(name)
         place.api.apply([document])
         return Prepared(level, name, go)
+
+    def _deadline_s(self, level: Level) -> float:
+        """Return the seconds after which the cluster ends a level's Job: its wait for the one before, its own."""
+        workload = self._place.specification["workload"]
+        longest = max(load.time_limit_s(workload, known.streams) for known in (*self._levels, level))
+        return 2 * longest + self._place.site.rollout_timeout_s + _READY_S
 
     def _running(self, prepared: Prepared) -> Document:
         """Return a level's pod once it waits for its word."""
