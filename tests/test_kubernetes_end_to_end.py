@@ -78,7 +78,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
 
 def shims() -> Path:
     """The real programs, where pods see them: they have a /tmp of their own."""
-    return SHIMS
+    return SHIMS / "bin"
 
 
 def test_nothing_of_ours_is_left_on_the_cluster(finished: Finished) -> None:
