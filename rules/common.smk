@@ -13,6 +13,7 @@ from snakemake.utils import update_config
 
 sys.path.append(f"{workflow.basedir}/scripts")
 
+from kveval.combining import combination, require_measured
 from kveval.config import ConfigError, load_config, measurement_id
 from kveval.config_extends import campaign_values
 from kveval.errors import Failure
@@ -51,7 +52,8 @@ except ConfigError as error:
 BEGAN = time.time()
 IMPORT_INDEX = "results/imports"
 try:
-    IMPORTS = import_plan(CONFIG, Path(IMPORT_INDEX))
+    # Runs that this campaign does not measure: of other campaigns that it compares, or from results that there are.
+    IMPORTS = combination(CONFIG) if CONFIG.compared else import_plan(CONFIG, Path(IMPORT_INDEX))
 except Failure as error:
     raise WorkflowError(str(error))
 
@@ -93,11 +95,18 @@ def proof_of(cell):
     return imported[0].required if imported else [dict(entry) for entry in CONFIG.resolve(cell).exercised]
 
 
+def found_in(imports):
+    """What the report says of runs that were not measured for this campaign."""
+    if CONFIG.compared:
+        return imports.remarks
+    return findings(imports) if imports.runs else ""
+
+
 # What the report holds the measurements against.
 PLAN = {
     "name": CONFIG.campaign.name,
     "title": CONFIG.campaign.title,
-    "description": "\n\n".join(filter(None, [CONFIG.campaign.description, IMPORTS.runs and findings(IMPORTS)])),
+    "description": "\n\n".join(filter(None, [CONFIG.campaign.description, found_in(IMPORTS)])),
     # Nobody asked for imported runs: as many as the cell with the most has.
     "runs": max((run.run for run in IMPORTS.runs), default=CONFIG.campaign.runs),
     "cells": [(cell.model, cell.scenario, cell.cpu_blocks) for cell in CELLS],
@@ -201,6 +210,15 @@ def imported_run(wildcards):
             f"{wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}: no run {wildcards.run} found"
         )
     return msgspec.to_builtins(found[0])
+
+
+def linked_pointer(wildcards):
+    """The pointer of the campaign that measured the run."""
+    found = [run for run in imported_runs(wildcards) if CONFIG.compared and f"i{run.run}" == wildcards.run]
+    try:
+        return [require_measured(run) for run in found]
+    except Failure as error:
+        raise WorkflowError(str(error))
 
 
 def of_runs(name):

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from kveval.levels import run_tables
-from kveval.runfile import stored_run
+from kveval.runfile import scenario_name, stored_run
 
 
 def main(measurement: str, required: Sequence[Mapping[str, Any]], levels: str, requests: str) -> None:
     """`measurement` points into the store; `required`: the counters that prove the arm active."""
-    level_rows, request_rows = run_tables(stored_run(Path(measurement)), required)
+    pointer = Path(measurement)
+    level_rows, request_rows = run_tables(stored_run(pointer), required, scenario_name(pointer))
     level_rows.to_parquet(levels, index=False)
     request_rows.to_parquet(requests, index=False)
 

@@ -9,6 +9,7 @@ import yaml
 from tests.config_files import CONFIG
 
 from kveval import workloads
+from kveval.combining import combination
 from kveval.config import load_config
 
 FILES = sorted((CONFIG / "campaigns").glob("*.yaml"))
@@ -19,6 +20,7 @@ PUBLISHED = {
     "mempress-2026": 28,
     # Two models x three arms.
     "oct-2025": 6,
+    "feb-2026-llm-d-0.8": 28,
     # A baseline and two tiers, per half of the guide.
     "llm-d-guide-high-cache": 3,
     "llm-d-guide-low-cache": 3,
@@ -101,6 +103,14 @@ def test_the_guides_pair_differs_in_its_prefixes_alone():
         assert (cell.cpu_blocks == 0) == (one["budget"]["tier_bytes"] == 0)
     # 41,000 blocks of a 64-layer model: 172 GB an engine.
     assert {round(high.resolve(cell).budget.tier_bytes / 1e9) for cell in high.cells} == {0, 172}
+
+
+def test_two_releases_are_compared_arm_by_arm():
+    both = campaign("llm-d-0.4-to-0.8")
+    found = combination(both)
+    assert len(found.cells) == 2 * 28
+    baselines = {both.catalogue.scenarios[cell.scenario].baseline for cell in found.cells}
+    assert baselines == {None, *(cell.scenario for cell in found.cells if cell.scenario.endswith("-on-llm-d-0.4"))}
 
 
 def test_the_sizes_of_the_cache_study_are_gibibytes():

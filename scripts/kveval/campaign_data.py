@@ -11,7 +11,7 @@ from kveval.peaks import read_table
 from kveval.pilot import read_pilot
 from kveval.report_data import Measured, Plan
 from kveval.run_facts import footer, key_of, tiers_of
-from kveval.runfile import Run, read_run, stored_run
+from kveval.runfile import Run, pointed_run
 
 
 def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> Plan:
@@ -34,7 +34,7 @@ def read_measured(
 
     What the comparison's rule writes beside it (contrasts, averages, checks) is read from there.
     """
-    runs = [read_run(stored_run(pointer)) for pointer in pointers]
+    runs = [pointed_run(pointer) for pointer in pointers]
     recordings = {}
     for pointer, run in zip(pointers, runs, strict=True):
         parquet = pointer.with_name("pcp.parquet")

@@ -18,11 +18,13 @@ from pydantic import ValidationError
 
 from kveval.catalogue import Catalogue, Counter, Geometry, Metric, Model, Scenario
 from kveval.config_campaign import Campaign, Cell, Comparison, MatrixEntry, Server
+from kveval.config_compare import CompareCampaign, Compared, compared_campaigns, compared_catalogue, with_contrasts
 from kveval.config_entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
-from kveval.config_extends import ADDED, EXTENDS, CampaignSource, read_campaign
+from kveval.config_extends import CampaignSource, read_campaign
 from kveval.config_import import Import, ImportCampaign, import_problems
 from kveval.config_problems import ConfigError, Problem, problems_of
 from kveval.config_resolve import ResolvedCell, ServedModel, resolve_cell
+from kveval.config_schema import json_schema
 from kveval.config_warnings import cluster_warnings
 from kveval.config_workload import Workload
 
@@ -74,6 +76,7 @@ class Config:
 
     campaign: Campaign
     catalogue: Catalogue
+    compared: "Sequence[tuple[Compared, Config]]" = ()
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -182,7 +185,7 @@ class Config:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What can be measured but will not show what it seems to."""
-        if self.imports:
+        if self.imports or self.compared:
             return ()
         return (
             *self._working_set_warnings(),
@@ -288,14 +291,18 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
     }
     config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
     problems += [*_matrix_problems(config, place), *import_problems(config.campaign, config.catalogue, place)]
+    found, wrong = compared_campaigns(config.campaign, directory, place, load_config)
+    problems += wrong
     if problems:
         raise ConfigError(problems)
-    return config
+    if not found:
+        return config
+    return Config(with_contrasts(config.campaign, found), compared_catalogue(found, config.catalogue), found)
 
 
 def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[Problem]) -> Campaign | None:
     """Validate the campaign without its own catalogue entries, which may extend others and are validated with them."""
-    kind = ImportCampaign if "import" in raw else Campaign
+    kind = ImportCampaign if "import" in raw else CompareCampaign if "compare" in raw else Campaign
     try:
         return kind.model_validate({key: value for key, value in raw.items() if key not in OWN_KINDS})
     except ValidationError as error:
@@ -332,34 +339,6 @@ def _in_matrix(problem: Problem, cell: Cell, entry: MatrixEntry, index: int, pla
     return Problem(place, positions.get(problem.key, problem.key), problem.message, problem.valid)
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of a campaign file; those of the catalogue files are in its $defs, by file name."""
-    schema = ImportCampaign.model_json_schema()
-    definitions = schema["$defs"]
-    # A campaign measures, and then has to say what, or it imports.
-    required = [name for name in Campaign.model_json_schema()["required"] if name not in schema["required"]]
-    schema |= {"title": "Campaign", "description": "One evaluation."}
-    schema["required"].remove("import")
-    schema["properties"] |= {
-        EXTENDS: {"type": "string", "description": "another campaign of the folder, which gives the rest"},
-        ADDED: {**schema["properties"]["matrix"], "description": "cells beside those of the campaign that is extended"},
-    }
-    schema["anyOf"] = [{"required": required}, {"required": ["import"]}, {"required": [EXTENDS]}]
-    for kind, model in KINDS.items():
-        inner = model.model_json_schema(ref_template="#/$defs/{model}")
-        definitions.update(inner.pop("$defs", {}))
-        if "extends" in inner["properties"]:
-            # What an entry extends may give every key that it leaves out.
-            inner["anyOf"] = [{"required": ["extends"]}, {"required": inner.pop("required")}]
-        definitions[model.__name__] = inner
-        definitions[f"{kind}.yaml"] = {"type": "object", "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"}}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "$defs": dict(sorted(definitions.items())),
-    }
-
-
 def main(arguments: list[str]) -> int:
     """Print the JSON schema, or check a campaign: `python -m kveval.config --schema | CAMPAIGN.yaml CATALOGUES/`."""
     match arguments:
@@ -375,6 +354,9 @@ def main(arguments: list[str]) -> int:
             if config.imports:
                 trees = ", ".join(asked.path for asked in config.imports)
                 print(f"{config.campaign.name}: imports {trees}")
+                return 0
+            if config.compared:
+                print(f"{config.campaign.name}: compares {', '.join(entry.campaign for entry, _ in config.compared)}")
                 return 0
             print(f"{config.campaign.name}: {len(config.cells)} cells x {config.campaign.runs} runs; {dict(counts)}")
             print("\n".join(f"note: {warning}" for warning in config.warnings))

@@ -20,7 +20,7 @@ from kveval.errors import Failure
 from kveval.guidellm import CLOSED_LOOP, LevelReport, Report, read_report
 from kveval.intervals import batch_means, compound_poisson
 from kveval.outcomes import Outcome, columns
-from kveval.runfile import IMPORTED, Change, LevelRun, Run, read_run
+from kveval.runfile import IMPORTED, Change, LevelRun, Run, read_run, renamed
 from kveval.survival import Observed, quantiles
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -43,16 +43,16 @@ class LevelsError(Failure):
 
 
 def run_tables(
-    directory: Path, required: Sequence[Mapping[str, Any]] | None = None
+    directory: Path, required: Sequence[Mapping[str, Any]] | None = None, scenario: str | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read a measurement's folder and return its levels and its requests as tables.
 
     `required`: the counters that prove the arm active (`counter`, `at_least`) as the catalogue names them now; without
-    it, as it named them when the run was measured.
+    it, as it named them when the run was measured. `scenario`: the name to give the run's scenario, its own if None.
     Raises RunFileError, ReportError or LevelsError with the file that is wrong. A level that failed while measuring
     is a row of NaN that fails the check `level_failed`.
     """
-    run = read_run(directory)
+    run = renamed(read_run(directory), scenario)
     required = run.exercised.get("required", ()) if required is None else required
     rows, requests = [], []
     # The levels of a sweep share a report.

@@ -97,6 +97,27 @@ def read_run(directory: Path) -> Run:
     return run
 
 
+def pointed_run(pointer: Path) -> Run:
+    """Read the run that a measurement.json points to, by the scenario's name that it has there. Raises RunFileError."""
+    return renamed(read_run(stored_run(pointer)), scenario_name(pointer))
+
+
+def renamed(run: Run, scenario: str | None) -> Run:
+    """Return a run under another scenario's name, unchanged for None."""
+    if scenario is None:
+        return run
+    return msgspec.structs.replace(run, cell=msgspec.structs.replace(run.cell, scenario=scenario))
+
+
+def scenario_name(pointer: Path) -> str | None:
+    """Return the name that a measurement.json gives the scenario, None where it is the measurement's own."""
+    try:
+        name = json.loads(pointer.read_text()).get("scenario")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunFileError(f"{pointer}: no pointer to a measurement ({error})") from error
+    return None if name is None else str(name)
+
+
 def stored_run(pointer: Path) -> Path:
     """Return the folder in the measurement store that a measurement.json points to. Raises RunFileError."""
     try:

@@ -23,7 +23,7 @@ from kveval.pilot import Pilot, read_pilot
 from kveval.recorded import convert_recording
 from kveval.report_data import Measured, Plan
 from kveval.run_facts import key_of
-from kveval.runfile import Run, read_run, stored_run
+from kveval.runfile import Run, pointed_run, scenario_name, stored_run
 from kveval.stats import Settings
 from kveval.summaries import summary_tables
 from kveval.verdict_tables import verdict_tables
@@ -82,7 +82,7 @@ def _measured(
         readable: list[Run] = []
         for pointer in found:
             try:
-                files, run = _converted(pointer, scratch, required), read_run(stored_run(pointer))
+                files, run = _converted(pointer, scratch, required), pointed_run(pointer)
             except Failure as failure:
                 # One run that cannot be read must not keep the others out of the report.
                 failed[cell] = f"failed: {pointer.parent.name} cannot be read: {failure}"
@@ -149,7 +149,7 @@ def _converted(pointer: Path, scratch: Path, required: Sequence[Mapping[str, Any
         return levels, pcp
     stored = stored_run(pointer)
     folder = Path(tempfile.mkdtemp(dir=scratch))
-    run_tables(stored, required)[0].to_parquet(folder / "levels.parquet", index=False)
+    run_tables(stored, required, scenario_name(pointer))[0].to_parquet(folder / "levels.parquet", index=False)
     convert_recording(stored, folder / "pcp.parquet")
     return folder / "levels.parquet", folder / "pcp.parquet"
 
