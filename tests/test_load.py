@@ -12,6 +12,7 @@ from kveval.load import (
     data_argument,
     environment,
     levels_of,
+    profile_argument,
     report_facts,
     run_level,
     time_limit_s,
@@ -55,6 +56,33 @@ def test_the_published_workload_is_passed_on_as_guidellm_names_it():
 
 def test_the_prefix_count_may_follow_the_level():
     assert "prefix_count=1300" in data_argument(WORKLOAD | {"prefix_count": {"per_level": 2}}, 650)
+
+
+@pytest.mark.parametrize(
+    ("profile", "level", "expected"),
+    [
+        ("concurrent", 8, {"kind": "concurrent", "streams": [8]}),
+        ("constant", 90, {"kind": "constant", "rate": [1.5]}),
+        ("poisson", 90, {"kind": "poisson", "rate": [1.5]}),
+        ("prefix-length", 512, {"kind": "synchronous"}),
+    ],
+)
+def test_every_profile_is_passed_on_as_guidellm_names_it(profile, level, expected):
+    assert json.loads(profile_argument(WORKLOAD | {"profile": profile, "warmup_s": 0}, level)) == expected
+
+
+def test_varying_lengths_and_the_length_of_a_prefix_are_passed_on():
+    varying = WORKLOAD | {"profile": "prefix-length", "prefix_tokens": 0, "prefix_count": {"tokens": 4096}}
+    varying |= {"output_spread": {"stdev": 8, "min": 2, "max": 64}}
+    assert data_argument(varying, 512) == (
+        "kind=synthetic_text,prompt_tokens=64,output_tokens=16,turns=3,"
+        "output_tokens_stdev=8,output_tokens_min=2,output_tokens_max=64,prefix_tokens=512,prefix_count=8"
+    )
+
+
+def test_poisson_arrivals_come_from_one_worker_process():
+    assert worker_processes(64, WORKLOAD | {"profile": "poisson"}) == 1
+    assert worker_processes(64, WORKLOAD) == 10
 
 
 def test_a_workload_without_prefixes_asks_for_none():
