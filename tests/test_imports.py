@@ -91,7 +91,7 @@ def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
     wanted = {
         module
         for file in rules.glob("*.smk")
-        for module in re.findall(r"^ *from (kveval\S*) import", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        for module in re.findall(r"^from (kveval\S*) import", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     }
     assert "kveval.config" in wanted
     heavy = "pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes"
