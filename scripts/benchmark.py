@@ -68,7 +68,9 @@ def main() -> int:
         measure(job, args.output, progress)
         return 0
     except Terminated as stopped:
-        progress.say(f"{STOPPED} by {stopped}; everything it had started is gone")
+        # A codec that the signal interrupts wraps it in another of its kind.
+        cause = stopped.__cause__ if isinstance(stopped.__cause__, Terminated) else stopped
+        progress.say(f"{STOPPED} by {cause}; everything it had started is gone")
         return 2
     except (Failure, OSError) as failure:
         progress.say(f"{FAILED}{failure}")

@@ -66,7 +66,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     campaign = yaml.safe_load((REPOSITORY / "config" / "campaigns" / "smoke.yaml").read_text())
     campaign |= {"name": "cluster-smoke", "results": RESULTS, "engine": "kubernetes", "hardware": "a test node"}
     campaign["server"]["release"] = "llm-d-0.8.0"
-    campaign["cluster"] = {**CLUSTER, "rollout_timeout_s": 600}
+    # The next level's prompts would take the measured server's two cores.
+    campaign["cluster"] = {**CLUSTER, "rollout_timeout_s": 600, "prompts_ahead": False}
     model, scenario, blocks = CELL.split("/")
     campaign["matrix"] = [{"models": [model], "scenarios": [scenario], "cpu_blocks": [int(blocks)]}]
     (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign))

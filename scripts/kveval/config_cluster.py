@@ -141,6 +141,11 @@ class Cluster(Strict):
         "docker.io/library/python:3.11-slim", description="of the pod that results are read from: a shell, sha256sum"
     )
     load_cpus: PositiveInt = Field(8, description="cores that a load generator's pod asks for")
+    prompts_ahead: StrictBool = Field(
+        True,
+        description="the load generator of the next level makes its prompts while a level runs; false where the nodes"
+        " of the load have no cores to spare",
+    )
     slots: PositiveInt = Field(1, description="cells measured at once, where there are GPUs for them")
     rollout_timeout_s: PositiveNumber = Field(1800.0, description="longest start of a server, its download included")
 

@@ -22,6 +22,10 @@ def option(name: str) -> str:
 
 
 def main() -> None:
+    if go := os.environ.get("KVEVAL_GO"):
+        Path(go + ".ready").touch()
+        while not Path(go).exists():
+            time.sleep(0.05)
     fault = FAULT_FILE.read_text().strip() if FAULT_FILE.exists() else ""
     target = re.search(r"target=([^,]+)", option("--backend"))[1]
     streams = json.loads(option("--profile"))["streams"][0]

@@ -4,6 +4,7 @@ The pod of the next level is scheduled, has its image and its volume, while a le
 told to.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from kveval.cluster.upload import upload
 from kveval.cluster.waiting import Target
 from kveval.engines.protocol import Ran, Say
 from kveval.load import Level, LoadError
+from kveval.loadside import sitecustomize
 from kveval.logs import exit_words, last_words
 
 CONTAINER, COLLECTOR = "load", "collector"
@@ -34,8 +36,25 @@ _POLL_S = 0.5
 _READY_S = 600.0
 _TELLINGS = 3
 # Waits for the file $0, in a folder of its own: GuideLLM reads a file .env where it is started, and writes a log.
-_WAITING = 'cd "$(mktemp -d)" && until [ -e "$0" ]; do sleep 0.1; done; exec "$@"'
-_GO = 'date +%s.%N; mkdir -p "$(dirname "$0")" && : > "$0"'
+_WAITING = """
+cd "$(mktemp -d)" || exit 1
+: > "$0.ready"
+until [ -e "$0" ]; do sleep 0.1; done
+exec "$@"
+"""
+# The same, with everything made ahead that GuideLLM makes before it sends, if its Python takes up what holds it then.
+_AHEAD = """
+cd "$(mktemp -d)" || exit 1
+KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
+if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
+: > "$0.ready"
+until [ -e "$0" ]; do sleep 0.1; done
+exec "$@"
+"""
+_IS_READY = '[ -e "$0.ready" ]'
+_GO = 'date +%s.%N; : > "$0"'
+# The releases of GuideLLM that kveval.loadside knows how to hold.
+_HELD = "0.8."
 
 
 @dataclass(frozen=True)
@@ -67,6 +86,13 @@ class LoadJobs:
         self._told: list[tuple[float, float]] = []
 
     @property
+    def _ahead(self) -> bool:
+        """Whether pods make their prompts ahead: what asks a server that is being restarted would fail."""
+        specification = self._place.specification
+        known = str(specification["versions"]["guidellm"]).startswith(_HELD)
+        return self._place.site.prompts_ahead and known and specification["reset_caches"] == "endpoint"
+
+    @property
     def folder(self) -> str:
         """The run's folder on the results volume."""
         return f"{RESULTS_FOLDER}/{self._place.name('load')}"
@@ -79,6 +105,10 @@ class LoadJobs:
         place.api.apply([document])
         self.collector = wait_for_pod(place.api, place.namespace, name, _READY_S, self._say)
         self._in_collector(["sh", "-c", 'rm -rf "$0" && mkdir -p "$0"', self.folder])
+        if self._ahead:
+            made = Path(sitecustomize.__file__)
+            target = f"{self.folder}/ahead/{made.name}"
+            upload(place.api, place.namespace, self._collector_name(), COLLECTOR, made, target)
         self._prepare(levels[0])
 
     def command(self, level: Level) -> list[str]:
@@ -93,12 +123,13 @@ class LoadJobs:
     def generate(self, level: Level, report: Path, watch: Callable[[float], None]) -> Ran:
         """Run the level's generator and bring its report and its log here. Raises LoadError."""
         prepared = self._prepared.pop(level.index, None) or self._made(level)
-        pod = self._running(prepared)
         log = report.with_suffix(".log")
+        pod = self._running(prepared, log)
         report.unlink(missing_ok=True)
         self._bring_data(level, report)
         follower = Follower(self._place.api, pod, CONTAINER, log)
         try:
+            self._until_ready(pod, prepared.go, level, watch)
             began = self._go(pod, prepared.go)
             begin = time.monotonic()
             for later in [entry for entry in self._levels if entry.index > level.index][:1]:
@@ -108,10 +139,8 @@ class LoadJobs:
             self.pods.append(ended)
         finally:
             follower.complete()
-        code = exit_code(ended)
-        if code != 0:
-            words = exit_words(code if code < 128 else 128 - code)
-            raise LoadError(f"GuideLLM failed ({words}){last_words(log, follower.offset)}; see {log}")
+        if exit_code(ended) != 0:
+            raise LoadError(f"GuideLLM {failed(ended)}{last_words(log, follower.offset)}; see {log}")
         self._collect(f"guidellm-{level.streams:04d}.json", report)
         self._place.api.delete(JOB, prepared.job, self._place.namespace)
         return Ran(began, begin, end)
@@ -126,7 +155,7 @@ class LoadJobs:
         place, specification = self._place, self._place.specification
         self._attempts += 1
         go = f"{self.folder}/go-{level.streams:04d}-{self._attempts}"
-        argv = ["sh", "-c", _WAITING, go, *self.command(level)]
+        argv = ["sh", "-c", _AHEAD if self._ahead else _WAITING, go, *self.command(level)]
         env, deadline_s = self._environment(), self._deadline_s(level)
         document = load_job(specification, place.site, place.run, place.campaign, level.index, argv, env, deadline_s)
         name = document["metadata"]["name"]
@@ -141,8 +170,8 @@ class LoadJobs:
         longest = max(load.time_limit_s(workload, known.streams) for known in (*self._levels, level))
         return 2 * longest + self._place.site.rollout_timeout_s + _READY_S
 
-    def _running(self, prepared: Prepared) -> Document:
-        """Return a level's pod once it waits for its word."""
+    def _running(self, prepared: Prepared, log: Path) -> Document:
+        """Return a level's pod once it runs. Raises LoadError when it has ended already."""
         place, name = self._place, prepared.job
         target = Target(place.api, JOB, place.namespace, name)
         deadline = time.monotonic() + _READY_S
@@ -151,11 +180,34 @@ class LoadJobs:
             running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
             if running:
                 return running[0]
+            ended = [pod for pod in pods if pod["status"].get("phase") in ("Succeeded", "Failed")]
+            if ended:
+                with contextlib.suppress(ClusterError):
+                    log.write_text(place.api.logs(place.namespace, ended[0]["metadata"]["name"], CONTAINER))
+                raise LoadError(f"GuideLLM {failed(ended[0])} before it had sent anything{last_words(log)}; see {log}")
             target.read()
             target.check(pods)
             if time.monotonic() > deadline:
                 raise LoadError(f"the load generator's pod of Job {name} was not running after {_READY_S:.0f} s")
             time.sleep(_POLL_S)
+
+    def _until_ready(self, pod: Document, go: str, level: Level, watch: Callable[[float], None]) -> None:
+        """Wait until there is nothing left to do in a pod but to send."""
+        place, name, begin = self._place, pod["metadata"]["name"], time.monotonic()
+        limit_s = load.start_allowance_s(place.specification["workload"], level.streams)
+        while not self._is_ready(name, go):
+            elapsed_s = time.monotonic() - begin
+            if elapsed_s > limit_s:
+                raise LoadError(f"the load generator in pod {name} was not ready to send after {limit_s:.0f} s")
+            watch(elapsed_s)
+            time.sleep(_POLL_S)
+
+    def _is_ready(self, pod: str, go: str) -> bool:
+        try:
+            done = self._place.api.exec(self._place.namespace, pod, CONTAINER, ["sh", "-c", _IS_READY, go])
+        except Interrupted:
+            return False
+        return done.returncode == 0
 
     def _go(self, pod: Document, go: str) -> float:
         """Tell a pod to begin; return the time there, epoch seconds."""
@@ -241,6 +293,8 @@ class LoadJobs:
         if self._place.specification["weights"] != "miniature":
             # The tokenizer comes from the hub, or from the cache of weights.
             found.pop("HF_HUB_OFFLINE", None)
+        if self._ahead:
+            found["PYTHONPATH"] = f"{self.folder}/ahead"
         return {name: value for name, value in found.items() if name not in _OF_THE_IMAGE}
 
     def _until_gone(self, job: str) -> None:
@@ -261,6 +315,12 @@ def exit_code(pod: Mapping[str, Any]) -> int:
     ]
     codes = [int(end["exitCode"]) for end in ends if "exitCode" in end]
     return codes[0] if codes else (0 if status.get("phase") == "Succeeded" else 1)
+
+
+def failed(pod: Mapping[str, Any]) -> str:
+    """Say how the load generator of a pod that has ended failed."""
+    code = exit_code(pod)
+    return f"failed ({exit_words(code if code < 128 else 128 - code)})"
 
 
 def _seconds(text: str) -> float:
