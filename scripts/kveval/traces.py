@@ -5,6 +5,7 @@ distributed time (a Markov-modulated Poisson process of two states). Everything 
 of a block get the same requests.
 """
 
+import itertools
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 from kveval import workloads
 
-# Past the end of the level, so that the level ends by its time and not for lack of requests.
+# A last request so long past the end of the level, so that the level ends by its time and not for lack of requests.
 _MARGIN_S = 10.0
 # Without prefixes a prompt is made of blocks of its own, of so many tokens.
 _BLOCK_TOKENS = 512
@@ -63,7 +64,8 @@ def rows(workload: Mapping[str, Any], level: int, seed: int) -> Iterator[dict[st
     prefix, count = workloads.prefix_tokens_at(workload, level), workloads.prefix_count_at(workload, level)
     block = block_tokens(workload, level)
     fresh = count
-    for time in arrivals(rate, workload["seconds"] + _MARGIN_S, workload["bursts"], generator):
+    end = workload["seconds"] + _MARGIN_S
+    for time in itertools.chain(arrivals(rate, end, workload["bursts"], generator), [end]):
         own = tokens(workload["prompt_tokens"], workload.get("prompt_spread"), generator)
         output = tokens(workload["output_tokens"], workload.get("output_spread"), generator)
         needed = -(-own // block)

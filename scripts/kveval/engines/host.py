@@ -53,8 +53,8 @@ class HostEngine:
     def require_possible(self, store: Store) -> None:
         """Refuse, before anything starts, what this engine or this host cannot measure."""
         specification, server_environment = self._job.specification, self._job.server_environment
-        if specification["workload"]["profile"] != "concurrent":
-            raise MeasurementError("the local engine drives workloads of profile concurrent; this one is a sweep")
+        if specification["workload"]["profile"] == "sweep":
+            raise MeasurementError("a sweep gives every server another load: give levels, or import its results")
         if specification["weights"] == "full" and specification["build"] == "vllm" and not hardware.gpus():
             raise MeasurementError(
                 "weights: full needs a GPU, and this host has none that answers; use weights: miniature"
