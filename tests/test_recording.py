@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -462,14 +463,12 @@ def test_an_error_of_the_body_goes_first_and_nothing_stays(directory: Path) -> N
 
 @needs_pcp
 def test_two_recordings_side_by_side_and_an_awkward_path(
-    directory: Path, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    temporary = tmp_path / "t"
-    temporary.mkdir()
+    # Of the test's own, and short, because of the sockets in it.
+    temporary = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
+    request.addfinalizer(lambda: shutil.rmtree(temporary))
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    if len(str(temporary)) > 40:
-        temporary = Path("/tmp")
-    before = set(temporary.glob("kveval-run-*"))
     awkward = directory / ("a long name, with blanks " * 5) / "w"
     settings = RecordingSettings(interval_s=0.25, openmetrics={"vllm": endpoint})
     with recording(awkward, settings) as first, recording(directory, settings) as second:
@@ -483,7 +482,7 @@ def test_two_recordings_side_by_side_and_an_awkward_path(
     for one in (first, second):
         verify_archive(one.archive, start=start, end=end, required=[RUNNING])
     assert first.archive.is_relative_to(awkward)
-    assert set(temporary.glob("kveval-run-*")) == before
+    assert not list(temporary.glob("kveval-run-*"))
 
 
 @needs_pcp
