@@ -15,7 +15,7 @@ PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 MODELS, TIERED = 10, 9
 """A model has one cell without a tier, and one for every tiered scenario and size."""
 _PER_RUN = ("measurement.json", "levels.parquet", "requests.parquet", "pcp.parquet")
-_PER_CELL = ("levels.csv", "peak.csv", "benchmark_report_v0.2.yaml")
+_PER_CELL = ("levels.csv", "peak.csv")
 _COLLECTED = ("complete_metrics", "peak_throughput_all", "pcp_metrics_peak")
 _COMPARED = ("comparison", "contrasts", "peak_comparison", "averages", "checks")
 _SUMMARISED = ("summary", "detailed", "pcp_summary_stats")
@@ -28,7 +28,7 @@ PLAN = json.load(open("plan.json"))
 RUNS, CELLS, FAMILIES = PLAN["runs"], PLAN["cells"], PLAN["families"]
 POINTERS = [f"results/{cell}/run-{run}/measurement.json" for run in RUNS for cell in CELLS]
 TABLES, COMPARED, SUMMARIES = [[f"results/analysis/{name}.csv" for name in names] for names in PLAN["tables"]]
-REPORTS = [f"results/{cell}/benchmark_report_v0.2.yaml" for cell in CELLS]
+REPORTS = "results/analysis/benchmark_reports.txt"
 
 rule report:
     input: "results/REPORT.md", REPORTS
@@ -160,7 +160,7 @@ def finish(folder: Path, cells: int, runs: int, snakemake: Callable[..., object]
     for family, figures in _figures().items():
         made += [*(f"figures/{name}" for name in figures), f"figures/{family}.json"]
     made += [f"analysis/{name}.csv" for name in _TABLES]
-    made += ["REPORT.md", "report.json"]
+    made += ["analysis/benchmark_reports.txt", "REPORT.md", "report.json"]
     for name in made:
         path = folder / "results" / name
         path.parent.mkdir(parents=True, exist_ok=True)
