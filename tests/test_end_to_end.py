@@ -148,11 +148,14 @@ def test_the_recording_covers_the_levels_and_keeps_units(finished, run_json):
     window = {"start_ns": int(level["start"] * 1e9), "finish_ns": int(level["end"] * 1e9)}
     running = series(pcp, "openmetrics.vllm.vllm.num_requests_running", **window)
     # One sample a second over a level of 14 s; a busy machine may be late with some.
-    assert len(running) >= 8
+    assert len(running) >= 6
     assert running["value"].max() >= 2
     assert describe(pcp)["mem.util.available"].units == "Kbyte"
     peak = pd.read_csv(finished / RESULTS / CELL / "peak.csv").iloc[0]
-    assert 1 < peak["kv_cache_usage_percent"] <= 100
+    if peak["pcp_samples"] >= 6:
+        assert 1 < peak["kv_cache_usage_percent"] <= 100
+    else:
+        assert pd.isna(peak["kv_cache_usage_percent"])
 
 
 @needs_chain

@@ -111,6 +111,11 @@ def test_a_rate_covers_the_whole_window_though_its_samples_do_not(recording: Pat
     assert value == pytest.approx(3.0)
 
 
+def test_a_bound_that_is_passed_by_rounding_alone_is_kept(recording: Path) -> None:
+    value, found = reduced(recording, 0, 39, plausible=[0, 7 * (1 - 1e-12)])
+    assert (value, found.notes) == (7.0, [])
+
+
 def test_what_was_not_recorded_is_missing_and_named(recording: Path) -> None:
     value, found = reduced(recording, pcp="nvidia.gpuactive")
     assert math.isnan(value)

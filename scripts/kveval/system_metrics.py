@@ -25,6 +25,8 @@ from kveval.windows import Counter, Gauge, Window, selected
 
 # Fewest samples in a window that say something about it.
 MIN_SAMPLES = 30
+# A CPU that never idles is 100.00000000000001 % busy.
+_ROUNDING = 1e-9
 SAMPLES = "pcp_samples"
 NOTES = "pcp_notes"
 BY_INSTANCE = "_by_instance"
@@ -137,7 +139,7 @@ class Recording:
                 continue
             counts.append(samples)
             low, high = _bounds(metric)
-            if not low <= value <= high:
+            if not low - _ROUNDING * abs(low) <= value <= high + _ROUNDING * abs(high):
                 found["refused"].append(key)
                 notes.append(f"{key}: {value:g} {metric.unit} refused, outside the plausible {low:g}..{high:g}")
                 continue
