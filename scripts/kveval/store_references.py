@@ -66,7 +66,7 @@ def add_campaign(found: References, path: Path, catalogues: Path) -> None:
         for wanted_cell in {cell.path, pilot.path} if (pilot := config.pilot(cell)) else ():
             found.searched.setdefault(wanted_cell, []).append(f"{wanted_cell} of {name}")
         measurement = config.measurement_id(cell)
-        for run in range(1, config.campaign.runs + 1):
+        for run in config.runs_of(cell):
             wanted = found.runs.setdefault((measurement, run), [])
             if (text := f"{cell.path} run {run} of {name}") not in wanted:
                 wanted.append(text)
