@@ -82,7 +82,6 @@ rule export_benchmark_reports:
         runtime=10,
     params:
         plan=PLAN,
-        results=RESULTS,
         library=code_behind("campaign_data", "llmd_export"),
     message:
         "Exporting the peaks as benchmark reports"
