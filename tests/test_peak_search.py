@@ -87,7 +87,7 @@ def test_a_search_that_was_interrupted_goes_on_where_it_stopped():
     assert outcome(SEARCH, half).ending == "unfinished"
 
 
-def test_a_failed_level_counts_as_nothing_delivered():
+def test_levels_that_deliver_nothing_bound_the_search():
     tried = run(SEARCH, lambda level: 0.0 if level > 100 else 10.0 * level)
     found = outcome(SEARCH, tried)
     assert 50 < found.peak <= 100

@@ -71,7 +71,7 @@ class Found:
 def next_level(search: Search, throughput_tok_s: Mapping[int, float]) -> int | None:
     """Return the level to try next, None when the search is over.
 
-    `throughput_tok_s`: delivered throughput of every level tried so far. A level that failed counts as 0.
+    `throughput_tok_s`: delivered throughput of every level tried so far, 0 where nothing was delivered.
     """
     if not throughput_tok_s:
         return search.start
