@@ -76,7 +76,9 @@ DEATHS = [
     ),
     Death(
         "engine-stopped",
-        rf"the server hangs: [12] requests in work, no token for \d+ s \(limit: stall_limit_s {STALL_LIMIT_S}\)",
+        # A server stopped between two requests knows of none.
+        r"the server hangs(?:: [12] requests in work,|, or gets no requests:) no token for \d+ s"
+        rf" \(limit: stall_limit_s {STALL_LIMIT_S}\)",
         STALL_LIMIT_S + 5,
         (),
         "VLLM::EngineCore",

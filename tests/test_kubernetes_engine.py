@@ -423,7 +423,7 @@ def test_every_replica_is_asked_warmed_up_and_emptied(tmp_path: Path) -> None:
 
 def test_a_replica_without_requests_may_rest_while_another_works(tmp_path: Path) -> None:
     server = two_servers(tmp_path, Replicas())
-    checks = server.stall_checks(limit_s=0.01, idle_s=1000.0)
+    checks = server.stall_checks(limit_s=0.01, idle_s=1000.0, loaded_s=0.0)
     # One per replica, and one over all of them.
     assert len(checks) == 3
     first, second, together = (check for check, _ in checks)
@@ -435,6 +435,15 @@ def test_a_replica_without_requests_may_rest_while_another_works(tmp_path: Path)
     together()
     with pytest.raises(StallError, match="1 requests in work, no token"):
         second()
+
+
+def test_replicas_that_all_rest_for_too_long_are_reported(tmp_path: Path) -> None:
+    *_, (together, _) = two_servers(tmp_path, Replicas()).stall_checks(limit_s=0.01, idle_s=0.05, loaded_s=0.0)
+    together()
+    together()
+    time.sleep(0.1)
+    with pytest.raises(StallError, match="the server hangs, or gets no requests"):
+        together()
 
 
 def test_a_place_finds_its_own_pods_alone() -> None:

@@ -12,6 +12,7 @@ from kveval.load import (
     data_argument,
     environment,
     levels_of,
+    loaded_s,
     profile_argument,
     report_facts,
     run_level,
@@ -106,6 +107,14 @@ def test_the_command_asks_for_one_level_with_warm_up_and_every_record(tmp_path):
     assert options["--constraint"] == "kind=max_duration,seconds=20"
     assert options["--seed"] == "kind=static,value=123"
     assert options["--metrics"] == "kind=generative,sample_size=0"
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected_s"),
+    [("concurrent", 120), ("prefix-length", 120), ("poisson", 0), ("constant", 0), ("bursts", 0)],
+)
+def test_only_a_closed_loop_always_has_requests_in_flight(profile, expected_s):
+    assert loaded_s({"profile": profile, "seconds": 120}, 4) == expected_s
 
 
 def test_the_time_limit_leaves_room_for_writing_the_prefixes():

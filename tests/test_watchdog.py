@@ -49,8 +49,10 @@ def clock() -> Clock:
     return Clock()
 
 
-def stall_watch(clock: Clock, url: str = "http://127.0.0.1:1/metrics", limit_s: float = 60.0) -> StallWatch:
-    return StallWatch(url, limit_s, 120.0, Path("server.log"), clock)
+def stall_watch(
+    clock: Clock, url: str = "http://127.0.0.1:1/metrics", limit_s: float = 60.0, loaded_s: float = 0.0
+) -> StallWatch:
+    return StallWatch(url, limit_s, 120.0, Path("server.log"), loaded_s, clock)
 
 
 def feed(watch: StallWatch, clock: Clock, seconds: float, work: Work | None) -> None:
@@ -98,6 +100,23 @@ def test_an_idle_server_is_given_the_load_generators_start_and_then_the_limit(cl
     feed(watch, clock, 25, Work(0, 4))  # the first requests are prefilled: the limit begins with them
     with pytest.raises(StallError, match="no token for 18"):
         feed(watch, clock, 30, Work(0, 0))
+
+
+def test_under_a_closed_loop_an_idle_server_is_given_the_limit_alone(clock: Clock) -> None:
+    """An engine that was stopped between two requests counts none of those that wait for it since."""
+    watch = stall_watch(clock, loaded_s=600.0)
+    feed(watch, clock, 150, Work(40, 0))
+    feed(watch, clock, 60, Work(41, 2))
+    with pytest.raises(StallError, match=r"gets no requests: no token for 6\d s \(limit: stall_limit_s 60\); see"):
+        feed(watch, clock, 15, Work(41, 0))
+
+
+def test_after_a_closed_loop_the_generator_may_take_its_time_over_its_report(clock: Clock) -> None:
+    watch = stall_watch(clock, loaded_s=600.0)
+    watch.observe(Work(40, 0))
+    for tokens in range(41, 53):
+        feed(watch, clock, 50, Work(tokens, 2))
+    feed(watch, clock, 130, Work(52, 0))
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 8)), min_size=1, max_size=60))

@@ -102,7 +102,11 @@ class Levels:
         report = self.scratch / "raw" / f"guidellm-{level.streams:04d}.json"
         argv = self.bench.command(level, report)
         checks = [
-            *server.stall_checks(self.stall_limit_s, load.start_allowance_s(self.workload, level.streams)),
+            *server.stall_checks(
+                self.stall_limit_s,
+                load.start_allowance_s(self.workload, level.streams),
+                load.loaded_s(self.workload, level.streams),
+            ),
             (self.recorder.alive, _RECORDING_CHECK_S),
             (self.clock.check, 1.0),
             (self.bench.require_room, 1.0),

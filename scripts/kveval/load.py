@@ -178,6 +178,11 @@ def start_allowance_s(workload: Mapping[str, Any], level: int) -> float:
     return 2 * workloads.working_set_tokens_at(workload, level) / PREFIX_TOKENS_PER_S + _START_ALLOWANCE_S
 
 
+def loaded_s(workload: Mapping[str, Any], level: int) -> float:
+    """Return the seconds in which a request is always in flight; 0 for arrivals that do not wait for answers."""
+    return 0.0 if workloads.streams_at(workload, level) is None else float(workload["seconds"])
+
+
 def worker_processes(cpus: int, workload: Mapping[str, Any] | None = None) -> int:
     """Return how many worker processes the generator gets; each costs seconds of start-up and about one core in use.
 

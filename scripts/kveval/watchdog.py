@@ -107,16 +107,19 @@ class StallWatch:
 
     Progress is a rising `vllm:generation_tokens_total`. Without it, requests in work or an unanswered /metrics are
     borne for `limit_s` seconds; an idle server for `idle_s` more, because the load generator needs that long to
-    begin and because a stopped engine cannot even count the requests that wait for it. A prefill generates nothing:
-    `limit_s` must exceed the longest.
+    begin and because a stopped engine cannot even count the requests that wait for it. From the level's first token
+    on, and for `loaded_s` seconds, a load that always has requests in flight leaves no server idle: then `limit_s` is
+    all. A prefill generates nothing: `limit_s` must exceed the longest.
     """
 
     url: str
     limit_s: float
     idle_s: float
     log: Path
+    loaded_s: float = 0.0
     now: Callable[[], float] = time.monotonic
     _tokens: float | None = None
+    _first_at: float | None = None
     _token_at: float = field(init=False)
     _busy_at: float | None = None
 
@@ -142,6 +145,8 @@ class StallWatch:
         """Judge one reading; None: there was no answer. Raises StallError."""
         now = self.now()
         if work is not None and work.tokens != self._tokens:
+            if self._tokens is not None and self._first_at is None:
+                self._first_at = now
             self._tokens, self._token_at, self._busy_at = work.tokens, now, None
             return
         if work is not None and not work.requests:
@@ -154,11 +159,13 @@ class StallWatch:
                 f"the server hangs: {what} for {now - self._busy_at:.0f} s (limit: stall_limit_s {self.limit_s:g});"
                 f" see {self.log}"
             )
-        if now - self._token_at > self.limit_s + self.idle_s:
+        loaded = self._first_at is not None and now < self._first_at + self.loaded_s
+        start_s = 0.0 if loaded else self.idle_s
+        if now - self._token_at > self.limit_s + start_s:
+            start = f" and {start_s:.0f} for the load generator's start" if start_s else ""
             raise StallError(
                 f"the server hangs, or gets no requests: no token for {now - self._token_at:.0f} s"
-                f" (limit: stall_limit_s {self.limit_s:g} and {self.idle_s:.0f} for the load generator's start);"
-                f" see {self.log}"
+                f" (limit: stall_limit_s {self.limit_s:g}{start}); see {self.log}"
             )
 
 

@@ -1,5 +1,6 @@
 """The servers of a cell on a cluster, as one: what must be known of every replica is asked of every replica."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -143,29 +144,31 @@ class ClusterServer:
         wanted = budget["tier_bytes"] or budget.get("staging_bytes", 0)
         vllm.check_tiers(self.facts, beside, wanted, budget.get("split", {}), self.replicas[0].log)
 
-    def stall_checks(self, limit_s: float, idle_s: float) -> list[Check]:
+    def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
         """Return the watches that find a replica hanging, or all of them without work.
 
         One replica among several may rightly get no requests; that none of them does is the load generator's failure.
         """
         alone = len(self.replicas) == 1
+        idle_limits = (idle_s, loaded_s) if alone else (math.inf, 0.0)
         watches = [
-            StallWatch(str(replica.reach), limit_s, idle_s if alone else float("inf"), replica.log)
+            StallWatch(str(replica.reach), limit_s, idle_limits[0], replica.log, idle_limits[1])
             for replica in self.replicas
         ]
         readings = [_reading(watch, replica) for watch, replica in zip(watches, self.replicas, strict=True)]
         checks = [(reading, watch.interval_s) for reading, watch in zip(readings, watches, strict=True)]
         if not alone:
-            total = StallWatch("all replicas", float("inf"), limit_s + idle_s, self.replicas[0].log)
-            checks.append((lambda: total.observe(self._work()), limit_s / 5))
+            total = StallWatch("all replicas", limit_s, idle_s, self.replicas[0].log, loaded_s)
+            checks.append((lambda: self._observe(total), total.interval_s))
         return checks
 
-    def _work(self) -> Work | None:
+    def _observe(self, total: StallWatch) -> None:
+        """Judge whether any replica gets work; one that does not answer, or not finish, is its own watch's affair."""
         try:
             parts = [read_work(page) for page in every(self.replicas, Replica.page)]
         except HttpError:
-            return None
-        return Work(sum(part.tokens for part in parts), sum(part.requests for part in parts))
+            return
+        total.observe(Work(sum(part.tokens for part in parts), requests=0))
 
     def _words(self, pod: str) -> str:
         replica = next((found for found in self.replicas if found.name == pod), self.replicas[0])

@@ -107,9 +107,9 @@ class Deployment:
         """The companions, as run.json describes them."""
         return [Beside(found.program.name, found.version, found.program.argv) for found in self.companions]
 
-    def stall_checks(self, limit_s: float, idle_s: float) -> list[Check]:
+    def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
         """Return the watch that finds it hanging."""
-        watch = StallWatch(self.metrics_url, limit_s, idle_s, self.log)
+        watch = StallWatch(self.metrics_url, limit_s, idle_s, self.log, loaded_s)
         return [(watch.check, watch.interval_s)]
 
     def counters(self) -> dict[str, float]:

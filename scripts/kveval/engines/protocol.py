@@ -79,8 +79,8 @@ class Server(Protocol):
     def counters(self) -> dict[str, float]:
         """Read the counters of the server and of what stands beside it, summed over replicas."""
 
-    def stall_checks(self, limit_s: float, idle_s: float) -> Sequence[Check]:
-        """Return the watches that find it hanging; see kveval.watchdog.StallWatch for both limits."""
+    def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> Sequence[Check]:
+        """Return the watches that find it hanging; see kveval.watchdog.StallWatch for the three times."""
 
 
 class Slot(Protocol):
