@@ -1,7 +1,5 @@
 """The analysis on a real SLURM, by the profiles as they are; measurements beside snakemake, or there when asked."""
 
-import importlib.util
-import os
 import shutil
 import subprocess
 import time
@@ -10,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests import slurm_testbed
+from tests import plugins, slurm_testbed
 from tests.result_trees import write_campaign_tree
 from tests.test_reruns import PARTS, REPOSITORY, fill_store
 
 PLUGINS = ("snakemake_executor_plugin_slurm", "snakemake_executor_plugin_cluster_generic")
-absent = [name for name in PLUGINS if importlib.util.find_spec(name) is None]
-why = slurm_testbed.missing() or (f"no {', '.join(absent)}: bash scripts/setup.sh execution" if absent else None)
+why = slurm_testbed.missing() or plugins.missing("execution", *PLUGINS)
 pytestmark = [pytest.mark.workflow, pytest.mark.skipif(why is not None, reason=str(why))]
 
 # What is this cluster's own: no accounts, and nobody waits for a status.
@@ -54,7 +51,7 @@ def snakemake(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         ["snakemake", *SITE, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
+        env=plugins.environment("execution"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
