@@ -28,6 +28,7 @@ import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import yaml
@@ -72,12 +73,12 @@ def _memory(process: psutil.Popen) -> float:
     return total / 2**30
 
 
-def make_copy(folder: Path, cells: int, runs: int, metrics: int) -> list[Path]:
+def make_copy(folder: Path, cells: int, runs: int, metrics: int, **load: Any) -> list[Path]:
     """Write a copy of the workflow with the campaign in its store; return the folders of the runs."""
     for part in PARTS:
         copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
         copy(ROOT / part, folder / part)
-    places = write_campaign(folder / "results", runs, metrics, cells)
+    places = write_campaign(folder / "results", runs, metrics, cells, **load)
     matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in places]
     campaign = yaml.safe_load(PUBLISHED.read_text()) | {"name": "large", "results": "results"}
     campaign |= {"runs": runs, "matrix": matrix, "comparison": {}}

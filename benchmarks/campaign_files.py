@@ -1,12 +1,13 @@
 """A made-up campaign as files: run.json, GuideLLM 0.8 reports and pcp.parquet of every run, as the workflow has them.
 
-The campaign is that of the published evaluation: 4 models, 34 cells, 8 levels of 120 s. The pcp.parquet is one file,
-linked into every run: 1,500 metrics at 1 s, most of them ballast.
+The campaign is that of the published evaluation - 4 models, 34 cells, 8 levels of 120 s - or a smaller or larger one.
+The pcp.parquet is one file, linked into every run: 1,500 metrics at 1 s, most of them ballast.
 """
 
+import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,36 +31,46 @@ ARMS = (
 )
 LEVELS = (1, 50, 100, 200, 300, 400, 500, 650)
 LEVEL_S, WARMUP_S = 120.0, 30.0
+PUBLISHED_CELLS = 34
+RECORDING_S = 30 + len(LEVELS) * (LEVEL_S + 20)
 EPOCH = 1_767_225_600
 SECOND = 10**9
 _COUNTERS = ("generation_tokens", "prompt_tokens", "prefix_cache_queries", "prefix_cache_hits")
+# A real record has 3 kB, most of them never read.
+_UNREAD = {f"ballast_{number}": dict.fromkeys(("tokens", "words", "characters", "bytes")) for number in range(28)}
 
 
-def cells() -> Iterator[tuple[str, str, int]]:
-    """The 34 cells: every model with every arm, and a larger tier for three arms of two models."""
-    for model in MODELS:
-        for arm in ARMS:
-            yield model, arm, 0 if arm == "no-offload" or arm.startswith("llm-d") else 10_000
-    for model in MODELS[2:]:
-        for arm in ("native-offload", "lmcache-local", "lmcache-valkey"):
-            yield model, arm, 20_000
+def cells(count: int = PUBLISHED_CELLS) -> Iterator[tuple[str, str, int]]:
+    """Every model with every arm, a larger tier for three arms of two models; after these 34, more tiers."""
+    tiered = [arm for arm in ARMS if arm != "no-offload" and not arm.startswith("llm-d")]
+    published = [(model, arm, 10_000 if arm in tiered else 0) for model in MODELS for arm in ARMS]
+    published += [
+        (model, arm, 20_000) for model in MODELS[2:] for arm in ("native-offload", "lmcache-local", "lmcache-valkey")
+    ]
+    further = ((model, arm, blocks) for blocks in itertools.count(20_500, 500) for model in MODELS for arm in tiered)
+    return itertools.islice(itertools.chain(published, further), count)
 
 
-def level_start(number: int) -> float:
+def warmup_s(seconds: float) -> float:
+    """The part of a level that is not counted."""
+    return min(WARMUP_S, seconds / 4)
+
+
+def level_start(number: int, seconds: float = LEVEL_S) -> float:
     """When a level's warm-up begins, seconds since 1970."""
-    return EPOCH + 30 + number * (LEVEL_S + 20)
+    return EPOCH + 30 + number * (seconds + 20)
 
 
-def report(generator: np.random.Generator, number: int, streams: int, rate: float) -> bytes:
+def report(generator: np.random.Generator, number: int, streams: int, rate: float, seconds: float = LEVEL_S) -> bytes:
     """A report of GuideLLM 0.8 with every request's record: 128 output tokens each, conversations of 5 turns."""
-    begin = level_start(number)
+    begin, warmup = level_start(number, seconds), warmup_s(seconds)
     latency = min(100.0, streams * 128 / rate)
-    waves = int(LEVEL_S / latency) + 2
+    waves = int(seconds / latency) + 2
     lengths = generator.lognormal(np.log(latency), 0.2, (streams, waves))
     ends = begin + np.cumsum(lengths, axis=1)
     starts = ends - lengths
     first = starts + 0.3 * lengths
-    end = begin + LEVEL_S
+    end = begin + seconds
     kept: dict[str, list[dict[str, Any]]] = {"successful": [], "incomplete": [], "errored": []}
     for stream, wave in zip(*np.nonzero(starts < end), strict=True):
         t0, t1, t2 = float(starts[stream, wave]), float(first[stream, wave]), float(ends[stream, wave])
@@ -89,23 +100,24 @@ def report(generator: np.random.Generator, number: int, streams: int, rate: floa
                 "time_to_first_token_ms": 1000 * (t1 - t0) if seen else None,
                 "time_per_output_token_ms": 1000 * (t2 - t0) / 128 if done else None,
                 "inter_token_latency_ms": 1000 * (t2 - t1) / 127 if done else None,
+                **_UNREAD,
             }
         )
-    window = [record for record in kept["successful"] if record["request_end_time"] >= begin + WARMUP_S]
+    window = [record for record in kept["successful"] if record["request_end_time"] >= begin + warmup]
     totals = {"successful": len(window), "errored": 0, "incomplete": len(kept["incomplete"])}
     benchmark = {
         "config": {"strategy": {"type_": "concurrent", "streams": streams}},
         "scheduler_state": {"successful_requests": len(kept["successful"]), "errored_requests": 0},
         "metrics": {"request_totals": {**totals, "total": sum(totals.values())}},
         "requests": kept,
-        **{"start_time": begin + WARMUP_S, "end_time": end, "warmup_duration": WARMUP_S, "cooldown_duration": 0.0},
+        **{"start_time": begin + warmup, "end_time": end, "warmup_duration": warmup, "cooldown_duration": 0.0},
     }
     content = {"metadata": {"version": 2, "guidellm_version": "0.8.1"}, "benchmarks": [benchmark]}
     return zstandard.ZstdCompressor(level=1).compress(msgspec.json.encode(content))
 
 
-def recording(folder: Path, metrics: int) -> Path:
-    """A pcp.parquet of `metrics` metrics at 1 s over all levels: those of config/metrics.yaml, the rest ballast."""
+def recording(folder: Path, metrics: int, seconds: float = RECORDING_S) -> Path:
+    """A pcp.parquet, and its archive, of `metrics` metrics at 1 s: those of config/metrics.yaml, the rest ballast."""
     writer = Writer(folder, start=EPOCH * SECOND)
     cpus, gpus = indom(60, 0), indom(120, 0)
     writer.domain(EPOCH * SECOND, cpus, {number: f"cpu{number}" for number in range(32)})
@@ -140,7 +152,7 @@ def recording(folder: Path, metrics: int) -> Path:
         counters[ident] = 10.0
     instances = {ident: writer.metrics[ident].indom for ident in (*counters, *gauges)}
     numbers = {NULL: (NULL,), cpus: tuple(range(32)), gpus: (0, 1)}
-    for step in range(int(30 + len(LEVELS) * (LEVEL_S + 20))):
+    for step in range(int(seconds)):
         values: dict[int, dict[int, object] | int] = {}
         for ident, rate in counters.items():
             whole = writer.metrics[ident].type == U64
@@ -156,7 +168,12 @@ def recording(folder: Path, metrics: int) -> Path:
 
 
 def write_campaign(
-    folder: Path, runs: int, metrics: int, count: int | None = None
+    folder: Path,
+    runs: int,
+    metrics: int,
+    count: int = PUBLISHED_CELLS,
+    levels: Sequence[int] = LEVELS,
+    seconds: float = LEVEL_S,
 ) -> dict[tuple[str, str, int], list[Path]]:
     """Write a campaign's store and pointers below `folder`, its results; return cell -> the folders of its runs.
 
@@ -164,22 +181,23 @@ def write_campaign(
     """
     generator = np.random.default_rng(1)
     (folder / "recording").mkdir(parents=True)
-    parquet = recording(folder / "recording", metrics)
+    parquet = recording(folder / "recording", metrics, level_start(len(levels), seconds) - EPOCH)
     found: dict[tuple[str, str, int], list[Path]] = {}
-    for number, cell in enumerate(list(cells())[:count]):
+    for number, cell in enumerate(cells(count)):
         for run in range(1, runs + 1):
             stored = folder / "measurements" / f"{number:016x}" / f"run-{run}"
             (stored / "raw").mkdir(parents=True)
             speed = 200 * (1 + MODELS[::-1].index(cell[0])) * (1 + 0.02 * ARMS.index(cell[1]))
-            levels = []
-            for place, streams in enumerate(LEVELS):
+            measured = []
+            for place, streams in enumerate(levels):
                 rate = speed * streams / (streams + 40) * float(np.exp(generator.normal(0, 0.02)))
                 name = f"raw/guidellm-{streams:04d}.json.zst"
-                (stored / name).write_bytes(report(generator, place, streams, rate))
-                begin = level_start(place)
-                window = {"start": begin + WARMUP_S, "end": begin + LEVEL_S}
-                levels.append({"level": streams, "status": "ok", "report": name, **window})
-            (stored / "run.json").write_text(json.dumps(_description(cell, run, f"{number:016x}", levels)))
+                (stored / name).write_bytes(report(generator, place, streams, rate, seconds))
+                begin = level_start(place, seconds)
+                window = {"start": begin + warmup_s(seconds), "end": begin + seconds}
+                measured.append({"level": streams, "status": "ok", "report": name, **window})
+            description = _description(cell, run, f"{number:016x}", measured, seconds)
+            (stored / "run.json").write_text(json.dumps(description))
             place = folder.joinpath(*map(str, cell), f"run-{run}")
             place.mkdir(parents=True)
             os.link(parquet, place / "pcp.parquet")
@@ -190,11 +208,12 @@ def write_campaign(
 
 
 def _description(
-    cell: tuple[str, str, int], run: int, measurement: str, levels: list[dict[str, Any]]
+    cell: tuple[str, str, int], run: int, measurement: str, levels: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
     description = run_description(*cell, run, measurement=measurement, levels=levels)
     workload = {"prompt_tokens": 128, "output_tokens": 128, "turns": 5, "prefix_tokens": 10_000, "prefix_count": 800}
-    workload |= {"levels": list(LEVELS), "seconds": LEVEL_S, "warmup_s": WARMUP_S}
+    asked = [level["level"] for level in levels]
+    workload |= {"levels": asked, "seconds": seconds, "warmup_s": warmup_s(seconds)}
     description["specification"] = {"workload": workload, "argv": [*cell[:2], str(cell[2])], "env": {}}
     begin = f"2026-01-{run:02d}T{ARMS.index(cell[1]):02d}"
     description |= {"started": f"{begin}:00:00Z", "finished": f"{begin}:25:00Z"}

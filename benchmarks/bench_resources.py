@@ -1,0 +1,179 @@
+"""Memory, time and cores of every analysis rule's job, as a batch system would run it, by the size of the campaign.
+
+    python benchmarks/bench_resources.py [--sizes laptop published long large] [--folder DIR]
+
+Needs Snakemake's plugin for any batch system (bash scripts/setup.sh execution). Makes a copy of the workflow with a
+made-up campaign in its store, GuideLLM reports and PCP archives of real size, and runs `snakemake report` with each job
+as a job script of its own (measured_job.py), one after the other. The tables of single runs are made by jobs for two
+cells, for all others by this process. A cell's tables as one group job come last.
+
+Prints for every rule the largest values of its jobs: the peak memory of the job's processes together (sum of resident
+sets, 20 samples a second; and of proportional sets), wall seconds, seconds of CPU, the most cores busy over a second,
+and what the rule asks for. On a machine that does other work as well wall seconds are an upper bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from benchmarks.bench_report import make_copy  # noqa: E402
+from benchmarks.campaign_files import LEVEL_S, LEVELS, PUBLISHED_CELLS  # noqa: E402
+
+from kveval.levels import run_tables  # noqa: E402
+from kveval.peaks import cell_tables  # noqa: E402
+from kveval.recording_archive import pack_archive  # noqa: E402
+from kveval.runfile import stored_run  # noqa: E402
+
+MEASURED_CELLS = 2
+RUN_TABLES = ("levels.parquet", "requests.parquet")
+CELL_TABLES = ("levels.csv", "peak.csv")
+GROUPED = ("convert_load", "convert_pcp", "extract_peak")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A campaign: three runs of each cell."""
+
+    cells: int
+    levels: Sequence[int] = LEVELS
+    seconds: float = LEVEL_S
+    metrics: int = 1500
+
+
+SIZES = {
+    "laptop": Size(3, (1, 2, 4), 24, 300),
+    "published": Size(PUBLISHED_CELLS),
+    "long": Size(3, seconds=900),
+    "large": Size(340),
+    "huge": Size(1000),
+}
+
+
+def prepare(folder: Path, size: Size) -> list[Path]:
+    """Make the campaign, with the tables of all cells but the measured ones; return the folders of the cells."""
+    runs = make_copy(folder, size.cells, 3, size.metrics, levels=size.levels, seconds=size.seconds)
+    packed = folder / "pcp.tar.zst"
+    pack_archive(folder / "results" / "recording" / "test", packed)
+    for raw in (folder / "results" / "measurements").glob("*/run-*/raw"):
+        os.link(packed, raw / packed.name)
+    cells = list(dict.fromkeys(run.parent for run in runs))
+    cells = [cell.relative_to(folder) for cell in cells]
+    # Pointers are relative to the repository.
+    with ProcessPoolExecutor(initializer=os.chdir, initargs=(folder,)) as pool:
+        list(pool.map(make_tables, cells[MEASURED_CELLS:]))
+    made = [run / "measurement.json" for cell in cells for run in runs_of(folder, cell)]
+    for cell in cells[MEASURED_CELLS:]:
+        made += [run / name for run in runs_of(folder, cell) for name in ("pcp.parquet", *RUN_TABLES)]
+        made += [cell / name for name in CELL_TABLES]
+    for number in range(0, len(made), 2000):
+        run_snakemake(folder, "--cores", "1", "--touch", *map(str, made[number : number + 2000]))
+    for cell in cells[:MEASURED_CELLS]:
+        remove_tables(folder, cell)
+    return cells
+
+
+def runs_of(folder: Path, cell: Path) -> list[Path]:
+    """The folders of a cell's runs, relative to the repository as the cell is."""
+    return sorted(run.relative_to(folder) for run in (folder / cell).glob("run-*"))
+
+
+def make_tables(cell: Path) -> None:
+    """What convert_load and extract_peak make of a cell."""
+    runs = sorted(cell.glob("run-*"))
+    for run in runs:
+        levels, requests = run_tables(stored_run(run / "measurement.json"), [], cell.parts[-2])
+        levels.to_parquet(run / "levels.parquet", index=False)
+        requests.to_parquet(run / "requests.parquet", index=False)
+    catalogue = yaml.safe_load(Path("config/metrics.yaml").read_text())
+    inputs = [run / "levels.parquet" for run in runs], [run / "pcp.parquet" for run in runs]
+    levels, peak = cell_tables(*inputs, catalogue, version="0.32.0", min_samples=30)
+    levels.to_csv(cell / "levels.csv", index=False)
+    peak.to_csv(cell / "peak.csv", index=False)
+
+
+def remove_tables(folder: Path, cell: Path) -> None:
+    """Remove what the jobs of a cell make."""
+    for name in ("run-*/*.parquet", "*.csv"):
+        for path in (folder / cell).glob(name):
+            path.unlink()
+
+
+def run_snakemake(folder: Path, *arguments: str) -> float:
+    """Run snakemake in the copy; return its seconds."""
+    began, log = time.monotonic(), folder / "snakemake.log"
+    with log.open("w") as sink:
+        done = subprocess.run(["snakemake", *arguments], cwd=folder, stdout=sink, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        raise SystemExit(f"snakemake {shlex.join(arguments)[:500]} failed:\n{log.read_text()[-5000:]}")
+    return time.monotonic() - began
+
+
+def measured(folder: Path, *arguments: str) -> dict[str, list[dict[str, object]]]:
+    """Run snakemake with every job as a measured job script; return rule -> the records of its jobs."""
+    records = folder / "records.jsonl"
+    records.unlink(missing_ok=True)
+    submit = shlex.join([sys.executable, str(ROOT / "benchmarks" / "measured_job.py"), str(records)])
+    batch = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", submit]
+    run_snakemake(folder, *batch, "--jobs", "1", "--seconds-between-status-checks", "1", *arguments)
+    found = collections.defaultdict(list)
+    for line in records.read_text().splitlines():
+        record = json.loads(line)
+        found[record["rule"]].append(record)
+    return found
+
+
+def show(name: str, found: dict[str, list[dict[str, object]]]) -> None:
+    """Print a line per rule: the largest of its jobs' values."""
+    for rule, jobs in found.items():
+        peak = {key: max(job[key] for job in jobs) for key in jobs[0] if key not in ("rule", "threads", "resources")}
+        asked = jobs[0]["resources"]
+        print(
+            f"| {name} | {rule} | {len(jobs)} | {peak['memory_mib']:.0f} | {peak['proportional_mib']:.0f} "
+            f"| {peak['wall_s']:.1f} | {peak['cpu_s']:.1f} | {peak['busiest_cores']:.1f} "
+            f"| {asked.get('mem_mb')} | {asked.get('runtime')} | {jobs[0]['threads']} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Make the campaigns, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["laptop", "published", "long", "large"])
+    parser.add_argument("--folder", type=Path, help="where to work; kept if given")
+    given = parser.parse_args()
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-resources-"))
+    print("| campaign | rule | jobs | MiB | MiB proportional | wall s | CPU s | cores | mem_mb | runtime | threads |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name in given.sizes:
+        place = folder / name
+        place.mkdir(parents=True)
+        cells = prepare(place, SIZES[name])
+        show(name, measured(place, "report"))
+        remove_tables(place, cells[0])
+        together = [f"{rule}=tables" for rule in GROUPED]
+        show(name, measured(place, "--groups", *together, "--", str(cells[0] / "peak.csv")))
+        if given.folder is None:
+            shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main()
