@@ -137,7 +137,10 @@ class KubernetesTransport:
 
     def _url(self, path: str, query: Query, headers: dict[str, str]) -> str:
         """Return the whole URL, and add the credentials to `headers`."""
-        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
+        # Not by the client's own method, whose parameters change from release to release.
+        setting: Any
+        for setting in self._configuration.auth_settings().values():
+            headers[setting["key"]] = setting["value"]
         pairs = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
         return f"{self.server}{path}" + (f"?{urlencode(pairs, doseq=True)}" if pairs else "")
 
