@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.cluster_chain import cluster
 from tests.fault_chain import Chain, stand_in_environment
 from tests.testbed import cluster_api, namespace
 
-__all__ = ["cluster_api", "namespace"]
+__all__ = ["cluster", "cluster_api", "namespace"]
 
 # Tests that run snakemake find the one of the environment they run in, activated or not.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from tests.cluster_chain import (
     NAMESPACE,
+    OWN_PCP_NAMESPACE,
     Cluster,
     cluster_chain,
     needs_cluster,
     pods,
-    stand_in_cluster,
 )
 from tests.fault_chain import PATIENCE_S, Chain, Job
 from tests.test_faults import has
@@ -29,12 +29,6 @@ from tests.testbed import wait_until
 from kveval.cluster.kinds import POD
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with stand_in_cluster(tmp_path_factory.mktemp("cluster") / "state") as running:
-        yield running
 
 
 @pytest.fixture
@@ -47,6 +41,10 @@ def chain(tmp_path: Path, cluster: Cluster) -> Iterator[Chain]:
 
 def long_level(chain: Chain) -> None:
     chain.configure(workloads={"short": {"seconds": 40}})
+
+
+def own_namespace(chain: Chain) -> None:
+    chain.configure(**OWN_PCP_NAMESPACE)
 
 
 def in_level(job: Job, cluster: Cluster) -> None:
@@ -67,7 +65,7 @@ def annotated(component: str, **modes: str) -> Callable[[Chain], None]:
 
 def healed(chain: Chain) -> None:
     chain.campaign["cluster"] = {**chain.campaign["cluster"], "component_annotations": {}, "rollout_timeout_s": 60}
-    chain.campaign["workloads"]["short"] = {**chain.campaign["workloads"]["short"], "seconds": 4}
+    chain.campaign["workloads"]["short"] = {**chain.campaign["workloads"]["short"], "seconds": 2}
 
 
 def pending(chain: Chain) -> None:
@@ -111,6 +109,7 @@ FAULTS = [
         "generator fails",
         r"GuideLLM failed \(exit code 1\): ValueError: the data configuration is wrong; see .*guidellm-0002\.log",
         60,
+        own_namespace,
         generator="fails",
     ),
     Fault(
@@ -162,6 +161,7 @@ def test_a_run_outlasts_an_api_server_that_is_killed_and_comes_back(chain: Chain
 
 def test_sigterm_ends_the_run_and_removes_it(chain: Chain, cluster: Cluster) -> None:
     long_level(chain)
+    own_namespace(chain)
     job = chain.start()
     in_level(job, cluster)
     job.process.send_signal(signal.SIGTERM)
@@ -172,6 +172,7 @@ def test_sigterm_ends_the_run_and_removes_it(chain: Chain, cluster: Cluster) -> 
 
 def test_the_next_run_removes_what_a_killed_job_left(chain: Chain, cluster: Cluster) -> None:
     long_level(chain)
+    own_namespace(chain)
     job = chain.start()
     in_level(job, cluster)
     job.process.kill()

@@ -143,8 +143,12 @@ class Testbed:
         return Api.connect(self.kubeconfig, outage_s=outage_s, **options)
 
     def kill_api_server(self) -> None:
-        """End the API server as a crash would."""
-        pid = int((self.folder / "kube-apiserver.pid").read_text())
+        """End the API server as a crash would; its controllers stand still until it is back.
+
+        They would look for it ever later, up to a minute apart, and everything after it would wait for them.
+        """
+        os.kill(self._pid("kube-controller-manager"), signal.SIGSTOP)
+        pid = self._pid("kube-apiserver")
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
         self.server_command = [os.fsdecode(word) for word in command]
         os.kill(pid, signal.SIGKILL)
@@ -162,6 +166,23 @@ class Testbed:
                 start_new_session=True,
             )
         (self.folder / "kube-apiserver.pid").write_text(str(process.pid))
+        threading.Thread(target=self._controllers_go_on, daemon=True).start()
+
+    def _controllers_go_on(self) -> None:
+        wait_until(lambda: _answers(self._port()), "the API server")
+        os.kill(self._pid("kube-controller-manager"), signal.SIGCONT)
+
+    def kill_control_plane(self) -> None:
+        """End what runs of it for good: in order, they would wait for each other, and nothing of theirs is kept."""
+        for name in ("kube-apiserver", "kube-controller-manager", "etcd"):
+            with contextlib.suppress(OSError):
+                pid = self._pid(name)
+                os.kill(pid, signal.SIGKILL)
+                # One that start_api_server has started is this process's own.
+                os.waitpid(pid, 0)
+
+    def _pid(self, name: str) -> int:
+        return int((self.folder / f"{name}.pid").read_text())
 
     def _port(self) -> int:
         return int(
@@ -193,6 +214,7 @@ def own_testbed(
         assert done.returncode == 0, Path(log.name).read_text()
         yield Testbed(folder)
     finally:
+        Testbed(folder).kill_control_plane()
         subprocess.run(["bash", str(Path(scripts) / "stop.sh"), str(folder)], capture_output=True, timeout=60)
 
 
