@@ -4,8 +4,9 @@
 
 Needs Snakemake's plugin for any batch system (bash scripts/setup.sh execution). Makes a copy of the workflow with a
 made-up campaign in its store, GuideLLM reports and PCP archives of real size, and runs `snakemake report` with each job
-as a job script of its own (measured_job.py), one after the other. The tables of single runs are made by jobs for two
-cells, for all others by this process. A cell's tables as one group job come last.
+as a job script of its own (measured_job.py), one after the other. Tables of single runs and cells are made by jobs for
+two cells, for the others of the published campaign by this process, and for further sizes of a tier from those of its
+first size, with other throughputs. A cell's tables as one group job, as in profiles/cluster-generic, come last.
 
 Prints for every rule the largest values of its jobs: the peak memory of the job's processes together (sum of resident
 sets, 20 samples a second; and of proportional sets), wall seconds, seconds of CPU, the most cores busy over a second,
@@ -29,6 +30,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,14 +41,14 @@ from benchmarks.bench_report import make_copy  # noqa: E402
 from benchmarks.campaign_files import LEVEL_S, LEVELS, PUBLISHED_CELLS  # noqa: E402
 
 from kveval.levels import run_tables  # noqa: E402
-from kveval.peaks import cell_tables  # noqa: E402
+from kveval.peaks import THROUGHPUT, cell_tables, peak_row  # noqa: E402
 from kveval.recording_archive import pack_archive  # noqa: E402
 from kveval.runfile import stored_run  # noqa: E402
 
 MEASURED_CELLS = 2
 RUN_TABLES = ("levels.parquet", "requests.parquet")
 CELL_TABLES = ("levels.csv", "peak.csv")
-GROUPED = ("convert_load", "convert_pcp", "extract_peak")
+PROFILE = ROOT / "profiles" / "cluster-generic" / "config.yaml"
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ SIZES = {
 
 def prepare(folder: Path, size: Size) -> list[Path]:
     """Make the campaign, with the tables of all cells but the measured ones; return the folders of the cells."""
-    runs = make_copy(folder, size.cells, 3, size.metrics, levels=size.levels, seconds=size.seconds)
+    load = {"levels": size.levels, "seconds": size.seconds, "reported": PUBLISHED_CELLS}
+    runs = make_copy(folder, size.cells, 3, size.metrics, **load)
     packed = folder / "pcp.tar.zst"
     pack_archive(folder / "results" / "recording" / "test", packed)
     for raw in (folder / "results" / "measurements").glob("*/run-*/raw"):
@@ -78,7 +82,8 @@ def prepare(folder: Path, size: Size) -> list[Path]:
     cells = [cell.relative_to(folder) for cell in cells]
     # Pointers are relative to the repository.
     with ProcessPoolExecutor(initializer=os.chdir, initargs=(folder,)) as pool:
-        list(pool.map(make_tables, cells[MEASURED_CELLS:]))
+        list(pool.map(make_tables, cells[:PUBLISHED_CELLS]))
+        list(pool.map(vary_tables, cells[PUBLISHED_CELLS:]))
     made = [run / "measurement.json" for cell in cells for run in runs_of(folder, cell)]
     for cell in cells[MEASURED_CELLS:]:
         made += [run / name for run in runs_of(folder, cell) for name in ("pcp.parquet", *RUN_TABLES)]
@@ -107,6 +112,26 @@ def make_tables(cell: Path) -> None:
     levels, peak = cell_tables(*inputs, catalogue, version="0.32.0", min_samples=30)
     levels.to_csv(cell / "levels.csv", index=False)
     peak.to_csv(cell / "peak.csv", index=False)
+
+
+def vary_tables(cell: Path) -> None:
+    """The tables of a cell from those of the same arm's first tier, at throughputs 2 % apart or so."""
+    source, generator = cell.with_name("10000"), np.random.default_rng(int(cell.name))
+    parts = []
+    for run in sorted(cell.glob("run-*")):
+        changed = {"cpu_blocks": int(cell.name), "measurement": stored_run(run / "measurement.json").parent.name}
+        factor = float(np.exp(generator.normal(0, 0.02)))
+        table = pd.read_parquet(source / run.name / "levels.parquet").assign(**changed)
+        table[THROUGHPUT] *= factor
+        table.to_parquet(run / "levels.parquet", index=False)
+        os.link(source / run.name / "requests.parquet", run / "requests.parquet")
+        rows = pd.read_csv(source / "levels.csv").query(f"run == {run.name.removeprefix('run-')}").assign(**changed)
+        rows[THROUGHPUT] *= factor
+        parts.append(rows)
+    levels = pd.concat(parts, ignore_index=True)
+    levels.to_csv(cell / "levels.csv", index=False)
+    catalogue = yaml.safe_load(Path("config/metrics.yaml").read_text())
+    pd.DataFrame([peak_row(levels, list(catalogue))]).to_csv(cell / "peak.csv", index=False)
 
 
 def remove_tables(folder: Path, cell: Path) -> None:
@@ -140,6 +165,12 @@ def measured(folder: Path, *arguments: str) -> dict[str, list[dict[str, object]]
     return found
 
 
+def in_groups() -> list[str]:
+    """The arguments by which the profile makes one job of a cell's tables."""
+    profile = yaml.safe_load(PROFILE.read_text())
+    return ["--groups", *profile["groups"], "--cores", str(profile["cores"])]
+
+
 def show(name: str, found: dict[str, list[dict[str, object]]]) -> None:
     """Print a line per rule: the largest of its jobs' values."""
     for rule, jobs in found.items():
@@ -169,8 +200,7 @@ def main() -> None:
         cells = prepare(place, SIZES[name])
         show(name, measured(place, "report"))
         remove_tables(place, cells[0])
-        together = [f"{rule}=tables" for rule in GROUPED]
-        show(name, measured(place, "--groups", *together, "--", str(cells[0] / "peak.csv")))
+        show(name, measured(place, *in_groups(), "--", str(cells[0] / "peak.csv")))
         if given.folder is None:
             shutil.rmtree(place)
 

@@ -174,10 +174,11 @@ def write_campaign(
     count: int = PUBLISHED_CELLS,
     levels: Sequence[int] = LEVELS,
     seconds: float = LEVEL_S,
+    reported: int | None = None,
 ) -> dict[tuple[str, str, int], list[Path]]:
     """Write a campaign's store and pointers below `folder`, its results; return cell -> the folders of its runs.
 
-    Pointers name their run relative to the folder above, the repository.
+    Pointers name their run relative to the folder above, the repository. Only the first `reported` cells have reports.
     """
     generator = np.random.default_rng(1)
     (folder / "recording").mkdir(parents=True)
@@ -192,7 +193,8 @@ def write_campaign(
             for place, streams in enumerate(levels):
                 rate = speed * streams / (streams + 40) * float(np.exp(generator.normal(0, 0.02)))
                 name = f"raw/guidellm-{streams:04d}.json.zst"
-                (stored / name).write_bytes(report(generator, place, streams, rate, seconds))
+                if reported is None or number < reported:
+                    (stored / name).write_bytes(report(generator, place, streams, rate, seconds))
                 begin = level_start(place, seconds)
                 window = {"start": begin + warmup_s(seconds), "end": begin + seconds}
                 measured.append({"level": streams, "status": "ok", "report": name, **window})
