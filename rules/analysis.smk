@@ -5,7 +5,6 @@ rule extract_peak:
     input:
         levels=of_runs("levels.parquet"),
         pcp=of_runs("pcp.parquet"),
-        metrics="config/metrics.yaml",
     output:
         levels=f"{CELL}/levels.csv",
         peak=f"{CELL}/peak.csv",
@@ -20,20 +19,31 @@ rule extract_peak:
         version=vllm_of,
         min_samples=CONFIG.campaign.min_samples,
         library=code_of(
-            "system_metrics", "windows", "checks_system", "outcomes", "selection", "peaks", "catalogue", "pcparchive"
+            "system_metrics",
+            "windows",
+            "checks_system",
+            "outcomes",
+            "selection",
+            "peaks",
+            "catalogue",
+            "pcparchive",
+            beside=["scripts/extract_peak.py", METRICS],
         ),
     message:
         "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
-    script:
-        "../scripts/extract_peak.py"
+    shell:
+        "python scripts/extract_peak.py --levels {input.levels:q} --pcp {input.pcp:q}"
+        f" --metrics {METRICS} --vllm {{params.version:q}} --min-samples {{params.min_samples}}"
+        " --output {output.levels:q} {output.peak:q}"
 
 
 rule collect_metrics:
     input:
         levels=expand("{cell}/levels.csv", cell=CELL_FOLDERS),
         peaks=expand("{cell}/peak.csv", cell=CELL_FOLDERS),
-        metrics="config/metrics.yaml",
+        measurements=POINTERS,
     output:
+        runs=ALL_RUNS,
         complete_metrics=COMPLETE,
         peak_throughput_all=PEAKS,
         pcp_metrics_peak=f"{RESULTS}/analysis/pcp_metrics_peak.csv",
@@ -45,7 +55,8 @@ rule collect_metrics:
         mem_mb=1000,
         runtime=10,
     params:
-        library=code_of("peaks"),
+        metrics=METRICS,
+        library=code_of("peaks", "runfile", beside=[METRICS]),
     message:
         "Collecting the metrics of all cells"
     script:

@@ -11,7 +11,7 @@ if "measurement_slot" not in workflow.global_resources:
 rule benchmark:
     input:
         script=ancient("scripts/benchmark.py"),
-        levels=levels_file,
+        levels=levels_file if SEARCHES else [],
     output:
         f"{CELL}/run-{{run}}/measurement.json",
     log:
@@ -28,19 +28,15 @@ rule benchmark:
     resources:
         measurement_slot=1,
     params:
-        measurement=measurement_of,
-        # Snakemake remembers no parameter that is made of inputs, as the id may be. This one makes a change plan a rerun.
-        definition=preview_id_of,
+        measurement=measurement_of if SEARCHES else preview_id_of,
+        # Snakemake remembers no parameter that is made of inputs, as the id then is. This one makes a change plan a rerun.
+        definition=preview_id_of if SEARCHES else "",
         run="{run}",
-        levels=lambda wildcards, input: f"--levels {shlex.quote(input.levels)}" if input.levels else "",
-        store=STORE,
-        server_environment=SERVER_ENVIRONMENT,
-        campaign=CAMPAIGN_FILE,
-        campaign_runs=CAMPAIGN_RUNS,
+        levels=levels_option if SEARCHES else "",
     message:
         "Measuring {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
-        "python {input.script} --campaign {params.campaign:q} --measurement {params.measurement}"
+        f"python {{input.script}} --campaign {shlex.quote(CAMPAIGN_FILE)} --measurement {{params.measurement}}"
         " --cell {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks} --run {params.run} {params.levels}"
-        " --store {params.store:q} --server-environment {params.server_environment:q}"
-        " --campaign-runs {params.campaign_runs:q} --output {output:q} --log {log:q}"
+        f" --store {STORE} --server-environment {SERVER_ENVIRONMENT}"
+        f" --campaign-runs {shlex.quote(CAMPAIGN_RUNS)} --output {{output:q}} --log {{log:q}}"

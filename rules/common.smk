@@ -65,6 +65,9 @@ SERVER_ENVIRONMENT = ".server-venv"
 CAMPAIGN_FILE = f"{RESULTS}/campaign.yaml"
 CAMPAIGN_RUNS = f"{RESULTS}/runs.txt"
 CELL = f"{RESULTS}/{{model}}/{{scenario}}/{{cpu_blocks}}"
+METRICS = "config/metrics.yaml"
+# Whether a pilot searches the levels: then they, and with them what is measured, are known once it has run.
+SEARCHES = CONFIG.searches
 CELLS = [*CONFIG.cells, *IMPORTS.cells]
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in CELLS]
 POINTERS = [f"{RESULTS}/{cell.path}/run-{run}/measurement.json" for cell, run in planned_runs(CONFIG)]
@@ -81,6 +84,7 @@ FIGURES = [f"{RESULTS}/figures/{figure.name}.png" for figure in figures_of(MODEL
 BENCHMARK_REPORTS = f"{RESULTS}/analysis/benchmark_reports.txt"
 # By path, not as `rules.NAME.output`: with one such input Snakemake hashes each list of inputs once per file in it.
 COMPLETE = f"{RESULTS}/analysis/complete_metrics.csv"
+ALL_RUNS = f"{RESULTS}/analysis/runs.jsonl.zst"
 PEAKS = f"{RESULTS}/analysis/peak_throughput_all.csv"
 VERDICTS = f"{RESULTS}/analysis/comparison.csv"
 SUMMARIES = [f"{RESULTS}/analysis/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats")]
@@ -180,14 +184,17 @@ def cell_of(wildcards):
 
 
 def levels_file(wildcards):
-    """What the pilot of a cell's baseline froze; nothing where the workload gives its levels."""
-    pilot = CONFIG.pilot(cell_of(wildcards))
-    return [] if pilot is None else f"{RESULTS}/{pilot.path}/pilot/levels.json"
+    """What the pilot of a cell's baseline froze."""
+    return f"{RESULTS}/{CONFIG.pilot(cell_of(wildcards)).path}/pilot/levels.json"
 
 
 def measurement_of(wildcards, input):
-    """The measurement's id; unknown, to Snakemake, as long as its levels are."""
-    return CONFIG.measurement_id(cell_of(wildcards), frozen_levels(Path(input.levels)) if input.levels else None)
+    """The measurement's id where its levels are searched: unknown, to Snakemake, as long as they are."""
+    return CONFIG.measurement_id(cell_of(wildcards), frozen_levels(Path(input.levels)))
+
+
+def levels_option(wildcards, input):
+    return f"--levels {shlex.quote(input.levels)}"
 
 
 def pilot_measurement_of(wildcards):
@@ -227,14 +234,15 @@ def of_runs(name):
 
     def paths(wildcards):
         runs = [f"i{run.run}" for run in imported_runs(wildcards)] or CONFIG.runs_of(cell_of(wildcards))
-        return expand(f"{CELL}/run-{{run}}/{name}", run=runs, **wildcards)
+        folder = f"{RESULTS}/{wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
+        return [f"{folder}/run-{run}/{name}" for run in runs]
 
     return paths
 
 
 def required_counters(wildcards):
-    """The counters that prove the cell's arm active; None where the run itself says which could be known."""
-    return None if imported_runs(wildcards) else proof_of(cell_of(wildcards))
+    """The counters that prove the cell's arm active, as JSON; null where the run itself says which could be known."""
+    return json.dumps(None if imported_runs(wildcards) else proof_of(cell_of(wildcards)), sort_keys=True)
 
 
 def vllm_of(wildcards):
@@ -251,15 +259,16 @@ def block_priority(wildcards):
     return priority(CONFIG, cell_of(wildcards), int(wildcards.run))
 
 
-def code_of(*names):
-    """What the text of these files of kveval comes to: as a parameter it makes an edited library rerun what rests on it,
-    as Snakemake does not see imports. As inputs, 25 files a job, they would take most of the time a plan needs."""
-    return digest(files_of(*names))
+def code_of(*names, beside=()):
+    """What the text of these files of kveval, and of files `beside` it, comes to: as a parameter it makes an edited library
+    rerun what rests on it, as Snakemake does not see imports. As inputs, 25 files a job, they would take most of the time
+    a plan needs."""
+    return digest([*files_of(*names), *(Path(workflow.basedir, name) for name in beside)])
 
 
-def code_behind(*modules, files=()):
-    """The same of these modules, of all that they import, and of other `files` of kveval."""
-    return digest({*files_behind(*modules), *files_of(*files)})
+def code_behind(*modules, files=(), beside=()):
+    """The same of these modules, of all that they import, of other `files` of kveval and of those `beside` it."""
+    return digest({*files_behind(*modules), *files_of(*files), *(Path(workflow.basedir, name) for name in beside)})
 
 
 def captioned(figure):

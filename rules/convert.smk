@@ -1,4 +1,5 @@
-# What was measured, in tables: one row a level, one row a request, and the system's metrics.
+# What was measured, in tables: one row a level, one row a request, and the system's metrics. Through the shell, here and for
+# peaks: a plan reads every `script:` once a job.
 
 
 rule convert_load:
@@ -28,11 +29,13 @@ rule convert_load:
             "checks_import",
             "checks_run",
             "runfile",
+            beside=["scripts/convert_load.py"],
         ),
     message:
         "Reading the load of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
-    script:
-        "../scripts/convert_load.py"
+    shell:
+        "python scripts/convert_load.py {input.measurement:q} --required {params.required:q}"
+        " --levels {output.levels:q} --requests {output.requests:q}"
 
 
 rule convert_pcp:
@@ -49,8 +52,8 @@ rule convert_pcp:
         runtime=30,
     params:
         converter=CONFIG.campaign.converter,
-        library=code_of("pcparchive", "recorded"),
+        library=code_of("pcparchive", "recorded", beside=["scripts/convert_pcp.py"]),
     message:
         "Converting the PCP archive of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
-    script:
-        "../scripts/convert_pcp.py"
+    shell:
+        "python scripts/convert_pcp.py {input.measurement:q} --converter {params.converter} --output {output:q}"

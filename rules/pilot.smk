@@ -15,10 +15,6 @@ use rule benchmark as pilot with:
         measurement=pilot_measurement_of,
         run=1,
         levels="--pilot",
-        store=STORE,
-        server_environment=SERVER_ENVIRONMENT,
-        campaign=CAMPAIGN_FILE,
-        campaign_runs=CAMPAIGN_RUNS,
     message:
         "Searching the levels around the peak of {wildcards.model}/{wildcards.scenario}"
 

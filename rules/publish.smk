@@ -11,9 +11,8 @@ for family in FAMILIES:
             levels=COMPLETE,
             peaks=PEAKS,
             comparison=VERDICTS,
-            measurements=POINTERS,
+            runs=ALL_RUNS,
             recordings=[str(Path(pointer).with_name("pcp.parquet")) for pointer in POINTERS * (family == "recordings")],
-            metrics="config/metrics.yaml",
         output:
             png=[captioned(figure) for figure in figures_of(MODELS, family)],
             svg=[f"{RESULTS}/figures/{figure.name}.svg" for figure in figures_of(MODELS, family)],
@@ -27,7 +26,10 @@ for family in FAMILIES:
             runtime=10,
         params:
             plan=PLAN,
-            library=code_behind("campaign_data", "figures", f"figures_{family}", files=["style.mplstyle"]),
+            metrics=METRICS,
+            library=code_behind(
+                "campaign_data", "figures", f"figures_{family}", files=["style.mplstyle"], beside=[METRICS]
+            ),
         message:
             f"Drawing the figures about {family}"
         script:
@@ -39,12 +41,11 @@ rule write_report:
         levels=COMPLETE,
         peaks=PEAKS,
         comparison=VERDICTS,
-        measurements=POINTERS,
+        runs=ALL_RUNS,
         summaries=SUMMARIES,
         figures=FIGURES,
         notes=[f"{RESULTS}/figures/{family}.json" for family in FAMILIES],
         pilots=PILOTS,
-        metrics="config/metrics.yaml",
     output:
         report=f"{RESULTS}/REPORT.md",
         numbers=f"{RESULTS}/report.json",
@@ -57,7 +58,8 @@ rule write_report:
         runtime=10,
     params:
         plan=PLAN,
-        library=code_behind("campaign_data", "report", files=["templates"]),
+        metrics=METRICS,
+        library=code_behind("campaign_data", "report", files=["templates"], beside=[METRICS]),
     message:
         "Writing {output.report}"
     script:
@@ -70,7 +72,7 @@ rule export_benchmark_reports:
         levels=COMPLETE,
         peaks=PEAKS,
         comparison=VERDICTS,
-        measurements=POINTERS,
+        runs=ALL_RUNS,
     output:
         BENCHMARK_REPORTS,
     log:
@@ -101,7 +103,7 @@ rule report_so_far:
         plan=PLAN,
         results=RESULTS,
         logs=LOGS,
-        metrics="config/metrics.yaml",
+        metrics=METRICS,
         version=IMPORTS.runs[0].vllm if IMPORTS.runs else CONFIG.campaign.server.vllm,
         min_samples=CONFIG.campaign.min_samples,
         comparison=COMPARISON,

@@ -6,16 +6,20 @@ from pathlib import Path
 import yaml
 
 from kveval.peaks import collect
+from kveval.runfile import collect_runs
 
 
-def main(levels: Sequence[str], peaks: Sequence[str], metrics: str, outputs: Mapping[str, str]) -> None:
-    """`outputs`: table name -> CSV."""
+def main(given: Mapping[str, Sequence[str]], metrics: str, outputs: Mapping[str, str]) -> None:
+    """`given`: levels and peak of every cell, pointers to the runs; `outputs`: `runs`, and table name -> CSV."""
     catalogue = yaml.safe_load(Path(metrics).read_text())
-    tables = collect([Path(path) for path in levels], [Path(path) for path in peaks], catalogue)
+    levels, peaks, measurements = ([*map(Path, given[name])] for name in ("levels", "peaks", "measurements"))
+    tables = collect(levels, peaks, catalogue)
     for name, path in outputs.items():
-        tables[name].to_csv(path, index=False)
+        if name == "runs":
+            collect_runs(measurements, Path(path))
+        else:
+            tables[name].to_csv(path, index=False)
 
 
 if __name__ == "__main__":
-    given = snakemake.input
-    main(given.levels, given.peaks, given.metrics, dict(snakemake.output.items()))
+    main(dict(snakemake.input.items()), snakemake.params.metrics, dict(snakemake.output.items()))

@@ -1,21 +1,24 @@
 """Read one run's load reports into one row a level and one row a request."""
 
-from collections.abc import Mapping, Sequence
+import argparse
+import json
 from pathlib import Path
-from typing import Any
 
 from kveval.levels import run_tables
 from kveval.runfile import scenario_name, stored_run
 
 
-def main(measurement: str, required: Sequence[Mapping[str, Any]], levels: str, requests: str) -> None:
-    """`measurement` points into the store; `required`: the counters that prove the arm active."""
+def main(measurement: str, required: str, levels: str, requests: str) -> None:
+    """`measurement` points into the store; `required`: the counters that prove the arm active, as JSON."""
     pointer = Path(measurement)
-    level_rows, request_rows = run_tables(stored_run(pointer), required, scenario_name(pointer))
+    level_rows, request_rows = run_tables(stored_run(pointer), json.loads(required), scenario_name(pointer))
     level_rows.to_parquet(levels, index=False)
     request_rows.to_parquet(requests, index=False)
 
 
 if __name__ == "__main__":
-    made = snakemake.output
-    main(snakemake.input.measurement, snakemake.params.required, made.levels, made.requests)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("measurement")
+    for option in ("--required", "--levels", "--requests"):
+        parser.add_argument(option, required=True)
+    main(**vars(parser.parse_args()))

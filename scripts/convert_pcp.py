@@ -1,5 +1,6 @@
 """Convert one run's PCP archive to Parquet."""
 
+import argparse
 from pathlib import Path
 
 from kveval.recorded import convert_recording
@@ -12,4 +13,8 @@ def main(measurement: str, converter: str, output: str) -> None:
 
 
 if __name__ == "__main__":
-    main(snakemake.input.measurement, snakemake.params.converter, snakemake.output[0])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("measurement")
+    for option in ("--converter", "--output"):
+        parser.add_argument(option, required=True)
+    main(**vars(parser.parse_args()))

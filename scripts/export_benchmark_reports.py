@@ -9,9 +9,9 @@ from kveval.llmd_export import write_peak_reports
 
 
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], output: str) -> None:
-    """`given`: the campaign's tables and pointers; `output`: the list of the cells' files, in analysis/."""
+    """`given`: the campaign's tables and runs; `output`: the list of the cells' files, in analysis/."""
     tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
-    measured = read_measured(*tables, [Path(path) for path in given["measurements"]])
+    measured = read_measured(*tables, Path(given["runs"]))
     known = make_plan(plan, {})
     files = {
         cell: Path(output).parents[1].joinpath(*map(str, cell), "benchmark_report_v0.2.yaml") for cell in known.cells

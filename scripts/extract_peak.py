@@ -1,8 +1,8 @@
 """Put a cell's runs together - load and system, level by level - and extract its peak."""
 
-from collections.abc import Mapping, Sequence
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -10,16 +10,21 @@ from kveval.peaks import cell_tables
 
 
 def main(
-    levels: Sequence[str], pcp: Sequence[str], metrics: str, settings: Mapping[str, Any], outputs: tuple[str, str]
+    levels: Sequence[Path], pcp: Sequence[Path], metrics: Path, vllm: str, min_samples: int, output: Sequence[Path]
 ) -> None:
-    """`settings`: version of the server, for metrics whose names changed, and min_samples of a window."""
-    catalogue = yaml.safe_load(Path(metrics).read_text())
-    tables = cell_tables([Path(p) for p in levels], [Path(p) for p in pcp], catalogue, **settings)
-    for table, output in zip(tables, outputs, strict=True):
-        table.to_csv(output, index=False)
+    """`vllm`: the release of the server, for metrics whose names changed; `min_samples`: of a window."""
+    catalogue = yaml.safe_load(metrics.read_text())
+    tables = cell_tables(levels, pcp, catalogue, version=vllm, min_samples=min_samples)
+    for table, path in zip(tables, output, strict=True):
+        table.to_csv(path, index=False)
 
 
 if __name__ == "__main__":
-    given, params, made = snakemake.input, snakemake.params, snakemake.output
-    settings = {"version": params.version, "min_samples": params.min_samples}
-    main(given.levels, given.pcp, given.metrics, settings, (made.levels, made.peak))
+    parser = argparse.ArgumentParser(description=__doc__)
+    for option in ("--levels", "--pcp"):
+        parser.add_argument(option, type=Path, nargs="+", required=True)
+    parser.add_argument("--metrics", type=Path, required=True)
+    parser.add_argument("--vllm", required=True)
+    parser.add_argument("--min-samples", type=int, required=True)
+    parser.add_argument("--output", type=Path, nargs=2, required=True, help="the table of levels and that of the peak")
+    main(**vars(parser.parse_args()))

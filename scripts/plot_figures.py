@@ -9,12 +9,12 @@ from kveval.campaign_data import figure_data, make_plan, read_measured, read_met
 from kveval.figures import write_figures
 
 
-def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, Any]) -> None:
-    """`given`: the campaign's tables, pointers and metrics.yaml; `made`: png and svg files, whose names say what to
-    draw, and the notes."""
+def main(given: Mapping[str, Any], plan: Mapping[str, Any], metrics: str, made: Mapping[str, Any]) -> None:
+    """`given`: the campaign's tables, runs and recordings; `made`: png and svg files, whose names say what to draw, and
+    the notes."""
     tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
-    measured = read_measured(*tables, [Path(path) for path in given["measurements"]])
-    data = figure_data(make_plan(plan, read_metrics(Path(given["metrics"]))), measured)
+    measured = read_measured(*tables, Path(given["runs"]), [*map(Path, given["recordings"])])
+    data = figure_data(make_plan(plan, read_metrics(Path(metrics))), measured)
     files = {Path(png).name.removesuffix(".png"): [Path(png)] for png in made["png"]}
     for svg in made["svg"]:
         files[Path(svg).name.removesuffix(".svg")].append(Path(svg))
@@ -22,4 +22,5 @@ def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, A
 
 
 if __name__ == "__main__":
-    main(dict(snakemake.input.items()), snakemake.params.plan, dict(snakemake.output.items()))
+    params = snakemake.params
+    main(dict(snakemake.input.items()), params.plan, params.metrics, dict(snakemake.output.items()))

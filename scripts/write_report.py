@@ -9,16 +9,14 @@ from kveval.campaign_data import make_plan, read_measured, read_metrics
 from kveval.report import write_report
 
 
-def main(given: Mapping[str, Any], plan: Mapping[str, Any], output: str) -> None:
-    """`given`: the campaign's tables, pointers, metrics.yaml, figures, and the notes on those with nothing to show."""
+def main(given: Mapping[str, Any], plan: Mapping[str, Any], metrics: str, output: str) -> None:
+    """`given`: the campaign's tables, runs, figures, and the notes on those with nothing to show."""
     tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
-    measured = read_measured(
-        *tables, [Path(path) for path in given["measurements"]], pilots=[*map(Path, given["pilots"])]
-    )
+    measured = read_measured(*tables, Path(given["runs"]), pilots=[*map(Path, given["pilots"])])
     empty = {name: why for notes in given["notes"] for name, why in json.loads(Path(notes).read_text()).items()}
     figures = [Path(path) for path in given["figures"]]
-    write_report(make_plan(plan, read_metrics(Path(given["metrics"]))), measured, figures, Path(output), empty)
+    write_report(make_plan(plan, read_metrics(Path(metrics))), measured, figures, Path(output), empty)
 
 
 if __name__ == "__main__":
-    main(dict(snakemake.input.items()), snakemake.params.plan, snakemake.output[0])
+    main(dict(snakemake.input.items()), snakemake.params.plan, snakemake.params.metrics, snakemake.output[0])

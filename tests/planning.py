@@ -26,6 +26,7 @@ _TOY = """
 import json
 PLAN = json.load(open("plan.json"))
 RUNS, CELLS, FAMILIES = PLAN["runs"], PLAN["cells"], PLAN["families"]
+RUNS_FILE = "results/analysis/runs.jsonl.zst"
 POINTERS = [f"results/{cell}/run-{run}/measurement.json" for run in RUNS for cell in CELLS]
 TABLES, COMPARED, SUMMARIES = [[f"results/analysis/{name}.csv" for name in names] for names in PLAN["tables"]]
 REPORTS = "results/analysis/benchmark_reports.txt"
@@ -50,8 +51,8 @@ rule extract_peak:
     output: "results/{model}/{scenario}/{blocks}/levels.csv", "results/{model}/{scenario}/{blocks}/peak.csv"
     shell: "touch {output}"
 rule collect_metrics:
-    input: expand("results/{cell}/{name}.csv", cell=CELLS, name=["levels", "peak"])
-    output: TABLES
+    input: expand("results/{cell}/{name}.csv", cell=CELLS, name=["levels", "peak"]), POINTERS
+    output: TABLES, RUNS_FILE
     shell: "touch {output}"
 rule compare_scenarios:
     input: TABLES[:2]
@@ -64,16 +65,16 @@ rule summarise_campaign:
 for family, figures in FAMILIES.items():
     rule:
         name: f"plot_{family}"
-        input: TABLES[:2], COMPARED[0], POINTERS,
+        input: TABLES[:2], COMPARED[0], RUNS_FILE,
                [p.replace("measurement.json", "pcp.parquet") for p in POINTERS] if family == "recordings" else []
         output: figures
         shell: "touch {output}"
 rule write_report:
-    input: TABLES[:2], COMPARED[0], POINTERS, SUMMARIES, *FAMILIES.values()
+    input: TABLES[:2], COMPARED[0], RUNS_FILE, SUMMARIES, *FAMILIES.values()
     output: "results/REPORT.md", "results/report.json"
     shell: "touch {output}"
 rule export_benchmark_reports:
-    input: TABLES[:2], COMPARED[0], POINTERS
+    input: TABLES[:2], COMPARED[0], RUNS_FILE
     output: REPORTS
     shell: "touch {output}"
 """
@@ -160,7 +161,7 @@ def finish(folder: Path, cells: int, runs: int, snakemake: Callable[..., object]
     for family, figures in _figures().items():
         made += [*(f"figures/{name}" for name in figures), f"figures/{family}.json"]
     made += [f"analysis/{name}.csv" for name in _TABLES]
-    made += ["analysis/benchmark_reports.txt", "REPORT.md", "report.json"]
+    made += ["analysis/runs.jsonl.zst", "analysis/benchmark_reports.txt", "REPORT.md", "report.json"]
     for name in made:
         path = folder / "results" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from kveval.peaks import read_table
 from kveval.pilot import read_pilot
 from kveval.report_data import Measured, Plan
 from kveval.run_facts import footer, key_of, tiers_of
-from kveval.runfile import Run, pointed_run
+from kveval.runfile import Run, collected_runs
 
 
 def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> Plan:
@@ -24,29 +24,24 @@ def read_measured(
     levels: Path,
     peaks: Path,
     comparison: Path,
-    pointers: Sequence[Path],
-    failures: Mapping[CellKey, str] | None = None,
+    runs: Path,
+    recordings: Sequence[Path] = (),
     pilots: Sequence[Path] = (),
 ) -> Measured:
-    """Read what was measured: the campaign's tables, and the runs that `pointers` (measurement.json) name.
+    """Read what was measured: the campaign's tables and runs (`kveval.runfile.collect_runs`).
 
-    `pilots`: what searches for levels left (levels.json).
-
-    What the comparison's rule writes beside it (contrasts, averages, checks) is read from there.
+    `recordings`: every run's pcp.parquet in the order of the runs, or none; `pilots`: what searches for levels left
+    (levels.json). What the comparison's rule writes beside it (contrasts, averages, checks) is read from there.
     """
-    runs = [pointed_run(pointer) for pointer in pointers]
-    recordings = {}
-    for pointer, run in zip(pointers, runs, strict=True):
-        parquet = pointer.with_name("pcp.parquet")
-        if parquet.exists():
-            recordings[key_of(run), run.run] = parquet
+    found = collected_runs(runs)
+    recorded = {(key_of(run), run.run): path for run, path in zip(found, recordings, strict=True)} if recordings else {}
     beside = {
         name: read_table(path)
         for name in ("contrasts", "averages", "checks")
         if (path := comparison.with_name(f"{name}.csv")).exists()
     }
     tables = read_table(levels), read_table(peaks), read_table(comparison)
-    return Measured(runs, *tables, failures or {}, recordings, **beside, pilots=[read_pilot(path) for path in pilots])
+    return Measured(found, *tables, {}, recorded, **beside, pilots=[read_pilot(path) for path in pilots])
 
 
 def figure_data(plan: Plan, measured: Measured) -> FigureData:

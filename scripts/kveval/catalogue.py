@@ -1,6 +1,7 @@
 """What a campaign chooses from: models, KV-cache arms, workloads, system metrics; typed and frozen."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from packaging.version import Version
@@ -38,10 +39,15 @@ VersionedName = Annotated[dict[str, Text], BeforeValidator(_named), AfterValidat
 """A name that changes with the software: {"0.16": old, "0.24": new}, each from that version on; "*" before all."""
 
 
+@cache
+def _version(text: str) -> Version:
+    return Version(text)
+
+
 def name_for(names: Mapping[str, str], version: str) -> str | None:
     """Return the name that holds for `version`: that of the highest key not above it; None when it came later."""
-    wanted = Version(Version(version).public)
-    found = {Version(key): name for key, name in names.items() if key != "*" and Version(key) <= wanted}
+    wanted = _version(_version(version).public)
+    found = {_version(key): name for key, name in names.items() if key != "*" and _version(key) <= wanted}
     return found[max(found)] if found else names.get("*")
 
 

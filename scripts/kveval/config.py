@@ -167,6 +167,12 @@ class Config:
         return self.catalogue.workloads[self.campaign.workload]
 
     @property
+    def searches(self) -> bool:
+        """Whether a pilot searches the levels; a campaign that measures nothing has no workload of its own."""
+        workload = self.catalogue.workloads.get(self.campaign.workload)
+        return workload is not None and workload.searched is not None
+
+    @property
     def imports(self) -> tuple[Import, ...]:
         """The trees of existing results that the campaign imports instead of measuring."""
         return self.campaign.imports if isinstance(self.campaign, ImportCampaign) else ()

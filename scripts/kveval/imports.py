@@ -49,10 +49,10 @@ def files_of(*names: str) -> list[Path]:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """Return 16 hex digits of the SHA-256 of these files of kveval, their names and texts."""
+    """Return 16 hex digits of the SHA-256 of these files of the repository, their names in it and their texts."""
     total = hashlib.sha256()
     for path in sorted(files):
-        total.update(f"{path.relative_to(_LIBRARY).as_posix()} {_text_digest(path)}\n".encode())
+        total.update(f"{path.relative_to(_LIBRARY.parent.parent).as_posix()} {_text_digest(path)}\n".encode())
     return total.hexdigest()[:16]
 
 

@@ -1,10 +1,12 @@
 """Typed reading of run.json: what was measured, where and how, as the analysis needs it."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import zstandard
 
 from kveval.errors import Failure
 
@@ -100,6 +102,25 @@ def read_run(directory: Path) -> Run:
 def pointed_run(pointer: Path) -> Run:
     """Read the run that a measurement.json points to, by the scenario's name that it has there. Raises RunFileError."""
     return renamed(read_run(stored_run(pointer)), scenario_name(pointer))
+
+
+def collect_runs(pointers: Iterable[Path], output: Path) -> None:
+    """Write the runs that these measurement.json point to into one file, a line of JSON a run. Raises RunFileError.
+
+    What reads every run then needs one file, and not the measurement store. It is compressed with zstd.
+    """
+    with zstandard.open(output, "wb") as sink:
+        for pointer in pointers:
+            sink.write(msgspec.json.encode(pointed_run(pointer)) + b"\n")
+
+
+def collected_runs(path: Path) -> list[Run]:
+    """Read what `collect_runs` wrote, in its order. Raises RunFileError."""
+    try:
+        with zstandard.open(path, "rb") as source:
+            return msgspec.json.Decoder(Run).decode_lines(source.read())
+    except (OSError, zstandard.ZstdError, msgspec.DecodeError) as error:
+        raise RunFileError(f"{path}: no readable list of runs ({error})") from error
 
 
 def renamed(run: Run, scenario: str | None) -> Run:
