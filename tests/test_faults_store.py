@@ -67,7 +67,7 @@ FULL = [
 @pytest.fixture
 def stored(chain: Chain) -> Iterator[Chain]:
     """A chain whose store holds an earlier measurement, which is the same afterwards."""
-    chain.configure(workloads={"short": {"seconds": 2}})
+    chain.configure(workloads={"short": {"seconds": 1}})
     measured(Store(chain.store), EARLIER)
     before = checksums(chain)
     yield chain
@@ -129,7 +129,7 @@ def test_the_clock_is_set_in_a_level_and_stays_so(stored: Chain) -> None:
     stepped.write_text("-3600")
     job.wait_for(NOTICED + r"the wall clock was set by -3600\.\d s", 5)
     assert job.end(PATIENCE_S) == 1
-    stored.configure(workloads={"short": {"seconds": 2}})
+    stored.configure(workloads={"short": {"seconds": 1}})
     assert stored.start(clock).end(2 * PATIENCE_S) == 0
     complete(stored, measures=False)
 
@@ -139,6 +139,7 @@ def test_two_machines_measure_the_same_at_once(stored: Chain, tmp_path: Path) ->
     folder = tmp_path / "second"
     folder.mkdir()
     second = Chain(folder, stand_in_environment(folder / "server"), env={"KVEVAL_HOST_LOCK": str(folder / "lock")})
+    stored.configure(workloads={"short": {"seconds": 3}})
     second.campaign = stored.campaign
     second.store.symlink_to(stored.store)
     jobs = [stored.start(), second.start()]
@@ -157,6 +158,7 @@ def test_two_workflows_of_one_machine_measure_the_same_once(stored: Chain, tmp_p
     folder = tmp_path / "second"
     folder.mkdir()
     second = Chain(folder, stand_in_environment(folder / "server"), env=dict(stored.env))
+    stored.configure(workloads={"short": {"seconds": 8}})
     second.campaign = stored.campaign
     second.store.symlink_to(stored.store)
     first = stored.start()

@@ -20,7 +20,7 @@ from tests.leftovers import Trace
 
 pytestmark = [pytest.mark.workflow, needs_pcp]
 CELL = "Qwen3-0.6B/{}/0/run-1"
-SHORT = merged(CAMPAIGN, {"workloads": {"short": {"seconds": 4}}})
+SHORT = merged(CAMPAIGN, {"workloads": {"short": {"seconds": 2}}})
 
 
 class Tree:
@@ -152,6 +152,7 @@ def test_a_second_snakemake_in_the_same_tree_is_refused_and_disturbs_nothing(tre
 
 def test_a_second_snakemake_in_another_tree_waits_for_the_host(tree: Tree, tmp_path: Path) -> None:
     other = Tree(tmp_path / "other", tmp_path / "lock", SHORT)
+    (tree.folder / "campaign.yaml").write_text(yaml.safe_dump(merged(SHORT, {"workloads": {"short": {"seconds": 10}}})))
     first = tree.start("results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
     tree.wait_for("no-offload", "starting the server")
     assert other.run("report", "--until", "benchmark")[0] == 0

@@ -16,10 +16,10 @@ PLUGINS = ("snakemake_executor_plugin_slurm", "snakemake_executor_plugin_cluster
 why = slurm_testbed.missing() or plugins.missing("execution", *PLUGINS)
 pytestmark = [pytest.mark.workflow, pytest.mark.skipif(why is not None, reason=str(why))]
 
-# What is this cluster's own: no accounts, and nobody waits for a status. The plugin asks after 3 s and, where nothing
-# has ended, after 13 s more and 23 s more: begun earlier, it would ask for most of these jobs a third time.
+# What is this cluster's own: no accounts, and nobody waits for a status. The plugin asks after 2 s and, where nothing
+# has ended, after 12 s more and 22 s more.
 SITE = ["--seconds-between-status-checks", "1", "--latency-wait", "10"]
-SLURM = ["--slurm-no-account", "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "3"]
+SLURM = ["--slurm-no-account", "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2"]
 RESULTS = Path("results/campaigns/old-results")
 
 
@@ -56,7 +56,7 @@ def snakemake(folder: Path, *arguments: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-4000:]
     return done.stdout
