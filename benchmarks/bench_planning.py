@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from tests.planning import finish, job_counts, make_campaign, make_toy  # noqa: E402
+from tests.planning import finish, job_counts, make_campaign, make_toy, rule_names  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,9 @@ def main() -> None:
     campaign, toy = folder / "campaign", folder / "toy"
     make_campaign(campaign, given.cells, given.runs)
     make_toy(toy, given.cells, given.runs)
+    ours, its = (rule_names(snakemake(place, "--list-rules").output) for place in (campaign, toy))
+    if ours != its:
+        raise SystemExit(f"the toy is out of step: only one of the two has {sorted(ours ^ its)}")
     planned, bare = least([campaign, toy], given.repeat, "-n", "report")
     counts = job_counts(planned.output)
     if counts != job_counts(bare.output):

@@ -109,16 +109,16 @@ def collect_runs(pointers: Iterable[Path], output: Path) -> None:
 
     What reads every run then needs one file, and not the measurement store. It is compressed with zstd.
     """
-    with zstandard.open(output, "wb") as sink:
-        for pointer in pointers:
-            sink.write(msgspec.json.encode(pointed_run(pointer)) + b"\n")
+    lines = b"".join(msgspec.json.encode(pointed_run(pointer)) + b"\n" for pointer in pointers)
+    # At once, so that the file says how long it is: only then is a truncated one found out.
+    output.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
 
 
 def collected_runs(path: Path) -> list[Run]:
     """Read what `collect_runs` wrote, in its order. Raises RunFileError."""
     try:
-        with zstandard.open(path, "rb") as source:
-            return msgspec.json.Decoder(Run).decode_lines(source.read())
+        lines = zstandard.ZstdDecompressor().decompress(path.read_bytes())
+        return msgspec.json.Decoder(Run).decode_lines(lines)
     except (OSError, zstandard.ZstdError, msgspec.DecodeError) as error:
         raise RunFileError(f"{path}: no readable list of runs ({error})") from error
 
