@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,15 @@ class ImportPlan:
 
     def runs_of(self, cell: str) -> list[RunPlan]:
         """The runs of a cell, given by its path, in their order."""
-        return [run for run in self.runs if run.cell.path == cell]
+        return self._by_cell.get(cell, [])
+
+    @cached_property
+    def _by_cell(self) -> dict[str, list[RunPlan]]:
+        # Asked for once for every job of a plan.
+        found: dict[str, list[RunPlan]] = {}
+        for run in self.runs:
+            found.setdefault(run.cell.path, []).append(run)
+        return found
 
     @property
     def stamp(self) -> str:
