@@ -52,8 +52,8 @@ rule collect_metrics:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=10,
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
     params:
         metrics=METRICS,
         library=code_of("peaks", "runfile", beside=[METRICS]),
@@ -78,8 +78,8 @@ rule compare_scenarios:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=10,
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
     params:
         comparison=COMPARISON,
         library=code_of(
@@ -117,8 +117,8 @@ rule summarise_campaign:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=10,
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
     params:
         plan=PLAN,
         library=code_behind("campaign_data", "summaries"),

@@ -22,6 +22,7 @@ from kveval.figure_names import FAMILIES, caption_file, figures_of
 from kveval.importing.campaign import import_plan
 from kveval.importing.table import findings
 from kveval.imports import digest, files_behind, files_of
+from kveval.job_sizes import growing
 from kveval.looks import by_size
 from kveval.planning_order import planned_runs, priority
 from kveval.pilot import frozen_levels
@@ -73,6 +74,9 @@ CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in CELLS]
 POINTERS = [f"{RESULTS}/{cell.path}/run-{run}/measurement.json" for cell, run in planned_runs(CONFIG)]
 POINTERS += [f"{RESULTS}/{run.cell.path}/run-i{run.run}/measurement.json" for run in IMPORTS.runs]
 RUNS_OF = Counter(pointer.rsplit("/", 2)[0] for pointer in POINTERS)
+# What jobs ask for whose inputs are of all runs. Measured, as the constants of the others are: docs/execution.md.
+MB_FOR_ALL = growing(600, 0.5, len(POINTERS))
+MINUTES_FOR_ALL = growing(10, 0.02, len(POINTERS))
 # What the searches for levels leave, where the workload has them searched.
 SEARCHED = dict.fromkeys(pilot for cell in CONFIG.cells if (pilot := CONFIG.pilot(cell)) is not None)
 PILOTS = [f"{RESULTS}/{cell.path}/pilot/levels.json" for cell in SEARCHED]

@@ -34,8 +34,8 @@ rule list_imports:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=10,
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
     params:
         campaign=CAMPAIGN_FILE,
         index=IMPORT_INDEX,

@@ -22,8 +22,8 @@ for family in FAMILIES:
         conda:
             "../envs/workflow.yaml"
         resources:
-            mem_mb=1000,
-            runtime=10,
+            mem_mb=MB_FOR_ALL,
+            runtime=MINUTES_FOR_ALL,
         params:
             plan=PLAN,
             metrics=METRICS,
@@ -54,8 +54,8 @@ rule write_report:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=10,
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
     params:
         plan=PLAN,
         metrics=METRICS,
@@ -80,8 +80,8 @@ rule export_benchmark_reports:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=10,
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
     params:
         plan=PLAN,
         library=code_behind("campaign_data", "llmd_export"),
