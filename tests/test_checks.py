@@ -131,6 +131,25 @@ def test_an_open_loop_is_judged_by_its_rate_and_not_by_streams(profile: str, str
     assert found(open_loop(profile, strategy, throughput_req_s=8.0))["saturated_open_loop"] == "fail"
 
 
+@pytest.mark.parametrize(("profile", "strategy"), OPEN_LOOPS)
+def test_few_requests_in_a_window_are_no_saturation_by_chance_alone(profile: str, strategy: str) -> None:
+    """12 requests a minute: 4.5 are due in 22.5 s, and 4 or 5 come."""
+    few = replace(open_loop(profile, strategy, asked=12, throughput_req_s=4 / 22.5), window=(0.0, 22.5))
+    few = replace(few, report=replace(few.report, rate_req_s=None if strategy == "trace" else 0.2))
+    records = [replace(few.requests.records[0], start=time) for time in (1.0, 6.0, 11.0, 16.0, 21.0)]
+    assert "saturated_open_loop" not in found(replace(few, requests=Requests(records)))
+    # Of twice as many that were sent, as many again wait.
+    assert "saturated_open_loop" in found(replace(few, requests=Requests(records * 2)))
+
+
+def test_random_arrivals_may_be_fewer_than_due_where_evenly_spaced_ones_may_not() -> None:
+    """10/s for 10 s, of which 80 came and were answered."""
+    for strategy, outcome in (("poisson", None), ("constant", "fail")):
+        few = replace(open_loop(strategy, strategy, throughput_req_s=8.0), window=(0.0, 10.0))
+        few = replace(few, requests=Requests(few.requests.records[:80]))
+        assert found(few).get("saturated_open_loop") == outcome
+
+
 def test_one_request_at_a_time_whatever_the_level_counts() -> None:
     good = level(streams=1)
     good.run.specification["workload"] |= {"profile": "prefix-length"}

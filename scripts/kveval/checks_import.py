@@ -3,6 +3,10 @@
 They join the registry of `kveval.checks` when this module is imported.
 """
 
+import math
+
+import numpy as np
+
 from kveval.aggregates import partial_output_counted
 from kveval.checks import REGISTRY, Check, Level, Outcome
 from kveval.runfile import IMPORTED
@@ -22,6 +26,21 @@ def _check(function: Check) -> Check:
 def _unfinished(level: Level) -> float:
     total = level.row["requests_total"]
     return float(level.row["requests_incomplete"] / total) if total else 0.0
+
+
+def _begun(level: Level) -> int:
+    """How many requests were sent within the window, by their records."""
+    begin, (start, end) = level.requests.column("start"), level.window
+    return int(np.count_nonzero((begin >= start) & (begin < end)))
+
+
+def _missing(level: Level, sent_req_s: float) -> bool:
+    """Whether too few were answered of those that were sent, or that should have been: by more than chance."""
+    seconds = level.window[1] - level.window[0]
+    answered, due = level.row["throughput_req_s"] * seconds, sent_req_s * seconds
+    # Into a window falls one more or one less; at random intervals, one in twenty times, two standard deviations.
+    chance = 1.0 if level.report.strategy == "constant" else 2 * math.sqrt(due)
+    return bool(answered < _KEEPS_UP * due - chance or answered < _KEEPS_UP * _begun(level) - 1.0)
 
 
 def _declared(level: Level) -> bool:
@@ -82,7 +101,7 @@ def saturated_open_loop(level: Level) -> Outcome | None:
     answered, sent = level.row["throughput_req_s"], level.rate_req_s
     if sent is None:
         message = f"strategy {report.strategy} sends everything at once ({level.row['concurrency_mean']:.0f} in flight)"
-    elif answered >= _KEEPS_UP * sent:
+    elif not _missing(level, sent):
         return None
     else:
         message = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
