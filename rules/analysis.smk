@@ -16,7 +16,7 @@ rule extract_peak:
         mem_mb=1000,
         runtime=10,
     params:
-        version=vllm_of,
+        version=vllm_of if IMPORTS.runs else CONFIG.campaign.server.vllm,
         min_samples=CONFIG.campaign.min_samples,
         library=code_of(
             "system_metrics",

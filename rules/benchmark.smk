@@ -28,15 +28,13 @@ rule benchmark:
     resources:
         measurement_slot=1,
     params:
+        **SEARCHED_PARAMS,
         measurement=measurement_of if SEARCHES else preview_id_of,
-        # Snakemake remembers no parameter that is made of inputs, as the id then is. This one makes a change plan a rerun.
-        definition=preview_id_of if SEARCHES else "",
         run="{run}",
-        levels=levels_option if SEARCHES else "",
     message:
         "Measuring {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
         f"python {{input.script}} --campaign {shlex.quote(CAMPAIGN_FILE)} --measurement {{params.measurement}}"
-        " --cell {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks} --run {params.run} {params.levels}"
-        f" --store {STORE} --server-environment {SERVER_ENVIRONMENT}"
+        f"{SEARCHED_OPTION} --cell {{wildcards.model}}/{{wildcards.scenario}}/{{wildcards.cpu_blocks}}"
+        f" --run {{params.run}} --store {STORE} --server-environment {SERVER_ENVIRONMENT}"
         f" --campaign-runs {shlex.quote(CAMPAIGN_RUNS)} --output {{output:q}} --log {{log:q}}"

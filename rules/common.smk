@@ -1,4 +1,5 @@
 # The configuration, and the few names every rule uses.
+import gc
 import json
 import os
 import shlex
@@ -27,6 +28,9 @@ from kveval.looks import by_size
 from kveval.planning_order import planned_runs, priority
 from kveval.pilot import frozen_levels
 from kveval.sizing import kv_bytes_per_token, parameter_count
+
+# What a plan is made of stays to its end: looking for garbage in it as often as Python does took a sixth of the time.
+gc.set_threshold(100_000, 10, 10)
 
 
 def campaign_source():
@@ -207,6 +211,12 @@ def pilot_measurement_of(wildcards):
 
 def preview_id_of(wildcards):
     return CONFIG.measurement_id(cell_of(wildcards))
+
+
+# What rule benchmark has besides where a pilot searches the levels. Snakemake remembers no parameter that is made of
+# inputs, as the id then is: by `definition` a change plans a rerun.
+SEARCHED_PARAMS = {"levels": levels_option, "definition": preview_id_of} if SEARCHES else {}
+SEARCHED_OPTION = " {params.levels}" if SEARCHES else ""
 
 
 def imported_runs(wildcards):
