@@ -36,6 +36,22 @@ def test_the_profile_says_what_a_level_counts(values, streams, rate, unit):
 
 
 @pytest.mark.parametrize(
+    ("values", "lengths", "arrivals"),
+    [
+        ({}, "fixed lengths", "without pause"),
+        ({"profile": "constant"}, "fixed lengths", "evenly spaced"),
+        ({"profile": "poisson", "prompt_spread": SPREAD}, "drawn at random", "at random, whatever"),
+        ({"profile": "bursts", "bursts": BURSTS}, "fixed lengths", "in random bursts"),
+        ({"profile": "prefix-length", "prefix_count": 3}, "fixed lengths", "without pause"),
+    ],
+)
+def test_the_words_for_a_workload_are_those_of_its_profile(values, lengths, arrivals):
+    words = workloads.in_words(workload(**values))
+    assert lengths in words
+    assert arrivals in words.partition("requests")[2]
+
+
+@pytest.mark.parametrize(
     ("values", "level", "tokens", "count"),
     [
         ({}, 60, 0, 0),

@@ -104,7 +104,9 @@ def warmup(level: Level) -> Outcome | None:
     if abs(asked - cut) <= max(0.5, 0.1 * asked):
         return None
     how = "the rest was cut here" if cut < asked else "the window is that much shorter"
-    return Outcome("warmup", "warn", f"a warm-up of {asked:g} s was asked for, GuideLLM cut {cut:.1f} s; {how}")
+    return Outcome(
+        "warmup", "warn", f"a warm-up of {asked:g} s was asked for, GuideLLM cut {max(0.0, cut):.1f} s; {how}"
+    )
 
 
 @_check

@@ -16,8 +16,8 @@ CAPTIONS = Path(__file__).with_name("templates") / "captions"
 FAMILIES: dict[str, dict[str, str]] = {
     "throughput": {
         "peak_throughput_all_scenarios": "Peak throughput",
-        "throughput_curve_{model}_all": "Throughput against concurrency, {model}",
-        "benchmark_results": "Throughput and latency against concurrency",
+        "throughput_curve_{model}_all": "Throughput against load, {model}",
+        "benchmark_results": "Throughput and latency against load",
     },
     "latency": {
         "latency_comparison_all": "Latency at the common level",

@@ -92,7 +92,10 @@ def _signed(value: float, decimals: int) -> str:
 
 
 def mean_of(values: Sequence[float]) -> str:
-    """Return the mean of repeated measurements, no finer than its 95 % t interval; two digits from a single one."""
+    """Return the mean of repeated measurements, no finer than its 95 % t interval; two digits from a single one.
+
+    Four at most: values that agree by chance, or that cannot differ, would else be printed to their last bit.
+    """
     known = np.array([value for value in values if math.isfinite(value)])
     if not len(known):
         return MISSING
@@ -104,7 +107,8 @@ def mean_of(values: Sequence[float]) -> str:
         return significant(mean)
     # An interval as wide as the value still leaves its first digit.
     coarsest = decimals_for(abs(mean)) if mean else 0
-    return rounded(mean, max(decimals_for(half), coarsest))
+    finest = 3 - math.floor(math.log10(abs(mean))) if mean else 0
+    return rounded(mean, min(max(decimals_for(half), coarsest), finest))
 
 
 def minutes(seconds: float) -> str:

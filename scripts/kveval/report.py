@@ -46,6 +46,7 @@ from kveval.tables_results import (
 from kveval.tables_search import search_table
 from kveval.tables_system import average_table, check_tables, panel_table, provenance_table, system_tables, time_table
 from kveval.tables_tiers import tiers_table
+from kveval.workloads import in_words
 
 TEMPLATES = Path(__file__).with_name("templates")
 TEMPLATE = "REPORT.md.j2"
@@ -109,6 +110,7 @@ def report_context(
         "gaps": gap_table(plan, measured, empty or {}),
         "alike": alike(measured),
         "few_runs": plan.runs < 5,
+        "workloads": list(dict.fromkeys(in_words(run.workload) for run in measured.runs)),
         "figures": _figures(measured, figures, empty or {}),
         "time": time_table(measured),
         "provenance": provenance_table(measured),

@@ -24,6 +24,12 @@ _AXES = {
     "requests/min": "requests sent per minute",
     "prefix tokens": "tokens of the prefix, one request at a time",
 }
+_ARRIVALS = {
+    "constant": "come evenly spaced, whatever became of earlier ones",
+    "poisson": "come at random, whatever became of earlier ones",
+    "bursts": "come in random bursts, whatever became of earlier ones",
+    "sweep": "come as each strategy of the sweep sends them",
+}
 
 
 def _profile(workload: Mapping[str, Any]) -> str:
@@ -40,6 +46,14 @@ def streams_at(workload: Mapping[str, Any], level: int) -> int | None:
 def rate_req_s_at(workload: Mapping[str, Any], level: int) -> float | None:
     """Return the mean requests per second that are sent at a level; None where that follows from the answers."""
     return level / 60 if _profile(workload) in OPEN_LOOP else None
+
+
+def in_words(workload: Mapping[str, Any]) -> str:
+    """Return how the requests are made and how they come, as the end of a sentence."""
+    varied = any(workload.get(f"{name}_spread") for name in ("prompt", "output"))
+    lengths = "lengths drawn at random" if varied else "fixed lengths"
+    arrivals = _ARRIVALS.get(_profile(workload), "follow each other without pause")
+    return f"prompts and answers have {lengths}, prefixes and turns are alike, and requests {arrivals}"
 
 
 def searched(workload: Mapping[str, Any]) -> Mapping[str, Any] | None:
