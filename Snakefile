@@ -20,12 +20,17 @@ include: "rules/planning.smk"
 include: "rules/cluster.smk"
 
 
+if not SHARED_FOLDER:
+
+    include: "rules/sharing.smk"
+
+
 rule report:
     default_target: True
     input:
-        f"{RESULTS}/REPORT.md",
+        f"{RESULTS}/REPORT.md" if SHARED_FOLDER else local(BROUGHT),
         [f"{RESULTS}/analysis/imported.csv"] if CONFIG.imports else [],
-        BENCHMARK_REPORTS,
+        local(BENCHMARK_REPORTS),
     localrule: True
 
 

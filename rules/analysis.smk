@@ -41,7 +41,8 @@ rule collect_metrics:
     input:
         levels=expand("{cell}/levels.csv", cell=CELL_FOLDERS),
         peaks=expand("{cell}/peak.csv", cell=CELL_FOLDERS),
-        measurements=POINTERS,
+        measurements=RUNS,
+        stored=RUN_DESCRIPTIONS,
     output:
         runs=ALL_RUNS,
         complete_metrics=COMPLETE,

@@ -10,12 +10,12 @@ if "measurement_slot" not in workflow.global_resources:
 
 rule benchmark:
     input:
-        script=ancient("scripts/benchmark.py"),
+        script=local(ancient("scripts/benchmark.py")),
         levels=levels_file if SEARCHES else [],
     output:
-        f"{CELL}/run-{{run}}/measurement.json",
+        local(f"{CELL}/run-{{run}}/measurement.json"),
     log:
-        f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
+        local(f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log"),
     wildcard_constraints:
         run="[1-9][0-9]*",
     priority: block_priority

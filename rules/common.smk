@@ -54,6 +54,14 @@ try:
 except ConfigError as error:
     raise WorkflowError(f"The configuration cannot be used:\n{error}")
 
+# Without a storage provider the jobs see this folder, wherever they run; with one, only what it carries: rules/sharing.smk.
+SHARED_FOLDER = workflow.storage_settings.default_storage_provider is None
+if not SHARED_FOLDER and (CONFIG.imports or CONFIG.compared):
+    raise WorkflowError(
+        f"Campaign {CONFIG.campaign.name} reads results that only this machine has: make its report here, without the "
+        "profile that sends the analysis away"
+    )
+
 BEGAN = time.time()
 IMPORT_INDEX = "results/imports"
 try:
@@ -77,6 +85,11 @@ CELLS = [*CONFIG.cells, *IMPORTS.cells]
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in CELLS]
 POINTERS = [f"{RESULTS}/{cell.path}/run-{run}/measurement.json" for cell, run in planned_runs(CONFIG)]
 POINTERS += [f"{RESULTS}/{run.cell.path}/run-i{run.run}/measurement.json" for run in IMPORTS.runs]
+# By what the analysis knows a run, and which of the run's files its jobs have to be given.
+RUN = "measurement.json" if SHARED_FOLDER else "shared.json"
+RUN_FILES = [] if SHARED_FOLDER else ["stored/run.json", "stored/raw"]
+RUNS = POINTERS if SHARED_FOLDER else [f"{Path(pointer).parent}/{RUN}" for pointer in POINTERS]
+RUN_DESCRIPTIONS = [] if SHARED_FOLDER else [f"{Path(pointer).parent}/stored/run.json" for pointer in POINTERS]
 RUNS_OF = Counter(pointer.rsplit("/", 2)[0] for pointer in POINTERS)
 # What jobs ask for whose inputs are of all runs. Measured, as the constants of the others are: docs/execution.md.
 MB_FOR_ALL = growing(600, 0.5, len(POINTERS))
@@ -95,6 +108,10 @@ COMPLETE = f"{RESULTS}/analysis/complete_metrics.csv"
 ALL_RUNS = f"{RESULTS}/analysis/runs.jsonl.zst"
 PEAKS = f"{RESULTS}/analysis/peak_throughput_all.csv"
 VERDICTS = f"{RESULTS}/analysis/comparison.csv"
+# What the comparison writes beside its verdicts.
+BESIDE_VERDICTS = [f"{RESULTS}/analysis/{name}.csv" for name in ("contrasts", "averages", "checks")]
+# Tables that the report names and does not read.
+LINKED = [f"{RESULTS}/analysis/{name}.csv" for name in ("pcp_metrics_peak", "peak_comparison")]
 SUMMARIES = [f"{RESULTS}/analysis/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats")]
 COMPARISON = {
     "settings": CONFIG.campaign.comparison.model_dump(),
@@ -193,7 +210,7 @@ def cell_of(wildcards):
 
 def levels_file(wildcards):
     """What the pilot of a cell's baseline froze."""
-    return f"{RESULTS}/{CONFIG.pilot(cell_of(wildcards)).path}/pilot/levels.json"
+    return local(f"{RESULTS}/{CONFIG.pilot(cell_of(wildcards)).path}/pilot/levels.json")
 
 
 def measurement_of(wildcards, input):

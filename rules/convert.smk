@@ -4,7 +4,8 @@
 
 rule convert_load:
     input:
-        measurement=rules.benchmark.output[0],
+        measurement=f"{CELL}/run-{{run}}/{RUN}",
+        stored=[f"{CELL}/run-{{run}}/{name}" for name in RUN_FILES],
     output:
         levels=f"{CELL}/run-{{run}}/levels.parquet",
         requests=f"{CELL}/run-{{run}}/requests.parquet",
@@ -40,7 +41,8 @@ rule convert_load:
 
 rule convert_pcp:
     input:
-        measurement=rules.benchmark.output[0],
+        measurement=f"{CELL}/run-{{run}}/{RUN}",
+        stored=[f"{CELL}/run-{{run}}/{name}" for name in RUN_FILES],
     output:
         f"{CELL}/run-{{run}}/pcp.parquet",
     log:

@@ -3,12 +3,12 @@
 
 use rule benchmark as pilot with:
     input:
-        script=ancient("scripts/benchmark.py"),
+        script=local(ancient("scripts/benchmark.py")),
         levels=[],
     output:
-        f"{CELL}/pilot/measurement.json",
+        local(f"{CELL}/pilot/measurement.json"),
     log:
-        f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/pilot.log",
+        local(f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/pilot.log"),
     # Everything else waits for it.
     priority: 1_000_000_000
     params:
@@ -21,11 +21,11 @@ use rule benchmark as pilot with:
 
 rule freeze_levels:
     input:
-        pointer=f"{CELL}/pilot/measurement.json",
+        pointer=local(f"{CELL}/pilot/measurement.json"),
     output:
-        f"{CELL}/pilot/levels.json",
+        local(f"{CELL}/pilot/levels.json"),
     log:
-        f"{LOGS}/freeze_levels/{{model}}/{{scenario}}/{{cpu_blocks}}.log",
+        local(f"{LOGS}/freeze_levels/{{model}}/{{scenario}}/{{cpu_blocks}}.log"),
     localrule: True
     conda:
         "../envs/workflow.yaml"

@@ -12,6 +12,7 @@ for family in FAMILIES:
             peaks=PEAKS,
             comparison=VERDICTS,
             runs=ALL_RUNS,
+            beside=BESIDE_VERDICTS,
             recordings=[str(Path(pointer).with_name("pcp.parquet")) for pointer in POINTERS * (family == "recordings")],
         output:
             png=[captioned(figure) for figure in figures_of(MODELS, family)],
@@ -42,10 +43,12 @@ rule write_report:
         peaks=PEAKS,
         comparison=VERDICTS,
         runs=ALL_RUNS,
+        beside=BESIDE_VERDICTS,
         summaries=SUMMARIES,
+        linked=LINKED,
         figures=FIGURES,
         notes=[f"{RESULTS}/figures/{family}.json" for family in FAMILIES],
-        pilots=PILOTS,
+        pilots=local(PILOTS),
     output:
         report=f"{RESULTS}/REPORT.md",
         numbers=f"{RESULTS}/report.json",
@@ -73,10 +76,11 @@ rule export_benchmark_reports:
         peaks=PEAKS,
         comparison=VERDICTS,
         runs=ALL_RUNS,
+        beside=BESIDE_VERDICTS,
     output:
-        BENCHMARK_REPORTS,
+        local(BENCHMARK_REPORTS),
     log:
-        f"{LOGS}/export_benchmark_reports.log",
+        local(f"{LOGS}/export_benchmark_reports.log"),
     conda:
         "../envs/workflow.yaml"
     resources:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the workflow needs: PCP and Redis where they are missing, the workflow's environment (.venv) and, apart from
 # it, the server's (.server-venv: vLLM's CPU build, GuideLLM, LMCache, Valkey). What is there already is left alone.
-# usage: bash scripts/setup.sh [pcp] [redis] [workflow] [server] [execution] [test]   (default: pcp redis workflow server)
+# usage: bash scripts/setup.sh [pcp] [redis] [workflow] [server] [execution] [execution-kubernetes] [test] [test-s3]
+#        (default: pcp redis workflow server)
 # KVEVAL_PYTHON: the Python to use instead of the newest of python3.13, python3.12, python3.11, python3.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,8 +21,8 @@ for part in "$@"; do
             ensure_env server .server-venv 4 install_server envs/torch.lock envs/server.lock
             ensure_packages_in "LMCache and Valkey" .server-venv envs/lmcache.lock
             ;;
-        execution) ensure_packages_in "plugins for clusters" .venv envs/execution.lock ;;
-        test) ensure_packages_in "test requirements" .venv envs/test.lock ;;
-        *) fail "unknown part $part: pcp, redis, workflow, server, execution and test are known" ;;
+        execution | execution-kubernetes) ensure_packages_in "plugins for clusters" .venv "envs/$part.lock" ;;
+        test | test-s3) ensure_packages_in "test requirements" .venv "envs/$part.lock" ;;
+        *) fail "unknown part $part: pcp, redis, workflow, server, execution, execution-kubernetes, test, test-s3 are known" ;;
     esac
 done

@@ -68,3 +68,9 @@ def test_no_job_of_a_profile_has_more_threads_than_it_lets_a_group_have(name):
     """Snakemake cuts the threads of any job down to `cores`."""
     threads = [int(entry.partition("=")[2]) for entry in PROFILES[name].get("set-threads", [])]
     assert all(count <= PROFILES[name]["cores"] for count in [1, *threads])
+
+
+def test_campaigns_on_a_cluster_may_send_their_analysis_away():
+    """Where both are given, the workflow's profile wins key by key: it must say nothing of where the analysis runs."""
+    both = PROFILES["kubernetes"].keys() & PROFILES["kubernetes-executor"].keys()
+    assert both == {*PROFILES["default"], "cores"}

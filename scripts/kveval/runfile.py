@@ -13,6 +13,8 @@ from kveval.errors import Failure
 SCHEMA = 1
 IMPORTED = "imported"
 """Engine of a run that was measured elsewhere and whose files were imported."""
+BESIDE = "beside"
+"""Key of a pointer that does not name a place in the store: the folder beside it that has the run's files."""
 
 
 class RunFileError(Failure):
@@ -140,8 +142,9 @@ def scenario_name(pointer: Path) -> str | None:
 
 
 def stored_run(pointer: Path) -> Path:
-    """Return the folder in the measurement store that a measurement.json points to. Raises RunFileError."""
+    """Return the folder that a measurement.json points to, in the measurement store. Raises RunFileError."""
     try:
-        return Path(json.loads(pointer.read_text())["path"])
+        content = json.loads(pointer.read_text())
+        return pointer.with_name(content[BESIDE]) if BESIDE in content else Path(content["path"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFileError(f"{pointer}: no pointer to a measurement ({error})") from error

@@ -1,0 +1,8 @@
+"""Put a run of the measurement store where jobs without this machine's folders find it."""
+
+from pathlib import Path
+
+from kveval.sharing import share_run
+
+if __name__ == "__main__":
+    share_run(Path(snakemake.input[0]), *map(Path, snakemake.output))
