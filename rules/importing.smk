@@ -12,7 +12,7 @@ rule import_run:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
+        mem_mb=800,
         runtime=30,
     params:
         plan=imported_run,
