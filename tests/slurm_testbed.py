@@ -1,14 +1,18 @@
 """A SLURM of the test's own, by the scripts in the folder that KVEVAL_SLURM_TESTBED names."""
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 VARIABLE = "KVEVAL_SLURM_TESTBED"
+# Its ports and /etc/slurm are the host's.
+_LOCK = Path(tempfile.gettempdir()) / "kveval-slurm-testbed.lock"
 
 
 def missing() -> str | None:
@@ -24,11 +28,19 @@ def missing() -> str | None:
 
 @contextmanager
 def slurm(state: Path) -> Iterator[None]:
-    """Run a SLURM with its state in `state`; it answers when the block begins."""
+    """Run a SLURM with its state in `state`; it answers when the block begins. Waits for another one's end."""
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _running(state):
+            yield
+
+
+@contextmanager
+def _running(state: Path) -> Iterator[None]:
     scripts = Path(os.environ[VARIABLE])
-    with (state.parent / "slurm-start.log").open("wb") as log:
-        subprocess.run(["bash", scripts / "start.sh", state], stdout=log, stderr=log, check=True, timeout=60)
     try:
+        with (state.parent / "slurm-start.log").open("wb") as log:
+            subprocess.run(["bash", scripts / "start.sh", state], stdout=log, stderr=log, check=True, timeout=60)
         answer = subprocess.run(["sinfo", "--noheader", "--format", "%T"], capture_output=True, text=True, timeout=30)
         assert answer.stdout.split() == ["idle"], answer.stdout + answer.stderr
         yield
