@@ -92,7 +92,7 @@ RUNS = POINTERS if SHARED_FOLDER else [f"{Path(pointer).parent}/{RUN}" for point
 RUN_DESCRIPTIONS = [] if SHARED_FOLDER else [f"{Path(pointer).parent}/stored/run.json" for pointer in POINTERS]
 RUNS_OF = Counter(pointer.rsplit("/", 2)[0] for pointer in POINTERS)
 # What jobs ask for whose inputs are of all runs. Measured, as the constants of the others are: docs/execution.md.
-MB_FOR_ALL = growing(600, 0.7, len(POINTERS))
+MB_FOR_ALL = growing(800, 0.7, len(POINTERS))
 MINUTES_FOR_ALL = growing(10, 0.02, len(POINTERS))
 # What the searches for levels leave, where the workload has them searched.
 SEARCHED = dict.fromkeys(pilot for cell in CONFIG.cells if (pilot := CONFIG.pilot(cell)) is not None)
