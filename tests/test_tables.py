@@ -295,6 +295,14 @@ def test_what_is_open_comes_with_what_would_settle_it(plan: Plan, measured: Meas
     assert {"Redis against Valkey", "native offload against LMCache", "the effect of the tier's size"} <= set(open_)
 
 
+def test_no_runs_settle_the_throughput_of_an_open_loop(plan: Plan) -> None:
+    levels = campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS).assign(rate_req_s=1.0)
+    table = gap_table(plan, campaign.measured(levels), {})
+    throughput = [cells for cells in table.rows if "an open loop delivers what is sent" in cells[1]]
+    assert throughput
+    assert all(cells[0].endswith("Throughput") and cells[2].startswith("nothing: ") for cells in throughput)
+
+
 def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
     assert alike(measured) == []
     first = {key_of(run): run for run in measured.runs}

@@ -21,6 +21,8 @@ Cell = tuple[str, str, int]
 # (run, level) -> row of complete_metrics.csv
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak"]
+# Why an open loop's throughput has no verdict.
+OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
     if row["checks_failed"]:
         return f"failed {str(row['checks_failed']).replace(';', ', ')}"
     if metric == THROUGHPUT and row.get("rate_req_s", np.nan) > 0:
-        return "an open loop delivers what is sent: its latencies are compared"
+        return OPEN_LOOP
     if metric == THROUGHPUT:
         counted, needed, what = row["output_tokens"], MIN_TOKENS, "tokens delivered"
     else:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kveval import stats
 from kveval.checks import MIN_RUNS
+from kveval.comparing import OPEN_LOOP
 from kveval.figure_names import find_figure
 from kveval.looks import by_size
 from kveval.metric_titles import METRIC_TITLES
@@ -15,6 +16,15 @@ from kveval.report_data import Measured, Plan, Table, cell_label
 from kveval.run_facts import key_of
 from kveval.tables_pairs import native_table, store_table, tier_table, undeclared
 
+# Words of a reason -> what would do away with it; the first that fits.
+_SETTLED_BY = {
+    OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
+    "observed": "longer levels",
+    "delivered": "longer levels",
+    "failed": "longer levels on an undisturbed machine: see the checks",
+    "run": f"`runs: {MIN_RUNS}` or more; what is measured already is kept",
+    "baseline": "measure its baseline",
+}
 # Below it no comparison gets a verdict.
 _ENOUGH_RUNS = 3
 
@@ -70,13 +80,7 @@ def _settling(row: Mapping[Any, Any]) -> str:
     if verdict == stats.INCONCLUSIVE:
         more = needed is not None and needed > row["runs"]
         return "longer levels, or more runs" + (f" ({needed:.0f} for the margin at this spread)" if more else "")
-    if "observed" in reason or "delivered" in reason:
-        return "longer levels"
-    if "failed" in reason:
-        return "longer levels on an undisturbed machine: see the checks"
-    if "run" in reason:
-        return f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
-    return "measure its baseline" if "baseline" in reason else "see the reason"
+    return next((what for words, what in _SETTLED_BY.items() if words in reason), "see the reason")
 
 
 def _undeclared(plan: Plan, measured: Measured) -> Iterator[list[str]]:
