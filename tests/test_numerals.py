@@ -38,6 +38,18 @@ def test_an_effect_without_interval_says_so() -> None:
     assert numerals.effect(-0.04, -0.5, 0.4) == "0.0 % (-0.5 to +0.4)"
 
 
+@given(st.floats(-99, 1e12), st.floats(-100, 0), st.floats(1001, 1e300))
+def test_an_interval_that_says_next_to_nothing_says_it_in_few_digits(value: float, low: float, high: float) -> None:
+    text = numerals.effect(min(value, high), low, high)
+    assert text.endswith(" to more than +1,000)")
+    assert len(text.split(" (")[1]) <= len("-100 to more than +1,000)")
+
+
+@given(st.floats(1, 1e6), st.floats(1, 1e6))
+def test_no_interval_makes_a_value_nothing(value: float, factor: float) -> None:
+    assert not numerals.with_interval(value, value / factor, value * factor).startswith("0 ")
+
+
 @given(st.floats(1e-3, 1e6), st.floats(1e-4, 0.5))
 def test_rounding_moves_a_value_less_than_its_uncertainty(value: float, share: float) -> None:
     half = value * share

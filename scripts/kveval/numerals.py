@@ -9,6 +9,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 MISSING = "n/a"
+# Per cent. An interval that goes beyond it, as one from two runs may by any number of digits, says no more than that.
+_WIDEST = 1000.0
 
 
 def decimals_for(half_width: float) -> int:
@@ -59,27 +61,32 @@ def significant(value: float, digits: int = 2) -> str:
 def with_interval(value: float, low: float, high: float) -> str:
     """Return a value with its interval, both no finer than the interval; without one, two significant digits.
 
-    >>> with_interval(1191.4, 1150.0, 1240.0)
-    '1,190 (1,150 to 1,240)'
+    An interval far wider than the value still leaves it two digits: rounded to 0 it would read as nothing measured.
+
+    >>> with_interval(1191.4, 1150.0, 1240.0), with_interval(37.2, 0.7, 1809.0)
+    ('1,190 (1,150 to 1,240)', '37 (0 to 1,800)')
     """
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
         return significant(value)
     decimals = _decimals_shown(low, high)
-    return f"{rounded(value, decimals)} ({rounded(low, decimals)} to {rounded(high, decimals)})"
+    shown = rounded(value, decimals) if round(value, decimals) or abs(value) < 1 else significant(value)
+    return f"{shown} ({rounded(low, decimals)} to {rounded(high, decimals)})"
 
 
 def effect(value: float, low: float, high: float) -> str:
-    """Return a difference in per cent with signs, no finer than its interval.
+    """Return a difference in per cent with signs, no finer than its interval; a very wide one is cut off.
 
-    >>> effect(13.26, 10.6, 16.08)
-    '+13.3 % (+10.6 to +16.1)'
+    >>> effect(13.26, 10.6, 16.08), effect(2.0, -99.9, 3e9)
+    ('+13.3 % (+10.6 to +16.1)', '+2 % (-100 to more than +1,000)')
     """
     if not math.isfinite(value):
         return MISSING
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
         return f"{_signed(value, 0)} % (no interval)"
+    if high > _WIDEST:
+        return f"{_signed(value, 0)} % ({_signed(low, 0)} to more than {_signed(_WIDEST, 0)})"
     decimals = min(_decimals_shown(low, high), 1)
     return f"{_signed(value, decimals)} % ({_signed(low, decimals)} to {_signed(high, decimals)})"
 
