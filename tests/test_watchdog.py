@@ -111,6 +111,19 @@ def test_under_a_closed_loop_an_idle_server_is_given_the_limit_alone(clock: Cloc
         feed(watch, clock, 15, Work(41, 0))
 
 
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [(Work(41, 2), "2 requests in work, no token for 6"), (None, "its /metrics does not answer for 6")],
+)
+def test_under_a_closed_loop_what_is_known_of_the_requests_is_said(clock: Clock, work: Work | None, said: str) -> None:
+    watch = stall_watch(clock, loaded_s=600.0)
+    watch.observe(Work(40, 2))
+    watch.observe(Work(41, 2))
+    feed(watch, clock, 65, work)
+    with pytest.raises(StallError, match=said):
+        feed(watch, clock, 5, work)
+
+
 def test_after_a_closed_loop_the_generator_may_take_its_time_over_its_report(clock: Clock) -> None:
     watch = stall_watch(clock, loaded_s=600.0)
     watch.observe(Work(40, 0))

@@ -160,7 +160,8 @@ class StallWatch:
                 f" see {self.log}"
             )
         loaded = self._first_at is not None and now < self._first_at + self.loaded_s
-        start_s = 0.0 if loaded else self.idle_s
+        idle = self._busy_at is None
+        start_s = 0.0 if loaded and idle else self.idle_s
         if now - self._token_at > self.limit_s + start_s:
             start = f" and {start_s:.0f} for the load generator's start" if start_s else ""
             raise StallError(
