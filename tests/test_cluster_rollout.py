@@ -311,6 +311,22 @@ def test_a_job_that_took_too_long_says_its_limit() -> None:
     assert failure.value.cause == "DeadlineExceeded"
 
 
+def overdue_job(seconds_ago: float, phase: str = "Running") -> Objects:
+    job = a_job(activeDeadlineSeconds=120)
+    job["status"] = {"startTime": stamp(seconds_ago)}
+    return Objects(job, a_pod("load-x", job, phase=phase))
+
+
+def test_a_deadline_that_the_jobs_controller_missed_is_not_waited_out() -> None:
+    with pytest.raises(RolloutError, match=r"DeadlineExceeded: still active after its deadline \(120 s\)") as failure:
+        job_done(overdue_job(140))
+    assert failure.value.cause == "DeadlineExceeded"
+    for patient in (overdue_job(121), overdue_job(140, "Succeeded")):
+        with pytest.raises(RolloutError) as failure:
+            job_done(patient, timeout_s=0.1)
+        assert failure.value.cause == "Timeout"
+
+
 def test_a_pod_that_ended_is_left_to_the_jobs_own_verdict() -> None:
     job = a_job()
     state = {"terminated": {"exitCode": 3, "reason": "Error"}}

@@ -21,6 +21,8 @@ __all__ = [
 _REVISION = "deployment.kubernetes.io/revision"
 # A deadline's controller deletes the pods first and says so in the Job a moment later.
 _VERDICT_S = 5.0
+# A Job's controller (seen with 1.20) may lose sight of a deadline; then nobody says so before the wait's own end.
+_OVERDUE_S = 8.0
 _NO_NODE_S = 10.0
 
 
@@ -198,6 +200,8 @@ class _Job:
         for kind in ("Failed", "FailureTarget"):
             if condition(found, kind).get("status") == "True":
                 raise self._failed(condition(found, kind), pods)
+        if self._overdue(found, pods):
+            raise self._failed({"reason": "DeadlineExceeded", "message": "still active after its deadline"}, pods)
         live = alive(pods)
         self._same_pod(live)
         if not live:
@@ -206,6 +210,12 @@ class _Job:
         target.check(live, retried=True)
         phases = ", ".join(str((pod.get("status") or {}).get("phase")) for pod in live) or "not there yet"
         return Look(False, f"its pod is {phases}", live)
+
+    def _overdue(self, found: Document, pods: list[Document]) -> bool:
+        started, deadline = (found.get("status") or {}).get("startTime"), found["spec"].get("activeDeadlineSeconds")
+        if started is None or deadline is None or self._target.lasted(started) < deadline + _OVERDUE_S:
+            return False
+        return all((pod.get("status") or {}).get("phase") != "Succeeded" for pod in pods)
 
     def _same_pod(self, live: list[Document]) -> None:
         if self._pod is not None:
