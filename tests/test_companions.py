@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kveval.engines import lmcache
 from kveval.engines.companions import companions, fill, find_program
-from kveval.engines.lmcache import _busy, _objects, _same_release
+from kveval.engines.lmcache import LMCacheQuestions, _moving, _objects, _read_locked, _same_release
 from kveval.engines.program import CompanionError
 from kveval.processes import supervisor
 
@@ -131,6 +132,7 @@ def test_lmcache_reports_its_size_version_and_counters_and_can_be_emptied(start)
         assert server.reported_bytes() == 32 * 2**20
         assert server.counters()["lmcache_l1_memory_bytes"] == 0
         server.reset(5.0)
+        assert server._ask("/cache/clear", "POST", {"tier": "l1", "force": True})["status"] == "ok"
         assert set(ports) == {"lmcache_port", "lmcache_http_port"}
     assert not any(listens(port) for port in ports.values())
     with (
@@ -167,19 +169,79 @@ def status(objects=0, **transfers):
     tier = {"total_object_count": objects, "write_locked_count": 0, "read_locked_count": 0} | transfers
     return {
         "l1_managers": {"_default": tier},
-        "store_controllers": {"_default": {"in_flight_task_count": 0} | transfers},
+        "store_controllers": {"_default": {"in_flight_task_count": 0, "pending_keys_count": 0} | transfers},
     }
 
 
-@pytest.mark.parametrize("transfer", ["write_locked_count", "read_locked_count", "in_flight_task_count"])
+@pytest.mark.parametrize("transfer", ["write_locked_count", "in_flight_task_count", "pending_keys_count"])
 def test_a_transfer_under_way_is_seen_in_lmcaches_status(transfer):
     quiet = status(objects=3)
-    quiet["store_controllers"]["_default"]["pending_keys_count"] = 0
     assert _objects(quiet) == 3
-    assert not _busy(quiet)
-    busy = status(objects=3, **{transfer: 1})
-    busy["store_controllers"]["_default"]["pending_keys_count"] = 0
-    assert _busy(busy)
+    assert not _moving(quiet)
+    assert _moving(status(objects=3, **{transfer: 1}))
+    assert not _moving(status(objects=3, read_locked_count=2))
+    assert _read_locked(status(objects=3, read_locked_count=2)) == 2
+
+
+class Tier(LMCacheQuestions):
+    """An LMCache with five objects, two of them locked by a reader, and what happens to it at each look."""
+
+    def __init__(self, *looks):
+        super().__init__("lmcache.log")
+        self.objects, self.locked = 5, 2
+        self.looks, self.cleared = list(looks), []
+
+    def _send(self, path, method="GET", body=None, timeout_s=10.0):
+        if path == "/cache/clear":
+            force = bool(body and body["force"])
+            self.cleared.append(force)
+            self.objects = 0 if force else self.locked
+            self.locked = 0 if force else self.locked
+            return {"status": "ok"}
+        moving = {}
+        if self.looks:
+            self.locked, moving = self.looks.pop(0)
+        return {"storage_manager": status(self.objects, read_locked_count=self.locked, **moving)}
+
+    def _metrics(self):
+        return ""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        seconds = 100.0
+
+        def monotonic(self):
+            return self.seconds
+
+        def sleep(self, seconds):
+            self.seconds += seconds
+
+    monkeypatch.setattr(lmcache, "time", clock := Clock())
+    return clock
+
+
+def test_lmcache_is_emptied_once_its_readers_are_done(clock):
+    tier = Tier((2, {}), (2, {}), (0, {}))
+    tier.reset(20.0)
+    assert tier.objects == 0
+    assert tier.cleared == [False]
+
+
+def test_locks_that_a_request_left_behind_in_lmcache_are_overridden(clock):
+    tier = Tier()
+    tier.reset(20.0)
+    assert tier.objects == 0
+    assert tier.cleared == [True]
+    assert clock.seconds == pytest.approx(100 + lmcache.ABANDONED_S, abs=0.5)
+
+
+def test_locks_in_lmcache_are_never_overridden_while_anything_moves(clock):
+    tier = Tier(*[(2, {"in_flight_task_count": 1})] * 1000)
+    with pytest.raises(CompanionError, match="LMCache still holds 5 objects after 20 s of clearing it"):
+        tier.reset(20.0)
+    assert tier.cleared == []
 
 
 @pytest.mark.parametrize(

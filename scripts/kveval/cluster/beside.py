@@ -66,8 +66,8 @@ class PodLMCache(LMCacheQuestions):
         self.argv = command_line(pod, "lmcache")
         self._reach = reach
 
-    def _send(self, path: str, method: str = "GET", timeout_s: float = 10.0) -> Any:
-        return self._reach.ask(path, method, timeout_s=timeout_s)
+    def _send(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 10.0) -> Any:
+        return self._reach.ask(path, method, body, timeout_s)
 
     def _metrics(self) -> str:
         return self._reach.page("/metrics", timeout_s=10.0).decode()

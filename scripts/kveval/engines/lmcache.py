@@ -11,6 +11,10 @@ from kveval.counters import CounterError, parse_counters
 from kveval.engines.http import HttpError, fetch, request
 from kveval.engines.program import HOST, POLL_S, CompanionError, Program
 
+# A request that is given up between lookup and retrieval leaves its read locks behind, for 300 s (LMCache 0.5.6). Locks
+# that stay for so long while nothing is on its way, and vLLM has no request, are such.
+ABANDONED_S = 3.0
+
 
 class LMCacheQuestions(ABC):
     """What is asked of it, wherever it runs; `log` says where its log is."""
@@ -22,7 +26,7 @@ class LMCacheQuestions(ABC):
         self.version = ""
 
     @abstractmethod
-    def _send(self, path: str, method: str = "GET", timeout_s: float = 10.0) -> Any:
+    def _send(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 10.0) -> Any:
         """Send one request and return the decoded JSON. Raises HttpError."""
 
     @abstractmethod
@@ -65,16 +69,22 @@ class LMCacheQuestions(ABC):
     def reset(self, timeout_s: float) -> None:
         """Empty the tier, once nothing is on its way to the store any more.
 
-        LMCache keeps what a transfer holds locked, so the request is repeated until the tier is empty.
+        LMCache keeps what a transfer holds locked, so the request is repeated until the tier is empty; locks that
+        requests left behind are overridden.
         """
-        deadline = time.monotonic() + timeout_s
+        quiet_since = begin = time.monotonic()
         while True:
-            if not _busy(self._storage()):
-                self._ask("/cache/clear", method="POST")
+            storage, now = self._storage(), time.monotonic()
+            if _moving(storage):
+                quiet_since = now
+            elif now - quiet_since >= ABANDONED_S:
+                self._ask("/cache/clear", "POST", {"tier": "l1", "force": True})
+            elif not _read_locked(storage):
+                self._ask("/cache/clear", "POST")
             storage = self._storage()
-            if not _busy(storage) and _objects(storage) == 0:
+            if not _moving(storage) and _objects(storage) == 0:
                 return
-            if time.monotonic() > deadline:
+            if now - begin > timeout_s:
                 raise CompanionError(
                     f"LMCache still holds {_objects(storage)} objects after {timeout_s:.0f} s of clearing it;"
                     f" see {self.log}"
@@ -89,9 +99,9 @@ class LMCacheQuestions(ABC):
             raise CompanionError(f"LMCache's /status has no l1_managers and store_controllers; see {self.log}")
         return storage
 
-    def _ask(self, path: str, method: str = "GET") -> Any:
+    def _ask(self, path: str, method: str = "GET", body: object = None) -> Any:
         try:
-            return self._send(path, method)
+            return self._send(path, method, body)
         except HttpError as error:
             raise CompanionError(f"LMCache: {error}; see {self.log}") from error
 
@@ -109,8 +119,8 @@ class LMCacheServer(LMCacheQuestions):
         """Its Prometheus endpoint."""
         return f"{self._url}/metrics"
 
-    def _send(self, path: str, method: str = "GET", timeout_s: float = 10.0) -> Any:
-        return request(f"{self._url}{path}", method=method, timeout_s=timeout_s)
+    def _send(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 10.0) -> Any:
+        return request(f"{self._url}{path}", method=method, body=body, timeout_s=timeout_s)
 
     def _metrics(self) -> str:
         return fetch(self.metrics_url, timeout_s=10.0).decode()
@@ -120,12 +130,17 @@ def _objects(storage: Mapping[str, Any]) -> int:
     return sum(tier["total_object_count"] for tier in storage["l1_managers"].values())
 
 
-def _busy(storage: Mapping[str, Any]) -> bool:
-    """Tell whether a transfer is under way: to the store, from it, or to and from vLLM."""
+def _read_locked(storage: Mapping[str, Any]) -> int:
+    """Count what a request has looked up and not yet fetched."""
+    return sum(tier["read_locked_count"] for tier in storage["l1_managers"].values())
+
+
+def _moving(storage: Mapping[str, Any]) -> bool:
+    """Tell whether a transfer is under way: from vLLM, to the store, or from it."""
     tiers, stores = storage["l1_managers"].values(), storage["store_controllers"].values()
     return any(
         [
-            *(tier["write_locked_count"] + tier["read_locked_count"] for tier in tiers),
+            *(tier["write_locked_count"] for tier in tiers),
             *(store["in_flight_task_count"] + store["pending_keys_count"] for store in stores),
             storage.get("prefetch_controller", {}).get("in_flight_request_count", 0),
         ]
