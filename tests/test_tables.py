@@ -17,8 +17,9 @@ from kveval.guidance import guidance_numbers, guidance_table
 from kveval.report import summary
 from kveval.report_data import Measured, Plan, Table
 from kveval.run_facts import key_of
+from kveval.runfile import Companion
 from kveval.tables_caches import blocks_table, budget_table
-from kveval.tables_configuration import provenance_commands
+from kveval.tables_configuration import provenance_commands, software_table
 from kveval.tables_pairs import native_table, store_table, tier_table
 from kveval.tables_results import (
     area_table,
@@ -199,6 +200,15 @@ def test_what_is_not_recorded_is_not_shown_empty(plan: Plan, measured: Measured)
     assert system_tables(plan, bare) == {}
     runs = [msgspec.structs.replace(run, server={}) for run in measured.runs]
     assert provenance_commands(plan, dataclasses.replace(measured, runs=runs)) == []
+
+
+def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: Plan, measured: Measured) -> None:
+    beside = [Companion("redis", "7.0.15", ["redis-server", "--save", ""]), Companion("epp")]
+    runs = [msgspec.structs.replace(run, companions=beside) for run in measured.runs]
+    found = dataclasses.replace(measured, runs=runs)
+    assert ["Redis", "7.0.15"] in software_table(found).rows
+    assert not any(tool == "endpoint picker" for tool, _ in software_table(found).rows)
+    assert all(shown["beside"] == ["redis-server --save ''"] for shown in provenance_commands(plan, found))
 
 
 def test_tiers_name_the_base_of_every_percentage(plan: Plan, measured: Measured) -> None:

@@ -183,7 +183,7 @@ def build(plan: Plan, measured: Measured, figures: Mapping[str, str], empty: Map
 def _software(measured: Measured) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = {}
     for run in measured.runs:
-        for tool, version in run.versions.items():
+        for tool, version in run.software.items():
             found.setdefault(tool, {})[version] = None
     return {tool: list(versions) for tool, versions in sorted(found.items())}
 

@@ -16,7 +16,10 @@ _LEVELS = {
     "prefix tokens": "tokens of the prefix, one request at a time",
 }
 _PER_LEVEL = {"streams": "concurrent request", "requests/min": "request a minute", "prefix tokens": "token of a prefix"}
-_TOOLS = {"vllm": "vLLM", "lmcache": "LMCache", "guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"}
+_TOOLS = {
+    **{"vllm": "vLLM", "guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
+    **{"lmcache": "LMCache", "redis": "Redis", "valkey": "Valkey", "epp": "endpoint picker"},
+}
 
 
 def key_of(run: Run) -> CellKey:
@@ -66,7 +69,7 @@ def versions(runs: Sequence[Run]) -> dict[str, str]:
     """Return tool -> version as measured; several, joined by a slash, if the runs differ."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        for tool, version in run.versions.items():
+        for tool, version in run.software.items():
             found.setdefault(_TOOLS.get(tool, tool), {})[str(version)] = None
     return {tool: " / ".join(seen) for tool, seen in found.items()}
 

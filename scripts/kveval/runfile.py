@@ -48,6 +48,14 @@ class LevelRun(msgspec.Struct, frozen=True):
     throughput_tok_s: float | None = None
 
 
+class Companion(msgspec.Struct, frozen=True):
+    """What ran beside the server: LMCache's server, a store, the endpoint picker; its version as it told it."""
+
+    name: str
+    version: str = ""
+    argv: list[str] = []
+
+
 class CellName(msgspec.Struct, frozen=True):
     """The cell that was measured."""
 
@@ -72,11 +80,17 @@ class Run(msgspec.Struct, frozen=True):
     hardware: dict[str, Any] = {}
     versions: dict[str, str] = {}
     server: dict[str, Any] = {}
+    companions: list[Companion] = []
     budget: dict[str, Any] = {}
     phases: dict[str, float] = {}
     # The recording's clock minus the load generator's.
     clock_offset_s: float = 0.0
     exercised: dict[str, Any] = {}
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Version by tool, those beside the server included."""
+        return self.versions | {beside.name: beside.version for beside in self.companions if beside.version}
 
     @property
     def workload(self) -> dict[str, Any]:

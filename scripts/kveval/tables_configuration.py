@@ -124,12 +124,13 @@ def _value(value: Any) -> str:
     return f"{value:,g}" if isinstance(value, int | float) else str(value)
 
 
-def provenance_commands(plan: Plan, measured: Measured) -> list[dict[str, str]]:
-    """Return the server's command line and environment of every cell, as it ran, and its last load command."""
+def provenance_commands(plan: Plan, measured: Measured) -> list[dict[str, Any]]:
+    """Return the command lines of every cell, as they ran: the server's, with its environment, those of what ran beside
+    it, and the last one of the load."""
     found = []
     for cell in [cell for model in models_of(plan) for cell in cells_of(plan, model)]:
         runs = measured.runs_of(cell)
-        shown = {"server": _server(runs[0]), "load": _load(runs[0])} if runs else {}
+        shown = {"server": _server(runs[0]), "beside": _beside(runs[0]), "load": _load(runs[0])} if runs else {}
         if any(shown.values()):
             found.append({"cell": f"{cell[0]}, {cell_label(cell)}", **shown})
     return found
@@ -138,6 +139,10 @@ def provenance_commands(plan: Plan, measured: Measured) -> list[dict[str, str]]:
 def _server(run: Run) -> str:
     environment = [f"{name}={shlex.quote(str(value))}" for name, value in sorted(run.server.get("env", {}).items())]
     return " ".join([*environment, *(shlex.quote(argument) for argument in run.server.get("argv", ()))])
+
+
+def _beside(run: Run) -> list[str]:
+    return [shlex.join(companion.argv) for companion in run.companions if companion.argv]
 
 
 def _load(run: Run) -> str:
