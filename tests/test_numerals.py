@@ -45,6 +45,10 @@ def test_an_interval_that_says_next_to_nothing_says_it_in_few_digits(value: floa
     assert len(text.split(" (")[1]) <= len("-100 to more than +1,000)")
 
 
+def test_an_interval_wholly_beyond_the_widest_keeps_both_ends() -> None:
+    assert numerals.effect(2500.0, 2000.0, 3000.0) == "+2,500 % (+2,000 to +3,000)"
+
+
 @given(st.floats(1, 1e6), st.floats(1, 1e6))
 def test_no_interval_makes_a_value_nothing(value: float, factor: float) -> None:
     assert not numerals.with_interval(value, value / factor, value * factor).startswith("0 ")

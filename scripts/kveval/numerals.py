@@ -85,7 +85,7 @@ def effect(value: float, low: float, high: float) -> str:
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
         return f"{_signed(value, 0)} % (no interval)"
-    if high > _WIDEST:
+    if low <= _WIDEST < high:
         return f"{_signed(value, 0)} % ({_signed(low, 0)} to more than {_signed(_WIDEST, 0)})"
     decimals = min(_decimals_shown(low, high), 1)
     return f"{_signed(value, decimals)} % ({_signed(low, decimals)} to {_signed(high, decimals)})"

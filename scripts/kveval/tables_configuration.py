@@ -142,7 +142,8 @@ def _server(run: Run) -> str:
 
 
 def _beside(run: Run) -> list[str]:
-    return [shlex.join(companion.argv) for companion in run.companions if companion.argv]
+    # Replicas have the same beside each of them.
+    return list(dict.fromkeys(shlex.join(companion.argv) for companion in run.companions if companion.argv))
 
 
 def _load(run: Run) -> str:
