@@ -27,14 +27,14 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from tests.guidellm_reports import START  # noqa: E402
-from tests.result_trees import LMCACHE, native, write_level  # noqa: E402
+from tests.support.guidellm_reports import START  # noqa: E402
+from tests.support.result_trees import LMCACHE, native, write_level  # noqa: E402
 
-from kveval.config import load_config  # noqa: E402
 from kveval.importing.campaign import import_plan  # noqa: E402
 from kveval.importing.run import import_run  # noqa: E402
 from kveval.importing.table import summary, write_table  # noqa: E402
-from kveval.store import Store  # noqa: E402
+from kveval.spec.loading import load_config  # noqa: E402
+from kveval.store.store import Store  # noqa: E402
 
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
 OFFLOAD, CACHE = native(10_000), f"--kv-transfer-config '{LMCACHE}'"

@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from tests.planning import finish, job_counts, make_campaign, make_toy, rule_names  # noqa: E402
+from tests.support.planning import finish, job_counts, make_campaign, make_toy, rule_names  # noqa: E402
 
 
 @dataclass(frozen=True)

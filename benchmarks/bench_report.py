@@ -5,7 +5,7 @@
 Makes a copy of the workflow with a made-up campaign in its store - 34 cells x 8 levels x 3 runs, GuideLLM 0.8 reports
 that keep every request, a recording of 1,500 metrics at 1 s - and runs, as a user would:
 
-1. the conversion of the reports (`convert_load`; the recordings lie there converted, see bench_pcparchive.py);
+1. the conversion of the reports (`convert_load`; the recordings lie there converted, see bench_pcp.py);
 2. `snakemake report`: peaks, tables, comparison, figures, REPORT.md, report.json, exports;
 3. `snakemake report` again, which has nothing to do.
 

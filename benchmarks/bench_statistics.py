@@ -16,7 +16,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from kveval.intervals import (
+from kveval.analysis.estimators.intervals import (
     Contrast,
     batch_means,
     benjamini_hochberg,
@@ -26,9 +26,9 @@ from kveval.intervals import (
     mean_interval,
     welch,
 )
-from kveval.selection import cross_fit
-from kveval.stats import Settings, compare_all
-from kveval.survival import Observed, quantiles
+from kveval.analysis.estimators.survival import Observed, quantiles
+from kveval.analysis.statistics.campaign import Settings, compare_all
+from kveval.analysis.statistics.level_selection import cross_fit
 
 Array = npt.NDArray[np.float64]
 MARGIN = 0.05

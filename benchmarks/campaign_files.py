@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import zstandard
-from tests.synthetic import run_description
-from tests.test_pcparchive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
+from tests.support.synthetic import run_description
+from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
 
-from kveval.pcparchive import convert
+from kveval.pcp.conversion.conversion import convert
 
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
 ARMS = (

@@ -27,12 +27,12 @@ from scipy import stats
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from tests.fault_chain import workflow_copy  # noqa: E402
-from tests.leftovers import Trace  # noqa: E402
+from tests.support.fault_chain import workflow_copy  # noqa: E402
+from tests.support.leftovers import Trace  # noqa: E402
 
-from kveval import hardware  # noqa: E402
-from kveval.hostlock import LOCK  # noqa: E402
-from kveval.store import Key, StoreError, verify  # noqa: E402
+from kveval.host import hardware  # noqa: E402
+from kveval.host.lock import LOCK  # noqa: E402
+from kveval.store.store import Key, StoreError, verify  # noqa: E402
 
 NAME = "soak"
 SETTLING_S = 5.0

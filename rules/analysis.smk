@@ -18,17 +18,7 @@ rule extract_peak:
     params:
         version=vllm_of if IMPORTS.runs else CONFIG.campaign.server.vllm,
         min_samples=CONFIG.campaign.min_samples,
-        library=code_of(
-            "system_metrics",
-            "windows",
-            "checks_system",
-            "outcomes",
-            "selection",
-            "peaks",
-            "catalogue",
-            "pcparchive",
-            beside=["scripts/extract_peak.py", METRICS],
-        ),
+        library=code_behind("extract_peak", beside=[METRICS]),
     message:
         "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     shell:
@@ -57,7 +47,7 @@ rule collect_metrics:
         runtime=MINUTES_FOR_ALL,
     params:
         metrics=METRICS,
-        library=code_of("peaks", "runfile", beside=[METRICS]),
+        library=code_behind("collect_metrics", beside=[METRICS]),
     message:
         "Collecting the metrics of all cells"
     script:
@@ -83,21 +73,7 @@ rule compare_scenarios:
         runtime=MINUTES_FOR_ALL,
     params:
         comparison=COMPARISON,
-        library=code_of(
-            "verdict_tables",
-            "stats",
-            "comparing",
-            "pairing",
-            "selection",
-            "replicates",
-            "verdicts",
-            "intervals",
-            "averages",
-            "peaks",
-            "checks",
-            "checks_campaign",
-            "rules",
-        ),
+        library=code_behind("compare_scenarios"),
     message:
         "Comparing the scenarios"
     script:
@@ -122,7 +98,7 @@ rule summarise_campaign:
         runtime=MINUTES_FOR_ALL,
     params:
         plan=PLAN,
-        library=code_behind("campaign_data", "summaries"),
+        library=code_behind("summarise_campaign"),
     message:
         "Summing up the campaign"
     script:

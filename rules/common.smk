@@ -14,20 +14,22 @@ from snakemake.utils import update_config
 
 sys.path.append(f"{workflow.basedir}/scripts")
 
-from kveval.combining import combination, require_measured
-from kveval.config import ConfigError, load_config, measurement_id
-from kveval.config_extends import campaign_values
-from kveval.errors import Failure
-from kveval.failures import REPORT_COMMAND, causes
-from kveval.figure_names import FAMILIES, caption_file, figures_of
+from kveval.importing.compared import combination, require_measured
+from kveval.config.problems import ConfigError
+from kveval.spec.config import measurement_id
+from kveval.spec.loading import load_config
+from kveval.config.inheritance import campaign_values
+from kveval.host.errors import Failure
+from kveval.measure.failures import REPORT_COMMAND, causes
+from kveval.report.figures.names import FAMILIES, caption_file, figures_of
 from kveval.importing.campaign import import_plan
 from kveval.importing.table import findings
-from kveval.imports import digest, files_behind, files_of
-from kveval.job_sizes import growing
-from kveval.looks import by_size
-from kveval.planning_order import planned_runs, priority
-from kveval.pilot import frozen_levels
-from kveval.sizing import kv_bytes_per_token, parameter_count
+from kveval.workflow.code_digest import digest, files_behind
+from kveval.workflow.resources import growing
+from kveval.analysis.cells import by_size
+from kveval.workflow.planning.order import planned_runs, priority
+from kveval.analysis.levels.pilot import frozen_levels
+from kveval.spec.sizing import kv_bytes_per_token, parameter_count
 
 # What a plan is made of stays to its end: looking for garbage in it as often as Python does took a sixth of the time.
 gc.set_threshold(100_000, 10, 10)
@@ -189,7 +191,7 @@ onerror:
     for run, reason in failed.items():
         logger.error(f"  {run}: {reason}")
     if failed and CONFIG.campaign.cluster is not None:
-        from kveval.cluster.campaign_end import release_after_failures
+        from kveval.engines.kubernetes.shared_objects import release_after_failures
 
         release_after_failures(CONFIG.campaign.cluster, CONFIG.campaign.name, logger.warning)
     configured = " ".join(os.path.relpath(file) for file in workflow.overwrite_configfiles)
@@ -290,16 +292,12 @@ def block_priority(wildcards):
     return priority(CONFIG, cell_of(wildcards), int(wildcards.run))
 
 
-def code_of(*names, beside=()):
-    """What the text of these files of kveval, and of files `beside` it, comes to: as a parameter it makes an edited library
-    rerun what rests on it, as Snakemake does not see imports. As inputs, 25 files a job, they would take most of the time
-    a plan needs."""
-    return digest([*files_of(*names), *(Path(workflow.basedir, name) for name in beside)])
-
-
-def code_behind(*modules, files=(), beside=()):
-    """The same of these modules, of all that they import, of other `files` of kveval and of those `beside` it."""
-    return digest({*files_behind(*modules), *files_of(*files), *(Path(workflow.basedir, name) for name in beside)})
+def code_behind(script, *modules, beside=()):
+    """What the text of a script, of all of kveval that it imports and of files `beside` it comes to: as a parameter it
+    makes an edited library rerun what rests on it, as Snakemake does not see imports. As inputs, 25 files a job, they
+    would take most of the time a plan needs."""
+    files = files_behind(Path(workflow.basedir, "scripts", f"{script}.py"), *modules)
+    return digest([*files, *(Path(workflow.basedir, name) for name in beside)])
 
 
 def captioned(figure):

@@ -18,20 +18,7 @@ rule convert_load:
         runtime=10,
     params:
         required=required_counters,
-        library=code_of(
-            "guidellm",
-            "levels",
-            "aggregates",
-            "delivery",
-            "survival",
-            "intervals",
-            "configuration",
-            "checks",
-            "checks_import",
-            "checks_run",
-            "runfile",
-            beside=["scripts/convert_load.py"],
-        ),
+        library=code_behind("convert_load"),
     message:
         "Reading the load of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
@@ -55,7 +42,7 @@ rule convert_pcp:
         runtime=10 if CONFIG.campaign.converter == "kveval" else 60,
     params:
         converter=CONFIG.campaign.converter,
-        library=code_of("pcparchive", "recorded", beside=["scripts/convert_pcp.py"]),
+        library=code_behind("convert_pcp"),
     message:
         "Converting the PCP archive of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:

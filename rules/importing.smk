@@ -17,7 +17,7 @@ rule import_run:
     params:
         plan=imported_run,
         store=STORE,
-        library=code_of("importing", "guidellm", "store"),
+        library=code_behind("import_run"),
     message:
         "Importing {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     script:
@@ -41,7 +41,7 @@ rule list_imports:
         index=IMPORT_INDEX,
         # The results that were found, for those that no run came from.
         found=IMPORTS.stamp,
-        library=code_of("importing"),
+        library=code_behind("list_imports"),
     message:
         "Listing what was imported"
     script:

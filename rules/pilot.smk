@@ -30,7 +30,7 @@ rule freeze_levels:
     conda:
         "../envs/workflow.yaml"
     params:
-        library=code_of("pilot", "peak_search"),
+        library=code_behind("freeze_levels"),
     message:
         "Freezing the levels of {wildcards.model}/{wildcards.scenario}"
     script:

@@ -28,9 +28,7 @@ for family in FAMILIES:
         params:
             plan=PLAN,
             metrics=METRICS,
-            library=code_behind(
-                "campaign_data", "figures", f"figures_{family}", files=["style.mplstyle"], beside=[METRICS]
-            ),
+            library=code_behind("plot_figures", f"kveval.report.figures.{family}", beside=[METRICS]),
         message:
             f"Drawing the figures about {family}"
         script:
@@ -62,7 +60,7 @@ rule write_report:
     params:
         plan=PLAN,
         metrics=METRICS,
-        library=code_behind("campaign_data", "report", files=["templates"], beside=[METRICS]),
+        library=code_behind("write_report", beside=[METRICS]),
     message:
         "Writing {output.report}"
     script:
@@ -88,7 +86,7 @@ rule export_benchmark_reports:
         runtime=MINUTES_FOR_ALL,
     params:
         plan=PLAN,
-        library=code_behind("campaign_data", "llmd_export"),
+        library=code_behind("export_benchmark_reports"),
     message:
         "Exporting the peaks as benchmark reports"
     script:

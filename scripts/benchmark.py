@@ -11,14 +11,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from kveval.config import load_config
-from kveval.errors import Failure
-from kveval.failures import FAILED, REPORT_COMMAND, STOPPED
-from kveval.pilot import frozen_levels
-from kveval.processes import Terminated
-from kveval.progress import Progress, campaign_progress
-from kveval.redaction import Redactor
-from kveval.transaction import Job, measure
+from kveval.analysis.levels.pilot import frozen_levels
+from kveval.host.errors import Failure
+from kveval.host.processes import Terminated
+from kveval.host.redaction import Redactor
+from kveval.measure.failures import FAILED, REPORT_COMMAND, STOPPED
+from kveval.measure.progress import Progress, campaign_progress
+from kveval.measure.transaction import Job, measure
+from kveval.spec.loading import load_config
 
 
 def main() -> int:

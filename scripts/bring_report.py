@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.sharing import bring
+from kveval.workflow.upkeep.sharing import bring
 
 if __name__ == "__main__":
     bring(map(Path, snakemake.input), map(Path, snakemake.params.places), Path(snakemake.output[0]))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from kveval.peaks import collect
-from kveval.runfile import collect_runs
+from kveval.analysis.peaks import collect
+from kveval.store.run_file import collect_runs
 
 
 def main(given: Mapping[str, Sequence[str]], metrics: str, outputs: Mapping[str, str]) -> None:

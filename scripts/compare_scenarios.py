@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.peaks import read_table
-from kveval.stats import Settings
-from kveval.verdict_tables import verdict_tables
+from kveval.analysis.peaks import read_table
+from kveval.analysis.statistics.campaign import Settings
+from kveval.analysis.verdict_tables import verdict_tables
 
 
 def main(complete: str, peaks: str, comparison: Mapping[str, Any], outputs: Mapping[str, str]) -> None:

@@ -4,8 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from kveval.levels import run_tables
-from kveval.runfile import scenario_name, stored_run
+from kveval.analysis.levels.tables import run_tables
+from kveval.store.run_file import scenario_name, stored_run
 
 
 def main(measurement: str, required: str, levels: str, requests: str) -> None:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from kveval.recorded import convert_recording
-from kveval.runfile import stored_run
+from kveval.analysis.levels.recording import convert_recording
+from kveval.store.run_file import stored_run
 
 
 def main(measurement: str, converter: str, output: str) -> None:

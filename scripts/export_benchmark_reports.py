@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.campaign_data import make_plan, read_measured
-from kveval.llmd_export import write_peak_reports
+from kveval.report.data.reading import make_plan, read_measured
+from kveval.report.export.llmd import write_peak_reports
 
 
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], output: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from kveval.peaks import cell_tables
+from kveval.analysis.peaks import cell_tables
 
 
 def main(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.pilot import freeze
+from kveval.analysis.levels.pilot import freeze
 
 if __name__ == "__main__":
     freeze(Path(snakemake.input.pointer), Path(snakemake.output[0]))

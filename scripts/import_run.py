@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.importing.run import import_run, plan_from
-from kveval.store import Store
+from kveval.store.store import Store
 
 
 def main(plan: Mapping[str, Any], store: str, output: str) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.combining import link
+from kveval.importing.compared import link
 
 
 def main(pointer: str, scenario: str, output: str) -> None:

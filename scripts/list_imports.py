@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kveval.importing.campaign import campaign_imports
 from kveval.importing.table import write_table
-from kveval.runfile import stored_run
+from kveval.store.run_file import stored_run
 
 
 def main(campaign: str, index: str, pointers: Sequence[str], output: str) -> None:

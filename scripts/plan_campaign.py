@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from kveval import hardware
-from kveval.config import load_config
-from kveval.planning import make_plan
-from kveval.planning_order import planned_runs
-from kveval.planning_store import Shelves, frozen, pointed
-from kveval.planning_text import Outline
+from kveval.host import hardware
+from kveval.spec.loading import load_config
+from kveval.workflow.planning.order import planned_runs
+from kveval.workflow.planning.plan import make_plan
+from kveval.workflow.planning.stored import Shelves, frozen, pointed
+from kveval.workflow.planning.text import Outline
 
 
 def main(campaign: str, results: str, store: str, table: str) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.campaign_data import figure_data, make_plan, read_measured, read_metrics
-from kveval.figures import write_figures
+from kveval.report.data.reading import figure_data, make_plan, read_measured, read_metrics
+from kveval.report.figures.draw import write_figures
 
 
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], metrics: str, made: Mapping[str, Any]) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from kveval.cluster.preview import preview_text
-from kveval.config_cluster import Cluster
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.manifests.preview import preview_text
 
 
 def main(specification: str, measurement: str, site: str, campaign: str, output: str) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.errors import Failure
-from kveval.store import Store
-from kveval.store_prune import prune_as_asked, workflows
+from kveval.host.errors import Failure
+from kveval.store.store import Store
+from kveval.workflow.upkeep.prune import prune_as_asked, workflows
 
 
 def main(values: Mapping[str, Any], log: str) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.campaign_data import make_plan, read_metrics
-from kveval.errors import Failure
-from kveval.so_far import Analysis, report_so_far
+from kveval.host.errors import Failure
+from kveval.report.data.reading import make_plan, read_metrics
+from kveval.workflow.report_so_far import Analysis, report_so_far
 
 
 def main(values: Mapping[str, Any]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.config import load_config
-from kveval.doctor import diagnose
-from kveval.findings import table, worst
+from kveval.host.findings import table, worst
+from kveval.spec.loading import load_config
+from kveval.workflow.doctor.doctor import diagnose
 
 
 def main(values: Mapping[str, Any], log: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.sharing import share_run
+from kveval.workflow.upkeep.sharing import share_run
 
 if __name__ == "__main__":
     share_run(Path(snakemake.input[0]), *map(Path, snakemake.output))

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.campaign_data import make_plan
-from kveval.peaks import read_table
-from kveval.summaries import summary_tables
+from kveval.analysis.peaks import read_table
+from kveval.analysis.summaries import summary_tables
+from kveval.report.data.reading import make_plan
 
 
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, Any]) -> None:

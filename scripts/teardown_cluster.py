@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from kveval.config import load_config
-from kveval.errors import Failure
-from kveval.teardown import tear_down
+from kveval.host.errors import Failure
+from kveval.spec.loading import load_config
+from kveval.workflow.teardown import tear_down
 
 
 def main(campaign: Path, log: Path) -> None:

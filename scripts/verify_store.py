@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from kveval.store import Store
-from kveval.store_references import campaign_files, references
-from kveval.store_verify import verify_store
+from kveval.store.store import Store
+from kveval.workflow.upkeep.references import campaign_files, references
+from kveval.workflow.upkeep.verify import verify_store
 
 
 def main(store: str, campaign: str, log: str, threads: int) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.campaign_data import make_plan, read_measured, read_metrics
-from kveval.report import write_report
+from kveval.report.data.reading import make_plan, read_measured, read_metrics
+from kveval.report.report import write_report
 
 
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], metrics: str, output: str) -> None:

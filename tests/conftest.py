@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from tests.cluster_chain import cluster
-from tests.fault_chain import Chain, stand_in_environment
-from tests.testbed import cluster_api, namespace
+from tests.support.cluster_chain import cluster
+from tests.support.fault_chain import Chain, stand_in_environment
+from tests.support.testbed import cluster_api, namespace
 
 __all__ = ["cluster", "cluster_api", "namespace"]
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kveval.errors import Failure
-from kveval.load import Level
-from kveval.progress import Progress
-from kveval.store import Key, Store
+from kveval.host.errors import Failure
+from kveval.load.guidellm import Level
+from kveval.store.store import Key, Store
 
 Say = Callable[[str], None]
 Check = tuple[Callable[[], None], float]
@@ -80,7 +79,7 @@ class Server(Protocol):
         """Read the counters of the server and of what stands beside it, summed over replicas."""
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> Sequence[Check]:
-        """Return the watches that find it hanging; see kveval.watchdog.StallWatch for the three times."""
+        """Return the watches that find it hanging; see kveval.engines.watchdog.StallWatch for the three times."""
 
 
 class Slot(Protocol):
@@ -180,5 +179,5 @@ class Engine(Protocol):
     def scratch(self, store: Store, key: Key) -> Path:
         """Make the absolute path of an empty folder, with `raw` in it, for what is written meanwhile."""
 
-    def bench(self, scratch: Path, progress: Progress) -> AbstractContextManager[Bench]:
+    def bench(self, scratch: Path, say: Say) -> AbstractContextManager[Bench]:
         """Offer the run in progress; on leaving, nothing that it started is left."""

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kveval.pcparchive.files import Member, split_name
-from kveval.pcparchive.index import read_index
-from kveval.pcparchive.problems import ProblemLog
-from kveval.pcparchive.wire import Label, parse_label
+from kveval.pcp.archive.files import Member, split_name
+from kveval.pcp.archive.index import read_index
+from kveval.pcp.archive.problems import ProblemLog
+from kveval.pcp.archive.wire import Label, parse_label
 
 # The index of a logger that was killed ends before its data does.
 _UNINDEXED_NS = 120 * 10**9

@@ -5,12 +5,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kveval.arms import Platform
-from kveval.config import Config, ImportCampaign, load_config
-from kveval.config_resolve import exercised_counters
-from kveval.errors import Failure
+from kveval.config.imports import ImportCampaign
+from kveval.host.errors import Failure
 from kveval.importing.plan import ImportPlan, make_plan
 from kveval.importing.table import summary
+from kveval.spec.arms import Platform
+from kveval.spec.config import Config
+from kveval.spec.loading import load_config
+from kveval.spec.resolve import exercised_counters
 
 _SAY_EVERY_S = 5.0
 

@@ -10,7 +10,10 @@ import numpy as np
 import pandas as pd
 
 from kveval.importing.plan import LevelPlan, RunPlan
-from kveval.pcparchive import ArchiveError, convert, describe, increase, series
+from kveval.pcp.archive.problems import ArchiveError
+from kveval.pcp.conversion.conversion import convert
+from kveval.pcp.parquet.rates import increase
+from kveval.pcp.parquet.reading import describe, series
 
 _TOKENS = "vllm:generation_tokens_total"
 _WANTED = (

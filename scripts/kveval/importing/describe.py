@@ -5,9 +5,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from kveval import __version__, sizing
-from kveval.catalogue import Model
+from kveval import __version__
+from kveval.config.catalogue import Model
 from kveval.importing.interpret import Level, Result, effective
+from kveval.spec import sizing
 
 UNKNOWN_RELEASE = "0"
 Members = Sequence[tuple[Result, Level | None]]

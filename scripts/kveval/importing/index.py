@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from kveval.guidellm import LevelReport, ReportError, read_report
 from kveval.importing.trees import Found, Stamp, Tree, scan
+from kveval.load.reports import LevelReport, ReportError, read_report
 
 _VERSION = 1
 _VLLM = re.compile(rb"(?:vLLM API server version |LLM engine \(v)(\d+\.\d+\.\d+[\w.+]*)")

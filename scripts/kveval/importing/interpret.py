@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kveval.catalogue import Catalogue, Model, Scenario
-from kveval.config_campaign import Cell
-from kveval.config_import import Import
-from kveval.importing.index import Catalogued, LevelFacts
-from kveval.importing.names import (
+from kveval.config.campaign import Cell
+from kveval.config.catalogue import Catalogue, Model, Scenario
+from kveval.config.imports import Import
+from kveval.config.result_names import (
     Declared,
     Hardware,
     NameProblem,
@@ -25,15 +24,8 @@ from kveval.importing.names import (
     parse_hardware,
     pattern_regex,
 )
-from kveval.importing.settings import (
-    Settings,
-    Tier,
-    connectors,
-    effective_tier,
-    ignored_sizes,
-    parse_settings,
-    ranks,
-)
+from kveval.importing.index import Catalogued, LevelFacts
+from kveval.importing.settings import Settings, Tier, connectors, effective_tier, ignored_sizes, parse_settings, ranks
 
 IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
 UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"

@@ -10,22 +10,13 @@ from typing import Any
 
 import msgspec
 
-from kveval.catalogue import Catalogue
-from kveval.config_campaign import Cell
-from kveval.config_import import Import, ImportCampaign
+from kveval.config.campaign import Cell
+from kveval.config.catalogue import Catalogue
+from kveval.config.imports import Import, ImportCampaign
+from kveval.config.result_names import Declared
 from kveval.importing.describe import describe_run
 from kveval.importing.index import read_tree
-from kveval.importing.interpret import (
-    AMBIGUOUS,
-    COPY,
-    DAMAGED,
-    NO_REPORT,
-    Level,
-    Result,
-    import_pattern,
-    interpret,
-)
-from kveval.importing.names import Declared
+from kveval.importing.interpret import AMBIGUOUS, COPY, DAMAGED, NO_REPORT, Level, Result, import_pattern, interpret
 from kveval.importing.trees import Tree, stamps_of
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kveval import sizing
-from kveval.catalogue import Model
+from kveval.config.catalogue import Model
+from kveval.config.types import BLOCK_TOKENS
+from kveval.spec import sizing
 
 CONFIG_NAME = "benchmark-config.txt"
 # LMCache's own default, GiB per rank.
@@ -141,7 +142,7 @@ def _kv_dtype(settings: Settings, model: Model) -> str:
 def _native(settings: Settings, extra: Mapping[str, Any], per_block: int) -> Tier | None:
     blocks, in_bytes = _number(extra.get("num_cpu_blocks")), _number(extra.get("cpu_bytes_to_use"))
     if blocks is not None:
-        step = int(_number(settings.argument("--block-size")) or sizing.BLOCK_TOKENS)
+        step = int(_number(settings.argument("--block-size")) or BLOCK_TOKENS)
         count = sizing.blocks_of_server(int(blocks), step)
         return Tier(count, count * per_block, f"num_cpu_blocks {int(blocks)} of {step} tokens")
     if in_bytes is not None:

@@ -1,0 +1,75 @@
+"""The cells of a campaign: their names, and the order of models, arms and sizes in every table and figure.
+
+No table library is imported here, because a plan needs the order of the models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KNOWN_ARMS = (
+    "no-offload",
+    "native-offload",
+    "lmcache-local",
+    "lmcache-redis",
+    "lmcache-valkey",
+    "llm-d-redis",
+    "llm-d-valkey",
+    "fs-offload",
+    "cpu+fs-offload",
+)
+"""In the order in which tables and figures have them; arms derived from one of them stand beside it."""
+
+# Model, scenario, cpu_blocks.
+CellKey = tuple[str, str, int]
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A cell of one model, as figures and tables name it."""
+
+    scenario: str
+    cpu_blocks: int
+
+    @property
+    def label(self) -> str:
+        """The cell's name with its CPU tier, 10K for 10,000 blocks."""
+        return f"{self.scenario} {blocks_label(self.cpu_blocks)}" if self.cpu_blocks else self.scenario
+
+
+def blocks_label(blocks: int) -> str:
+    """Return a number of blocks as people say it: 10K for 10,000, 500 for 500."""
+    thousands, rest = divmod(blocks, 1000)
+    return f"{thousands}K" if thousands and not rest else str(blocks)
+
+
+def common_level(comparison: pd.DataFrame, peaks: pd.DataFrame, model: str) -> int | None:
+    """Return the level at which most of a model's cells were compared, else the most frequent peak level."""
+    for table in (comparison, peaks):
+        levels: pd.Series[Any] = table[table["model"] == model]["level"].dropna()
+        if len(levels):
+            return int(levels.mode().iloc[0])
+    return None
+
+
+def rank_of(scenario: str) -> tuple[int, str]:
+    """Return a key that sorts scenarios as every figure and table does: the known arms in their order, then by name."""
+    root = known_arm(scenario)
+    return (KNOWN_ARMS.index(root) if root else len(KNOWN_ARMS), scenario)
+
+
+def by_size(models: Sequence[str], parameters: Mapping[str, int]) -> list[str]:
+    """Return the models, each once, by their number of parameters, then by name; those of unknown size last."""
+    return sorted(dict.fromkeys(models), key=lambda model: (parameters.get(model, math.inf), model))
+
+
+def known_arm(scenario: str) -> str | None:
+    """Return the known arm that a scenario's name is, or begins with; the longest, if several; None if none."""
+    found = [name for name in KNOWN_ARMS if scenario == name or scenario.startswith(f"{name}-")]
+    return max(found, key=len, default=None)

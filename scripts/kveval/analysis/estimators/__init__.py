@@ -1,0 +1,1 @@
+"""Statistical estimators without knowledge of campaigns: intervals, survival, correlations."""

@@ -1,0 +1,71 @@
+"""A level's row from the report's own statistics, for reports that did not keep every request.
+
+What they cannot give is NaN. Requests at the window's edges count whole instead of in part, and latencies are those of
+completed requests alone; `checks_import` says so with every such level.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from kveval.load.reports import Aggregate, ByStatus, LevelReport, Statistics
+
+_NOTHING = Aggregate(tpot_includes_first_token=True, delivered_tokens=None)
+
+
+def measured(report: LevelReport) -> dict[str, Any]:
+    """Return throughput, counts and latencies under the names of levels.parquet; seconds are those of the window."""
+    aggregate, seconds = report.aggregate or _NOTHING, report.end - report.start
+    total = report.completed + report.incomplete + report.errored
+    delivered = np.nan if aggregate.delivered_tokens is None else aggregate.delivered_tokens
+    finished, prompts = _sum(aggregate.output_tokens.completed), _sum(aggregate.prompt_tokens.everything)
+    concurrency = aggregate.concurrency.everything
+    row: dict[str, Any] = {
+        "requests_completed": report.completed,
+        "requests_incomplete": report.incomplete,
+        "requests_errored": report.errored,
+        "requests_total": total,
+        "incomplete_share": report.incomplete / total if total else np.nan,
+        "throughput_tok_s": delivered / seconds,
+        "throughput_completed_tok_s": finished / seconds,
+        "throughput_req_s": report.completed / seconds,
+        "total_tok_s": (prompts + delivered) / seconds,
+        "prompt_tokens": prompts,
+        "output_tokens": delivered,
+        "concurrency_mean": np.nan if concurrency is None else concurrency.mean,
+    }
+    row |= _latency("ttft", aggregate.ttft_ms) | _time_per_output_token(aggregate)
+    row |= _latency("itl", aggregate.itl_ms) | _latency("e2e", aggregate.e2e_ms)
+    first = aggregate.ttft_ms.completed
+    return {**row, "ttft_count": 0 if first is None else first.count}
+
+
+def partial_output_counted(report: LevelReport) -> bool:
+    """Whether the tokens of requests that were cut off are in the report; GuideLLM 0.4 often has none."""
+    tokens = report.aggregate.output_tokens.incomplete if report.aggregate else None
+    return not report.incomplete or (tokens is not None and tokens.total > 0)
+
+
+def _time_per_output_token(aggregate: Aggregate) -> dict[str, float]:
+    """Return the time per output token with the time to the first token, which GuideLLM up to 0.3 leaves out.
+
+    There the mean follows from the sums, since both are weighted by token; quantiles cannot be had.
+    """
+    row = _latency("tpot", aggregate.tpot_ms)
+    if aggregate.tpot_includes_first_token:
+        return row
+    tokens, first = _sum(aggregate.output_tokens.completed), _sum(aggregate.ttft_ms.completed)
+    return {**dict.fromkeys(row, np.nan), "tpot_ms_mean": row["tpot_ms_mean"] + first / tokens if tokens else np.nan}
+
+
+def _latency(name: str, values: ByStatus) -> dict[str, float]:
+    found = values.completed or Statistics(count=0, mean=np.nan, total=np.nan)
+    quantiles = {"p50": found.p50, "p90": found.p90, "p99": found.p99}
+    return {
+        f"{name}_ms_mean": found.mean,
+        **{f"{name}_ms_{label}": np.nan if value is None else value for label, value in quantiles.items()},
+    }
+
+
+def _sum(values: Statistics | None) -> float:
+    return np.nan if values is None else values.total

@@ -1,0 +1,143 @@
+"""Checks of levels that were measured elsewhere, with any strategy and any version of GuideLLM.
+
+They join the registry of `kveval.analysis.levels.checks` when this module is imported.
+"""
+
+import math
+
+import numpy as np
+
+from kveval.analysis.levels.aggregates import partial_output_counted
+from kveval.analysis.levels.checks import REGISTRY, Check, Level, Outcome
+from kveval.load.levels import rate_req_s_at
+from kveval.store.run_file import IMPORTED
+
+# Unfinished requests are a few per cent where a level lasts several generations of requests.
+_MANY_UNFINISHED = 0.10
+# An open loop that keeps up answers as fast as it sends, but for the requests in flight at the end.
+_KEEPS_UP = 0.90
+
+
+def _check(function: Check) -> Check:
+    REGISTRY[function.__name__] = function
+    return function
+
+
+def _unfinished(level: Level) -> float:
+    total = level.row["requests_total"]
+    return float(level.row["requests_incomplete"] / total) if total else 0.0
+
+
+def _begun(level: Level) -> int:
+    """How many requests were sent within the window, by their records."""
+    begin, (start, end) = level.requests.column("start"), level.window
+    return int(np.count_nonzero((begin >= start) & (begin < end)))
+
+
+def _missing(level: Level, sent_req_s: float) -> bool:
+    """Whether too few were answered of those that were sent, or that should have been: by more than chance."""
+    seconds = level.window[1] - level.window[0]
+    answered, due = level.row["throughput_req_s"] * seconds, sent_req_s * seconds
+    # Into a window falls one more or one less; at random intervals, one in twenty times, two standard deviations.
+    chance = 1.0 if level.report.strategy == "constant" else 2 * math.sqrt(due)
+    return bool(answered < _KEEPS_UP * due - chance or answered < _KEEPS_UP * _begun(level) - 1.0)
+
+
+def _declared(level: Level) -> bool:
+    """Whether the workload sends at a rate that it names itself."""
+    return rate_req_s_at(level.run.workload, level.entry.level) is not None
+
+
+@_check
+def aggregate_only(level: Level) -> Outcome | None:
+    """The report kept every request, so that everything else can be computed and checked."""
+    if not level.report.requests_missing:
+        return None
+    finished = level.report.completed + level.report.errored
+    kept = max(0, finished - level.report.requests_missing)
+    later = f"; the first {level.row['warmup_s']:.0f} s are a warm-up" if level.row["warmup_s"] else ""
+    return Outcome(
+        "aggregate_only",
+        "warn",
+        f"the report keeps {kept} of {finished} finished requests: not checked are steadiness, warm-up and turns;"
+        f" requests at the window's edges count whole{later}",
+    )
+
+
+@_check
+def partial_output(level: Level) -> Outcome | None:
+    """Tokens of unfinished requests are counted; otherwise throughput is too low by up to their share."""
+    share = _unfinished(level)
+    if not level.report.requests_missing or partial_output_counted(level.report):
+        return None
+    return Outcome(
+        "partial_output",
+        "fail" if share > _MANY_UNFINISHED else "warn",
+        f"the report counts no tokens of the {level.report.incomplete} unfinished requests ({100 * share:.0f} %)",
+    )
+
+
+@_check
+def incomplete_share(level: Level) -> Outcome | None:
+    """Most requests finished: latencies of the others are unknown, and those are the slow ones."""
+    share = _unfinished(level)
+    if not share > _MANY_UNFINISHED:
+        return None
+    total = level.row["requests_total"]
+    return Outcome(
+        "incomplete_share",
+        # A closed loop always has as many unfinished requests as streams, an open one that keeps up a latency's worth.
+        "note" if level.report.closed_loop or _declared(level) else "fail",
+        f"{100 * share:.0f} % of {total} requests were unfinished when the level ended",
+    )
+
+
+@_check
+def saturated_open_loop(level: Level) -> Outcome | None:
+    """Requests that were sent at a rate were answered at that rate; else the queue grows as long as the level lasts."""
+    report = level.report
+    if report.closed_loop:
+        return None
+    answered, sent = level.row["throughput_req_s"], level.rate_req_s
+    if sent is None:
+        message = f"strategy {report.strategy} sends everything at once ({level.row['concurrency_mean']:.0f} in flight)"
+    elif not _missing(level, sent):
+        return None
+    else:
+        message = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
+    return Outcome(
+        "saturated_open_loop",
+        "fail",
+        f"{message}: saturated open loop, whose latencies measure the length of the queue and of the level",
+    )
+
+
+@_check
+def open_loop(level: Level) -> Outcome | None:
+    """The number of requests in flight was fixed, or the rate declared, so that all arms get the same load."""
+    report = level.report
+    if report.closed_loop or level.rate_req_s is None:
+        return None
+    said = f"strategy {report.strategy} at {level.rate_req_s:.4g} requests/s: throughput is what was sent"
+    if _declared(level):
+        return Outcome("open_loop", "note", f"{said}, latencies are what arms differ in")
+    return Outcome(
+        "open_loop",
+        "warn",
+        f"{said}, and a sweep derives its rates from each server's own speed, so that arms get different loads",
+    )
+
+
+@_check
+def no_reuse(level: Level) -> Outcome | None:
+    """Prompts share something; otherwise no cache, on the device or behind it, can have a hit."""
+    data = level.report.data
+    if data is None or data.reuse_possible:
+        return None
+    return Outcome(
+        "no_reuse",
+        # What is measured here has the server's counters to show whether the arm acted.
+        "fail" if level.run.engine == IMPORTED else "note",
+        f"every prompt is unique ({data.prompt_tokens} tokens, no shared prefix, one turn): nothing can be reused,"
+        " so the arm's feature is not exercised",
+    )

@@ -1,0 +1,72 @@
+"""The pilot of a peak search: what it tried on a baseline, and the levels it froze for every arm."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kveval.host.errors import Failure
+from kveval.load import levels as workloads
+from kveval.load.peak_search import levels_to_freeze, outcome
+from kveval.store.run_file import read_run, stored_run
+from kveval.store.store import write_json
+
+
+class PilotError(Failure):
+    """What a pilot left cannot be used; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """A finished search. `tried`: level and delivered throughput, tok/s, in the order in which they were measured."""
+
+    cell: str
+    measurement: str
+    settings: Mapping[str, Any]
+    tried: Sequence[tuple[int, float]]
+    peak: int
+    below: int | None
+    above: int | None
+    ending: str
+    levels: Sequence[int]
+
+
+def freeze(pointer: Path, output: Path) -> None:
+    """Write the levels that the pilot behind `pointer` (measurement.json) found, and what it tried, to `output`.
+
+    Raises RunFileError when the measurement cannot be read, PilotError when it is of no search.
+    """
+    run = read_run(stored_run(pointer))
+    settings = workloads.searched(run.workload)
+    if settings is None or any(level.throughput_tok_s is None for level in run.levels):
+        raise PilotError(f"{pointer}: the measurement it points to is no search for levels; delete it to measure again")
+    search = workloads.search_of(settings)
+    tried = {level.level: float(level.throughput_tok_s or 0.0) for level in run.levels}
+    found = outcome(search, tried)
+    write_json(
+        output,
+        {
+            "cell": f"{run.cell.model}/{run.cell.scenario}/{run.cell.cpu_blocks}",
+            "measurement": run.measurement,
+            "settings": dict(settings),
+            "tried": list(tried.items()),
+            **{"peak": found.peak, "below": found.below, "above": found.above, "ending": found.ending},
+            "levels": list(levels_to_freeze(search, tried, int(settings["keep"]))),
+        },
+    )
+
+
+def read_pilot(path: Path) -> Pilot:
+    """Read what `freeze` wrote. Raises FileNotFoundError when it was not written yet, PilotError when it is damaged."""
+    try:
+        content = json.loads(path.read_text())
+        tried = [(int(level), float(throughput)) for level, throughput in content.pop("tried")]
+        return Pilot(tried=tried, **content)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PilotError(f"{path}: not what a pilot writes ({error}); delete it to have it made anew") from error
+
+
+def frozen_levels(path: Path) -> tuple[int, ...]:
+    """Return the levels that a pilot froze; see `read_pilot`."""
+    return tuple(read_pilot(path).levels)

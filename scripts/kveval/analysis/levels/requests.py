@@ -1,0 +1,60 @@
+"""Requests as arrays, and the tokens that they delivered within a span of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kveval.load.reports import RequestRecord
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The records of one level as columns; times in epoch seconds, NaN where the event never happened."""
+
+    records: Sequence[RequestRecord]
+
+    def column(self, name: str) -> Array:
+        """Return a numeric field of every record, None as NaN."""
+        values = [getattr(record, name) for record in self.records]
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+    def status(self, name: str) -> npt.NDArray[np.bool_]:
+        """Return which records ended as `name`."""
+        return np.array([record.status == name for record in self.records], dtype=np.bool_)
+
+    def delivered(self, start: float, end: float) -> Array:
+        """Return the output tokens each request delivered in [start, end), see `delivered_tokens`."""
+        return delivered_tokens(
+            self.column("first_token"), self.column("last_token"), self.column("output_tokens"), start, end
+        )
+
+    def delivered_in_parts(self, start: float, end: float, parts: int) -> Array:
+        """Return the output tokens delivered in each of `parts` equal parts of [start, end)."""
+        columns = (self.column("first_token"), self.column("last_token"), self.column("output_tokens"))
+        before = [float(_delivered_before(*columns, edge).sum()) for edge in np.linspace(start, end, parts + 1)]
+        return np.diff(before)
+
+
+def delivered_tokens(first: Array, last: Array, tokens: Array, start: float, end: float) -> Array:
+    """Return how many output tokens each request delivered in [start, end); times in seconds.
+
+    Tokens are taken to arrive evenly from the first to the last. A request without a first token delivered none. The
+    count is additive over adjoining windows and is `tokens` for a window that holds the request.
+    """
+    return _delivered_before(first, last, tokens, end) - _delivered_before(first, last, tokens, start)
+
+
+def _delivered_before(first: Array, last: Array, tokens: Array, time: float) -> Array:
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        gap = (last - first) / np.maximum(tokens - 1, 1)
+        count = np.ceil((time - first) / gap)
+        # Tokens that all came at one moment.
+        count = np.where(gap > 0, count, np.where(first < time, tokens, 0.0))
+        inside = np.clip(count, 0, tokens)
+    return np.where(np.isnan(first) | np.isnan(last), 0.0, inside)

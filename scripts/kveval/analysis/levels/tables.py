@@ -1,0 +1,389 @@
+"""From a measured run to tables: one row a level, one row a request.
+
+Throughput counts every output token delivered inside the measurement window, those of unfinished requests too.
+Quantiles of TTFT and E2E allow for the requests that the window cut off; TPOT and ITL are those of the requests that
+ended inside it. What was not observed is NaN, never 0.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kveval.analysis.estimators.intervals import batch_means, compound_poisson
+from kveval.analysis.estimators.survival import Observed, quantiles
+from kveval.analysis.levels import aggregates, checks, checks_import, checks_run  # noqa: F401  (registers its checks)
+from kveval.analysis.levels.configuration import effective_configuration, server_build
+from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.levels.requests import Array, Requests
+from kveval.host.errors import Failure
+from kveval.load import levels as workloads
+from kveval.load.reports import CLOSED_LOOP, LevelReport, Report, read_report
+from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
+
+LATENCIES = ("ttft", "tpot", "itl", "e2e")
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+KEYS = ("model", "scenario", "cpu_blocks")
+THROUGHPUT = "throughput_tok_s"
+BATCHES = 10
+# How a warm-up may differ from what was asked before the rest of it is cut off here: requests start a little late.
+_WARMUP_TOLERANCE_S = 0.5
+# A level takes 30 s, or as long as nine of ten requests, to settle; a short level gets a quarter of its time.
+WARMUP_S = 30.0
+_WARMUP_SHARE = 0.25
+# Counter names by vLLM version; the first that the server has is taken.
+_LOAD_BYTES = ("vllm:kv_offload_load_bytes_total", 'vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"}')
+_STORE_BYTES = ("vllm:kv_offload_store_bytes_total", 'vllm:kv_offload_total_bytes_total{transfer_type="GPU_to_CPU"}')
+
+
+class LevelsError(Failure):
+    """A run's reports do not hold what the tables need."""
+
+
+def run_tables(
+    directory: Path, required: Sequence[Mapping[str, Any]] | None = None, scenario: str | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Read a measurement's folder and return its levels and its requests as tables.
+
+    `required`: the counters that prove the arm active (`counter`, `at_least`) as the catalogue names them now; without
+    it, as it named them when the run was measured. `scenario`: the name to give the run's scenario, its own if None.
+    Raises RunFileError, ReportError or LevelsError with the file that is wrong. A level that failed while measuring
+    is a row of NaN that fails the check `level_failed`.
+    """
+    run = renamed(read_run(directory), scenario)
+    required = run.exercised.get("required", ()) if required is None else required
+    rows, requests = [], []
+    # The levels of a sweep share a report.
+    read = functools.lru_cache(maxsize=1)(read_report)
+    for level in run.levels:
+        if level.status != "ok" or level.report is None:
+            rows.append(failed_row(run, level))
+            continue
+        report = read(directory / level.report)
+        benchmark = _benchmark(report, level)
+        rows.append(level_row(run, level, benchmark, report.guidellm_version, required))
+        requests.append(request_rows(level.level, benchmark))
+    if not rows:
+        raise LevelsError(f"{directory}: the run has no level")
+    table = pd.DataFrame(rows)
+    for name in ("window_start", "window_end"):
+        table[name] = pd.to_datetime(table[name], unit="s", utc=True).astype("datetime64[ns, UTC]")
+    table["exercised"] = table["exercised"].astype("boolean")
+    frames = pd.concat(requests, ignore_index=True) if requests else _empty_requests()
+    return table, frames
+
+
+def _benchmark(report: Report, level: LevelRun) -> LevelReport:
+    """Return the benchmark of a level; a sweep's report holds several, and run.json says which is whose."""
+    if level.benchmark is not None and level.benchmark < len(report.levels):
+        return report.levels[level.benchmark]
+    if level.benchmark is None and len(report.levels) == 1:
+        return report.levels[0]
+    wanted = "the one" if level.benchmark is None else f"number {level.benchmark} as that"
+    raise LevelsError(
+        f"{level.report}: holds {len(report.levels)} benchmarks, expected {wanted} of level {level.level}"
+    )
+
+
+def level_row(
+    run: Run, level: LevelRun, report: LevelReport, guidellm_version: str, required: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Compute one row of levels.parquet; `required` proves the arm active, see `run_tables`.
+
+    A report that did not keep every request gives what its own statistics say, if it was imported. Raises LevelsError
+    when it was measured here, where every request is kept.
+    """
+    if report.requests_missing and run.engine != IMPORTED:
+        raise LevelsError(
+            f"{level.report}: {report.requests_missing} of the level's requests are not in the report; "
+            "measure with `--metrics kind=generative,sample_size=0`, which keeps them all"
+        )
+    if report.requests_missing:
+        # A sample of the requests says nothing about the window's throughput, and less than the statistics of them all.
+        requests, window = Requests(()), (report.start, report.end)
+        measured, received = aggregates.measured(report), np.nan
+    else:
+        requests, window = Requests(report.requests), _window(run, report)
+        measured, received = _measured(requests, *window), float(np.nansum(requests.column("output_tokens")))
+    row: dict[str, Any] = {
+        **_identity(run, level),
+        "window_start": window[0],
+        "window_end": window[1],
+        "duration_s": window[1] - window[0],
+        "warmup_s": window[0] - (report.start - report.warmup_s),
+        "warmup_wanted_s": settling_s(requests),
+        "strategy": report.strategy,
+        "streams_asked": _known(workloads.streams_at(run.workload, level.level)),
+        "rate_req_s": _known(report.rate_req_s or workloads.rate_req_s_at(run.workload, level.level)),
+        **measured,
+        **within_run(report, requests, *window),
+        **_server_side(level, received, required),
+        "turns_seen": _turns_seen(report),
+        "guidellm_version": guidellm_version,
+    }
+    outcomes = checks.judge(
+        checks.Level(row=row, run=run, entry=level, report=report, requests=requests, window=window)
+    )
+    return {**row, **columns(outcomes)}
+
+
+def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
+    """Return the row of a level that could not be measured: who it was, and the failed check."""
+    outcome = Outcome("level_failed", "fail", level.error or "the level was not measured")
+    return {
+        **_identity(run, level),
+        "window_start": np.nan,
+        "window_end": np.nan,
+        "throughput_tok_s": np.nan,
+        "exercised": None,
+        **columns([outcome]),
+    }
+
+
+def request_rows(level: int, report: LevelReport) -> pd.DataFrame:
+    """Return the requests of a level as rows of requests.parquet; times are nanosecond timestamps in UTC."""
+    requests = Requests(report.requests)
+    table: dict[str, Any] = {"level": level, "status": [record.status for record in report.requests]}
+    for name in ("start", "first_token", "last_token", "end"):
+        table[name] = pd.to_datetime(pd.Series(requests.column(name)), unit="s", utc=True).astype("datetime64[ns, UTC]")
+    for name in ("prompt_tokens", "output_tokens"):
+        table[name] = pd.Series(requests.column(name)).astype("Int64")
+    for name in LATENCIES:
+        table[f"{name}_ms"] = requests.column(f"{name}_ms")
+    table["conversation"] = [record.conversation for record in report.requests]
+    table["turn"] = pd.Series(requests.column("turn")).astype("Int64")
+    return pd.DataFrame(table)
+
+
+def _empty_requests() -> pd.DataFrame:
+    empty = LevelReport("", None, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, (), 0)
+    return request_rows(0, empty)
+
+
+def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
+    return {
+        "model": run.cell.model,
+        "scenario": run.cell.scenario,
+        "cpu_blocks": run.cell.cpu_blocks,
+        "run": run.run,
+        "measurement": run.measurement,
+        "engine": run.engine,
+        "weights": run.weights,
+        "level": level.level,
+        **_conditions(run, level.level),
+    }
+
+
+def _conditions(run: Run, level: int) -> dict[str, Any]:
+    """What the level was measured under: when, on what, what the caches hold and what the load could reuse."""
+    workload = run.workload
+    device = run.budget.get("device_tokens") or run.server.get("facts", {}).get("kv_cache_tokens")
+    return {
+        "configuration": effective_configuration(run),
+        "server_build": server_build(run),
+        "run_started": run.started,
+        "run_finished": run.finished,
+        "hardware": run.hardware.get("fingerprint", ""),
+        "clock_offset_s": run.clock_offset_s,
+        "device_tokens": np.nan if device is None else float(device),
+        "tier_tokens": float(run.budget.get("tokens", np.nan)) if run.cell.cpu_blocks else 0.0,
+        "working_set_tokens": working_set_tokens(workload, level),
+        "prefix_tokens": prefix_tokens(workload, level),
+        "turn_prompt_tokens": float(workload.get("prompt_tokens", np.nan)),
+    }
+
+
+def working_set_tokens(workload: Mapping[str, Any], level: int) -> float:
+    """Return the tokens of all distinct prefixes at a level: what a cache must hold to serve every reuse."""
+    if workload.get("prefix_count") is None or workload.get("prefix_tokens") is None:
+        return np.nan
+    return float(workloads.working_set_tokens_at(workload, level))
+
+
+def prefix_tokens(workload: Mapping[str, Any], level: int) -> float:
+    """Return the tokens of a shared prefix at a level; NaN where the workload does not say."""
+    return float(workloads.prefix_tokens_at(workload, level)) if "prefix_tokens" in workload else np.nan
+
+
+def _known(value: float | None) -> float:
+    return np.nan if value is None else float(value)
+
+
+def settling_s(requests: Requests) -> float:
+    """Return how long a level takes to settle: max(30 s, 90th percentile of request latency)."""
+    latencies = requests.column("e2e_ms")[requests.status("completed")]
+    known = latencies[~np.isnan(latencies)]
+    return max(WARMUP_S, float(np.quantile(known, 0.9)) / 1000 if len(known) else 0.0)
+
+
+def _window(run: Run, report: LevelReport) -> tuple[float, float]:
+    """Return the measurement window: the report's, less what of the warm-up the generator did not cut off.
+
+    The warm-up is the longer of what the workload asks for and what the level takes to settle, the latter no more than
+    a quarter of the level.
+    """
+    begin = report.start - report.warmup_s
+    asked = float(run.workload.get("warmup_s", 0.0))
+    warmup = max(asked, min(settling_s(Requests(report.requests)), _WARMUP_SHARE * (report.end - begin)))
+    missing = warmup - report.warmup_s
+    start = report.start + (missing if missing > _WARMUP_TOLERANCE_S else 0.0)
+    if not start < report.end:
+        raise LevelsError(
+            f"the window of {report.end - report.start:.1f} s is no longer than "
+            f"the {missing:.1f} s of warm-up still to be cut"
+        )
+    return start, report.end
+
+
+def _measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
+    """Throughput, counts and latencies of the window from the requests' records."""
+    seconds = end - start
+    begin, finish = requests.column("start"), requests.column("end")
+    first = requests.column("first_token")
+    tokens, prompts = requests.column("output_tokens"), requests.column("prompt_tokens")
+    done, errored = requests.status("completed"), requests.status("errored")
+    completed = done & (finish >= start) & (finish < end)
+    failed = errored & ~((finish < start) | (begin >= end))
+    # In flight when the window closed, whether it was cut off then or finished a moment later.
+    unfinished = ~errored & (begin < end) & ~(finish < end)
+    began_output = (first >= start) & (first < end) & ~errored
+    delivered = float(requests.delivered(start, end).sum())
+    counts = {
+        "requests_completed": int(completed.sum()),
+        "requests_incomplete": int(unfinished.sum()),
+        "requests_errored": int(failed.sum()),
+    }
+    total = sum(counts.values())
+    overlap = np.clip(np.minimum(finish, end) - np.maximum(begin, start), 0, None)
+    prompt_tokens = float(np.nansum(prompts[began_output]))
+    row: dict[str, Any] = {
+        **counts,
+        "requests_total": total,
+        "incomplete_share": counts["requests_incomplete"] / total if total else np.nan,
+        "throughput_tok_s": delivered / seconds,
+        "throughput_completed_tok_s": float(np.nansum(tokens[completed])) / seconds,
+        "throughput_req_s": counts["requests_completed"] / seconds,
+        "total_tok_s": (prompt_tokens + delivered) / seconds,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": delivered,
+        "concurrency_mean": float(np.nansum(overlap)) / seconds,
+    }
+    times = {"ttft": _to_first_token(requests, start, end), "e2e": _to_completion(requests, start, end)}
+    for name in LATENCIES:
+        values = requests.column(f"{name}_ms")[began_output if name == "ttft" else completed]
+        row |= _statistics(name, values[~np.isnan(values)], times.get(name))
+    for name, observed in times.items():
+        row |= {f"{name}_count": observed.events, f"{name}_censored": observed.censored}
+    row["not_reached"] = _not_reached(row, times)
+    return row
+
+
+def _to_first_token(requests: Requests, start: float, end: float) -> Observed:
+    """Times to the first token, ms, as far as the window saw them; without errored requests and those never sent."""
+    return _seen(requests, requests.column("first_token"), requests.column("ttft_ms"), start, end)
+
+
+def _to_completion(requests: Requests, start: float, end: float) -> Observed:
+    """Times to completion, ms, as far as the window saw them."""
+    finish = np.where(requests.status("completed"), requests.column("end"), np.nan)
+    return _seen(requests, finish, requests.column("e2e_ms"), start, end)
+
+
+def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: float) -> Observed:
+    """Return for how long of its wait each request was watched; `when` and `age_ms` say when the wait ended."""
+    begin = requests.column("start")
+    over = when < start
+    watched = ~requests.status("errored") & (begin < end) & ~over
+    # A request that was cut off before the window, when the generator stopped, has waited no longer.
+    watched &= ~(requests.column("end") < start)
+    event = watched & (when < end) & ~np.isnan(age_ms)
+    entry = 1000 * np.maximum(start - begin, 0)
+    left = np.where(event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin))
+    # The generator's own figure may be a rounding below the age at which the request was first seen.
+    leave = np.maximum(left, np.nextafter(entry, np.inf))
+    return Observed(entry[watched], leave[watched], event[watched])
+
+
+def _statistics(name: str, values: Array, times: Observed | None) -> dict[str, float]:
+    """Return mean and quantiles of a latency, the quantiles from `times` where requests were cut off."""
+    mean = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
+    if times is not None:
+        found = quantiles(times, list(QUANTILES.values()))
+    elif len(values):
+        found = [float(value) for value in np.quantile(values, list(QUANTILES.values()), method="inverted_cdf")]
+    else:
+        found = [np.nan] * len(QUANTILES)
+    return mean | {f"{name}_ms_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
+
+
+def within_run(report: LevelReport, requests: Requests, start: float, end: float) -> dict[str, Any]:
+    """Return the throughput's 95 % interval from this run alone: a diagnostic, never enough for a verdict."""
+    if report.strategy in CLOSED_LOOP:
+        method = "batch means"
+        interval = batch_means(requests.delivered_in_parts(start, end, BATCHES) * BATCHES / (end - start))
+    else:
+        method = "conversations"
+        names = [record.conversation or str(number) for number, record in enumerate(requests.records)]
+        _, unit = np.unique(np.array(names, dtype=str), return_inverse=True)
+        amounts = np.bincount(unit, weights=requests.delivered(start, end)).astype(np.float64)
+        interval = compound_poisson(amounts, end - start)
+    return {"within_low_tok_s": interval[0], "within_high_tok_s": interval[1], "within_method": method}
+
+
+def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
+    """Name the quantiles that lie beyond the last event: events were seen, and too many requests were cut off."""
+    names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
+    return ";".join(name for name in names if np.isnan(row[name]))
+
+
+def _server_side(level: LevelRun, received: float, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the server's own counters say about the level, from its first request to its last, warm-up included.
+
+    `received`: output tokens of the same time by the generator's count.
+    """
+    counters = level.counters
+    generated = _delta(counters, "vllm:generation_tokens_total")
+    return {
+        "server_generation_tokens": generated,
+        # Over the whole level on both sides, because the counters were read around it and not at the window's edges.
+        "throughput_server_difference": received / generated - 1 if generated > 0 else np.nan,
+        "prefix_hit_ratio": _ratio(counters, "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
+        "external_hit_ratio": _ratio(
+            counters, "vllm:external_prefix_cache_hits_total", "vllm:external_prefix_cache_queries_total"
+        ),
+        "external_hit_tokens": _delta(counters, "vllm:external_prefix_cache_hits_total"),
+        "offload_load_bytes": _delta(counters, *_LOAD_BYTES),
+        "offload_store_bytes": _delta(counters, *_STORE_BYTES),
+        "exercised": _exercised(required, counters),
+    }
+
+
+def _delta(counters: Mapping[str, Change], *names: str) -> float:
+    """Return the increase of the first counter that exists, NaN if none does."""
+    return next((counters[name].delta for name in names if name in counters), np.nan)
+
+
+def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
+    denominator = _delta(counters, whole)
+    return _delta(counters, part) / denominator if denominator > 0 else np.nan
+
+
+def _exercised(required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]) -> bool | None:
+    """Return whether every counter that proves the arm active moved in this level; None for an arm without such."""
+    if not required:
+        return None
+    return all(
+        entry["counter"] in counters and counters[entry["counter"]].delta >= entry.get("at_least", 1)
+        for entry in required
+    )
+
+
+def _turns_seen(report: LevelReport) -> float:
+    """Return the longest conversation's turns; NaN where no request was kept that could tell."""
+    turns = [record.turn + 1 for record in report.requests if record.turn is not None]
+    if not turns and report.requests_missing:
+        return np.nan
+    return max(turns, default=0)

@@ -1,0 +1,173 @@
+"""The peak of a cell, and the tables over all cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kveval.analysis.estimators.intervals import mean_interval
+from kveval.analysis.levels.tables import KEYS, LATENCIES, QUANTILES, THROUGHPUT
+from kveval.analysis.statistics.level_selection import cross_fit, highest, log_table, plateau
+from kveval.analysis.system.metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
+from kveval.host.errors import Failure
+from kveval.store.derived import readable
+
+__all__ = [
+    "LATENCY_COLUMNS",
+    "THROUGHPUT",
+    "PeaksError",
+    "cell_tables",
+    "collect",
+    "cross_fit",
+    "mean_interval",
+    "peak_row",
+    "plateau",
+    "read_table",
+]
+
+LATENCY_COLUMNS = tuple(f"{name}_ms_{statistic}" for name in LATENCIES for statistic in ("mean", *QUANTILES))
+_SERVER_COLUMNS = (
+    "prefix_hit_ratio",
+    "external_hit_ratio",
+    "external_hit_tokens",
+    "offload_load_bytes",
+    "offload_store_bytes",
+)
+_COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
+_TEXT = (
+    "checks_failed",
+    "checks_warned",
+    "checks_noted",
+    "checks_messages",
+    NOTES,
+    "baseline",
+    "reason",
+    "measurement",
+    "plateau",
+    "selection",
+    "not_reached",
+    "within_method",
+    "configuration",
+    "run_started",
+    "run_finished",
+    "hardware",
+    "guidellm_version",
+    "indication",
+    "levels_compared",
+    "method",
+    "method_hash",
+    "verdict",
+    "panel",
+    "missing",
+)
+
+
+class PeaksError(Failure):
+    """A cell's tables hold nothing a peak can be taken from."""
+
+
+def cell_tables(
+    levels: Sequence[Path],
+    recordings: Sequence[Path],
+    catalogue: Mapping[str, Any],
+    version: str,
+    min_samples: int = MIN_SAMPLES,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return levels.csv and peak.csv of one cell.
+
+    `levels` and `recordings` are the levels.parquet and pcp.parquet of the cell's runs, in the same order; `catalogue`
+    is the content of config/metrics.yaml, `version` vLLM's; a window with fewer than `min_samples` samples of a metric
+    has no value of it. Raises PeaksError when no level of the cell was measured, DamagedTable for a table that
+    cannot be read.
+    """
+    parts = []
+    for path, recording in zip(levels, recordings, strict=True):
+        with readable(path, recording):
+            table = pd.read_parquet(path)
+            run = int(table["run"].iloc[0])
+            parts.append(with_system_metrics(table, {run: recording}, catalogue, version, min_samples))
+    table = pd.concat(parts, ignore_index=True).sort_values(["run", "level"], ignore_index=True)
+    return table, pd.DataFrame([peak_row(table, list(catalogue))])
+
+
+def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the row of peak.csv: the level with the largest mean of ln throughput over the cell's runs.
+
+    Only levels that every run measured are compared. With several runs the interval is Student's t on ln throughput
+    over runs, 95 %, at the selected level: it does not cover the selection, which favours the highest of several noisy
+    levels (`throughput_crossfit_tok_s` is free of that, see `cross_fit`). `bracketed` is False when the peak lies on
+    the first or last level of the grid, `plateau` are the levels as good as it. Raises PeaksError without any level.
+    """
+    logs = log_table(levels, THROUGHPUT)
+    if logs.empty:
+        cell = "/".join(str(levels[key].iloc[0]) for key in KEYS)
+        raise PeaksError(f"{cell}: no level with a throughput that all runs have; see checks_failed in its levels.csv")
+    level = highest(logs)
+    at = levels[(levels["level"] == level) & levels["run"].isin(logs.index)]
+    low, high = mean_interval(logs[level].to_numpy())
+    numeric = [name for name in (*LATENCY_COLUMNS, *_SERVER_COLUMNS, *metrics) if name in levels]
+    return {
+        **{key: at[key].iloc[0] for key in (*KEYS, "engine", "weights")},
+        "level": level,
+        "bracketed": min(levels["level"]) < level < max(levels["level"]),
+        "levels_measured": levels["level"].nunique(),
+        "selection": "cross-fitted" if len(logs) > 1 else "selected by the single run itself",
+        "runs": len(at),
+        THROUGHPUT: at[THROUGHPUT].mean(),
+        "throughput_low_tok_s": low,
+        "throughput_high_tok_s": high,
+        "throughput_crossfit_tok_s": cross_fit(logs),
+        "plateau": ";".join(str(member) for member in plateau(logs)),
+        **{name: at[name].mean() for name in numeric},
+        "concurrency_mean": at["concurrency_mean"].mean(),
+        **{name: int(at[name].sum()) for name in _COUNTS},
+        SAMPLES: at[SAMPLES].min() if SAMPLES in at else np.nan,
+        "exercised": _all_or_none(at["exercised"]),
+        "checks_failed": _union(at["checks_failed"]),
+        "measurement": at["measurement"].iloc[0],
+    }
+
+
+def _union(names: Iterable[str]) -> str:
+    return ";".join(sorted({name for joined in names for name in str(joined).split(";") if name}))
+
+
+def _all_or_none(values: pd.Series[Any]) -> Any:
+    known = values.dropna()
+    return pd.NA if known.empty else bool(known.astype(bool).all())
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a CSV of this module with the types that text loses: checks as text, exercised as True, False or missing."""
+    header = pd.read_csv(path, nrows=0).columns
+    text = [name for name in header if name in _TEXT or name.endswith(BY_INSTANCE)]
+    table = pd.read_csv(path, dtype=dict.fromkeys(text, "str"))
+    table[text] = table[text].fillna("")
+    if "exercised" in table:
+        table["exercised"] = table["exercised"].astype("boolean")
+    for name in ("window_start", "window_end"):
+        if name in table:
+            table[name] = pd.to_datetime(table[name], utc=True, format="ISO8601")
+    return table
+
+
+def collect(levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """Return the tables over all cells: complete_metrics, peak_throughput_all, pcp_metrics_peak.
+
+    Rows are in the cells' order. Raises PeaksError when a cell appears twice.
+    """
+    complete = pd.concat([read_table(path) for path in levels], ignore_index=True)
+    peak = pd.concat([read_table(path) for path in peaks], ignore_index=True)
+    twice = peak[peak.duplicated(list(KEYS))]
+    if len(twice):
+        raise PeaksError(f"cells appear twice: {sorted(set(map(tuple, twice[list(KEYS)].to_numpy().tolist())))}")
+    metrics = [name for name in catalogue if name in complete]
+    return {
+        "complete_metrics": complete,
+        "peak_throughput_all": peak,
+        "pcp_metrics_peak": peak[[*KEYS, "level", "runs", *metrics, SAMPLES]],
+    }

@@ -1,0 +1,88 @@
+"""Averages over models: geometric means of ratios to the baseline, over models that have every arm.
+
+A mean over whichever cells exist compares different models with each other: one missing large model makes an arm look
+faster. What is missing is named with every average.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kveval.analysis.estimators.intervals import t_quantile
+
+Array = npt.NDArray[np.float64]
+
+ARM = ("scenario", "cpu_blocks")
+_COLUMNS = [
+    *ARM,
+    "metric",
+    "effect_percent",
+    "low_percent",
+    "high_percent",
+    "models",
+    "panel",
+    "missing",
+]
+
+
+def averages(comparison: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
+    """Return one row per arm and metric over the balanced panel: the models in which every arm was compared.
+
+    `comparison`: rows of comparison.csv. `effect_percent` is the geometric mean of the models' ratios, its interval
+    Student's t over models on the ln scale: how far models differ, not how well each is known; none with one model.
+    `panel` are the models, `missing` the cells without a usable comparison, as MODEL/SCENARIO/CPU_BLOCKS.
+    """
+    rows = []
+    for metric, table in comparison.groupby("metric", sort=False):
+        effects = _effects(table)
+        panel = effects.dropna(axis="columns")
+        missing = [
+            f"{model}/{scenario}/{blocks}"
+            for model in effects
+            for scenario, blocks in effects.index[effects[model].isna()]
+        ]
+        for arm, values in panel.iterrows():
+            logs = values.to_numpy(dtype=np.float64)
+            low, high = _interval(logs, 1 - alpha)
+            scenario, blocks = arm if isinstance(arm, tuple) else (arm, 0)
+            rows.append(
+                {
+                    **{"scenario": scenario, "cpu_blocks": blocks},
+                    "metric": metric,
+                    "effect_percent": 100 * np.expm1(logs.mean()) if len(logs) else np.nan,
+                    "low_percent": low,
+                    "high_percent": high,
+                    "models": len(logs),
+                    "panel": ";".join(map(str, panel.columns)),
+                    "missing": ";".join(missing),
+                }
+            )
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _effects(table: pd.DataFrame) -> pd.DataFrame:
+    """Return ln of the ratio to the baseline, arms x models; NaN where there is none, or none that passed its checks.
+
+    Raises ValueError when a cell is compared twice.
+    """
+    usable = table[table["effect_percent"].notna() & ((table["verdict"] != "not assessed") | table["replicate"])]
+    twice = table[table.duplicated(["model", *ARM])]
+    if len(twice):
+        raise ValueError(f"cells are compared twice: {sorted(set(twice['model'] + '/' + twice['scenario']))}")
+    keys = table[["model", *ARM]]
+    arms = list(dict.fromkeys(keys[list(ARM)].itertuples(index=False, name=None)))
+    models = list(dict.fromkeys(keys["model"]))
+    found = pd.DataFrame(np.nan, index=pd.MultiIndex.from_tuples(arms, names=ARM), columns=models)
+    for row in usable.to_dict("records"):
+        found.loc[(row["scenario"], row["cpu_blocks"]), row["model"]] = np.log1p(row["effect_percent"] / 100)
+    return found
+
+
+def _interval(logs: Array, confidence: float) -> tuple[float, float]:
+    if len(logs) < 2:
+        return np.nan, np.nan
+    half = t_quantile((1 + confidence) / 2, len(logs) - 1) * float(logs.std(ddof=1)) / np.sqrt(len(logs))
+    low, high = (float(100 * np.expm1(logs.mean() + sign * half)) for sign in (-1, 1))
+    return low, high

@@ -1,0 +1,385 @@
+"""Is a scenario better, worse, at parity, or can this campaign not tell?
+
+Every comparison is a difference of logarithms between two cells of a model at one common level, over runs as blocks:
+all cells were measured once per block, in random order within it. One comparison is one row; a row without a verdict
+says why. Pure: everything comes from complete_metrics.csv and the settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from kveval.analysis.estimators.intervals import Contrast, benjamini_hochberg, contrasts, holm, runs_to_resolve
+from kveval.analysis.levels.tables import KEYS, THROUGHPUT
+from kveval.analysis.statistics.comparison import (
+    Cell,
+    CellRows,
+    Entry,
+    Kind,
+    Selection,
+    common_selection,
+    contrast_cells,
+    describe,
+    estimate,
+    fill,
+)
+from kveval.analysis.statistics.level_selection import Chosen, common_level, declared, own_peak
+from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
+from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
+from kveval.analysis.statistics.verdicts import (
+    BETTER,
+    INCONCLUSIVE,
+    INDICATIVE,
+    INDICATIVE_TIME,
+    NOT_ASSESSED,
+    NOT_EXERCISED,
+    PARITY,
+    SINGLE_RUN,
+    VERDICTS,
+    WITHOUT_VERDICT,
+    WORSE,
+    verdict,
+)
+
+__all__ = [
+    "BETTER",
+    "INCONCLUSIVE",
+    "INDICATIVE",
+    "INDICATIVE_TIME",
+    "METRICS",
+    "NOT_ASSESSED",
+    "NOT_EXERCISED",
+    "PARITY",
+    "SINGLE_RUN",
+    "VERDICTS",
+    "WITHOUT_VERDICT",
+    "WORSE",
+    "Comparisons",
+    "Settings",
+    "compare",
+    "compare_all",
+    "contrasts",
+    "holm",
+    "method_hash",
+    "runs_to_resolve",
+]
+
+METHOD = 2
+"""Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
+# Metric -> True if more is better.
+METRICS: dict[str, bool] = {
+    THROUGHPUT: True,
+    "ttft_ms_p50": False,
+    "ttft_ms_p90": False,
+    "tpot_ms_p50": False,
+    "itl_ms_p50": False,
+    "e2e_ms_p50": False,
+    "e2e_ms_p90": False,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to compare: the campaign's key `comparison`.
+
+    `margin` 0.05 means 5 %; `level` is streams, or "baseline peak"; `contrasts` are pairs of arms, as SCENARIO or
+    SCENARIO/CPU_BLOCKS; `method` is "blocks" (falling back to paired differences where spreads differ) or "paired"; `q`
+    is the share of false discoveries of the overview over models.
+    """
+
+    margin: float = 0.05
+    alpha: float = 0.05
+    level: int | str = "baseline peak"
+    contrasts: Sequence[Sequence[str]] = ()
+    method: str = "blocks"
+    q: float = 0.05
+
+
+def method_hash(settings: Settings) -> str:
+    """Return 12 hex digits that change with anything that may change a verdict on the same data."""
+    facts = {"method": METHOD, "metrics": METRICS, "settings": asdict(settings)}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+class Comparisons(NamedTuple):
+    """Cells against their baselines, declared contrasts, and peaks against the baselines' peaks; columns are alike."""
+
+    baseline: pd.DataFrame
+    contrasts: pd.DataFrame
+    peaks: pd.DataFrame
+
+
+def compare(
+    complete: pd.DataFrame,
+    baselines: Mapping[str, str | None],
+    settings: Settings | None = None,
+    metrics: Mapping[str, bool] = METRICS,
+) -> pd.DataFrame:
+    """Compare every cell with its baseline and return one row per cell and metric (comparison.csv)."""
+    return compare_all(complete, baselines, settings, metrics).baseline
+
+
+def compare_all(
+    complete: pd.DataFrame,
+    baselines: Mapping[str, str | None],
+    settings: Settings | None = None,
+    metrics: Mapping[str, bool] = METRICS,
+) -> Comparisons:
+    """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
+
+    `complete`: the rows of complete_metrics.csv. `baselines`: scenario -> the scenario it is compared with, None for
+    a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
+    Effects are per cent of the reference. `p_holm` is adjusted over the scenarios and contrasts of one model and
+    metric, `q_value` over all models of a metric (Benjamini and Hochberg).
+    """
+    settings = settings or Settings()
+    campaign = _Campaign(complete, baselines, settings, metrics)
+    common: list[Entry] = []
+    peaks: list[Entry] = []
+    for model in campaign.models:
+        questions = campaign.questions(model)
+        for metric, more_is_better in metrics.items():
+            entries = [campaign.at_common_level(question, metric) for question in questions]
+            _judge(entries, campaign, metric, more_is_better)
+            common += entries
+        entries = [campaign.at_own_peaks(question) for question in questions if question[2] == "baseline"]
+        _judge(entries, campaign, THROUGHPUT, more_is_better=True)
+        peaks += entries
+    against_baseline = [entry for entry in common if entry.kind == "baseline"]
+    _overview(against_baseline, settings.q)
+    _overview(peaks, settings.q)
+    return Comparisons(
+        _table(against_baseline), _table([entry for entry in common if entry.kind == "contrast"]), _table(peaks)
+    )
+
+
+_COLUMNS = [
+    *KEYS,
+    "metric",
+    "level",
+    "baseline",
+    "effect_percent",
+    "low_percent",
+    "high_percent",
+    "p_value",
+    "p_parity",
+    "p_holm",
+    "p_parity_holm",
+    "q_value",
+    "discovery",
+    "verdict",
+    "indication",
+    "reason",
+    "runs",
+    "sd_percent",
+    "runs_to_resolve",
+    "parity_power_percent",
+    "margin_percent",
+    "method",
+    "levels_compared",
+    "replicate",
+    "method_hash",
+]
+_NEEDED = (
+    *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
+    *("requests_completed", "rate_req_s", "configuration", "hardware", "run_started", "run_finished"),
+)
+Question = tuple[Cell, Cell | None, Kind]
+
+
+def _table(entries: Sequence[Entry]) -> pd.DataFrame:
+    return pd.DataFrame([entry.row for entry in entries], columns=_COLUMNS)
+
+
+class _Campaign:
+    """The campaign's cells, and what of them is looked up again and again."""
+
+    def __init__(
+        self, complete: pd.DataFrame, baselines: Mapping[str, str | None], settings: Settings, metrics: Collection[str]
+    ) -> None:
+        self.settings = settings
+        self.hash = method_hash(settings)
+        self._baselines = baselines
+        needed = complete[[name for name in complete if name in _NEEDED or name in metrics]].astype(object)
+        self._tables: dict[Cell, pd.DataFrame] = {
+            _cell(key): table for key, table in needed.groupby(list(KEYS), sort=False)
+        }
+        self.rows: dict[Cell, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
+        self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
+        self._spans = {cell: run_spans(rows.values()) for cell, rows in self.rows.items()}
+        self._peaks = {cell: own_peak(table, THROUGHPUT) for cell, table in self._tables.items()}
+        self._common: dict[Cell, Chosen] = {}
+        self._pairings: dict[tuple[Cell, Cell], Pairing] = {}
+        self._configurations = configurations(self.rows)
+        self.replicates = replicate_groups(self.rows)
+
+    def questions(self, model: str) -> list[Question]:
+        """Return what is compared for a model: every cell with its baseline, and the declared contrasts."""
+        cells = [cell for cell in self._tables if cell[0] == model]
+        asked: list[Question] = [
+            (cell, self._baseline(cell), "baseline") for cell in cells if self._baselines.get(cell[1]) is not None
+        ]
+        for one, other in self.settings.contrasts:
+            asked += [(arm, reference, "contrast") for arm, reference in contrast_cells(cells, one, other)]
+        return asked
+
+    def _baseline(self, cell: Cell) -> Cell | None:
+        """Return the cell a cell is compared with, None if it is missing or not unique."""
+        candidates = [
+            other for other in self._tables if other[0] == cell[0] and other[1] == self._baselines.get(cell[1])
+        ]
+        same = [other for other in candidates if other[2] == cell[2]]
+        chosen = same or candidates
+        return chosen[0] if len(chosen) == 1 else None
+
+    def pairing(self, arm: Cell, reference: Cell) -> Pairing:
+        """Return which runs of two cells belong together."""
+        if (arm, reference) not in self._pairings:
+            self._pairings[arm, reference] = pair_runs(self._spans[arm], self._spans[reference])
+        return self._pairings[arm, reference]
+
+    def common_level(self, cell: Cell) -> tuple[Cell, Chosen]:
+        """Return the level at which what refers to `cell` is compared, and the cell whose peak that is."""
+        base = self._baseline(cell) or cell
+        if base not in self._common:
+            others = [table for other, table in self._tables.items() if self._baseline(other) == base]
+            level = self.settings.level
+            chosen = declared(self._tables[base], level) if isinstance(level, int) else None
+            self._common[base] = chosen or common_level(self._tables[base], others, THROUGHPUT)
+        return base, self._common[base]
+
+    def level_of_model(self, model: str) -> int | None:
+        """Return the level that most of a model's comparisons with a baseline use."""
+        levels = [
+            self.common_level(reference)[1].level
+            for _, reference, kind in self.questions(model)
+            if reference is not None and kind == "baseline"
+        ]
+        return max(levels, key=levels.count) if levels else None
+
+    def at_common_level(self, question: Question, metric: str) -> Entry:
+        """Return a comparison at the level of the baseline's peak, or the declared one."""
+        arm, reference, kind = question
+        entry = self._entry(question, metric)
+        if reference is None:
+            return entry
+        base, common = self.common_level(reference)
+        of_base = None if base == reference else dict(self.pairing(reference, base).pairs)
+        selection = common_selection(self.pairing(arm, reference), common, of_base)
+        entry.row["level"] = common.level
+        fill(entry, selection, self.rows[reference], self.rows[arm], metric)
+        self._same_machine(entry)
+        entry.kind = kind
+        return entry
+
+    def at_own_peaks(self, question: Question) -> Entry:
+        """Return a comparison of peaks, each cell at its own, chosen by the other half of its runs."""
+        arm, reference, _ = question
+        entry = self._entry((arm, reference, "peak"), THROUGHPUT)
+        if reference is None:
+            return entry
+        pairing = self.pairing(arm, reference)
+        ours, theirs = self._peaks[arm], self._peaks[reference]
+        entry.row["level"] = ours.level
+        selection = Selection(
+            pairing,
+            {run: ours.by_run.get(run, 0) for run, _ in pairing.pairs},
+            {run: theirs.by_run.get(run, 0) for _, run in pairing.pairs},
+        )
+        fill(entry, selection, self.rows[reference], self.rows[arm], THROUGHPUT)
+        used = sorted(
+            {level for levels in (selection.arm_levels, selection.reference_levels) for level in levels.values()}
+        )
+        entry.row["levels_compared"] = ";".join(map(str, used))
+        self._same_machine(entry)
+        entry.group = (entry.group[0], reference, *entry.group[2:4])
+        return entry
+
+    def _same_machine(self, entry: Entry) -> None:
+        arm, reference = (
+            {row.get("hardware") for row in self.rows[cell].values()} for cell in (entry.arm, entry.reference) if cell
+        )
+        if arm != reference and not entry.obstacle:
+            entry.obstacle = "measured on other hardware than what it is compared with"
+
+    def _entry(self, question: Question, metric: str) -> Entry:
+        arm, reference, kind = question
+        row: dict[str, Any] = {
+            **dict(zip(KEYS, arm, strict=True)),
+            "metric": metric,
+            "level": None,
+            "baseline": "/".join(map(str, reference)) if reference else "",
+            "margin_percent": 100 * self.settings.margin,
+            "runs": 0,
+            "levels_compared": "",
+            "indication": "",
+            "method_hash": self.hash,
+        }
+        entry = Entry(arm, reference, kind, row)
+        if reference is None:
+            entry.obstacle = "its baseline was not measured, or is not unique"
+        else:
+            known = self._configurations[arm]
+            entry.replicate = bool(known) and known == self._configurations[reference]
+        row["replicate"] = entry.replicate
+        return entry
+
+
+def _cell(key: Any) -> Cell:
+    return str(key[0]), str(key[1]), int(key[2])
+
+
+def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:
+    return {
+        (int(row["run"]), int(row["level"])): {str(k): v for k, v in row.items()} for row in table.to_dict("records")
+    }
+
+
+def _judge(entries: Sequence[Entry], campaign: _Campaign, metric: str, more_is_better: bool) -> None:
+    """Estimate the comparisons of one model and metric, adjust them for each other, and give each its verdict."""
+    settings = campaign.settings
+    estimate(entries, settings.margin, settings.alpha, settings.method)
+    _borrow_spread(entries, campaign, metric)
+    judged = [entry for entry in entries if entry.judged]
+    for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
+        for entry, adjusted in zip(judged, holm([entry.row[source] for entry in judged]), strict=True):
+            entry.row[target] = adjusted
+    for entry in entries:
+        entry.row["verdict"], reason = verdict(entry, more_is_better, settings.alpha, settings.margin)
+        left_out = f"without {entry.left_out}" if entry.left_out else ""
+        entry.row["reason"] = "; ".join(part for part in (reason, left_out) if part)
+
+
+def _borrow_spread(entries: Sequence[Entry], campaign: _Campaign, metric: str) -> None:
+    """Give single runs the spread of the campaign's replicates: those of the model if it has any, else all."""
+    single = [entry for entry in entries if entry.obstacle == "single run"]
+    if not single or not campaign.replicates:
+        return
+    model = single[0].arm[0]
+    own = [group for group in campaign.replicates if group[0][0] == model]
+    levels = {name: campaign.level_of_model(name) for name in campaign.models}
+    spread = pooled_spread(campaign.rows, own, metric, levels) or pooled_spread(
+        campaign.rows, campaign.replicates, metric, levels
+    )
+    if spread is None:
+        return
+    cells = len({cell for entry in entries for cell in (entry.arm, entry.reference)})
+    for entry in single:
+        contrast = Contrast(entry.pair.difference, spread.sd * 2**0.5, spread.df, "replicates")
+        describe(entry, contrast, spread.sd, cells, campaign.settings.margin, campaign.settings.alpha)
+        entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({spread.df} degrees of freedom)"
+
+
+def _overview(entries: Sequence[Entry], q: float) -> None:
+    """Add the q values over all models of each metric, and whether that makes a discovery at the rate `q`."""
+    for metric in dict.fromkeys(entry.row["metric"] for entry in entries):
+        judged = [entry for entry in entries if entry.row["metric"] == metric and entry.judged]
+        adjusted = benjamini_hochberg([entry.row["p_value"] for entry in judged])
+        for entry, value in zip(judged, adjusted, strict=True):
+            entry.row |= {"q_value": value, "discovery": value < q}

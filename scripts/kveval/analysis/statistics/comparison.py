@@ -1,0 +1,231 @@
+"""One comparison: which values it rests on, what keeps it from a verdict, how large and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kveval.analysis.estimators.intervals import Contrast, contrasts, parity_power, runs_to_resolve, welch
+from kveval.analysis.levels.checks import MIN_RUNS, MIN_TOKENS, SUFFICIENT
+from kveval.analysis.levels.tables import THROUGHPUT
+from kveval.analysis.statistics.level_selection import Chosen
+from kveval.analysis.statistics.pairing import Pairing
+
+Array = npt.NDArray[np.float64]
+Cell = tuple[str, str, int]
+# (run, level) -> row of complete_metrics.csv
+CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
+Kind = Literal["baseline", "contrast", "peak"]
+# Why an open loop's throughput has no verdict.
+OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """ln of a metric in reference and arm, by run of the reference."""
+
+    runs: tuple[int, ...] = ()
+    reference: Array = field(default_factory=lambda: np.empty(0))
+    arm: Array = field(default_factory=lambda: np.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def difference(self) -> float:
+        """Mean difference, arm - reference."""
+        return float(np.mean(self.arm - self.reference))
+
+
+@dataclass
+class Entry:
+    """A comparison in the making.
+
+    `obstacle`: what keeps it from a verdict; `other_time`: the two were not measured in the same blocks.
+    """
+
+    arm: Cell
+    reference: Cell | None
+    kind: Kind
+    row: dict[str, Any]
+    pair: Pair = field(default_factory=Pair)
+    obstacle: str = ""
+    left_out: str = ""
+    exercised: bool | None = None
+    replicate: bool = False
+    other_time: bool = False
+    group: tuple[Any, ...] = ()
+    contrast: Contrast | None = None
+    indicative: str = ""
+
+    @property
+    def judged(self) -> bool:
+        """Whether it can have a verdict."""
+        return self.contrast is not None and not self.obstacle and not self.replicate and self.exercised is not False
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Where a comparison looks: runs in pairs, and the level of each cell in each of its runs."""
+
+    pairing: Pairing
+    arm_levels: Mapping[int, int]
+    reference_levels: Mapping[int, int]
+
+
+def contrast_cells(cells: Sequence[Cell], one: str, other: str) -> list[tuple[Cell, Cell]]:
+    """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
+    alone all sizes, paired with equal ones of the other side, or with its only one.
+    """
+    found = []
+    for arm in _named(cells, one):
+        references = _named(cells, other)
+        same = [cell for cell in references if cell[2] == arm[2]]
+        chosen = references if "/" in other else same or (references if len(references) == 1 else [])
+        found += [(arm, reference) for reference in chosen if reference != arm]
+    return found
+
+
+def _named(cells: Sequence[Cell], name: str) -> list[Cell]:
+    scenario, _, blocks = name.partition("/")
+    return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
+
+
+def common_selection(pairing: Pairing, common: Chosen, base_of_reference: Mapping[int, int] | None) -> Selection:
+    """Return the selection at a common level. `base_of_reference`: run of the reference -> run of the cell whose peak
+    the level is, where that is another cell.
+    """
+
+    def level_of(run: int) -> int:
+        base = run if base_of_reference is None else base_of_reference.get(run, run)
+        return common.by_run.get(base, common.level or 0)
+
+    return Selection(
+        pairing,
+        {arm: level_of(reference) for arm, reference in pairing.pairs},
+        {reference: level_of(reference) for _, reference in pairing.pairs},
+    )
+
+
+def usable(row: Mapping[str, Any], metric: str) -> bool:
+    """Whether a level's value of a metric may enter a verdict."""
+    value = row.get(metric)
+    return value is not None and bool(value > 0) and unfit(row, metric) == ""
+
+
+def unfit(row: Mapping[str, Any], metric: str) -> str:
+    """Return why a level may not enter a verdict on a metric, nothing if it may."""
+    if row["checks_failed"]:
+        return f"failed {str(row['checks_failed']).replace(';', ', ')}"
+    if metric == THROUGHPUT and row.get("rate_req_s", np.nan) > 0:
+        return OPEN_LOOP
+    if metric == THROUGHPUT:
+        counted, needed, what = row["output_tokens"], MIN_TOKENS, "tokens delivered"
+    else:
+        observed = "ttft_count" if metric.startswith("ttft") else "requests_completed"
+        counted, needed, what = row[observed], SUFFICIENT[metric.rsplit("_", 1)[1]], "latencies observed"
+    return "" if counted >= needed else f"{counted:.0f} {what}, {needed} needed"
+
+
+def fill(entry: Entry, selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> None:
+    """Read an entry's values, and say what keeps it from a verdict.
+
+    Runs with a level that failed a check are left out. If too few remain for a verdict, all are kept to describe the
+    effect.
+    """
+    values: dict[int, tuple[float, float]] = {}
+    reasons: dict[int, str] = {}
+    unusable: set[int] = set()
+    moved: list[bool] = []
+    for arm_run, reference_run in selection.pairing.pairs:
+        ours = arm.get((arm_run, selection.arm_levels[arm_run]))
+        theirs = reference.get((reference_run, selection.reference_levels[reference_run]))
+        if ours is not None and not pd.isna(ours["exercised"]):
+            moved.append(bool(ours["exercised"]))
+        if ours is None or theirs is None or not (ours[metric] > 0 and theirs[metric] > 0):
+            continue
+        values[reference_run] = float(np.log(theirs[metric])), float(np.log(ours[metric]))
+        if reason := unfit(theirs, metric) or unfit(ours, metric):
+            reasons[arm_run if unfit(ours, metric) else reference_run] = reason
+            unusable.add(reference_run)
+    fit = len(values) - len(unusable)
+    kept = sorted(values.keys() - unusable) if fit >= MIN_RUNS else sorted(values)
+    entry.exercised = any(moved) if moved else None
+    entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(reasons.items()))
+    columns = np.array([values[run] for run in kept], dtype=np.float64).reshape(-1, 2)
+    entry.pair = Pair(tuple(kept), columns[:, 0], columns[:, 1])
+    entry.other_time = selection.pairing.kind == "other time"
+    if fit < MIN_RUNS:
+        entry.obstacle, entry.left_out = _obstacle(len(values), fit, entry.left_out), ""
+    levels = sorted({selection.reference_levels[run] for run in kept})
+    entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, levels))}
+    kind, runs = selection.pairing.kind, tuple(kept)
+    # Cells share a residual if they were measured in the same blocks.
+    entry.group = (
+        kind,
+        entry.reference if kind == "bridge" else None,
+        runs,
+        bool(entry.obstacle),
+        tuple(selection.reference_levels[run] for run in runs),
+    )
+
+
+def _obstacle(known: int, fit: int, reasons: str) -> str:
+    if not known:
+        return "the level was not measured in both cells"
+    if reasons:
+        return f"{fit} usable common runs, {MIN_RUNS} needed ({reasons})"
+    return "single run" if fit == 1 else f"{fit} common runs, {MIN_RUNS} needed"
+
+
+def estimate(entries: Sequence[Entry], margin: float, alpha: float, method: str) -> None:
+    """Fill in effects; with two and more runs their standard errors, of all cells of the same blocks together."""
+    groups: dict[tuple[Any, ...], list[Entry]] = {}
+    for entry in entries:
+        if len(entry.pair) == 0 or entry.reference is None:
+            continue
+        entry.row["effect_percent"] = percent(entry.pair.difference)
+        if len(entry.pair) >= 2 and entry.other_time:
+            contrast = welch(entry.pair.arm, entry.pair.reference)
+            describe(entry, contrast, float(contrast.se * np.sqrt(len(entry.pair) / 2)), 2, margin, alpha)
+        elif len(entry.pair) >= 2:
+            groups.setdefault(entry.group, []).append(entry)
+    for members in groups.values():
+        columns: dict[Cell, Array] = {}
+        for entry in members:
+            assert entry.reference is not None
+            columns.setdefault(entry.reference, entry.pair.reference)
+            columns.setdefault(entry.arm, entry.pair.arm)
+        order = {cell: number for number, cell in enumerate(columns)}
+        table = np.column_stack(list(columns.values()))
+        pairs = [(order[entry.arm], order[entry.reference]) for entry in members if entry.reference is not None]
+        for entry, contrast in zip(members, contrasts(table, pairs, method), strict=True):
+            sd = float(contrast.se * np.sqrt(len(table) / 2))
+            describe(entry, contrast, sd, len(columns), margin, alpha)
+
+
+def describe(entry: Entry, contrast: Contrast, sd: float, cells: int, margin: float, alpha: float) -> None:
+    """Write a contrast into an entry; `sd` is the spread of one run on the ln scale."""
+    entry.contrast = contrast
+    low, high = contrast.interval(1 - alpha)
+    entry.row |= {
+        "effect_percent": percent(contrast.theta),
+        "low_percent": percent(low),
+        "high_percent": percent(high),
+        "p_value": contrast.p_difference(),
+        "p_parity": contrast.p_equivalence(margin),
+        "sd_percent": 100 * sd,
+        "runs_to_resolve": runs_to_resolve(sd, margin, cells, alpha),
+        "parity_power_percent": 100 * parity_power(sd, margin, max(len(entry.pair), 2), cells, alpha),
+        "method": contrast.method,
+    }
+
+
+def percent(logarithm: float) -> float:
+    """Return a difference of logarithms as per cent of the reference."""
+    return float(100 * np.expm1(logarithm))

@@ -1,0 +1,113 @@
+"""Which level: the peak of a cell, the levels as good as it, and the one at which cells are compared.
+
+The level with the highest of several noisy values flatters whoever chose it. So a peak is evaluated on other runs than
+those that chose it; and where a baseline has several levels as good as its best, the cells to be compared choose among
+them together: what they have in common does not favour one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from kveval.analysis.estimators.intervals import residuals, t_quantile
+from kveval.analysis.levels.checks import MIN_RUNS
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A level, and for each run the level at which it is looked at: the same one, or what other runs chose."""
+
+    level: int | None
+    by_run: Mapping[int, int]
+
+
+def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return ln of a metric, runs x levels, of the levels that all runs measured."""
+    measured = rows[rows[metric] > 0]
+    runs, at_run = np.unique(measured["run"], return_inverse=True)
+    levels, at_level = np.unique(measured["level"], return_inverse=True)
+    table = np.full((len(runs), len(levels)), np.nan)
+    table[at_run, at_level] = np.log(measured[metric].to_numpy(dtype=np.float64))
+    complete = ~np.isnan(table).any(axis=0)
+    return pd.DataFrame(table[:, complete], index=runs, columns=levels[complete])
+
+
+def highest(logs: pd.DataFrame) -> int:
+    """Return the level with the largest mean over runs."""
+    return int(logs.columns[int(np.argmax(logs.mean().to_numpy()))])
+
+
+def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
+    """Return the levels whose mean ln throughput is not significantly below the highest; only that one with one run.
+
+    Two-way residuals of runs x levels, one-sided t with Bonferroni's correction over the other levels.
+    """
+    runs, count = logs.shape
+    means = logs.mean()
+    best = highest(logs)
+    if runs < 2 or count < 2:
+        return [best]
+    freedom = (runs - 1) * (count - 1)
+    error = np.sqrt(2 * float((residuals(logs.to_numpy(dtype=np.float64)) ** 2).sum()) / freedom / runs)
+    limit = t_quantile(1 - alpha / (count - 1), freedom) * error
+    return [int(level) for level in logs.columns if means[best] - means[level] <= limit]
+
+
+def cross_fit(logs: pd.DataFrame) -> float:
+    """Return the peak throughput without the bias of choosing the highest level, NaN with a single run.
+
+    `logs`: ln throughput, runs x levels. Odd runs choose for even ones and the other way round.
+    """
+    if len(logs) < 2:
+        return np.nan
+    halves = logs.iloc[0::2], logs.iloc[1::2]
+    estimates = [float(half[highest(other)].mean()) for half, other in (halves, halves[::-1])]
+    return float(np.exp(np.mean(estimates)))
+
+
+def own_peak(rows: pd.DataFrame, metric: str) -> Chosen:
+    """Return a cell's own peak, cross-fitted: every run is looked at where the other half of the runs is best."""
+    logs = log_table(rows, metric)
+    if logs.empty:
+        return Chosen(None, {})
+    best = highest(logs)
+    by_run = dict.fromkeys(map(int, logs.index), best)
+    if len(logs) > 1:
+        halves = logs.index[0::2], logs.index[1::2]
+        for ours, others in (halves, halves[::-1]):
+            by_run |= dict.fromkeys(map(int, ours), highest(logs.loc[others]))
+    return Chosen(best, by_run)
+
+
+def common_level(baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric: str) -> Chosen:
+    """Return the level at which cells are compared with a baseline: its peak.
+
+    Among several levels as good as that (its plateau), those that passed their checks in runs enough for a verdict, if
+    there are any; and of these the one with the largest mean over the baseline and `others`: the choice is then
+    independent of any difference between them, if their noise is alike.
+    """
+    logs = log_table(baseline, metric)
+    if logs.empty:
+        return Chosen(None, {})
+    means = logs.mean()[_sound(baseline, plateau(logs))]
+    for other in others:
+        found = log_table(other, metric)
+        if set(means.index) <= set(found.columns):
+            means = means + found.mean()[means.index]
+    return declared(baseline, int(means.index[int(np.argmax(means.to_numpy()))]))
+
+
+def declared(baseline: pd.DataFrame, level: int) -> Chosen:
+    """Return a level for all runs of a baseline."""
+    return Chosen(level, dict.fromkeys(map(int, baseline["run"].unique()), level))
+
+
+def _sound(rows: pd.DataFrame, levels: list[int]) -> list[int]:
+    """Return the levels that passed their checks in as many runs as a verdict needs; all, if none did."""
+    needed = min(MIN_RUNS, rows["run"].nunique())
+    passed = rows[rows["checks_failed"].fillna("") == ""].groupby("level")["run"].nunique()
+    return [level for level in levels if passed.get(level, 0) >= needed] or levels

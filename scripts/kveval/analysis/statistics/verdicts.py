@@ -1,0 +1,52 @@
+"""The words of the verdicts, and when each may be said."""
+
+from __future__ import annotations
+
+from kveval.analysis.statistics.comparison import Entry
+
+BETTER, WORSE, PARITY, INCONCLUSIVE = "better", "worse", "parity", "inconclusive"
+VERDICTS = (BETTER, WORSE, PARITY, INCONCLUSIVE)
+INDICATIVE, INDICATIVE_TIME = "indicative", "indicative (measured at another time)"
+SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = "not assessed (single run)", "not assessed", "not exercised"
+WITHOUT_VERDICT = (INDICATIVE, INDICATIVE_TIME, SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED)
+
+
+def verdict(entry: Entry, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
+    """Return the verdict of an estimated comparison, and the reason where that needs one.
+
+    What is only indicative is labelled so; which of the four words it points to becomes the row's `indication`.
+    """
+    obstacle = _obstacle(entry)
+    if obstacle is not None:
+        return obstacle
+    word, reason = _word(entry, more_is_better, alpha, margin)
+    if not (entry.indicative or entry.other_time):
+        return word, reason
+    entry.row["indication"] = word
+    label = INDICATIVE_TIME if entry.other_time else INDICATIVE
+    return label, "; ".join(part for part in (entry.indicative, reason) if part)
+
+
+def _obstacle(entry: Entry) -> tuple[str, str] | None:
+    if entry.exercised is False:
+        return NOT_EXERCISED, "the arm's own counters did not move at this level"
+    if entry.replicate:
+        return NOT_ASSESSED, "configured exactly as what it is compared with: a replicate, its difference is noise"
+    if entry.obstacle == "single run":
+        return SINGLE_RUN, "nothing tells how much runs differ"
+    return (NOT_ASSESSED, entry.obstacle) if entry.obstacle else None
+
+
+def _word(entry: Entry, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
+    """Equivalence first, then difference, else what it would take to tell."""
+    row = entry.row
+    if row["p_parity_holm"] < alpha:
+        return PARITY, f"within +-{100 * margin:g} % (TOST)"
+    if row["p_holm"] < alpha:
+        return (BETTER if (row["effect_percent"] > 0) == more_is_better else WORSE), ""
+    needed = row["runs_to_resolve"]
+    if needed is not None and needed <= row["runs"]:
+        reason = f"shows neither a difference nor that it is below {100 * margin:g} %; more precision is needed"
+        return INCONCLUSIVE, reason
+    how_many = "more than 1,000" if needed is None else str(needed)
+    return INCONCLUSIVE, f"{how_many} runs would resolve {100 * margin:g} % at this spread"

@@ -1,0 +1,186 @@
+"""The campaign on one page, for spreadsheets: a row per cell, a row per level, and means over models that compare.
+
+Column names are those of the evaluations people know, with what they mean put right: throughput counts every token
+delivered, a mean is of the requests observed, TPOT is TPOT, and shares are in per cent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kveval.analysis.cells import Cell, by_size, common_level, rank_of
+from kveval.analysis.peaks import THROUGHPUT
+
+KEYS = ["model", "scenario", "cpu_blocks"]
+_COMPARED = {THROUGHPUT: "throughput", "ttft_ms_p50": "ttft_p50", "tpot_ms_p50": "tpot_p50"}
+_DETAILS = {
+    "level": "concurrency",
+    THROUGHPUT: "output_tps",
+    "throughput_completed_tok_s": "completed_only_output_tps",
+    "total_tok_s": "total_tps",
+    "throughput_req_s": "requests_per_s",
+    **{
+        f"{name}_ms_{statistic}": f"{label}_{name}_ms"
+        for name in ("ttft", "tpot", "itl", "e2e")
+        for statistic, label in (("mean", "avg"), ("p50", "p50"), ("p90", "p90"), ("p99", "p99"))
+    },
+    "requests_completed": "completed",
+    "requests_incomplete": "incomplete",
+    "requests_errored": "errored",
+    "duration_s": "window_s",
+}
+# Column of complete_metrics.csv -> column of the means over models.
+_SYSTEM = {
+    "gpu_utilisation_percent": "avg_gpu_util_pct",
+    "cpu_utilisation_percent": "avg_cpu_util_pct",
+    "kv_cache_usage_percent": "avg_kv_cache_pct",
+    "prefix_cache_hit_percent": "avg_prefix_hit_pct",
+    "requests_running": "avg_running",
+    "requests_waiting": "avg_waiting",
+    "server_rss_gib": "avg_rss_gib",
+}
+
+
+def summary_tables(
+    complete: pd.DataFrame,
+    peaks: pd.DataFrame,
+    comparison: pd.DataFrame,
+    baseline_of: Mapping[str, str | None],
+    parameters: Mapping[str, int],
+) -> dict[str, pd.DataFrame]:
+    """Return summary, detailed and pcp_summary_stats, by the names of their files.
+
+    `baseline_of`: scenario -> its baseline, None for a baseline itself; `parameters`: of the models, for their order.
+    """
+    return {
+        "summary": summary(peaks, comparison, parameters),
+        "detailed": detailed(complete, parameters),
+        "pcp_summary_stats": system_summary(complete, comparison, peaks, baseline_of, parameters),
+    }
+
+
+def ordered(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
+    """Return a table of cells in the order of every figure: models by size, arms in their order, tiers rising."""
+    models = by_size(list(table["model"]), parameters)
+    keys = [
+        (models.index(model), rank_of(scenario), blocks)
+        for model, scenario, blocks in table[KEYS].itertuples(index=False, name=None)
+    ]
+    return table.iloc[sorted(range(len(keys)), key=keys.__getitem__)].reset_index(drop=True)
+
+
+def summary(peaks: pd.DataFrame, comparison: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
+    """Return one row per cell: its peak, and its differences from the baseline at the model's common level.
+
+    Means are over requests, then over runs, at the peak level (`optimal_concurrency`, the level with the highest mean;
+    `bracketed` says whether it lies inside the grid). `..._pct` are per cent of the baseline, each beside its verdict.
+    """
+    rows = []
+    for peak in ordered(peaks, parameters).to_dict("records"):
+        row = {
+            **{"model": peak["model"], "config": peak["scenario"], "cpu_blocks": peak["cpu_blocks"]},
+            **{"runs": peak["runs"], "max_output_tps": peak[THROUGHPUT]},
+            "max_output_tps_low": peak["throughput_low_tok_s"],
+            "max_output_tps_high": peak["throughput_high_tok_s"],
+            **{"optimal_concurrency": peak["level"], "bracketed": peak["bracketed"]},
+            **{f"avg_{name}_ms": peak[f"{name}_ms_mean"] for name in ("ttft", "tpot", "itl", "e2e")},
+            "total_completed": peak["requests_completed"],
+            "total_incomplete": peak["requests_incomplete"],
+            "total_errored": peak["requests_errored"],
+        }
+        rows.append(row | _differences(comparison, peak))
+    return pd.DataFrame(rows)
+
+
+def _differences(comparison: pd.DataFrame, cell: Mapping[Any, Any]) -> dict[str, Any]:
+    same = (comparison[list(KEYS)] == [cell[key] for key in KEYS]).all(axis=1)
+    found: dict[str, Any] = {"baseline": "", "compared_at": np.nan}
+    for metric, name in _COMPARED.items():
+        found |= {f"{name}_pct": np.nan, f"{name}_verdict": ""}
+        # The first row of a cell and metric is the one against its baseline.
+        for row in comparison[same & (comparison["metric"] == metric)].head(1).to_dict("records"):
+            found |= {"baseline": row["baseline"], "compared_at": row["level"]}
+            found |= {f"{name}_pct": row["effect_percent"], f"{name}_verdict": row["verdict"]}
+    return found
+
+
+def detailed(complete: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
+    """Return one row per level and run under the names of the older evaluation; tps are output tokens per second."""
+    table = ordered(complete.sort_values(["run", "level"], kind="stable"), parameters)
+    columns = {"scenario": "config", **_DETAILS}
+    kept = ["model", "scenario", "cpu_blocks", "run", *(name for name in _DETAILS if name in table), "checks_failed"]
+    return table[kept].rename(columns=columns)
+
+
+def system_summary(
+    complete: pd.DataFrame,
+    comparison: pd.DataFrame,
+    peaks: pd.DataFrame,
+    baseline_of: Mapping[str, str | None],
+    parameters: Mapping[str, int],
+) -> pd.DataFrame:
+    """Return means over models, one row per arm and panel; each model at the level where its cells are compared.
+
+    A panel holds models all of whose cells were measured, so that every row of it is a mean over the same models; arms
+    that were measured for fewer models stand, together with all others, in a panel of their own. Throughput is the
+    geometric mean over models, and the geometric mean of ratios to the baseline (`baseline_of`: scenario -> its
+    baseline, None for a baseline itself), because a plain mean is that of the smallest model; the rest are plain means.
+    `models_missing` lists the campaign's models that the panel lacks.
+    """
+    means = _at_common_levels(complete, comparison, peaks)
+    everything = by_size(list(complete["model"]), parameters)
+    models_of: dict[Cell, frozenset[str]] = {}
+    for scenario, blocks, model in means[["scenario", "cpu_blocks", "model"]].itertuples(index=False, name=None):
+        cell = Cell(scenario, blocks)
+        models_of[cell] = models_of.get(cell, frozenset()) | {model}
+    rows = []
+    for panel in sorted(set(models_of.values()), key=lambda models: (-len(models), sorted(models))):
+        inside = {cell: _of(means, cell, panel) for cell, models in models_of.items() if panel <= models}
+        for cell in sorted(inside, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks)):
+            reference = _reference(cell, inside, baseline_of.get(cell.scenario) or cell.scenario)
+            ratio = np.nan if reference is None else _geometric(inside[cell][THROUGHPUT] / reference[THROUGHPUT])
+            rows.append(
+                {
+                    "models": ";".join(by_size(list(panel), parameters)),
+                    **{"scenario": cell.scenario, "cpu_blocks": cell.cpu_blocks},
+                    "geomean_tps": _geometric(inside[cell][THROUGHPUT]),
+                    "geomean_ratio_to_baseline": ratio,
+                    **{
+                        name: inside[cell][column].mean(skipna=False)
+                        for column, name in _SYSTEM.items()
+                        if column in means
+                    },
+                    "models_missing": ";".join(model for model in everything if model not in panel),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _of(means: pd.DataFrame, cell: Cell, models: frozenset[str]) -> pd.DataFrame:
+    rows = means[(means["scenario"] == cell.scenario) & (means["cpu_blocks"] == cell.cpu_blocks)]
+    return rows[rows["model"].isin(models)].set_index("model").sort_index()
+
+
+def _reference(cell: Cell, inside: Mapping[Cell, pd.DataFrame], scenario: str) -> pd.DataFrame | None:
+    """The rows of a cell's baseline: with as many blocks as the cell, else the only one."""
+    candidates = [other for other in inside if other.scenario == scenario]
+    same = [other for other in candidates if other.cpu_blocks == cell.cpu_blocks] or candidates
+    return inside[same[0]] if len(same) == 1 else None
+
+
+def _at_common_levels(complete: pd.DataFrame, comparison: pd.DataFrame, peaks: pd.DataFrame) -> pd.DataFrame:
+    """Means over runs of every cell at its model's common level; cells without a throughput there are left out."""
+    parts = []
+    numbers = [THROUGHPUT, *(column for column in _SYSTEM if column in complete)]
+    for model, rows in complete.groupby("model", sort=False):
+        at = rows[rows["level"] == common_level(comparison, peaks, str(model))]
+        parts.append(at.groupby(KEYS, sort=False)[numbers].mean().dropna(subset=[THROUGHPUT]).reset_index())
+    return pd.concat(parts, ignore_index=True)
+
+
+def _geometric(values: pd.Series[float]) -> float:
+    return float(np.exp(np.log(np.asarray(values, dtype=float)).mean()))

@@ -1,0 +1,173 @@
+"""Checks of a level's system metrics: whether they are of this level, possible, and in the right unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from kveval.analysis.levels.outcomes import Outcome
+
+# A prompt's blocks are taken as it is processed, so that running requests hold less than all of theirs for a while.
+_PARTLY = 0.5
+_KV_USAGE = ("kv_cache_usage_percent", "kv_cache_usage_max_percent")
+_CLOSED_LOOP = ("synchronous", "concurrent")
+
+
+class Findings(Protocol):
+    """What reducing a window found out besides values; see `system_metrics.Reduced`."""
+
+    @property
+    def samples(self) -> int:
+        """Samples in the window."""
+
+    @property
+    def absent(self) -> Sequence[str]:
+        """Metrics that were not recorded though they should be."""
+
+    @property
+    def refused(self) -> Sequence[str]:
+        """Metrics with an implausible value."""
+
+    @property
+    def unscaled(self) -> Sequence[str]:
+        """Fractions that the catalogue does not turn into per cent."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A level's row with its system metrics, and what was found while reducing them; `least` samples are needed."""
+
+    row: Mapping[str, Any]
+    found: Findings
+    least: int
+
+    def value(self, name: str) -> float:
+        """Return a column as a number, NaN where the row has none."""
+        value = self.row.get(name, np.nan)
+        return np.nan if value is None else float(value)
+
+    @property
+    def streams(self) -> float:
+        """The concurrency asked for; NaN where requests were sent at a rate of their own."""
+        return self.value("streams_asked") if "streams_asked" in self.row else self.value("level")
+
+    def impossible(self) -> tuple[str, ...]:
+        """Return the columns whose value cannot be."""
+        return _KV_USAGE if kv_usage_physical(self) is not None else ()
+
+
+SystemCheck = Callable[[Sampled], Outcome | None]
+
+
+def judge_system(sampled: Sampled) -> list[Outcome]:
+    """Run every check on a level's system metrics; what passed is left out."""
+    outcomes = (check(sampled) for check in SYSTEM_CHECKS)
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def plausible(sampled: Sampled) -> Outcome | None:
+    """Every value lies in the range that the catalogue calls plausible."""
+    if not sampled.found.refused:
+        return None
+    return Outcome("plausible", "warn", f"outside their plausible range: {', '.join(sampled.found.refused)}")
+
+
+def fraction_scaled(sampled: Sampled) -> Outcome | None:
+    """What is recorded as a fraction and shown in per cent is multiplied by 100."""
+    if not sampled.found.unscaled:
+        return None
+    return Outcome("fraction_scaled", "warn", f"fractions not scaled to per cent: {', '.join(sampled.found.unscaled)}")
+
+
+def kv_usage_physical(sampled: Sampled) -> Outcome | None:
+    """The device's cache holds at least the prompts of the requests that run in it.
+
+    A fraction taken for per cent cannot. Prompts without their shared prefix, and one prefix while anything runs.
+    """
+    usage, device = sampled.value("kv_cache_usage_percent"), sampled.value("device_tokens")
+    running, streams = sampled.value("requests_running"), sampled.streams
+    prefix = min(1.0, running / streams) * sampled.value("prefix_tokens") if streams > 0 else 0.0
+    needed = running * sampled.value("turn_prompt_tokens") + prefix
+    if not usage / 100 * device < _PARTLY * needed:
+        return None
+    return Outcome(
+        "kv_usage_physical",
+        "warn",
+        f"{usage:.2g} % of {device:,.0f} tokens cannot hold the {needed:,.0f} tokens of {running:.1f} running requests",
+    )
+
+
+def samples(sampled: Sampled) -> Outcome | None:
+    """The window holds enough samples of the recording."""
+    if sampled.found.samples >= sampled.least:
+        return None
+    return Outcome(
+        "samples", "note", f"{sampled.found.samples} samples of the recording in the window, {sampled.least} needed"
+    )
+
+
+def clock_offset(sampled: Sampled) -> Outcome | None:
+    """The recording's clock is that of the load generator, or its offset was measured and taken into account."""
+    offset = sampled.row.get("clock_offset_s")
+    if offset is None or np.isnan(offset):
+        return Outcome("clock_offset", "warn", "the offset of the recording's clock was not measured")
+    if abs(offset) <= 1.0:
+        return None
+    return Outcome(
+        "clock_offset", "note", f"the recording's clock is {offset:+.1f} s off; its window was moved by that"
+    )
+
+
+def queues(sampled: Sampled) -> Outcome | None:
+    """No more requests in the server than were sent: else the samples are of another time or another server."""
+    if sampled.row.get("strategy", "concurrent") not in _CLOSED_LOOP:
+        return None
+    inside = sampled.value("requests_running") + sampled.value("requests_waiting")
+    if not inside > 1.05 * sampled.streams:
+        return None
+    return Outcome(
+        "queues",
+        "fail",
+        f"{inside:.1f} requests running and waiting on average, only {sampled.streams:g} were in flight",
+    )
+
+
+def server_rate(sampled: Sampled) -> Outcome | None:
+    """Tokens received are the tokens that the server's counter gained in the same window: within 2 %, at most 5 %.
+
+    The counter is sampled, so that it is known at the window's edges to one interval; that much more is allowed.
+    """
+    said, received = sampled.value("server_generation_tok_s"), sampled.value("throughput_tok_s")
+    if not said > 0:
+        return None
+    apart = received / said - 1
+    sampling = 1 / max(sampled.found.samples, 1)
+    if not abs(apart) > 0.02 + sampling:
+        return None
+    return Outcome(
+        "server_rate",
+        "fail" if abs(apart) > 0.05 + sampling else "warn",
+        f"the generator received {100 * apart:+.1f} % tokens against the server's counter in the same window",
+    )
+
+
+def recorded(sampled: Sampled) -> Outcome | None:
+    """The recording has the metrics that this version of the server should have, under these names."""
+    if not sampled.found.absent:
+        return None
+    return Outcome("recorded", "note", f"not in the recording: {', '.join(sampled.found.absent)}")
+
+
+SYSTEM_CHECKS: tuple[SystemCheck, ...] = (
+    plausible,
+    fraction_scaled,
+    kv_usage_physical,
+    samples,
+    clock_offset,
+    queues,
+    server_rate,
+    recorded,
+)

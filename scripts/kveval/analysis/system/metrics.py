@@ -1,0 +1,395 @@
+"""System metrics of a level: every entry of config/metrics.yaml reduced over the level's window of the recording.
+
+A metric that was not recorded is NaN and named in the notes, never 0; so is one with too few samples or an implausible
+value. Units come from the recording; where PCP has none, the catalogue's `scale` says what one unit is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import ValidationError
+
+from kveval.analysis.levels.outcomes import Outcome, add_outcomes
+from kveval.analysis.system.checks import Sampled, judge_system
+from kveval.analysis.system.windows import Counter, Gauge, Window, selected
+from kveval.config.catalogue import Metric, MetricSource, name_for
+from kveval.host.errors import Failure
+from kveval.pcp.conversion.footer import ArchiveInfo
+from kveval.pcp.parquet.bulk import Samples, samples_of
+
+# Fewest samples in a window that say something about it.
+MIN_SAMPLES = 30
+# A CPU that never idles is 100.00000000000001 % busy.
+_ROUNDING = 1e-9
+SAMPLES = "pcp_samples"
+NOTES = "pcp_notes"
+BY_INSTANCE = "_by_instance"
+
+# (PCP's unit, unit of the column) -> factor. For a rate the column's unit is per second and PCP's is the counter's.
+UNIT_FACTORS: dict[tuple[str, str], float] = {
+    ("byte", "GiB"): 2**-30,
+    ("Kbyte", "GiB"): 2**-20,
+    ("Mbyte", "GiB"): 2**-10,
+    ("byte", "MB/s"): 1e-6,
+    ("Kbyte", "MB/s"): 1024e-6,
+    ("byte", "GB/s"): 1e-9,
+    ("sec", "ms"): 1e3,
+    ("millisec", "ms"): 1.0,
+    ("sec", "cores"): 1.0,
+    ("millisec", "cores"): 1e-3,
+    ("nanosec", "cores"): 1e-9,
+    ("microsec", "percent"): 1e-4,
+    ("millisec", "percent"): 1e-1,
+}
+_UNITLESS = ("", "count")
+Array = npt.NDArray[np.float64]
+_OVER_TIME: Mapping[str, Callable[[Array], float]] = {
+    "mean": lambda values: float(np.mean(values)),
+    "max": lambda values: float(np.max(values)),
+    "last": lambda values: float(values[-1]),
+}
+_COMBINED: Mapping[str, Callable[[list[float]], float]] = {
+    "sum": sum,
+    "mean": lambda values: sum(values) / len(values),
+    "max": max,
+    "min": min,
+}
+
+
+class MetricsError(Failure):
+    """config/metrics.yaml asks for something that cannot be computed."""
+
+
+class _Unavailable(Exception):
+    """This metric has no value in this window; the message says why."""
+
+
+class _TooFew(_Unavailable):
+    """There are fewer samples in the window than are needed."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The metrics of one window: column -> value, samples in it, why values are missing, and values per instance.
+
+    `absent`: metrics that were not recorded though they should be; `refused`: those with an implausible value;
+    `unscaled`: fractions that the catalogue does not turn into per cent.
+    """
+
+    values: dict[str, float]
+    samples: int
+    notes: list[str]
+    breakdown: dict[str, str] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    unscaled: tuple[str, ...] = ()
+
+
+def parse_metrics(catalogue: Mapping[str, Any]) -> dict[str, Metric]:
+    """Turn the content of config/metrics.yaml into typed entries. Raises MetricsError naming entry and mistake."""
+    metrics = {}
+    for key, entry in catalogue.items():
+        try:
+            metrics[key] = Metric.model_validate(entry)
+        except ValidationError as error:
+            raise MetricsError(f"metric {key}: {error}") from error
+    return metrics
+
+
+class Recording:
+    """The metrics of one run's pcp.parquet, read once for all of its levels. ValueError when it is no recording."""
+
+    def __init__(self, parquet: Path, metrics: Mapping[str, Metric], version: str) -> None:
+        """Read what `metrics` name for this `version` of vLLM."""
+        self._metrics = metrics
+        self._sources = {key: _sources(metric, version) for key, metric in metrics.items()}
+        wanted = {name for found in self._sources.values() for source in found for name in source.all_names}
+        self._samples, self._archive = samples_of(parquet, wanted)
+        self._counters: dict[tuple[str, str | None, str | None], Counter] = {}
+
+    def reduce(self, window: Window, least: int = MIN_SAMPLES) -> Reduced:
+        """Reduce every metric over a closed window (ns since 1970, UTC) that holds at least `least` samples of it."""
+        values: dict[str, float] = dict.fromkeys(self._metrics, np.nan)
+        breakdown = {f"{key}{BY_INSTANCE}": "" for key, metric in self._metrics.items() if metric.breakdown}
+        found: dict[str, list[str]] = {"absent": [], "refused": [], "unscaled": []}
+        counts, notes, short = [0], [], []
+        for key, metric in self._metrics.items():
+            reader = self._reader(key, window, least)
+            if reader is None:
+                found["absent"] += [] if metric.optional else [key]
+                continue
+            if reader.unscaled():
+                found["unscaled"].append(key)
+                notes.append(f"{key}: a fraction that is not scaled by 100")
+                continue
+            try:
+                value, samples = reader.value()
+            except _TooFew as reason:
+                counts.append(int(str(reason)))
+                short.append(key)
+                continue
+            except _Unavailable as reason:
+                notes.append(f"{key}: {reason}")
+                continue
+            counts.append(samples)
+            low, high = _bounds(metric)
+            if not low - _ROUNDING * abs(low) <= value <= high + _ROUNDING * abs(high):
+                found["refused"].append(key)
+                notes.append(f"{key}: {value:g} {metric.unit} refused, outside the plausible {low:g}..{high:g}")
+                continue
+            values[key] = value
+            if metric.breakdown:
+                each = reader.per_instance()
+                breakdown[f"{key}{BY_INSTANCE}"] = ";".join(f"{name}={number:.4g}" for name, number in each.items())
+        if short:
+            notes.insert(0, f"fewer than {least} samples in the window: {', '.join(short)}")
+        if found["absent"]:
+            notes.insert(0, f"not recorded: {', '.join(found['absent'])}")
+        lists = {name: tuple(keys) for name, keys in found.items()}
+        return Reduced(values, max(counts), notes, breakdown, **lists)
+
+    def _reader(self, key: str, window: Window, least: int) -> _Reader | None:
+        """Return how to read a metric from the first of its sources that was recorded, None if none was."""
+        for source in self._sources[key]:
+            if all(name in self._samples for name in source.all_names):
+                return _Reader(self, self._metrics[key], source, window, least)
+        return None
+
+    def samples(self, name: str) -> Samples:
+        """Return the samples of a metric."""
+        return self._samples[name]
+
+    def counter(self, name: str, source: _Source) -> Counter:
+        """Return a metric as a counter, prepared once."""
+        samples = self._samples[name]
+        if samples.info.semantics != "counter":
+            raise _Unavailable(f"{name} is {samples.info.semantics}, not a counter: it has no rate")
+        key = (name, source.entry.select, source.entry.omit)
+        if key not in self._counters:
+            keep = selected(samples.names, source.entry.select, source.entry.omit)
+            archive: ArchiveInfo = self._archive
+            self._counters[key] = Counter(samples, keep, archive.start_ns or 0, archive.marks_ns)
+        return self._counters[key]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A source with its names for one version of vLLM."""
+
+    entry: MetricSource
+    names: tuple[str, ...]
+    over: tuple[str, ...] = ()
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        return (*self.names, *self.over)
+
+
+def _sources(metric: Metric, version: str) -> list[_Source]:
+    found = []
+    for entry in (metric, *metric.alternatives):
+        expressions = [name_for(names or {}, version) for names in (entry.pcp or entry.numerator, entry.denominator)]
+        if expressions[0] is None or (metric.reduction == "ratio" and expressions[1] is None):
+            continue
+        names = [tuple(name.strip() for name in (expression or "").split(" + ")) for expression in expressions]
+        found.append(_Source(entry, names[0], names[1] if metric.reduction == "ratio" else ()))
+    return found
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One metric in one window, from one of its sources."""
+
+    recording: Recording
+    metric: Metric
+    source: _Source
+    window: Window
+    least: int
+
+    def value(self) -> tuple[float, int]:
+        """Return the value in the metric's unit, and its number of samples. Raises _Unavailable."""
+        if self.metric.reduction == "ratio":
+            return self._ratio()
+        if self.metric.reduction in ("rate", "increase"):
+            gained, samples = self._increase(self.source.names)
+            combined = _COMBINED[self.metric.instances](list(gained.values()))
+            return self._factor() * combined / self._per_second, samples
+        return self._gauge()
+
+    def unscaled(self) -> bool:
+        """Whether the recording is of a fraction, as its name or help say, and the column's per cent are not."""
+        if self.metric.unit != "percent" or self.metric.reduction == "ratio" or self.source.entry.scale == 100:
+            return False
+        infos = [self.recording.samples(name).info for name in self.source.names]
+        return any(
+            info.units in _UNITLESS and (info.name.endswith("_perc") or "1 means 100 percent" in info.help)
+            for info in infos
+        )
+
+    def per_instance(self) -> dict[str, float]:
+        """Return the value of each instance; nothing for metrics that are sums of several."""
+        if len(self.source.names) > 1 or self.metric.reduction == "ratio":
+            return {}
+        name = self.source.names[0]
+        if self.metric.reduction in ("rate", "increase"):
+            gained, _ = self._increase(self.source.names)
+            return {label: self._factor() * value / self._per_second for label, value in gained.items()}
+        over_time = _OVER_TIME[self.metric.reduction]
+        each = self._as_gauge(name).per_instance(self.window)
+        return {label: self._factor() * over_time(values) for label, values in each.items()}
+
+    @property
+    def _seconds(self) -> float:
+        return (self.window[1] - self.window[0]) / 1e9
+
+    @property
+    def _per_second(self) -> float:
+        return self._seconds if self.metric.reduction == "rate" else 1.0
+
+    def _as_gauge(self, name: str) -> Gauge:
+        samples = self.recording.samples(name)
+        return Gauge(samples, selected(samples.names, self.source.entry.select, self.source.entry.omit))
+
+    def _gauge(self) -> tuple[float, int]:
+        how = self.metric.instances
+        parts = [self._as_gauge(name).at_moments(self.window, how) for name in self.source.names]
+        per_host: list[float] = []
+        counts = [0]
+        for host in dict.fromkeys(host for part in parts for host in part):
+            values = _sum_at_moments([part[host] for part in parts if host in part], len(parts))
+            if len(values):
+                counts.append(len(values))
+                per_host.append(_OVER_TIME[self.metric.reduction](values))
+        self._require(max(counts))
+        return self._factor() * _COMBINED[how](per_host), max(counts)
+
+    def _ratio(self) -> tuple[float, int]:
+        over = self._factor(self.source.names, self.source.over)
+        parts, samples = self._increase(self.source.names)
+        wholes, _ = self._increase(self.source.over)
+        if self.metric.instances in ("sum", "mean"):
+            parts, wholes = {"": sum(parts.values())}, {"": sum(wholes.values())}
+        ratios = [over * parts.get(name, 0.0) / whole for name, whole in wholes.items() if whole > 0]
+        if not ratios:
+            raise _Unavailable("its denominator did not move")
+        if self.metric.instances == "share_above":
+            limit = self.metric.above or 0.0
+            return 100 * sum(ratio > limit for ratio in ratios) / len(ratios), samples
+        return _COMBINED["mean" if self.metric.instances == "sum" else self.metric.instances](ratios), samples
+
+    def _increase(self, names: Sequence[str]) -> tuple[dict[str, float], int]:
+        """Return what counters gained in the window, by instance, summed over names; and the number of samples.
+
+        What a recording covers of the window, half of it at least, stands for all of it.
+        """
+        total: dict[str, float] = {}
+        counts = []
+        for name in names:
+            found = self.recording.counter(name, self.source).increase(self.window)
+            self._require(found.samples)
+            if found.seconds < 0.5 * self._seconds:
+                covered = f"{found.seconds:.0f} s of the window's {self._seconds:.0f} s"
+                raise _Unavailable(f"its samples cover {covered}")
+            for label, gained in found.gained.items():
+                total[label] = total.get(label, 0.0) + gained * self._seconds / found.seconds
+            counts.append(found.samples)
+        return total, min(counts)
+
+    def _factor(self, names: Sequence[str] = (), over: Sequence[str] = ()) -> float:
+        """Return the factor from the recording's unit to the metric's; a unit that cannot be converted is refused."""
+        factors = set()
+        for name in names or self.source.names:
+            unit = self.recording.samples(name).info.units
+            if unit in _UNITLESS or (over and unit == self.recording.samples(over[0]).info.units):
+                factors.add(self.source.entry.scale)
+            elif (unit, self.metric.unit) in UNIT_FACTORS:
+                factors.add(UNIT_FACTORS[unit, self.metric.unit])
+            else:
+                raise _Unavailable(f"recorded in {unit}, which cannot be turned into {self.metric.unit}")
+        if len(factors) != 1:
+            raise _Unavailable(f"adds up metrics of different units: {', '.join(names or self.source.names)}")
+        return factors.pop()
+
+    def _require(self, samples: int) -> None:
+        if samples < self.least:
+            raise _TooFew(str(samples))
+
+
+def _sum_at_moments(parts: Sequence[tuple[npt.NDArray[np.int64], Array]], needed: int) -> Array:
+    """Return the sum of several metrics at the moments that have all of them."""
+    if len(parts) < needed:
+        return np.empty(0, dtype=np.float64)
+    if needed == 1:
+        return parts[0][1]
+    table = pd.DataFrame({number: pd.Series(values, times) for number, (times, values) in enumerate(parts)})
+    return table.dropna().sum(axis=1).to_numpy(dtype=np.float64)
+
+
+def _bounds(metric: Metric) -> tuple[float, float]:
+    low, high = metric.plausible or (None, None)
+    return -np.inf if low is None else low, np.inf if high is None else high
+
+
+def reduce_window(
+    parquet: Path, metrics: Mapping[str, Metric], version: str, start_ns: int, end_ns: int, least: int = MIN_SAMPLES
+) -> Reduced:
+    """Reduce every metric over the closed window [start_ns, end_ns] (ns since 1970, UTC) of a pcp.parquet.
+
+    `version` is vLLM's, for the names that changed. Raises ValueError when the file is no recording.
+    """
+    return Recording(parquet, metrics, version).reduce((start_ns, end_ns), least)
+
+
+def with_system_metrics(
+    levels: pd.DataFrame,
+    recordings: Mapping[int, Path],
+    catalogue: Mapping[str, Any],
+    version: str,
+    min_samples: int = MIN_SAMPLES,
+) -> pd.DataFrame:
+    """Add the system metrics of every level's window to a table of levels, with pcp_samples and pcp_notes.
+
+    `recordings`: run -> its pcp.parquet; a run without one gets NaN and a note. The windows are those of the load
+    generator, moved by the clock offset of the run. Checks that need the recording are judged here and join the row's
+    other checks.
+    """
+    metrics = parse_metrics(catalogue)
+    opened: dict[int, Recording] = {}
+    rows: list[dict[str, Any]] = []
+    outcomes: list[list[Outcome]] = []
+    for record in levels.to_dict("records"):
+        level = {str(name): value for name, value in record.items()}
+        run = int(level["run"])
+        if run in recordings and run not in opened:
+            opened[run] = Recording(recordings[run], metrics, version)
+        window = _window(level)
+        if run not in opened or window is None:
+            reason = "no recording of this run" if run not in opened else "the level has no window"
+            breakdown = {f"{key}{BY_INSTANCE}": "" for key, metric in metrics.items() if metric.breakdown}
+            reduced = Reduced(dict.fromkeys(metrics, np.nan), 0, [reason], breakdown)
+            outcomes.append([])
+        else:
+            reduced = opened[run].reduce(window, min_samples)
+            sampled = Sampled({**level, **reduced.values}, reduced, min_samples)
+            outcomes.append(judge_system(sampled))
+            for name in sampled.impossible():
+                reduced.values[name] = np.nan
+        notes = " | ".join(reduced.notes)
+        rows.append({**reduced.values, **reduced.breakdown, SAMPLES: reduced.samples, NOTES: notes})
+    added = pd.DataFrame(rows, index=levels.index)
+    return add_outcomes(pd.concat([levels, added], axis=1), outcomes)
+
+
+def _window(level: Mapping[str, Any]) -> Window | None:
+    if pd.isna(level["window_start"]):
+        return None
+    offset = level.get("clock_offset_s", 0.0)
+    shift = 0 if pd.isna(offset) else round(1e9 * offset)
+    return level["window_start"].value + shift, level["window_end"].value + shift

@@ -1,0 +1,100 @@
+"""What each cell's caches did during its levels, from the servers' own counters: why an arm wins or loses.
+
+Tokens are prompt tokens; a hit behind the device is one that the device's own cache did not have. Bytes of LMCache's
+CPU tier are its chunks times the size of one; those of a store are what crossed its connection, protocol included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kveval.spec.arms import LMCACHE_CHUNK_TOKENS
+from kveval.store.run_file import LevelRun, Run
+
+_STORES = ("redis", "valkey")
+COLUMNS = {
+    "prompt_tokens": "prompt tokens that the device's cache was asked for",
+    "device_hit_percent": "of these, found on the device",
+    "external_hit_percent": "of these, found behind the device",
+    "store_hit_percent": "of these, found by LMCache only in its store",
+    "loaded_mb": "MB copied from the tier in host memory to the device",
+    "stored_mb": "MB copied from the device to the tier in host memory",
+    "second_read_mb": "MB read from what stands behind that tier",
+    "second_written_mb": "MB written to it",
+    "second_entries": "keys or files in it at the end of the level",
+}
+"""Columns of `tier_activity` beside the cell's, level's and run's, with their meaning; 1 MB is a million bytes."""
+
+
+def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return one row per run and level: model, scenario, cpu_blocks, run, level, and COLUMNS.
+
+    A value is missing where the software counts no such thing.
+    """
+    rows = [
+        {
+            "model": run.cell.model,
+            "scenario": run.cell.scenario,
+            "cpu_blocks": run.cell.cpu_blocks,
+            "run": run.run,
+            "level": level.level,
+            **_row(level, run),
+        }
+        for run in runs
+        for level in run.levels
+        if level.counters
+    ]
+    return pd.DataFrame(rows, columns=["model", "scenario", "cpu_blocks", "run", "level", *COLUMNS])
+
+
+def _row(level: LevelRun, run: Run) -> dict[str, float]:
+    moved = _mover(level)
+    asked = moved("vllm:prefix_cache_queries_total")
+    chunk_mb = LMCACHE_CHUNK_TOKENS * _bytes_per_token(run.specification) / 1e6
+    chunks_loaded, chunks_stored = (
+        moved("lmcache_mp_num_chunks_loaded_total"),
+        moved("lmcache_mp_l1_write_chunks_total"),
+    )
+    store_read = [moved(f"{name}_sent_bytes_total") for name in _STORES]
+    store_written = [moved(f"{name}_received_bytes_total") for name in _STORES]
+    return {
+        "prompt_tokens": asked,
+        "device_hit_percent": _share(moved("vllm:prefix_cache_hits_total"), asked),
+        "external_hit_percent": _share(moved("vllm:external_prefix_cache_hits_total"), asked),
+        "store_hit_percent": _share(moved("lmcache_mp_lookup_hit_l2_tokens_total"), asked),
+        "loaded_mb": _first(moved("vllm:kv_offload_load_bytes_total") / 1e6, chunks_loaded * chunk_mb),
+        "stored_mb": _first(moved("vllm:kv_offload_store_bytes_total") / 1e6, chunks_stored * chunk_mb),
+        "second_read_mb": _first(moved("vllm:kv_offload_tiering_read_bytes_total"), *store_read) / 1e6,
+        "second_written_mb": _first(moved("vllm:kv_offload_tiering_write_bytes_total"), *store_written) / 1e6,
+        "second_entries": _first(*(_after(level, name) for name in ("file_tier_files", "redis_keys", "valkey_keys"))),
+    }
+
+
+def _mover(level: LevelRun) -> Callable[[str], float]:
+    def moved(name: str) -> float:
+        change = level.counters.get(name)
+        return np.nan if change is None else change.delta
+
+    return moved
+
+
+def _after(level: LevelRun, name: str) -> float:
+    change = level.counters.get(name)
+    return np.nan if change is None else change.after
+
+
+def _bytes_per_token(specification: Mapping[str, Any]) -> float:
+    return float(specification.get("model", {}).get("kv_bytes_per_token", np.nan))
+
+
+def _share(part: float, whole: float) -> float:
+    return 100 * part / whole if whole > 0 else np.nan
+
+
+def _first(*values: float) -> float:
+    """Return the first value that is not missing: an arm has one kind of tier."""
+    return next((value for value in values if not np.isnan(value)), np.nan)

@@ -1,0 +1,184 @@
+"""The samples of one PCP metric, prepared so that any window of time is reduced in no time.
+
+Windows are closed, in ns since 1970 UTC. Gauges are aggregated over instances at each moment; counters are accumulated
+per series, across resets and wraps, and read at a window's edges between the two samples nearest to them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kveval.pcp.parquet.bulk import Samples
+
+Array = npt.NDArray[np.float64]
+Times = npt.NDArray[np.int64]
+Window = tuple[int, int]
+
+_BITS = {"32": 32, "U32": 32}
+_NS = 1e9
+
+
+def selected(names: Sequence[tuple[str, str]], select: str | None, omit: str | None) -> npt.NDArray[np.bool_]:
+    """Return which series' instances match `select`, all without one, and do not match `omit`."""
+    wanted = re.compile(select) if select else None
+    unwanted = re.compile(omit) if omit else None
+    kept = [
+        (wanted is None or wanted.search(name) is not None) and (unwanted is None or unwanted.search(name) is None)
+        for _, name in names
+    ]
+    return np.array(kept, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A metric that stands for itself at each moment: rows of one time and one host, sorted by time."""
+
+    samples: Samples
+    keep: npt.NDArray[np.bool_]
+
+    def at_moments(self, window: Window, how: str) -> dict[str, tuple[Times, Array]]:
+        """Return host -> times and values in the window, instances aggregated by sum, mean, max or min."""
+        rows = self.keep[self.samples.series] & ~np.isnan(self.samples.values)
+        rows &= (self.samples.times >= window[0]) & (self.samples.times <= window[1])
+        hosts = np.array([host for host, _ in self.samples.names], dtype=object)[self.samples.series[rows]]
+        found = {}
+        for host in dict.fromkeys(hosts.tolist()):
+            of_host = hosts == host
+            found[host] = _aggregate(self.samples.times[rows][of_host], self.samples.values[rows][of_host], how)
+        return found
+
+    def per_instance(self, window: Window) -> dict[str, Array]:
+        """Return the values of each instance in the window."""
+        rows = (self.samples.times >= window[0]) & (self.samples.times <= window[1]) & ~np.isnan(self.samples.values)
+        found = {}
+        for number, (host, name) in enumerate(self.samples.names):
+            values = self.samples.values[rows & (self.samples.series == number)]
+            if self.keep[number] and len(values):
+                found[_label(host, name)] = values
+        return found
+
+
+def _aggregate(times: Times, values: Array, how: str) -> tuple[Times, Array]:
+    order = np.argsort(times, kind="stable")
+    moments, begins, counts = np.unique(times[order], return_index=True, return_counts=True)
+    if not len(moments):
+        return moments, np.empty(0, dtype=np.float64)
+    reduce = {"max": np.maximum, "min": np.minimum}.get(how, np.add)
+    combined: Array = reduce.reduceat(values[order], begins)
+    return moments, combined / counts if how == "mean" else combined
+
+
+@dataclass(frozen=True)
+class Increase:
+    """What a counter's instances gained in a window, and for how many of its seconds that is known at most."""
+
+    gained: dict[str, float]
+    seconds: float
+    samples: int
+
+
+class Counter:
+    """A metric that counts up, series by series."""
+
+    def __init__(self, samples: Samples, keep: npt.NDArray[np.bool_], began: int, marks: Sequence[int]) -> None:
+        """Prepare the series of `samples` to `keep`.
+
+        `began`: start of the recording, ns. A counter of a metrics endpoint that appears later was 0 before: clients
+        create one at its first use. `marks`: interruptions of the recording, ns; what happened in between is unknown.
+        """
+        interruptions = np.array(sorted(marks), dtype=np.int64)
+        # Instances that were sampled at the same moments, as those of one metric mostly are, are one table.
+        tables: dict[bytes, tuple[Times, list[str], list[Array]]] = {}
+        for number in np.flatnonzero(keep):
+            times, values = _of_series(samples, int(number))
+            if len(times):
+                table = tables.setdefault(times.tobytes(), (times, [], []))
+                table[1].append(_label(*samples.names[number]))
+                table[2].append(values)
+        appears = samples.info.name.startswith("openmetrics.")
+        bits = _BITS.get(samples.info.type)
+        self._tables = [
+            _accumulated(times, names, np.array(values), began if appears else None, interruptions, bits)
+            for times, names, values in tables.values()
+        ]
+
+    def increase(self, window: Window) -> Increase:
+        """Return what the counter gained in the window."""
+        found = [table.increase(window) for table in self._tables]
+        gained = {name: value for each in found for name, value in each.gained.items()}
+        return Increase(
+            gained, max((each.seconds for each in found), default=0.0), max((each.samples for each in found), default=0)
+        )
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Instances sampled at the same moments: what each gained, and how many seconds were watched, since the first."""
+
+    times: Times
+    names: list[str]
+    gained: Array
+    watched: Array
+    interval: float
+    born: bool
+
+    def increase(self, window: Window) -> Increase:
+        inside = int(np.searchsorted(self.times, window[1], "right") - np.searchsorted(self.times, window[0], "left"))
+        watched = np.interp(window, self.times, self.watched)
+        seconds = float(watched[1] - watched[0])
+        if self.born:
+            # Before it appeared it stood at 0, which is known as well as if it had been sampled.
+            before = max(0.0, (min(window[1], int(self.times[0])) - window[0]) / _NS)
+            seconds, inside = seconds + before, inside + round(before / self.interval)
+        begin, end = (self._gained_until(edge) for edge in window)
+        return Increase(dict(zip(self.names, (end - begin).tolist(), strict=True)), seconds, inside)
+
+    def _gained_until(self, moment: int) -> Array:
+        """Return what each instance had gained at a moment, between the samples before and after it."""
+        after = int(np.clip(np.searchsorted(self.times, moment), 1, len(self.times) - 1)) if len(self.times) > 1 else 0
+        before = max(after - 1, 0)
+        span = int(self.times[after] - self.times[before])
+        share = float(np.clip((moment - int(self.times[before])) / span, 0, 1)) if span else 0.0
+        gained: Array = self.gained[:, before] * (1 - share) + self.gained[:, after] * share
+        return gained
+
+
+def _of_series(samples: Samples, number: int) -> tuple[Times, Array]:
+    begin, end = np.searchsorted(samples.series, [number, number + 1])
+    times, values = samples.times[begin:end], samples.values[begin:end]
+    known = ~np.isnan(values)
+    # Two samples at one time, of overlapping archives, are one.
+    known &= np.diff(times, prepend=np.int64(-1)) > 0
+    return (times, values) if known.all() else (times[known], values[known])
+
+
+def _accumulated(
+    times: Times, names: list[str], values: Array, began: int | None, marks: Times, bits: int | None
+) -> _Table:
+    """Return counters' values as what was gained since their first sample, or since `began` if they appeared later."""
+    steps = np.diff(values, axis=1)
+    if bits is not None:
+        steps = np.where(steps < -(2.0 ** (bits - 1)), steps + 2.0**bits, steps)
+    steps = np.where(steps < 0, values[:, 1:], steps)
+    seconds = np.diff(times) / _NS
+    marked = np.searchsorted(marks, times[1:], "right") > np.searchsorted(marks, times[:-1], "right")
+    steps, seconds = np.where(marked, 0.0, steps), np.where(marked, 0.0, seconds)
+    interval = max(float(np.median(seconds)), 1e-3) if len(seconds) else 1.0
+    gained = np.concatenate([np.zeros((len(names), 1)), np.cumsum(steps, axis=1)], axis=1)
+    watched = np.concatenate([[0.0], np.cumsum(seconds)])
+    born = began is not None and bool((times[0] - began) / _NS > 2 * interval + 1)
+    if born:
+        # It was first used within the interval before it was first seen.
+        times = np.concatenate([[times[0] - round(interval * _NS)], times])
+        gained = np.concatenate([np.zeros((len(names), 1)), gained + values[:, :1]], axis=1)
+        watched = np.concatenate([[0.0], watched + interval])
+    return _Table(times, names, gained, watched, interval, born)
+
+
+def _label(host: str, name: str) -> str:
+    return f"{host}:{name}" if host else name

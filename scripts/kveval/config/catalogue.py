@@ -1,0 +1,243 @@
+"""What a campaign chooses from: models, KV-cache arms, workloads, system metrics; typed and frozen."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, Self
+
+from packaging.version import Version
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StringConstraints, model_validator
+
+from kveval.config.release import Release
+from kveval.config.types import (
+    Environment,
+    Name,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Share,
+    Strict,
+    Text,
+    version_text,
+)
+from kveval.config.workload import Workload
+
+
+def _named(value: Any) -> Any:
+    return {"*": value} if isinstance(value, str) else value
+
+
+def _version_keys(names: dict[str, str]) -> dict[str, str]:
+    if not names:
+        raise ValueError("names nothing; valid is a name, or a mapping from the first version that has it to the name")
+    for key in names:
+        if key != "*":
+            version_text(key)
+    return names
+
+
+VersionedName = Annotated[dict[str, Text], BeforeValidator(_named), AfterValidator(_version_keys)]
+"""A name that changes with the software: {"0.16": old, "0.24": new}, each from that version on; "*" before all."""
+
+
+@cache
+def _version(text: str) -> Version:
+    return Version(text)
+
+
+def name_for(names: Mapping[str, str], version: str) -> str | None:
+    """Return the name that holds for `version`: that of the highest key not above it; None when it came later."""
+    wanted = _version(_version(version).public)
+    found = {_version(key): name for key, name in names.items() if key != "*" and _version(key) <= wanted}
+    return found[max(found)] if found else names.get("*")
+
+
+class Geometry(Strict):
+    """A model's shape, as in its config.json."""
+
+    architecture: Literal["Qwen3ForCausalLM", "LlamaForCausalLM"]
+    layers: PositiveInt
+    kv_heads: PositiveInt = Field(
+        description="key/value heads; fewer than attention heads under grouped-query attention"
+    )
+    head_dim: PositiveInt
+    hidden_size: PositiveInt
+    attention_heads: PositiveInt
+    intermediate_size: PositiveInt
+    vocab_size: PositiveInt
+    max_position_embeddings: PositiveInt
+    tie_word_embeddings: StrictBool = False
+
+    @model_validator(mode="after")
+    def _heads(self) -> Self:
+        if self.attention_heads % self.kv_heads:
+            raise ValueError(f"{self.attention_heads} attention heads cannot share {self.kv_heads} KV heads evenly")
+        return self
+
+
+class Model(Strict):
+    """A model to serve. Every size is computed from its geometry and KV dtype."""
+
+    hf_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")] = Field(
+        description="id on the Hugging Face hub"
+    )
+    geometry: Geometry
+    dtype: Literal["bfloat16", "float16"] = "bfloat16"
+    kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = Field(
+        "auto", description="auto is the model's dtype; weight quantisation does not shrink the KV cache"
+    )
+    quantization: Literal["awq", "gptq", "fp8"] | None = Field(
+        None, description="of the weights, as the checkpoint has it; recorded, never passed to the server"
+    )
+    tensor_parallel_size: PositiveInt = 1
+    max_model_len: PositiveInt = Field(description="longest conversation the server takes, tokens")
+    gpu_memory_utilization: Share = 0.9
+    extends: Name | None = Field(None, description="another model that gives every key not named here")
+    extra_args: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _parallel(self) -> Self:
+        heads, ranks = self.geometry.kv_heads, self.tensor_parallel_size
+        if not self.divides_among(ranks):
+            raise ValueError(
+                f"tensor_parallel_size {ranks} divides neither {self.geometry.attention_heads} attention heads"
+                f" nor fits {heads} KV heads"
+            )
+        if self.max_model_len > self.geometry.max_position_embeddings:
+            raise ValueError(
+                f"max_model_len {self.max_model_len} is more than {self.geometry.max_position_embeddings} positions"
+            )
+        return self
+
+    def divides_among(self, ranks: int) -> bool:
+        """Whether so many ranks can share the model's heads evenly, KV heads replicated where there are fewer."""
+        heads = self.geometry.kv_heads
+        return self.geometry.attention_heads % ranks == 0 and (heads % ranks == 0 or ranks % heads == 0)
+
+
+class Counter(Strict):
+    """A counter of the server that must move for the arm to count as exercised."""
+
+    name: VersionedName = Field(description="name on the wire, or {first vLLM version: name}; may carry one label")
+    at_least: PositiveNumber = 1.0
+    unit: Text
+    of: Literal["lmcache server"] | None = Field(
+        None, description="the program beside vLLM that has it; it need not move where LMCache is inside vLLM"
+    )
+
+
+class Scenario(Strict):
+    """A KV-cache arm: what it changes against its baseline, and how it proves that it was active."""
+
+    title: Text
+    arm: Literal["none", "native", "lmcache", "files", "hybrid", "llm-d-index"]
+    form: Literal["connector", "size-flag"] = Field(
+        "connector", description="native only: kv-transfer-config, or --kv-offloading-size (vLLM 0.14.1 and newer)"
+    )
+    store: Literal["redis", "valkey"] | None = Field(
+        None, description="LMCache's remote tier, or where llm-d keeps its index"
+    )
+    cpu_tier: StrictBool = Field(description="whether cpu_blocks sizes a tier in host memory; 0 blocks otherwise")
+    baseline: Name | None = Field(None, description="scenario this one is compared with; none for a baseline itself")
+    extends: Name | None = Field(
+        None, description="another scenario that gives every key not named here; mappings merge"
+    )
+    args: tuple[Text, ...] = ()
+    env: Environment = Field(default_factory=dict)
+    connector_config: dict[Name, StrictBool | StrictInt | float | str] = Field(
+        {}, description="more keys of kv_connector_extra_config, e.g. eviction_policy"
+    )
+    native_share: Annotated[Share, Field(lt=1)] | None = Field(
+        None,
+        description="hybrid only: share of the budget that vLLM's own tier gets, LMCache the rest; 0.5 if left out",
+    )
+    gpu_memory_utilization: dict[Name, Share] = Field({}, description="per model, in place of the model's own")
+    serves: dict[Name, Name] = Field(
+        {},
+        description="per model, another one that is served in its place: with another KV dtype or quantised weights",
+    )
+    tensor_parallel_size: PositiveInt | None = Field(None, description="in place of the model's own")
+    replicas: PositiveInt | None = Field(None, description="on a cluster, in place of server.replicas")
+    routing: Literal["prefix", "tiered-prefix"] | None = Field(
+        None, description="on a cluster, in place of server.routing"
+    )
+    image: Text | None = Field(
+        None, description="on a cluster, of the server; comparisons with a baseline of another image are confounded"
+    )
+    exercised: tuple[Counter, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.arm in ("native", "lmcache", "hybrid") and not self.cpu_tier:
+            raise ValueError(f"arm {self.arm} has a CPU tier: cpu_tier must be true")
+        if self.arm == "none" and self.cpu_tier:
+            raise ValueError("arm none has no CPU tier: cpu_tier must be false")
+        if self.arm in ("none", "native") and self.store is not None:
+            raise ValueError(f"arm {self.arm} uses no store; lmcache, hybrid and llm-d-index do")
+        if self.form != "connector" and self.arm != "native":
+            raise ValueError(f"form {self.form} belongs to arm native")
+        if self.arm != "hybrid" and self.native_share is not None:
+            raise ValueError(f"arm {self.arm} shares its budget with nothing: native_share belongs to arm hybrid")
+        if self.arm == "llm-d-index" and self.store is None:
+            raise ValueError("arm llm-d-index needs store: redis or valkey, where the index is kept")
+        if self.arm == "none" and self.connector_config:
+            raise ValueError("arm none has no connector to configure")
+        if self.arm != "none" and not self.exercised:
+            raise ValueError(
+                "exercised is empty: name a counter that must move, or nothing proves that the arm was active"
+            )
+        return self
+
+
+class MetricSource(Strict):
+    """Where a system metric is read: one expression of PCP metrics, or a pair for a ratio; and of which instances."""
+
+    pcp: VersionedName | None = Field(
+        None, description="PCP metric, several joined by ' + ' to add them up, or {first vLLM version: metric}"
+    )
+    numerator: VersionedName | None = None
+    denominator: VersionedName | None = None
+    scale: Number = Field(1.0, description="what one unit of a metric without units is, in the column's unit")
+    select: Text | None = Field(None, description="regular expression: only instances whose name matches it")
+    omit: Text | None = Field(None, description="regular expression: no instances whose name matches it")
+
+
+class Metric(MetricSource):
+    """One column of the system metrics: what is read from PCP, and how a level's window is reduced to a number."""
+
+    title: Text
+    unit: Text
+    alternatives: tuple[MetricSource, ...] = Field(
+        (), description="other places, in order; the first that was recorded is read"
+    )
+    reduction: Literal["mean", "max", "last", "rate", "increase", "ratio"]
+    instances: Literal["sum", "mean", "max", "min", "share_above"] = "sum"
+    above: Number | None = Field(None, description="share_above: per cent of instances above this many of the unit")
+    plausible: tuple[Number | None, Number | None] | None = Field(None, description="[lowest, highest]; null is open")
+    optional: StrictBool = Field(False, description="not every deployment has it: its absence is no remark")
+    breakdown: StrictBool = Field(False, description="also a column NAME_by_instance, one number per instance")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        sources: list[MetricSource] = [self, *self.alternatives]
+        for source in sources:
+            pair = source.numerator is not None and source.denominator is not None
+            if self.reduction == "ratio" and (not pair or source.pcp is not None):
+                raise ValueError("reduction ratio takes numerator and denominator in place of pcp")
+            if self.reduction != "ratio" and (source.pcp is None or source.numerator or source.denominator):
+                raise ValueError(f"reduction {self.reduction} takes pcp; numerator and denominator belong to ratio")
+        if (self.instances == "share_above") != (self.above is not None):
+            raise ValueError("above and instances: share_above go together")
+        low, high = self.plausible or (None, None)
+        if low is not None and high is not None and low >= high:
+            raise ValueError(f"plausible [{low:g}, {high:g}] is empty; valid is [lowest, highest]")
+        return self
+
+
+class Catalogue(Strict):
+    """Everything a campaign can name."""
+
+    models: dict[Name, Model]
+    scenarios: dict[Name, Scenario]
+    workloads: dict[Name, Workload]
+    metrics: dict[Name, Metric]
+    releases: dict[Name, Release]

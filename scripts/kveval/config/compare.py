@@ -1,0 +1,43 @@
+"""What a campaign says that sets others beside each other: the same arms, measured twice, in one report.
+
+Every scenario of campaign C with label L appears as SCENARIO-on-L.
+"""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from kveval.config.campaign import Campaign, MatrixEntry, Server
+from kveval.config.types import Name, PositiveInt, Strict
+
+
+class Compared(Strict):
+    """A campaign, and under which label its scenarios appear."""
+
+    campaign: Name = Field(description="its file in config/campaigns, without .yaml")
+    label: Name = Field(description="release, machine, date: what tells it from the others")
+
+
+def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
+    if matrix:
+        raise ValueError("a campaign that compares others measures nothing itself; leave it out")
+    return matrix
+
+
+class CompareCampaign(Campaign):
+    """An evaluation of what other campaigns measured: nothing is deployed, so nothing has to be declared."""
+
+    compare: tuple[Compared, ...] = Field(
+        min_length=2, description="campaigns to set beside each other; each is compared with the first"
+    )
+    server: Server = Field(
+        Server.model_validate({"vllm": "0", "guidellm": "0"}), description="not used: every campaign has its own"
+    )
+    workload: Name = Field("as-measured", description="not used: every campaign has its own")
+    matrix: Annotated[tuple[MatrixEntry, ...], AfterValidator(_nothing)] = ()
+    runs: PositiveInt = Field(1, description="not used: every run that the campaigns have is one")
+
+
+def named_on(scenario: str, label: str) -> str:
+    """Return the name under which a scenario of a labelled campaign appears."""
+    return f"{scenario}-on-{label}"

@@ -1,0 +1,101 @@
+"""What a campaign says of results that were measured elsewhere."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, StrictBool
+
+from kveval.config.campaign import Campaign, MatrixEntry, Server
+from kveval.config.catalogue import Catalogue
+from kveval.config.problems import Problem
+from kveval.config.result_names import NameProblem, pattern_regex
+from kveval.config.types import CountInt, Name, PositiveInt, Strict, Text, VersionText
+
+
+class Import(Strict):
+    """A tree of existing results: which of it is meant, and what its names mean here."""
+
+    path: Text = Field(description="folder of the results, absolute or relative to the repository")
+    hardware: Text | None = Field(None, description="only results of this hardware, as their names have it")
+    software: Text | None = Field(None, description="only results of this release, as their names have it")
+    replicas: PositiveInt | None = Field(None, description="only results with this number of replicas")
+    models: dict[Text, Name] = Field({}, description="models as the tree calls them -> as models.yaml does")
+    scenarios: dict[Text, Name] = Field({}, description="arms as the tree calls them -> as scenarios.yaml does")
+    pattern: Text | None = Field(
+        None, description="names of single report files, with {model}, {arm}, ...: oct2025-{model}-{arm}.json"
+    )
+    vllm: VersionText | None = Field(None, description="vLLM's release, where no start-up log names it")
+    cpu_blocks: dict[Name, CountInt] = Field(
+        {}, description="scenario -> size of its CPU tier, where neither names nor arguments say it"
+    )
+    archives: tuple[Text, ...] = Field(
+        (), description="PCP archives that cover several results, relative to path; found by name when left out"
+    )
+    copy_files: StrictBool = Field(
+        False, alias="copy", description="copy the files into the store; otherwise it refers to them"
+    )
+
+
+def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
+    if matrix:
+        raise ValueError("a campaign imports or measures, because no report mixes the two; make two campaigns")
+    return matrix
+
+
+class ImportCampaign(Campaign):
+    """An evaluation of results that were measured elsewhere: nothing is deployed, so nothing has to be declared."""
+
+    imports: tuple[Import, ...] = Field(
+        alias="import", min_length=1, description="trees of existing results; nothing is measured then"
+    )
+    server: Server = Field(
+        Server.model_validate({"vllm": "0", "guidellm": "0"}),
+        description="not deployed; vllm is the release where nothing else names it",
+    )
+    workload: Name = Field("as-imported", description="not used: every result has its own")
+    matrix: Annotated[tuple[MatrixEntry, ...], AfterValidator(_nothing)] = ()
+    runs: PositiveInt = Field(1, description="not used: every repetition that is found is a run")
+
+    def vllm(self, asked: Import) -> str:
+        """Return the release of vLLM that the campaign declares for an import, "0" if none."""
+        return asked.vllm or self.server.vllm
+
+
+def names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield the catalogues' names that a campaign's imports use, as read: key, name, kind."""
+    imports = campaign.get("import")
+    for index, entry in enumerate(imports if isinstance(imports, list | tuple) else ()):
+        for key, kind in (("models", "models"), ("scenarios", "scenarios")):
+            names = entry.get(key) if isinstance(entry, Mapping) else None
+            for name, meant in names.items() if isinstance(names, Mapping) else ():
+                yield f"import[{index}].{key}.{name}", meant, kind
+        sizes = entry.get("cpu_blocks") if isinstance(entry, Mapping) else None
+        for name in sizes if isinstance(sizes, Mapping) else ():
+            yield f"import[{index}].cpu_blocks.{name}", name, "scenarios"
+
+
+def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Iterator[Problem]:
+    """Yield what is wrong with a campaign's imports beyond their types: paths, patterns, repetition."""
+    if not isinstance(campaign, ImportCampaign):
+        return
+    seen: dict[str, int] = {}
+    for index, asked in enumerate(campaign.imports):
+        key = f"import[{index}]"
+        if not Path(asked.path).is_dir():
+            what = "is no folder" if Path(asked.path).exists() else "does not exist"
+            yield Problem(place, f"{key}.path", f"{asked.path} {what}", "a folder of results")
+            continue
+        for number, archive in enumerate(asked.archives):
+            if not (Path(asked.path) / archive).exists():
+                yield Problem(place, f"{key}.archives[{number}]", f"there is no {archive} in {asked.path}")
+        if asked.pattern is not None:
+            try:
+                pattern_regex(
+                    asked.pattern, {*catalogue.models, *asked.models}, {*catalogue.scenarios, *asked.scenarios}
+                )
+            except NameProblem as problem:
+                yield Problem(place, f"{key}.pattern", str(problem))
+        earlier = seen.setdefault(asked.model_dump_json(), index)
+        if earlier != index:
+            yield Problem(place, key, f"is import[{earlier}] again")

@@ -1,0 +1,47 @@
+"""The JSON schema of the configuration's files, which editors use."""
+
+from typing import Any
+
+from kveval.config.campaign import Campaign
+from kveval.config.compare import CompareCampaign
+from kveval.config.entries import KINDS
+from kveval.config.imports import ImportCampaign
+from kveval.config.inheritance import ADDED, EXTENDS
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a campaign file; those of the catalogue files are in its $defs, by file name."""
+    schema = ImportCampaign.model_json_schema()
+    comparing = CompareCampaign.model_json_schema()
+    definitions = schema["$defs"]
+    # A campaign measures, and then has to say what, or it imports.
+    required = [name for name in Campaign.model_json_schema()["required"] if name not in schema["required"]]
+    schema |= {"title": "Campaign", "description": "One evaluation."}
+    schema["required"].remove("import")
+    definitions |= comparing["$defs"]
+    schema["properties"] |= {
+        "compare": comparing["properties"]["compare"],
+        EXTENDS: {"type": "string", "description": "another campaign of the folder, which gives the rest"},
+        ADDED: {**schema["properties"]["matrix"], "description": "cells beside those of the campaign that is extended"},
+    }
+    schema["anyOf"] = [
+        {"required": required},
+        {"required": ["import"]},
+        {"required": ["compare"]},
+        {"required": [EXTENDS]},
+    ]
+    # Of a campaign that extends another, the other gives what is left out.
+    definitions["Server"].pop("required")
+    for kind, model in KINDS.items():
+        inner = model.model_json_schema(ref_template="#/$defs/{model}")
+        definitions.update(inner.pop("$defs", {}))
+        if "extends" in inner["properties"]:
+            # What an entry extends may give every key that it leaves out.
+            inner["anyOf"] = [{"required": ["extends"]}, {"required": inner.pop("required")}]
+        definitions[model.__name__] = inner
+        definitions[f"{kind}.yaml"] = {"type": "object", "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "$defs": dict(sorted(definitions.items())),
+    }

@@ -1,0 +1,71 @@
+"""A release of llm-d as the catalogue has it: images, labels, and how its endpoint picker is told what to do."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from kveval.config.types import Strict, Text, VersionText
+
+_PLACES = {"vllm", "guidellm", "lmcache"}
+
+
+def _image(text: str) -> str:
+    places = set(re.findall(r"\{(\w*)\}", text))
+    if places - _PLACES or not re.match(r"^[a-z0-9][\w.:/{}@-]*$", text):
+        raise ValueError(
+            f"{text!r} is no image; valid is REGISTRY/NAME:TAG, with {{vllm}}, {{guidellm}} or {{lmcache}}"
+        )
+    return text
+
+
+Image = Annotated[str, AfterValidator(_image)]
+"""An image's name, in which the declared versions may stand: {vllm}, {guidellm}, {lmcache}."""
+ImageName = Literal["server", "cpu_server", "epp", "redis", "valkey", "guidellm", "lmcache", "tokenizer"]
+
+
+class Images(Strict):
+    """The images of a release by what they are for."""
+
+    server: Image = Field(description="vLLM on GPUs")
+    cpu_server: Image = Field(description="vLLM on the CPU, for build vllm-cpu")
+    epp: Image = Field(description="the endpoint picker; it must be one that has the index of KV blocks")
+    redis: Image
+    valkey: Image
+    guidellm: Image
+    lmcache: Image = Field(description="LMCache's own server, where it is not in the server's process")
+    tokenizer: Image = Field(description="vLLM without a device, which tokenizes for a precise index")
+
+
+class EndpointPicker(Strict):
+    """How the endpoint picker of a release is configured."""
+
+    api_version: Text = Field(description="of the kind EndpointPickerConfig")
+    prefix_state: Literal["scorer", "producer"] = Field(
+        description="what keeps the state of prefixes: every scorer its own, or producers that scorers name"
+    )
+    args: tuple[Text, ...] = ()
+    app_protocol: Text | None = Field(None, description="appProtocol of its Service's port")
+    objectives: tuple[Text, ...] = Field(description="API groups of the InferenceObjectives it watches")
+
+
+class CacheEvents(Strict):
+    """How servers of a release tell the endpoint picker what they hold."""
+
+    endpoint: Text = Field(description="ZMQ: an address that vLLM binds (*), or the endpoint picker's, to connect to")
+    topic: Text = Field(description="name under which a replica is known to the endpoint picker; {model} is served")
+    args: tuple[Text, ...] = Field((), description="more arguments of the server")
+
+
+class Release(Strict):
+    """A release of llm-d."""
+
+    title: Text
+    vllm: VersionText = Field(description="vLLM in the server's image")
+    lmcache_form: Literal["process", "server"] = Field(
+        description="LMCache inside the server's process, or a server of its own"
+    )
+    images: Images
+    server_labels: dict[Text, str] = Field(description="labels by which this release knows a model server's pod")
+    epp: EndpointPicker
+    events: CacheEvents

@@ -1,0 +1,149 @@
+"""What the name of an existing result declares, by a grammar: whole fields, never parts of them.
+
+A result folder is HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k|-20k|-20kcpu]_replicaN_rateC. Results of the older forms
+name fewer fields; `parse_fields` takes any of them in that order, and only names that are declared.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kveval.host.errors import Failure
+
+_HARDWARE = r"(?P<nodes>[1-9]\d*)x(?P<gpus>[1-9]\d*)x(?P<gpu>[A-Za-z0-9.+-]+)"
+_SIZE = r"(?:-(?P<thousands>[1-9]\d*)k(?P<cpu>cpu)?)?"
+_MEMPRESS = r"(?P<mempress>-mempress)?"
+_FOLDER = re.compile(
+    rf"(?P<hardware>{_HARDWARE})_(?P<software>[^_]+?){_MEMPRESS}_(?P<model>[^_]+)_(?P<arm>[^_]+?){_SIZE}"
+    r"_replica(?P<replicas>[1-9]\d*)_rate(?P<rate>[1-9]\d*)"
+)
+_WANTED = "HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k]_replicaN_rateC"
+# NVIDIA's and AMD's accelerators for inference; another one has to be named in the import to be known.
+GPUS = frozenset(
+    (
+        *("T4", "V100", "A10", "A10G", "A16", "A30", "A40", "A100", "L4", "L20", "L40", "L40S"),
+        *("H20", "H100", "H200", "GH200", "B100", "B200", "B300", "GB200", "GB300", "RTX4090", "RTX5090", "RTX6000"),
+        *("MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI325X", "MI350X", "MI355X"),
+    )
+)
+
+
+class NameProblem(Failure):
+    """A name does not say what it declares in the way that is known; the message says what would."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """NODESxGPUSxGPU, as in 1x2xL40S: one node with two."""
+
+    name: str
+    nodes: int
+    gpus: int
+    gpu: str
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a name declares; None where it does not say. `cpu_blocks` of the arm's suffix, `rate` in streams."""
+
+    arm: str
+    cpu_blocks: int | None = None
+    mempress: bool = False
+    hardware: str | None = None
+    software: str | None = None
+    model: str | None = None
+    replicas: int | None = None
+    rate: int | None = None
+
+
+def parse_folder(name: str) -> Declared:
+    """Return what a result folder's name declares. Raises NameProblem unless the whole name is of the known form."""
+    match = _FOLDER.fullmatch(name)
+    if match is None:
+        raise NameProblem(f"its name is not of the form {_WANTED}")
+    return _declared(match)
+
+
+def parse_fields(name: str, models: Collection[str], arms: Collection[str]) -> Declared:
+    """Return what a name of some of a folder's fields declares, in their order, joined by `_`.
+
+    The arm must be there, hardware and software together or not at all; models and arms must be known ones. Raises
+    NameProblem.
+    """
+    match = _fields(models, arms).fullmatch(name)
+    if match is None:
+        known = f"arms {', '.join(sorted(arms))}; models {', '.join(sorted(models))}"
+        raise NameProblem(f"{name!r} holds no fields of {_WANTED} with a known arm ({known})")
+    return _declared(match)
+
+
+def pattern_regex(pattern: str, models: Collection[str], arms: Collection[str]) -> re.Pattern[str]:
+    """Return the expression of a file-name pattern such as `oct2025-{model}-{arm}.json`.
+
+    {model} and {arm} stand for known names, {software} for a text without `_`, {hardware}, {replicas} and {rate} for
+    themselves, {any} for anything without `/`. Raises NameProblem for another placeholder, or without {arm}.
+    """
+    kinds = {
+        "model": _alternatives("model", models),
+        "arm": f"{_alternatives('arm', arms)}{_SIZE}",
+        "hardware": f"(?P<hardware>{_HARDWARE})",
+        "software": f"(?P<software>[^_/]+?){_MEMPRESS}",
+        "replicas": r"(?P<replicas>[1-9]\d*)",
+        "rate": r"(?P<rate>[1-9]\d*)",
+        "any": "[^/]*?",
+    }
+    parts = re.split(r"\{(\w*)\}", pattern)
+    placeholders = parts[1::2]
+    unknown = sorted({name for name in placeholders if name not in kinds})
+    if unknown or "arm" not in placeholders:
+        wrong = f"{{{unknown[0]}}} is no placeholder" if unknown else "{arm} is missing"
+        raise NameProblem(f"{pattern!r}: {wrong}; there are {', '.join(f'{{{name}}}' for name in kinds)}")
+    repeated = [name for name in kinds if name != "any" and placeholders.count(name) > 1]
+    if repeated:
+        raise NameProblem(f"{pattern!r}: {{{repeated[0]}}} is given twice")
+    expression = "".join(kinds[part] if number % 2 else re.escape(part) for number, part in enumerate(parts))
+    # Reports are found compressed as well as plain.
+    return re.compile(rf"{expression}(?:\.zst){{0,3}}")
+
+
+def match_pattern(regex: re.Pattern[str], name: str) -> Declared | None:
+    """Return what a file's name declares, None if it is not of the pattern."""
+    match = regex.fullmatch(name)
+    return None if match is None else _declared(match)
+
+
+def parse_hardware(name: str, also: Collection[str] = ()) -> Hardware:
+    """Return what a hardware name says; `also` are names that are known whatever they say. Raises NameProblem."""
+    match = re.fullmatch(_HARDWARE, name)
+    if match is not None and (match["gpu"] in GPUS or name in also):
+        return Hardware(name, int(match["nodes"]), int(match["gpus"]), match["gpu"])
+    if name in also:
+        return Hardware(name, 1, 0, name)
+    raise NameProblem(f"unknown hardware {name!r} (name it under `hardware` if it is meant)")
+
+
+def _fields(models: Collection[str], arms: Collection[str]) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?:(?P<hardware>{_HARDWARE})_(?P<software>[^_]+?){_MEMPRESS}_)?(?:{_alternatives('model', models)}_)?"
+        rf"{_alternatives('arm', arms)}{_SIZE}(?:_replica(?P<replicas>[1-9]\d*))?(?:_rate(?P<rate>[1-9]\d*))?"
+    )
+
+
+def _alternatives(name: str, known: Collection[str]) -> str:
+    # Longest first, so that a name which begins with another one is not cut short.
+    return f"(?P<{name}>{'|'.join(re.escape(entry) for entry in sorted(known, key=len, reverse=True)) or '(?!)'})"
+
+
+def _declared(match: re.Match[str]) -> Declared:
+    found = match.groupdict()
+    thousands, replicas, rate = (found.get(name) for name in ("thousands", "replicas", "rate"))
+    return Declared(
+        arm=str(found["arm"]),
+        cpu_blocks=None if thousands is None else 1000 * int(thousands),
+        mempress=found.get("mempress") is not None,
+        hardware=found.get("hardware"),
+        software=found.get("software"),
+        model=found.get("model"),
+        replicas=None if replicas is None else int(replicas),
+        rate=None if rate is None else int(rate),
+    )

@@ -1,0 +1,166 @@
+"""What a campaign says of the cluster it runs on: facts of the site, none of which defines a measurement."""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints, model_validator
+
+from kveval.config.types import CountInt, PositiveInt, PositiveNumber, Strict, Text
+
+Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+"""Name of a namespace, account, ... (RFC 1123 label)."""
+ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$")]
+SecretKey = Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$")]
+Quantity = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$")]
+"""Bytes as Kubernetes writes them: 20Gi."""
+AccessMode = Literal["ReadWriteOnce", "ReadWriteMany"]
+Component = Literal["model-server", "epp", "redis", "valkey", "load", "download", "collector", "recorder"]
+"""What a pod is for: the value of its label kveval.dev/component."""
+
+
+def _with_port(text: str) -> str:
+    places = set(re.findall(r"\{(\w*)\}", text))
+    if not re.match(r"^https?://[^\s/]+", text) or places - {"port", "service", "namespace"}:
+        raise ValueError(f"{text!r} is no URL; valid is for instance http://127.0.0.1:{{port}}")
+    return text.rstrip("/")
+
+
+SourceUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+Url = Annotated[str, AfterValidator(_with_port)]
+"""An http(s) URL in which {port}, {service} and {namespace} may stand."""
+
+
+class KeyOfSecret(Strict):
+    """Where a token is: a Secret of the namespace and a key in it."""
+
+    name: ObjectName
+    key: SecretKey = "token"
+
+
+class Gateway(Strict):
+    """The Gateway through which requests come: one that exists, or one to be made."""
+
+    name: ObjectName
+    namespace: Label | None = Field(None, description="the campaign's namespace when left out")
+    class_name: ObjectName | None = Field(
+        None,
+        alias="class",
+        description="its GatewayClass, if it is to be made: istio, gke-l7-rilb, ...",
+    )
+    create: StrictBool = Field(False, description="make it, and remove it with the campaign's other objects")
+    url: Url | None = Field(
+        None, description="where clients in the cluster reach it; read from its status when left out"
+    )
+
+    @model_validator(mode="after")
+    def _creatable(self) -> Self:
+        if self.create and self.class_name is None:
+            raise ValueError("create needs class, the GatewayClass of the Gateway to be made")
+        return self
+
+
+class ModelCache(Strict):
+    """Volume that keeps downloaded weights between cells: a claim that exists, or one to be made."""
+
+    claim: ObjectName | None = Field(None, description="an existing PersistentVolumeClaim; it is never deleted")
+    size: Quantity | None = Field(None, description="size of the claim to be made")
+    access: AccessMode = "ReadWriteMany"
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.claim is None) == (self.size is None):
+            raise ValueError("takes claim, which exists, or size, of one to be made; not both")
+        return self
+
+
+class FileVolume(Strict):
+    """What arms with a tier of files write to: a volume of each pod's own, gone with it."""
+
+    size: Quantity = "200Gi"
+    storage_class: ObjectName | None = Field(
+        None, description="of the disk under test; the node's own disk (emptyDir) when left out"
+    )
+
+
+class Toleration(Strict):
+    """A taint that the pods tolerate."""
+
+    key: Text | None = None
+    operator: Literal["Exists", "Equal"] = "Exists"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class Recorder(Strict):
+    """How the system is recorded on the nodes."""
+
+    image: Text = "quay.io/performancecopilot/pcp:latest"
+    sources: dict[Literal["dcgm", "gateway"], SourceUrl] = Field(
+        {}, description="Prometheus endpoints of the site: NVIDIA's DCGM exporter, the gateway; {host} is the node"
+    )
+    port: PositiveInt = Field(44390, description="port on the nodes that pmcd insists on; it answers nobody there")
+    interval_s: PositiveNumber = 1.0
+
+
+class Cluster(Strict):
+    """The site of a campaign with engine kubernetes."""
+
+    context: Text | None = Field(None, description="context of the kubeconfig; its current one when left out")
+    kubeconfig: Text | None = Field(None, description="file; KUBECONFIG or ~/.kube/config when left out")
+    namespace: Label = Field("kveval", description="of everything but the recorder; it must exist")
+    pcp_namespace: Label = Field("kveval-pcp", description="of the recorder alone, because its pods need privileges")
+    service_account: Label | None = Field(None, description="the pods' account; the namespace's default when left out")
+    image_pull_secrets: tuple[ObjectName, ...] = ()
+    token_secret: KeyOfSecret | None = Field(None, description="the model hub's token, for models that need one")
+    storage_class: ObjectName | None = Field(None, description="of claims that are made; the cluster's default if none")
+    results_size: Quantity = Field("20Gi", description="of the volume that the load generator's reports go to")
+    results_access: AccessMode = "ReadWriteOnce"
+    model_cache: ModelCache | None = Field(
+        None, description="keeps weights between cells; without it every server downloads them"
+    )
+    file_volume: FileVolume = FileVolume.model_validate({})
+    gateway: Gateway | None = None
+    address: Literal["gateway", "service"] | Url = Field(
+        "gateway",
+        description="what the load goes to: the gateway, which the endpoint picker routes for; the server's Service;"
+        " or a URL with {port} that leads to the server where Services are not routable",
+    )
+    shared_network: StrictBool = Field(
+        False, description="pods have no addresses of their own (test clusters): every server gets a port of its own"
+    )
+    node_selector: dict[Text, str] = Field({}, description="of the pods that need GPUs")
+    tolerations: tuple[Toleration, ...] = Field((), description="of the pods that need GPUs, and of the recorder")
+    gpu_resource: Text = "nvidia.com/gpu"
+    user_id: CountInt | None = Field(
+        1000, description="the pods' user, not root; null where the cluster assigns one (OpenShift)"
+    )
+    annotations: dict[Text, str] = Field({}, description="of every pod")
+    component_annotations: dict[Component, dict[Text, str]] = Field({}, description="of the pods of one component")
+    recorder: Recorder = Recorder.model_validate({})
+    tools_image: Text = Field(
+        "docker.io/library/python:3.11-slim", description="of the pod that results are read from: a shell, sha256sum"
+    )
+    load_cpus: PositiveInt = Field(8, description="cores that a load generator's pod asks for")
+    prompts_ahead: StrictBool = Field(
+        True,
+        description="the load generator of the next level makes its prompts while a level runs; false where the nodes"
+        " of the load have no cores to spare",
+    )
+    slots: PositiveInt = Field(1, description="cells measured at once, where there are GPUs for them")
+    rollout_timeout_s: PositiveNumber = Field(1800.0, description="longest start of a server, its download included")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.address == "gateway" and self.gateway is None:
+            raise ValueError("address: gateway needs gateway with its name; address: service goes without one")
+        made = self.gateway is not None and self.gateway.create
+        if self.address == "gateway" and self.slots > 1 and not made:
+            raise ValueError("slots: cells at once need gateway.create, because each takes a whole Gateway's requests")
+        if self.namespace == self.pcp_namespace:
+            raise ValueError("pcp_namespace must be another than namespace: the recorder's pods need privileges there")
+        return self
+
+    def annotations_of(self, component: str) -> dict[str, str]:
+        """Return the annotations of a component's pods: those of all pods, and its own."""
+        own: dict[str, dict[str, str]] = dict(self.component_annotations)  # type: ignore[arg-type]
+        return {**self.annotations, **own.get(component, {})}

@@ -1,0 +1,195 @@
+"""The load as the catalogue has it: synthetic conversations over shared prefixes, at several levels.
+
+What a level counts depends on the profile, see `kveval.load.levels`.
+"""
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, StrictInt, model_validator
+
+from kveval.config.types import CountInt, Number, PositiveInt, PositiveNumber, Strict
+from kveval.load import levels as workloads
+from kveval.load.peak_search import Search
+
+# As many whole prefixes as make up a number of tokens differ by less.
+_ALIKE = 1.1
+
+
+class PerLevel(Strict):
+    """A count that grows with the level: so many per unit of it."""
+
+    per_level: PositiveInt
+
+
+class WorkingSet(Strict):
+    """A count that keeps the working set: as many prefixes as so many tokens make, at every length of the prefix."""
+
+    tokens: PositiveInt
+
+
+class Spread(Strict):
+    """How token counts vary from request to request: normally around their mean, cut off at both ends."""
+
+    stdev: PositiveInt
+    min: PositiveInt
+    max: PositiveInt
+
+
+class Bursts(Strict):
+    """Arrivals that come in bursts: Poisson at one of two rates, which alternate at random; the mean is the level's."""
+
+    factor: Annotated[Number, Field(gt=1)] = Field(description="rate in a burst, in multiples of the mean rate")
+    share: Annotated[Number, Field(gt=0, lt=1)] = Field(description="share of the time that bursts take")
+    mean_s: PositiveNumber = Field(description="mean length of a burst")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.factor * self.share > 1:
+            raise ValueError(
+                f"bursts of {self.factor:g} times the mean rate cannot take {self.share:g} of the time: with at most"
+                f" {1 / self.factor:.3g} the rest has a rate of 0 or more"
+            )
+        return self
+
+
+def _percentage(value: Any) -> Any:
+    """Read "10 %" as 0.1."""
+    matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
+    return float(matched[1]) / 100 if matched else value
+
+
+Percentage = Annotated[Number, BeforeValidator(_percentage, json_schema_input_type=float | str)]
+
+
+class PeakSearch(Strict):
+    """Levels to be found: a pilot of the baseline searches its peak, and every arm is measured at what it froze."""
+
+    start: PositiveInt = Field(alias="from", description="lowest level")
+    stop: PositiveInt = Field(alias="to", description="highest level")
+    resolution: Percentage = Field(0.1, description="how close the peak's neighbours are to come: 10 %")
+    seconds: PositiveNumber | None = Field(None, description="length of a pilot's level; the workload's when left out")
+    budget: PositiveInt = Field(10, description="levels that the pilot may try")
+    keep: Annotated[StrictInt, Field(ge=3)] = Field(5, description="levels at which every arm is measured then")
+    noise: Percentage = Field(0.02, description="relative difference of throughputs that means nothing")
+
+    @property
+    def search(self) -> Search:
+        """The search itself."""
+        return Search(self.start, self.stop, self.resolution, self.budget, self.noise)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        _ = self.search
+        return self
+
+
+class Searched(Strict):
+    """Levels that a search finds."""
+
+    search: PeakSearch
+
+
+class Workload(Strict):
+    """The load: synthetic conversations over shared prefixes, at several levels."""
+
+    title: str = ""
+    profile: Literal["concurrent", "constant", "poisson", "bursts", "prefix-length", "sweep"] = "concurrent"
+    levels: tuple[PositiveInt, ...] | Searched = Field(
+        (),
+        description="profile concurrent: numbers of concurrent streams; constant, poisson, bursts: requests per minute;"
+        " prefix-length: tokens of the prefix, one request at a time. Or {search: ...}, to have them found around the"
+        " baseline's peak",
+    )
+    bursts: Bursts | None = Field(None, description="profile bursts: how arrivals come in bursts")
+    sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
+    seconds: PositiveNumber = Field(description="length of a level")
+    warmup_s: Annotated[Number, Field(ge=0)] = Field(0.0, description="of those seconds, how many are not measured")
+    request_timeout_s: PositiveNumber = 120.0
+    prompt_tokens: PositiveInt = Field(description="per turn, without the prefix")
+    prompt_spread: Spread | None = Field(None, description="how prompt_tokens vary; all alike when left out")
+    output_tokens: PositiveInt = Field(description="per turn")
+    output_spread: Spread | None = Field(None, description="how output_tokens vary; all alike when left out")
+    turns: PositiveInt = 1
+    prefix_tokens: CountInt = Field(0, description="of the prefix; profile prefix-length: the level, and left out here")
+    prefix_count: CountInt | PerLevel | WorkingSet = Field(
+        0,
+        description="distinct prefixes: fixed, {per_level: 2} for 2 x level, or {tokens: 200000} for as many as make up"
+        " so many tokens",
+    )
+    seed: CountInt
+
+    @model_validator(mode="after")
+    def _levels_consistent(self) -> Self:
+        if self.profile == "sweep":
+            if self.levels or self.sweep_size is None:
+                raise ValueError("profile sweep takes sweep_size and no levels")
+            if not isinstance(self.prefix_count, int):
+                raise ValueError("a sweep has no levels for prefix_count to follow; give a number")
+        elif not self.levels or self.sweep_size is not None:
+            raise ValueError(f"profile {self.profile} takes levels (at least one) and no sweep_size")
+        if self.searched is not None and self.profile != "concurrent":
+            raise ValueError(f"a search is for profile concurrent, not {self.profile}: it looks for a throughput")
+        if len(set(self.fixed_levels)) < len(self.fixed_levels):
+            raise ValueError("levels repeat; each is measured once per run")
+        if self.warmup_s >= self.seconds:
+            raise ValueError(f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s")
+        return self
+
+    @model_validator(mode="after")
+    def _prefixes_consistent(self) -> Self:
+        if self.profile == "prefix-length":
+            if self.prefix_tokens or not self.prefix_count:
+                raise ValueError("profile prefix-length takes prefix_count and no prefix_tokens: that is the level")
+        elif bool(self.prefix_tokens) != bool(self.prefix_count):
+            raise ValueError("prefix_tokens and prefix_count go together: both 0, or both more")
+        if isinstance(self.prefix_count, WorkingSet) and self.prefix_count.tokens < self.longest_prefix:
+            raise ValueError(
+                f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _arrivals_consistent(self) -> Self:
+        if (self.profile == "bursts") != (self.bursts is not None):
+            raise ValueError("profile bursts and bursts with its keys go together")
+        if self.profile == "bursts" and self.turns > 1:
+            raise ValueError("profile bursts sends single requests: turns must be 1")
+        for name in ("prompt", "output"):
+            mean, spread = getattr(self, f"{name}_tokens"), getattr(self, f"{name}_spread")
+            if spread is not None and not spread.min <= mean <= spread.max:
+                raise ValueError(f"{name}_tokens {mean} is not between {spread.min} and {spread.max}")
+        return self
+
+    @property
+    def searched(self) -> PeakSearch | None:
+        """The search that finds the levels, None where they are given."""
+        return self.levels.search if isinstance(self.levels, Searched) else None
+
+    @property
+    def fixed_levels(self) -> tuple[int, ...]:
+        """The levels as they are given; those of a search are its ends."""
+        return self.levels if isinstance(self.levels, tuple) else (self.levels.search.start, self.levels.search.stop)
+
+    @property
+    def longest_prefix(self) -> int:
+        """Tokens of the longest prefix."""
+        return max(self.fixed_levels, default=0) if self.profile == "prefix-length" else self.prefix_tokens
+
+    @property
+    def working_set_tokens(self) -> int:
+        """Tokens of all distinct prefixes at the largest level: what a cache must hold to serve every reuse."""
+        return int(workloads.working_set_tokens_at(self.model_dump(), max(self.fixed_levels, default=1)))
+
+    @property
+    def varying_working_set(self) -> bool:
+        """Whether the working set differs between levels by more than a rounding, so that levels differ in two ways."""
+        sizes = [workloads.working_set_tokens_at(self.model_dump(), level) for level in self.fixed_levels]
+        return max(sizes, default=0) > _ALIKE * min(sizes, default=0)
+
+    @property
+    def conversation_tokens(self) -> int:
+        """Most tokens of one conversation at its end: what the server's max_model_len must take."""
+        prompt = self.prompt_tokens if self.prompt_spread is None else self.prompt_spread.max
+        output = self.output_tokens if self.output_spread is None else self.output_spread.max
+        return self.longest_prefix + self.turns * (prompt + output)

@@ -1,0 +1,99 @@
+"""Reading the YAML files: duplicates refused, entries completed from what they extend."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kveval.config.problems import Problem, closest, kind_of
+
+
+class _Loader(yaml.CSafeLoader):
+    """Safe loader that refuses a key given twice; YAML itself would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"key {key.value!r} is given twice, first in line {seen[key.value]}", key.start_mark
+                    )
+                seen[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """Read a mapping from a YAML file; unreadable, empty or other content is a problem, not an exception."""
+    name = path.as_posix()
+    try:
+        content = yaml.load(path.read_bytes(), Loader=_Loader)
+    except FileNotFoundError:
+        return {}, [Problem(name, "", "there is no such file")]
+    except OSError as error:
+        return {}, [Problem(name, "", f"cannot be read: {error.strerror}")]
+    except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
+        return {}, [Problem(name, "", _syntax(error))]
+    if content is None:
+        return {}, [Problem(name, "", "is empty", "a mapping of keys to values")]
+    if not isinstance(content, dict):
+        return {}, [Problem(name, "", f"holds a {kind_of(content)}", "a mapping of keys to values")]
+    strange = [
+        Problem(name, str(key), "keys are text", f'"{key}" in quotes') for key in content if not isinstance(key, str)
+    ]
+    return {key: value for key, value in content.items() if isinstance(key, str)}, strange
+
+
+def _syntax(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    cause = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"line {mark.line + 1}: {cause}" if mark is not None else f"not YAML: {cause}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One catalogue entry as read: its value, its file, its key in that file."""
+
+    raw: Any
+    file: str
+    key: str
+
+    @property
+    def parent(self) -> str | None:
+        """Name of the entry that this one extends."""
+        name = self.raw.get("extends") if isinstance(self.raw, Mapping) else None
+        return name if isinstance(name, str) else None
+
+
+def resolve_extends(name: str, entries: Mapping[str, Entry]) -> tuple[dict[str, Any] | None, list[Problem]]:
+    """Complete an entry from what it extends: mappings merge key by key, anything else is replaced.
+
+    Returns None, with the problem, when what it extends is missing or goes round in a circle.
+    """
+    chain = [name]
+    while (parent := entries[chain[-1]].parent) is not None:
+        last = entries[chain[-1]]
+        if parent not in entries:
+            missing = f"there is no {parent!r}"
+            return None, [Problem(last.file, f"{last.key}.extends", missing, closest(parent, entries))]
+        if parent in chain:
+            circle = " -> ".join([*chain, parent])
+            return None, [Problem(last.file, f"{last.key}.extends", f"goes round in a circle: {circle}")]
+        chain.append(parent)
+    complete: dict[str, Any] = {}
+    for link in reversed(chain):
+        raw = entries[link].raw
+        if not isinstance(raw, Mapping):
+            return None, []
+        complete = _merged(complete, raw)
+    return complete, []
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = _merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,82 @@
+"""The server's own counters, read from its Prometheus endpoint."""
+
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kveval.host.errors import Failure
+
+# Labels that every series of a server carries alike; a counter is summed over them.
+_COMMON_LABELS = frozenset(
+    {"engine", "model_name", "pid", "otel_scope_name", "otel_scope_version", "otel_scope_schema_url"}
+)
+
+
+class CounterError(Failure):
+    """The server's metrics cannot be read."""
+
+
+def parse_counters(text: str, prefix: str = "vllm:") -> dict[str, float]:
+    """Sum every counter of the Prometheus text whose name starts with `prefix`.
+
+    A counter with labels of its own (transfer_type, source, ...) appears in total under its name and once per
+    label set as `name{label="value"}`. Names end in `_total`, as on the wire.
+    """
+    totals: dict[str, float] = defaultdict(float)
+    try:
+        for family in text_string_to_metric_families(text):
+            if family.type != "counter" or not family.name.startswith(prefix):
+                continue
+            for sample in family.samples:
+                if not sample.name.endswith("_total"):
+                    continue
+                totals[sample.name] += sample.value
+                own = {name: value for name, value in sorted(sample.labels.items()) if name not in _COMMON_LABELS}
+                if own:
+                    labels = ",".join(f'{name}="{value}"' for name, value in own.items())
+                    totals[f"{sample.name}{{{labels}}}"] += sample.value
+    except ValueError as error:
+        raise CounterError(f"not Prometheus text: {error}") from error
+    return dict(totals)
+
+
+def read_counters(url: str, timeout_s: float = 10.0, prefix: str = "vllm:") -> dict[str, float]:
+    """Fetch and sum the counters at `url` (a server's /metrics) whose names start with `prefix`."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+            text = answer.read().decode()
+    except (OSError, urllib.error.URLError) as error:
+        raise CounterError(f"{url}: no metrics ({error})") from error
+    return parse_counters(text, prefix)
+
+
+def changes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Pair two readings: before, after and delta of every counter; one that appeared meanwhile started at 0."""
+    return {
+        name: {"before": before.get(name, 0.0), "after": value, "delta": value - before.get(name, 0.0)}
+        for name, value in after.items()
+    }
+
+
+def exercised(required: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Judge whether the arm was active: every required counter must have moved by `at_least` within some level.
+
+    `required`: entries with `counter` and `at_least`; `levels`: entries with `level` (streams) and `counters`
+    as `changes` gives them. An arm that requires nothing (the baseline) counts as exercised.
+    """
+    proof = []
+    for entry in required:
+        moved = {level["level"]: level["counters"].get(entry["counter"], {}).get("delta", 0.0) for level in levels}
+        proof.append(
+            {
+                **entry,
+                "moved": sum(moved.values()),
+                "level_max": max(moved, key=lambda level: moved[level]) if moved else None,
+                "exercised": any(delta >= entry["at_least"] for delta in moved.values()),
+            }
+        )
+    return {"required": proof, "exercised": all(entry["exercised"] for entry in proof)}

@@ -1,0 +1,48 @@
+"""One run of one cell, as the workflow asks for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kveval.config.site import Cluster
+from kveval.host.errors import Failure
+
+
+class MeasurementError(Failure):
+    """The run failed; the message says why in one line and names the log."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one cell, and where things are on this host.
+
+    `required`: the counters that prove the arm active; `stall_limit_s`: seconds without a token, requests in work,
+    after which the server counts as hung; `secrets`: environment variables the server gets and nothing else may show.
+    """
+
+    specification: Mapping[str, Any]
+    measurement: str
+    run: int
+    store: Path
+    server_environment: Path
+    required: Sequence[Mapping[str, Any]] = ()
+    stall_limit_s: float = 60.0
+    secrets: Sequence[str] = ("HF_TOKEN",)
+    campaign: str = ""
+    """Its name, which the objects on a cluster bear."""
+    site: Cluster | None = None
+    """The cluster, for engine kubernetes."""
+    pointers: Sequence[Path] = ()
+    """What the campaign's runs will have written when all are measured."""
+
+    @property
+    def cell(self) -> Mapping[str, Any]:
+        """The cell's model, scenario and cpu_blocks."""
+        cell: Mapping[str, Any] = self.specification["cell"]
+        return cell
+
+    @property
+    def label(self) -> str:
+        """The run as people say it."""
+        return f"{self.cell['model']}/{self.cell['scenario']}/{self.cell['cpu_blocks']} run {self.run}"

@@ -1,0 +1,285 @@
+"""The cluster as this program sees it: objects by kind, written by server-side apply, and commands in pods."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kveval.engines.kubernetes.api.discovery import Discovery
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused
+from kveval.engines.kubernetes.api.exec import Executed, Execution, run_to_end
+from kveval.engines.kubernetes.api.kinds import (
+    EVENT,
+    NAMESPACE,
+    POD,
+    Document,
+    Documents,
+    Kind,
+    Resource,
+    described,
+    kind_of,
+)
+from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
+from kveval.engines.kubernetes.api.retry import OUTAGE_S, Patient
+from kveval.engines.kubernetes.api.transport import KubernetesTransport, Lines, Query, Reply, Transport
+
+_PAGE = 500
+_CONFLICTS = 5
+# What others need goes first: a pod is not even made without its service account.
+_ORDER = (
+    "Namespace",
+    "CustomResourceDefinition",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "Secret",
+    "ConfigMap",
+    "PersistentVolumeClaim",
+    "Service",
+)
+
+
+class Api:
+    """One cluster. Every call outlasts an API server that is away for up to `outage_s` seconds, then ClusterError.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(
+        self, transport: Transport, outage_s: float = OUTAGE_S, say: Callable[[str], None] | None = None
+    ) -> None:
+        self.transport = transport
+        self.patient = Patient(transport, outage_s, say)
+        self._discovery = Discovery(self.patient)
+
+    @classmethod
+    def connect(
+        cls,
+        kubeconfig: str | Path | None = None,
+        context: str | None = None,
+        outage_s: float = OUTAGE_S,
+        say: Callable[[str], None] | None = None,
+    ) -> "Api":
+        """Use a kubeconfig (default: KUBECONFIG, ~/.kube/config, or the pod's own account); asks nothing yet.
+
+        `outage_s` 0 makes every failure final, `say` hears of an API server that does not answer.
+        """
+        return cls(KubernetesTransport.configured(kubeconfig, context), outage_s, say)
+
+    @property
+    def server(self) -> str:
+        """The API server's address."""
+        return self.transport.server
+
+    def now(self) -> datetime:
+        """Return the time by the API server's clock, which the times in its objects are of."""
+        return datetime.now(UTC) + self.patient.ahead
+
+    # --- any request
+
+    def request(
+        self, method: str, path: str, *, query: Query | None = None, body: Any = None, content: str = "json"
+    ) -> Reply:
+        """Send one request and return its 2xx answer. Raises Refused with any other."""
+        return self.patient.request(method, path, query, body, content)
+
+    def get(self, path: str, query: Query | None = None) -> Document:
+        """Return the object at a path such as /version."""
+        return self.request("GET", path, query=query).json()
+
+    def resources(self) -> tuple[Sequence[Resource], Sequence[str]]:
+        """Return all that the cluster serves, in the versions it prefers, and the API versions that did not answer."""
+        return self._discovery.all()
+
+    def find(self, kind: Kind) -> Resource | None:
+        """Return where a kind is served, None when the cluster does not know it."""
+        return self._discovery.find(kind)
+
+    def resource(self, kind: Kind) -> Resource:
+        """Return where a kind is served. Raises ClusterError when the cluster does not know it."""
+        found = self.find(kind)
+        if found is None:
+            raise ClusterError(
+                f"cluster {self.server} has no {kind.kind} of {kind.api_version}: "
+                + (
+                    "install its CustomResourceDefinition"
+                    if "." in kind.group
+                    else "is the cluster too old or too new?"
+                )
+            )
+        return found
+
+    # --- objects
+
+    def apply(
+        self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER, dry_run: bool = False
+    ) -> Documents:
+        """Make the cluster's objects as the documents say (server-side apply), in the order in which they need another.
+
+        Takes over fields that others had set. A namespace that exists and is not ours is left as it is.
+        """
+        ordered = sorted(documents, key=lambda document: _rank(document["kind"]))
+        return [self._apply(document, field_manager, dry_run) for document in ordered]
+
+    def _apply(self, document: Mapping[str, Any], field_manager: str, dry_run: bool) -> Document:
+        kind, metadata = kind_of(document), document["metadata"]
+        resource = self.resource(kind)
+        if resource.namespaced and not metadata.get("namespace"):
+            raise ClusterError(f"{described(document)} names no namespace")
+        if kind == NAMESPACE:
+            there = self.read(NAMESPACE, metadata["name"])
+            if there is not None and (there["metadata"].get("labels") or {}).get(MANAGED_BY) != MANAGER:
+                return there
+        query: dict[str, Any] = {"fieldManager": field_manager, "force": True}
+        if dry_run:
+            query["dryRun"] = "All"
+        path = resource.path(metadata.get("namespace", ""), metadata["name"])
+        for attempt in range(_CONFLICTS):
+            try:
+                return self.request("PATCH", path, query=query, body=document, content="apply").json()
+            except Refused as error:
+                # Forced, so this is no quarrel over fields: someone else wrote at the same moment.
+                if error.status != 409 or attempt == _CONFLICTS - 1:
+                    raise ClusterError(f"{described(document)}: {error}", error.status, error.reason) from error
+                time.sleep(0.2 * (attempt + 1))
+        raise AssertionError("unreachable")
+
+    def create(self, document: Mapping[str, Any], dry_run: bool = False) -> Document:
+        """Post a document, such as a review of permissions, and return the answer.
+
+        A request repeated because its answer was lost may find the object already there (409).
+        """
+        path = self.resource(kind_of(document)).path(document.get("metadata", {}).get("namespace", ""))
+        query: Query = {"dryRun": "All"} if dry_run else {}
+        return self.request("POST", path, query=query, body=document).json()
+
+    def patch(self, kind: Kind, name: str, namespace: str, body: Mapping[str, Any], subresource: str = "") -> Document:
+        """Merge `body` into an object (or its subresource `status`, `scale`)."""
+        path = self.resource(kind).path(namespace, name) + (f"/{subresource}" if subresource else "")
+        return self.request("PATCH", path, body=body, content="merge").json()
+
+    def read(self, kind: Kind, name: str, namespace: str = "") -> Document | None:
+        """Return an object, None when there is none of this name."""
+        try:
+            return self.get(self.resource(kind).path(namespace, name))
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def list(self, kind: Kind, namespace: str = "", selector: str = "", fields: str = "") -> Documents:
+        """Return the objects with these labels and fields, of one namespace or (empty) of all."""
+        resource = self.resource(kind)
+        query: dict[str, Any] = {"limit": _PAGE}
+        query |= {"labelSelector": selector} if selector else {}
+        query |= {"fieldSelector": fields} if fields else {}
+        while True:
+            try:
+                found = self._pages(resource.path(namespace), query)
+            except Refused as error:
+                if error.status != 410:
+                    raise
+                continue  # the list changed too much between two pages: read it anew
+            # The items of a list do not say what they are.
+            said = {"apiVersion": kind.api_version, "kind": kind.kind}
+            return [said | item for item in found]
+
+    def _pages(self, path: str, query: Mapping[str, Any]) -> Documents:
+        found: Documents = []
+        more = ""
+        while True:
+            page = self.get(path, dict(query) | ({"continue": more} if more else {}))
+            found += page.get("items") or []
+            more = (page.get("metadata") or {}).get("continue", "")
+            if not more:
+                return found
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str = "",
+        propagation: str = "Background",
+        grace_s: int | None = None,
+        uid: str | None = None,
+    ) -> bool:
+        """Ask for an object to be deleted (with `uid`: only that very one); False when it is not there."""
+        body: Document = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        body |= {} if grace_s is None else {"gracePeriodSeconds": grace_s}
+        body |= {"preconditions": {"uid": uid}} if uid else {}
+        try:
+            self.request("DELETE", self.resource(kind).path(namespace, name), body=body)
+        except Refused as error:
+            if error.status == 404 or (uid and error.status == 409):
+                return False
+            raise
+        return True
+
+    def events(self, document: Mapping[str, Any]) -> Documents:
+        """Return what the cluster noted about an object, the oldest first."""
+        metadata = document["metadata"]
+        wanted = {"involvedObject.name": metadata["name"], "involvedObject.uid": metadata.get("uid")}
+        fields = ",".join(f"{name}={value}" for name, value in wanted.items() if value)
+        return sorted(self.list(EVENT, metadata.get("namespace") or "default", fields=fields), key=event_time)
+
+    # --- pods
+
+    def logs(
+        self, namespace: str, pod: str, container: str = "", previous: bool = False, tail: int | None = None
+    ) -> str:
+        """Return a container's log (before its last restart: `previous`), all of it or the last `tail` lines."""
+        query: dict[str, Any] = {"container": container} if container else {}
+        query |= {"previous": True} if previous else {}
+        query |= {} if tail is None else {"tailLines": tail}
+        path = self.resource(POD).path(namespace, pod)
+        return self.request("GET", f"{path}/log", query=query).body.decode(errors="replace")
+
+    @contextlib.contextmanager
+    def running(
+        self, namespace: str, pod: str, container: str, argv: Sequence[str], connect_s: float = 30.0
+    ) -> Iterator[Execution]:
+        """Start a command in a container. Only the start is tried again, for the command may have effects."""
+        path = f"{self.resource(POD).path(namespace, pod)}/exec"
+        query: Query = {"container": container, "command": list(argv), "stdout": True, "stderr": True}
+        what = f"`{_short(argv)}` in pod {namespace}/{pod}, container {container},"
+        try:
+            frames = self.patient.keep_trying(lambda: self.transport.command(path, query, connect_s))
+        except ClusterError as error:
+            raise ClusterError(f"{what} could not be started: {error}", error.status, error.reason) from error
+        execution = Execution(frames, what)
+        try:
+            yield execution
+        finally:
+            execution.close()
+
+    def exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], timeout_s: float = 60.0) -> Executed:
+        """Run a command in a container to its end, whatever its exit code. Raises Interrupted when it was cut off."""
+        with self.running(namespace, pod, container, argv) as execution:
+            return Executed(*run_to_end(execution, timeout_s))
+
+    def watch(self, kind: Kind, namespace: str, selector: str = "", fields: str = "", timeout_s: float = 60.0) -> Lines:
+        """Open a watch, which begins with all that is there now. It is not resumed: read the list anew when it ends."""
+        query: dict[str, Any] = {"watch": True, "timeoutSeconds": max(1, round(timeout_s))}
+        query |= {"labelSelector": selector} if selector else {}
+        query |= {"fieldSelector": fields} if fields else {}
+        return self.transport.stream(self.resource(kind).path(namespace), query, timeout_s + 10)
+
+
+def event_time(event: Mapping[str, Any]) -> str:
+    """Return when an event was last seen, as a text that sorts by time."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return str(next((time for time in times if time), event["metadata"].get("creationTimestamp") or ""))
+
+
+def _rank(kind: str) -> int:
+    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+
+
+def _short(argv: Sequence[str]) -> str:
+    line = " ".join(" ".join(argv).split())
+    return line if len(line) <= 80 else f"{line[:77]}..."

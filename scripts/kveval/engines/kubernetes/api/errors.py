@@ -1,0 +1,24 @@
+"""What can go wrong between this program and a cluster."""
+
+from kveval.host.errors import Failure
+
+
+class ClusterError(Failure):
+    """The cluster, or the way to it, failed; `status` and `reason` are the API server's, where it answered."""
+
+    def __init__(self, message: str, status: int | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class Unreachable(ClusterError):
+    """A request or its answer did not get through; whether it was carried out is not known."""
+
+
+class Refused(ClusterError):
+    """The API server answered, and its answer will not change by asking again."""
+
+
+class Interrupted(ClusterError):
+    """A command in a pod lost its connection: what it printed so far is good, how it ended is not known."""

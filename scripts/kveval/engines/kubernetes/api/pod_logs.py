@@ -1,0 +1,108 @@
+"""The logs of pods, copied while they are written: what a pod that is gone had said is here."""
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import POD, Document
+from kveval.engines.kubernetes.api.transport import Lines, Query
+
+_AGAIN_S = 1.0
+# Longer than any server is silent; a connection that died meanwhile is found by TCP.
+_SILENCE_S = 24 * 3600.0
+
+
+class Follower:
+    """Copies one container's log into a file until it is closed or the pod is gone."""
+
+    def __init__(self, api: Api, pod: Mapping[str, Any], container: str, log: Path) -> None:
+        self._api = api
+        self._namespace, self._pod = str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
+        self._container = container
+        self.log = log
+        # A second deployment of a run goes on in the file of the first.
+        self._begin = log.stat().st_size if log.exists() else 0
+        self._lines: Lines | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"log-{log.stem}", daemon=True)
+        log.touch()
+        self._thread.start()
+
+    @property
+    def offset(self) -> int:
+        """Where this container's log begins in the file, bytes."""
+        return self._begin
+
+    def complete(self, timeout_s: float = 5.0) -> None:
+        """Read the log once more, whole, where that can still be done; what was followed stays otherwise."""
+        self.close()
+        with contextlib.suppress(ClusterError):
+            text = self._api.logs(self._namespace, self._pod, self._container)
+            if len(text.encode()) >= self.log.stat().st_size - self._begin:
+                self._write(text.encode())
+
+    def close(self) -> None:
+        """Follow no more; may be called again."""
+        self._over.set()
+        if self._lines is not None:
+            self._lines.interrupt()
+        self._thread.join(timeout=2.0)
+
+    def _write(self, content: bytes) -> None:
+        with self.log.open("r+b") as file:
+            file.truncate(self._begin)
+            file.seek(self._begin)
+            file.write(content)
+
+    def _follow(self) -> None:
+        query: Query = {"container": self._container, "follow": True}
+        while not self._over.is_set():
+            with contextlib.suppress(ClusterError, OSError):
+                path = f"{self._api.resource(POD).path(self._namespace, self._pod)}/log"
+                self._lines = self._api.transport.stream(path, query, _SILENCE_S)
+                # Every answer begins with the first line: an answer that was cut off is read anew, whole.
+                self._write(b"")
+                with contextlib.closing(self._lines), self.log.open("ab", buffering=0) as file:
+                    for line in self._lines:
+                        if self._over.is_set():
+                            return
+                        file.write(line + b"\n")
+            if self._over.wait(_AGAIN_S) or self._ended():
+                return
+
+    def _ended(self) -> bool:
+        try:
+            found = self._api.read(POD, self._pod, self._namespace)
+        except ClusterError:
+            return False
+        return found is None or (found.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def keep_evidence(error: Exception, folder: Path, words: str = "") -> str:
+    """Return an error's first line, with `words` of the program's, and where the rest of it is kept in `folder`.
+
+    The rest are events and last log lines.
+    """
+    first, _, rest = str(error).partition("\n")
+    if not rest:
+        return f"{first}{words}"
+    log = folder / "cluster.log"
+    with log.open("a") as file:
+        file.write(f"{error}\n")
+    return f"{first}{words}; see {log}"
+
+
+def keep_logs(api: Api, pod: Document | None, folder: Path) -> None:
+    """Bring the logs of a pod that will not run here, under their containers' names, as far as there are any."""
+    for entry in pod["spec"]["containers"] if pod else []:
+        for previous in (False, True):
+            with contextlib.suppress(ClusterError):
+                metadata = pod["metadata"] if pod else {}
+                text = api.logs(metadata["namespace"], metadata["name"], entry["name"], previous)
+                if text:
+                    (folder / f"{entry['name']}.log").write_text(text)
+                    break

@@ -1,0 +1,136 @@
+"""Asking an API server many small questions at once, whatever it answers, and what its clock says meanwhile."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+from kveval.engines.kubernetes.api.errors import Unreachable
+from kveval.engines.kubernetes.api.transport import Query, Transport
+
+T = TypeVar("T")
+R = TypeVar("R")
+_TIMEOUT_S = 60.0
+_AT_ONCE = 8
+_BUSY = (429, 502, 503, 504)
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API server said: HTTP status, the object (a Status for a refusal) and its warnings."""
+
+    status: int
+    body: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def found(self) -> bool:
+        """Whether the object is there, or was accepted."""
+        return self.status in (200, 201)
+
+    @property
+    def denied(self) -> bool:
+        """Whether the account may not ask this."""
+        return self.status == 403
+
+    @property
+    def message(self) -> str:
+        """The server's own words for a refusal."""
+        return str(self.body.get("message", "")) or f"HTTP {self.status}"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A difference of two clocks in seconds, as far as it is known: from `low` to `high`."""
+
+    low: float
+    high: float
+
+    def and_(self, other: "Bounds") -> "Bounds":
+        """Return what both leave possible; low exceeds high where they contradict each other."""
+        return Bounds(max(self.low, other.low), min(self.high, other.high))
+
+    def beyond(self, limit_s: float) -> bool:
+        """Tell whether the difference certainly exceeds `limit_s`."""
+        return self.low > limit_s or self.high < -limit_s
+
+
+class Asking:
+    """Requests to one API server; threads may share it."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._lock = threading.Lock()
+        self._ahead: Bounds | None = None
+
+    @property
+    def server(self) -> str:
+        """The server's address."""
+        return self._transport.server
+
+    @property
+    def ahead(self) -> Bounds | None:
+        """How far this host's clock is ahead of the server's, from the date of every answer; None before the first."""
+        return self._ahead
+
+    def get(self, path: str, **query: str) -> Answer:
+        """Read something."""
+        return self.request("GET", path, query)
+
+    def request(self, method: str, path: str, query: Query, body: Any = None, content: str = "json") -> Answer:
+        """Send one request and return the answer, a refusal as well. Raises Unreachable when there is none.
+
+        A server that is too busy to answer is asked again, a few times.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                answer = self._once(method, path, query, body, content)
+            except Unreachable:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                if answer.status not in _BUSY or attempt == _ATTEMPTS:
+                    return answer
+            time.sleep(0.25 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _once(self, method: str, path: str, query: Query, body: Any, content: str) -> Answer:
+        begin = time.time()
+        reply = self._transport.request(method, path, query, body, content, _TIMEOUT_S)
+        end = time.time()
+        headers = {name.lower(): value for name, value in reply.headers.items()}
+        if "date" in headers:
+            # Whole seconds, cut off: the server's clock was in [date, date + 1) between `begin` and `end`.
+            date = parsedate_to_datetime(headers["date"]).timestamp()
+            self._narrow(Bounds(begin - date - 1, end - date))
+        return Answer(reply.status, reply.json(), _warnings(headers.get("warning", "")))
+
+    def each(self, ask: Callable[[T], R], things: Iterable[T]) -> list[R]:
+        """Call `ask` for each of the things, several at once; the results keep their order."""
+        with ThreadPoolExecutor(_AT_ONCE) as together:
+            return list(together.map(ask, things))
+
+    def _narrow(self, seen: Bounds) -> None:
+        with self._lock:
+            self._ahead = seen if self._ahead is None else self._ahead.and_(seen)
+
+
+def _warnings(header: str) -> tuple[str, ...]:
+    """Return the texts of a Warning header: `299 - "text", 299 - "text"`, quotes in a text behind a backslash."""
+    texts, text, inside, escaped = [], "", False, False
+    for character in header:
+        if escaped:
+            text, escaped = text + character, False
+        elif inside and character == "\\":
+            escaped = True
+        elif character == '"':
+            if inside:
+                texts.append(text)
+            text, inside = "", not inside
+        elif inside:
+            text += character
+    return tuple(dict.fromkeys(texts))

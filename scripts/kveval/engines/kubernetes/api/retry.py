@@ -1,0 +1,115 @@
+"""Asking an API server until it answers: it may be restarted, upgraded or busy while a measurement runs."""
+
+import random
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable
+from kveval.engines.kubernetes.api.transport import Query, Reply, Transport
+
+OUTAGE_S = 300.0
+"""How long an API server may be away: a managed control plane's upgrade takes a few minutes."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+# Right after its start an API server knows neither every role nor every custom kind yet, and refuses for want of them.
+_SETTLING_S = 20.0
+_UNSETTLED = (401, 403, 404)
+_REMIND_S = 30.0
+_TOO_MANY_REQUESTS = 429
+_NEVER_SERVED = (501, 505)
+# What a document's mistake is answered with 500 by some versions.
+_HOPELESS = ("failed to create typed",)
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Patient:
+    """Requests that are repeated while the API server is away, for up to `outage_s` seconds at a stretch."""
+
+    transport: Transport
+    outage_s: float = OUTAGE_S
+    say: Callable[[str], None] | None = None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    ahead: timedelta = field(default=timedelta(), repr=False)
+    """How far the API server's clock is ahead of this machine's, within a second."""
+    _lost_at: float = field(default=float("-inf"), repr=False)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: Any = None,
+        content: str = "json",
+        timeout_s: float = 30.0,
+        final: Collection[int] = (),
+    ) -> Reply:
+        """Return a 2xx answer. Raises Refused with any other final answer, ClusterError when the patience is over.
+
+        `final`: statuses that are an answer here, though they often mean that the API server is away.
+        """
+
+        def once() -> Reply:
+            reply = self.transport.request(method, path, query or {}, body, content, timeout_s)
+            if date := reply.headers.get("Date"):
+                self.ahead = parsedate_to_datetime(date) - datetime.now(UTC)
+            if not 200 <= reply.status < 300:
+                raise refusal(reply, f"{method} {path}", self.transport.server)
+            return reply
+
+        return self.keep_trying(once, final)
+
+    def keep_trying(self, once: Callable[[], Result], final: Collection[int] = ()) -> Result:
+        """Return what `once` returns, repeating it while it fails for a reason that passes."""
+        begin = self.clock()
+        pause, reminded = _FIRST_PAUSE_S, begin
+        while True:
+            try:
+                return once()
+            except ClusterError as error:
+                now = self.clock()
+                if error.status in final or not self._passes(error, now):
+                    raise
+                if now - begin >= self.outage_s:
+                    raise ClusterError(
+                        f"cluster {self.transport.server}: no usable answer for {now - begin:.0f} s; last: {error}; "
+                        "is the API server up, and is this the right kubeconfig and context?",
+                        error.status,
+                        error.reason,
+                    ) from error
+                if self.say is not None and now - reminded >= _REMIND_S:
+                    self.say(
+                        f"the cluster's API server has not answered for {now - begin:.0f} s ({error}); still trying"
+                    )
+                    reminded = now
+                # Not all cells of a campaign at the same moment.
+                self.sleep(min(pause * random.uniform(0.7, 1.0), max(0.0, begin + self.outage_s - now)))
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _passes(self, error: ClusterError, now: float) -> bool:
+        if any(words in str(error) for words in _HOPELESS):
+            return False
+        if isinstance(error, Unreachable) or error.status in (500, 502, 503, 504):
+            self._lost_at = now
+            return True
+        if error.status is None or error.status in _NEVER_SERVED:
+            return False
+        if error.status == _TOO_MANY_REQUESTS or error.status >= 500:
+            return True
+        # A missing object has a reason; a path that is not served (yet) has none.
+        unsettled = error.status in _UNSETTLED and not (error.status == 404 and error.reason)
+        return unsettled and now - self._lost_at < _SETTLING_S
+
+
+def refusal(reply: Reply, what: str, server: str) -> Refused:
+    """Say in one line what the API server answered."""
+    status = reply.json()
+    reason = str(status.get("reason") or "")
+    text = status.get("message") or reply.body[:300].decode(errors="replace")
+    said = ": ".join(part for part in (reason, " ".join(str(text).split())) if part)
+    return Refused(f"cluster {server} refused {what}: {reply.status} {said}", reply.status, reason)

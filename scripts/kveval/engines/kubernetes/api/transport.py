@@ -1,0 +1,287 @@
+"""Requests to an API server, one at a time: what `Api` retries, and what its tests replace.
+
+Kubeconfig, credentials and TLS are the Python client's; its generated models and its WebSocket helper are not used:
+the helper replaces methods of a shared object while a command starts, and connects without a time limit.
+"""
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import urllib3
+import websocket
+from kubernetes import client, config
+from kubernetes.stream.ws_client import websocket_proxycare
+
+from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
+
+# v5 adds only the closing of stdin, and the newest servers translate it; older ones speak v4.
+EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+# A peer that vanished without a word is given up after 15 + 4 x 5 s.
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
+        if hasattr(socket, name)
+    ),
+)
+_OPTIONS = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), *_KEEP_ALIVE]
+_NO_CONTAINER = ("container not found", "is not running", "not created or running", "completed pod")
+_CONTENT_TYPES = {
+    "json": "application/json",
+    "apply": "application/apply-patch+yaml",
+    "merge": "application/merge-patch+json",
+}
+
+Query = Mapping[str, str | int | bool | Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An API server's answer, whatever it says."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """Return the answer's object; what is none (an error page) becomes {}."""
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+class Frames(Protocol):
+    """The frames of a command running in a pod."""
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        """Return the next frame's bytes, None when the server closed; raises TimeoutError or Unreachable."""
+
+    def close(self) -> None:
+        """Drop the connection."""
+
+
+class Lines(Protocol):
+    """An answer that goes on while it is read: a watch, or a log that is followed."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def interrupt(self) -> None:
+        """Make whoever reads it come to its end: to be called from another thread."""
+
+    def close(self) -> None:
+        """Drop it: to be called by whoever reads it."""
+
+
+class Transport(Protocol):
+    """One way to an API server. Every method raises Unreachable when the request or its answer got lost."""
+
+    server: str
+
+    def request(self, method: str, path: str, query: Query, body: Any, content: str, timeout_s: float) -> Reply:
+        """Send one request and read its whole answer; `content` says what `body` is: json, apply or merge."""
+
+    def stream(self, path: str, query: Query, timeout_s: float) -> Lines:
+        """Open an answer that goes on; `timeout_s` is the longest silence in it."""
+
+    def command(self, path: str, query: Query, timeout_s: float) -> Frames:
+        """Start a command in a pod."""
+
+
+class KubernetesTransport:
+    """The way to the API server of a kubeconfig, or of the pod that this runs in."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        # Retries are Api's: it knows for how long, and what to say meanwhile.
+        configuration.retries = False
+        configuration.socket_options = _OPTIONS
+        configuration.connection_pool_maxsize = 16
+        self._configuration = configuration
+        self._client = client.ApiClient(configuration)
+        self.server: str = configuration.host
+
+    @classmethod
+    def configured(cls, kubeconfig: str | Path | None = None, context: str | None = None) -> "KubernetesTransport":
+        """Read the kubeconfig (default: KUBECONFIG, ~/.kube/config, else the pod's account). Raises ClusterError."""
+        configuration = client.Configuration()
+        # The client read the variable when it was imported; it may hold several paths.
+        named = str(Path(kubeconfig).expanduser()) if kubeconfig else os.environ.get("KUBECONFIG") or None
+        try:
+            config.load_kube_config(
+                config_file=named,
+                context=context,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+        except (config.ConfigException, OSError) as error:
+            if named is None and context is None:
+                with contextlib.suppress(config.ConfigException):
+                    config.load_incluster_config(client_configuration=configuration)
+                    return cls(configuration)
+            wanted = f"context {context!r} of " if context else ""
+            raise ClusterError(
+                f"{wanted}{named or 'the kubeconfig (KUBECONFIG or ~/.kube/config)'} cannot be used: "
+                f"{' '.join(str(error).split())}; `kubectl config get-contexts` shows what there is"
+            ) from error
+        return cls(configuration)
+
+    def _url(self, path: str, query: Query, headers: dict[str, str]) -> str:
+        """Return the whole URL, and add the credentials to `headers`."""
+        # Not by the client's own method, whose parameters change from release to release.
+        setting: Any
+        for setting in self._configuration.auth_settings().values():
+            headers[setting["key"]] = setting["value"]
+        pairs = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
+        return f"{self.server}{path}" + (f"?{urlencode(pairs, doseq=True)}" if pairs else "")
+
+    def _open(
+        self, method: str, path: str, query: Query, body: bytes | None, content: str, timeout: urllib3.Timeout
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"Accept": "application/json", "User-Agent": "kveval"}
+        if body is not None:
+            headers["Content-Type"] = _CONTENT_TYPES[content]
+        url = self._url(path, query, headers)
+        pool: urllib3.PoolManager = self._client.rest_client.pool_manager
+        with _lost(f"{method} {path}"):
+            return pool.request(
+                method, url, body=body, headers=headers, timeout=timeout, preload_content=False, redirect=False
+            )
+
+    def request(self, method: str, path: str, query: Query, body: Any, content: str, timeout_s: float) -> Reply:
+        """Send one request and read its whole answer, each part of which may take `timeout_s`."""
+        data = None if body is None else json.dumps(body).encode()
+        answer = self._open(
+            method, path, query, data, content, urllib3.Timeout(connect=min(10, timeout_s), read=timeout_s)
+        )
+        with contextlib.closing(answer), _lost(f"the answer to {method} {path}"):
+            return Reply(answer.status, dict(answer.headers), answer.data)
+
+    def stream(self, path: str, query: Query, timeout_s: float) -> Lines:
+        """Open an answer that goes on; `timeout_s` is the longest silence in it."""
+        answer = self._open("GET", path, query, None, "json", urllib3.Timeout(connect=10, read=timeout_s))
+        if answer.status != 200:
+            with contextlib.closing(answer), _lost(f"the answer to GET {path}"):
+                raise ClusterError(f"GET {path}: {answer.status} {answer.data[:300]!r}", answer.status)
+        return _HttpLines(answer, path)
+
+    def command(self, path: str, query: Query, timeout_s: float) -> Frames:
+        """Start a command in a pod. A refusal raises ClusterError with its status."""
+        headers: dict[str, str] = {}
+        split = urlsplit(self._url(path, query, headers))
+        url = urlunsplit(split._replace(scheme={"https": "wss", "http": "ws"}[split.scheme]))
+        options: dict[str, Any] = {}
+        if self._configuration.proxy or self._configuration.proxy_headers:
+            websocket_proxycare(options, self._configuration, url, headers)
+        try:
+            connection = websocket.create_connection(
+                url,
+                timeout=timeout_s,
+                header=[f"{name}: {value}" for name, value in headers.items()],
+                subprotocols=list(EXEC_PROTOCOLS),
+                sslopt=self._tls(),
+                sockopt=_OPTIONS,
+                enable_multithread=False,
+                **options,
+            )
+        except websocket.WebSocketBadStatusException as error:
+            text = (error.resp_body or b"").decode(errors="replace") if error.resp_body else str(error)
+            raise ClusterError(*_answer(error.status_code, text)) from error
+        except (websocket.WebSocketException, OSError, HTTPException) as error:
+            raise Unreachable(f"{path} at {self.server}: {type(error).__name__}: {error}") from error
+        return _WebSocketFrames(connection)
+
+    def _tls(self) -> dict[str, Any]:
+        wanted = self._configuration
+        found: dict[str, Any] = {"certfile": wanted.cert_file, "keyfile": wanted.key_file}
+        if wanted.verify_ssl:
+            found |= {"ca_certs": wanted.ssl_ca_cert}
+            if wanted.assert_hostname is not None:
+                found["check_hostname"] = bool(wanted.assert_hostname)
+        else:
+            found |= {"cert_reqs": 0, "check_hostname": False}
+        if wanted.tls_server_name:
+            found["server_hostname"] = wanted.tls_server_name
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@contextlib.contextmanager
+def _lost(what: str) -> Iterator[None]:
+    """Tell a connection that failed from an answer that says no."""
+    try:
+        yield
+    except (urllib3.exceptions.HTTPError, OSError, HTTPException) as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate verify failed" in str(error):
+            raise ClusterError(
+                f"{what}: the API server's certificate is not trusted ({error}); "
+                "is the kubeconfig's certificate-authority that of this cluster?"
+            ) from error
+        raise Unreachable(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _answer(status: int, text: str) -> tuple[str, int, str]:
+    """Return what a Status object says, else the text itself; the status; and the reason, where one is given.
+
+    Nodes answer 500 both when they cannot be reached, which passes, and when there is no such container running.
+    """
+    try:
+        said = json.loads(text)
+        text, reason = str(said["message"]), str(said.get("reason") or "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text, reason = " ".join(text.split())[:400], ""
+    if any(words in text for words in _NO_CONTAINER):
+        return text, 404, "ContainerNotRunning"
+    return text, status, reason
+
+
+class _HttpLines:
+    def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
+        self._answer, self._path = answer, path
+
+    def __iter__(self) -> Iterator[bytes]:
+        rest = b""
+        with _lost(f"GET {self._path}"):
+            for part in self._answer.stream(None, decode_content=False):
+                *whole, rest = (rest + part).split(b"\n")
+                yield from whole
+        if rest:
+            yield rest
+
+    def interrupt(self) -> None:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it ended by itself meanwhile
+            self._answer.shutdown()
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+class _WebSocketFrames:
+    def __init__(self, connection: websocket.WebSocket) -> None:
+        self._connection = connection
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        self._connection.settimeout(timeout_s)
+        try:
+            while True:
+                code, frame = self._connection.recv_data_frame(True)
+                if code == websocket.ABNF.OPCODE_CLOSE:
+                    return None
+                if code in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT):
+                    return bytes(frame.data)
+        except websocket.WebSocketTimeoutException as error:
+            raise TimeoutError from error
+        except (websocket.WebSocketException, OSError) as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, websocket.WebSocketException):
+            self._connection.shutdown()

@@ -1,0 +1,127 @@
+"""The servers beside vLLM in a cell's pods: Redis or Valkey, LMCache's own, llm-d's endpoint picker."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kveval.engines.counters import CounterError, parse_counters
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.pod_http import Reach
+from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.servers.keyvalue import KeyValueQuestions
+from kveval.engines.servers.lmcache import LMCacheQuestions
+from kveval.engines.servers.program import CompanionError
+from kveval.host.http import HttpError
+
+_PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
+
+
+class PodCompanion(Protocol):
+    """What the engine asks of a server beside vLLM."""
+
+    name: str
+    version: str
+
+    @property
+    def argv(self) -> Sequence[str]:
+        """Its command line."""
+
+    def identify(self, versions: Mapping[str, str]) -> None:
+        """Learn the version; raise CompanionError when it is not the declared program or version."""
+
+    def reported_bytes(self) -> int | None:
+        """Bytes it says its tier in host memory has; None when it has no such tier."""
+
+    def counters(self) -> dict[str, float]:
+        """Read its counters, by name; units are in the names."""
+
+    def reset(self, timeout_s: float) -> None:
+        """Empty it, and wait until it is empty."""
+
+
+class PodKeyValueStore(KeyValueQuestions):
+    """A store in a pod of its own, asked with its own client there: nothing has to reach its port."""
+
+    def __init__(self, place: Place, pod: Mapping[str, Any], name: str, port: int, log: object) -> None:
+        super().__init__(name, log)
+        self.argv = command_line(pod, name)
+        self._place, self._pod, self._port = place, str(pod["metadata"]["name"]), port
+
+    def _ask(self, command: str) -> str:
+        argv = [f"{self.name}-cli", "-p", str(self._port), *command.split()]
+        try:
+            done = self._place.api.exec(self._place.namespace, self._pod, self.name, argv, timeout_s=15.0)
+        except ClusterError as error:
+            raise CompanionError(f"{self.name} cannot be asked: {error}; see {self.log}") from error
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip() or done.text
+            raise CompanionError(f"{self.name} does not answer {command.split(maxsplit=1)[0]}: {said}; see {self.log}")
+        return done.text.removeprefix("(integer) ")
+
+
+class PodLMCache(LMCacheQuestions):
+    """LMCache's server, a container beside vLLM's in the same pod."""
+
+    def __init__(self, pod: Mapping[str, Any], reach: Reach, log: object) -> None:
+        super().__init__(log)
+        self.argv = command_line(pod, "lmcache")
+        self._reach = reach
+
+    def _send(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 10.0) -> Any:
+        return self._reach.ask(path, method, body, timeout_s)
+
+    def _metrics(self) -> str:
+        return self._reach.page("/metrics", timeout_s=10.0).decode()
+
+
+class PodPicker:
+    """llm-d's endpoint picker. It keeps no caches of its own that a level could find warm: prompts differ by level."""
+
+    name = "epp"
+
+    def __init__(self, pod: Mapping[str, Any], reach: Reach, log: object) -> None:
+        self.argv = command_line(pod, "epp")
+        self._reach, self._log = reach, log
+        # It does not tell its release; the image's digest does, in run.json.
+        self.version = str(pod["spec"]["containers"][0]["image"]).rpartition(":")[2]
+
+    def identify(self, versions: Mapping[str, str]) -> None:
+        """Nothing answers for it."""
+
+    def reported_bytes(self) -> int | None:
+        """Return None: it holds an index, no tier."""
+        return None
+
+    def counters(self) -> dict[str, float]:
+        """Read its counters of scheduling and of the index."""
+        try:
+            found = parse_counters(self._reach.page("/metrics", timeout_s=10.0).decode(), prefix="")
+        except (CounterError, HttpError) as error:
+            raise CompanionError(f"the endpoint picker: {error}; see {self._log}") from error
+        return {name: value for name, value in found.items() if name.startswith(_PICKER_COUNTERS)}
+
+    def reset(self, timeout_s: float) -> None:
+        """Nothing to empty."""
+
+
+def command_line(pod: Mapping[str, Any], container: str) -> list[str]:
+    """Return a container's command with its arguments, as the pod has them."""
+    found = next(entry for entry in pod["spec"]["containers"] if entry["name"] == container)
+    return [*(found.get("command") or []), *(found.get("args") or [])]
+
+
+def environment(pod: Mapping[str, Any], container: str) -> dict[str, str]:
+    """Return a container's environment; what comes from elsewhere is named, not shown."""
+    found = next(entry for entry in pod["spec"]["containers"] if entry["name"] == container)
+    return {entry["name"]: _value(entry) for entry in found.get("env") or []}
+
+
+def _value(entry: Mapping[str, Any]) -> str:
+    if "valueFrom" not in entry:
+        return str(entry.get("value", ""))
+    source = entry["valueFrom"]
+    for kind, fields in source.items():
+        if kind == "fieldRef":
+            return f"{{{fields['fieldPath']}}}"
+        if "name" in fields:
+            return f"{{{kind.removesuffix('KeyRef')} {fields['name']}/{fields['key']}}}"
+    return "{elsewhere}"

@@ -1,0 +1,181 @@
+"""Deploying a cell on a cluster: what is rendered is applied, waited for, checked, warmed up, and removed again."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, JOB, POD, Document, Kind, kind_of
+from kveval.engines.kubernetes.api.names import PREFIX
+from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
+from kveval.engines.kubernetes.companions import PodCompanion, PodKeyValueStore, PodLMCache, PodPicker
+from kveval.engines.kubernetes.manifests.context import FILES_FOLDER
+from kveval.engines.kubernetes.manifests.rendering import Rendered, download_job
+from kveval.engines.kubernetes.pod_http import Reach
+from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
+from kveval.engines.kubernetes.run_place import Place, component_of
+from kveval.engines.kubernetes.teardown import remove
+from kveval.engines.kubernetes.wait.rollout import RolloutError, wait_for_deployment, wait_for_job
+from kveval.engines.protocol import DeploymentError, Say
+from kveval.host.logs import last_words
+from kveval.host.processes import signals_deferred
+
+_RESTARTED = f"{PREFIX}/restarted"
+_STORES = ("redis", "valkey")
+# What exists for one run of a cell, whatever its arm; the documents may bring more.
+RUN_KINDS: tuple[Kind, ...] = (DEPLOYMENT, JOB, POD, Kind("v1", "Service"), Kind("v1", "ConfigMap"))
+
+
+class ClusterSlot:
+    """The run's servers on a cluster: one deployment at a time, under the same names also after a restart.
+
+    `logs`: folder that the pods' logs are copied to; `prompt_tokens`: length of the prompt that warms a server up.
+    """
+
+    def __init__(self, place: Place, rendered: Rendered, logs: Path, prompt_tokens: int, say: Say) -> None:
+        self._place = place
+        self._rendered = rendered
+        self._logs = logs
+        self._prompt_tokens = prompt_tokens
+        self._say = say
+        self._server: ClusterServer | None = None
+        self.on_restart: Callable[[ClusterServer], None] | None = None
+        """Told of the new servers after a restart: they may have other addresses."""
+        self._followers: list[Follower] = []
+        self._open = True
+        self._restarts = 0
+
+    @property
+    def server(self) -> ClusterServer:
+        """The deployment in service."""
+        if self._server is None:
+            raise DeploymentError("the server was not started")
+        return self._server
+
+    @property
+    def deployments(self) -> list[Document]:
+        """What runs the servers; the companions first, as they are applied."""
+        return [document for document in self._rendered.serving if kind_of(document) == DEPLOYMENT]
+
+    def start(self) -> ClusterServer:
+        """Deploy; return when every replica answers as declared, is warm and has empty caches."""
+        begin = time.monotonic()
+        self._place.api.apply(self._rendered.storage)
+        self._download()
+        self._place.api.apply([*self._rendered.gateway, *self._rendered.serving])
+        return self._ready(begin)
+
+    def refresh(self, *, restart: bool) -> None:
+        """Give the next level empty caches, by the servers' own endpoints or by new pods."""
+        if not restart:
+            self.server.reset_caches()
+            return
+        begin = time.monotonic()
+        self._restarts += 1
+        self._stop_following()
+        for document in self.deployments:
+            name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
+            marked = {"metadata": {"annotations": {_RESTARTED: str(self._restarts)}}}
+            self._place.api.patch(DEPLOYMENT, name, namespace, {"spec": {"template": marked}})
+        server = self._ready(begin)
+        if self.on_restart is not None:
+            self.on_restart(server)
+
+    def close(self) -> None:
+        """Remove everything of this run; may be called again."""
+        self._stop_following()
+        if not self._open:
+            return
+        self._open = False
+        try:
+            with signals_deferred():
+                remove_run(self._place, self._rendered, self._say)
+        except ClusterError as error:
+            # What was measured is not worse for it.
+            self._say(f"not all of this run was removed ({error}); snakemake teardown does")
+
+    def _download(self) -> None:
+        """Fill the cache of weights, where there is one; what it has is not loaded again."""
+        place, specification = self._place, self._place.specification
+        if place.site.model_cache is None or specification["weights"] == "miniature":
+            return
+        document = download_job(specification, place.site, place.run, place.campaign)
+        name = document["metadata"]["name"]
+        place.api.apply([document])
+        wait_for_job(place.api, place.namespace, name, place.site.rollout_timeout_s, self._say)
+        place.api.delete(JOB, name, place.namespace)
+
+    def _ready(self, begin: float) -> ClusterServer:
+        place, limit_s = self._place, self._place.site.rollout_timeout_s
+        pods: list[Document] = []
+        for document in self.deployments:
+            name = document["metadata"]["name"]
+            left = max(1.0, begin + limit_s - time.monotonic())
+            try:
+                pods += wait_for_deployment(place.api, place.namespace, name, left, self._say)
+            except RolloutError as error:
+                raise self._explained(error) from error
+        replicas = [self._replica(pod, number) for number, pod in enumerate(_of(pods, "model-server"))]
+        if not replicas:
+            raise ClusterError("nothing that was rendered has the component model-server")
+        server = ClusterServer(
+            place,
+            replicas,
+            [companion for pod in pods for companion in self._companions(pod)],
+            pods,
+            file_tier=FILES_FOLDER if "fs_dir" in place.specification else None,
+        )
+        server.startup_s = time.monotonic() - begin
+        server.require_declared()
+        server.warm_up(self._prompt_tokens)
+        server.reset_caches()
+        self._server = server
+        return server
+
+    def _replica(self, pod: Document, number: int) -> Replica:
+        log = "server" if number == 0 else f"server-{number}"
+        return Replica(pod, Reach(self._place, pod, self._place.ports["port"]), self._follow(pod, SERVER, log))
+
+    def _companions(self, pod: Document) -> Sequence[PodCompanion]:
+        place, component = self._place, component_of(pod)
+        found: list[PodCompanion] = []
+        if component in _STORES:
+            follower = self._follow(pod, component, component)
+            found.append(PodKeyValueStore(place, pod, component, place.ports[f"{component}_port"], follower.log))
+        if component == "epp":
+            follower = self._follow(pod, component, component)
+            found.append(PodPicker(pod, Reach(place, pod, place.ports["epp_metrics_port"]), follower.log))
+        if component == "model-server" and any(entry["name"] == "lmcache" for entry in pod["spec"]["containers"]):
+            follower = self._follow(pod, "lmcache", "lmcache")
+            found.append(PodLMCache(pod, Reach(place, pod, place.ports["lmcache_http_port"]), follower.log))
+        return found
+
+    def _explained(self, error: RolloutError) -> DeploymentError:
+        """Say in one line why pods do not run, with the telling line of their log; keep all that is known in files."""
+        with contextlib.suppress(ClusterError):
+            pod = self._place.api.read(POD, error.pod, self._place.namespace) if error.pod else None
+            keep_logs(self._place.api, pod, self._logs)
+        words = last_words(self._logs / f"{SERVER}.log")
+        return DeploymentError(keep_evidence(error, self._logs, words))
+
+    def _follow(self, pod: Document, container: str, name: str) -> Follower:
+        follower = Follower(self._place.api, pod, container, self._logs / f"{name}.log")
+        self._followers.append(follower)
+        return follower
+
+    def _stop_following(self) -> None:
+        for follower in self._followers:
+            follower.complete()
+        self._followers.clear()
+
+
+def remove_run(place: Place, rendered: Rendered, say: Callable[[str], None]) -> list[str]:
+    """Remove every object of this run but its Lease, and wait until they are gone; return what there was."""
+    kinds = {*RUN_KINDS, *(kind_of(document) for document in rendered.serving)}
+    chosen, where = place.selector(), [place.namespace]
+    return remove(place.api, chosen, where, kinds=sorted(kinds), cluster_wide=False, say=say).removed
+
+
+def _of(pods: Sequence[Document], component: str) -> list[Document]:
+    return sorted((pod for pod in pods if component_of(pod) == component), key=lambda pod: str(pod["metadata"]["name"]))

@@ -1,0 +1,228 @@
+"""The cluster engine's answers to what a measurement asks: one run of a cell beside others, through the API server."""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kveval.engines.job import Job, MeasurementError
+from kveval.engines.kubernetes import leases, recordings
+from kveval.engines.kubernetes import nodes as machines
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.deployment import ClusterSlot, remove_run
+from kveval.engines.kubernetes.load_jobs import LoadJobs
+from kveval.engines.kubernetes.manifests.recorder import recording_documents
+from kveval.engines.kubernetes.manifests.rendering import PORTS, endpoints, render
+from kveval.engines.kubernetes.routes import gateway_url, sources_of
+from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.shared_objects import release_shared
+from kveval.engines.preflight import disk_bytes
+from kveval.engines.protocol import Check, Ran, Say
+from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.host.http import free_port
+from kveval.host.processes import Terminated
+from kveval.load import guidellm as load
+from kveval.pcp.recording import require_pcp
+from kveval.store.store import Key, Store
+
+_LEASE_CHECK_S = 5.0
+
+
+class ClusterEngine:
+    """One run on a cluster, before anything has started."""
+
+    def __init__(self, job: Job) -> None:
+        if job.site is None:
+            raise MeasurementError("engine kubernetes needs the campaign's key cluster, which says where")
+        self._job, self._site = job, job.site
+        self._api = Api.connect(job.site.kubeconfig, job.site.context)
+        self._place = Place(
+            self._api,
+            job.site,
+            job.campaign,
+            job.specification,
+            job.measurement,
+            job.run,
+            own_ports() if job.site.shared_network else PORTS,
+        )
+        self._lease: leases.Held | None = None
+        self._hardware = machines.probe(self._api, job.site, gpus=job.specification["deployment"]["gpus"] > 0)
+
+    def hardware(self) -> Mapping[str, Any]:
+        """Describe the nodes that the servers may run on."""
+        return self._hardware
+
+    @contextlib.contextmanager
+    def alone(self, say: Say) -> Iterator[None]:
+        """Hold this run's Lease; other runs go on beside it. The campaign's recorder goes with the last of them."""
+        self._api.patient.say = say
+        over = False
+        try:
+            with leases.held(self._place, say, recordings.mark_of(self._place)) as self._lease:
+                try:
+                    yield
+                except Terminated:
+                    over = True
+                    raise
+        finally:
+            # This run's own pointer is written later.
+            to_come = sum(not pointer.exists() for pointer in self._job.pointers) > 1
+            if over or not to_come:
+                release_shared(self._api, self._site, self._job.campaign, say)
+
+    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
+        """Remove by label what a killed job of this run left, recordings of dead runs, and unfinished folders."""
+        for name in remove_run(self._place, self._rendered(), say):
+            say(f"removed what a killed run left: {name}")
+        found = leases.living(self._api, self._site.namespace, self._job.campaign)
+        recordings.remove_stale(self._place, [leases.mark_of(lease) for lease in found], say)
+        for directory in store.partial():
+            shutil.rmtree(directory, ignore_errors=True)
+            say(f"removed what a killed run left unfinished: {directory.name}")
+
+    def require_possible(self, store: Store) -> None:
+        """Refuse, before anything starts, what cannot be measured this way."""
+        require_pcp()
+        specification = self._job.specification
+        if self._site.shared_network and specification["deployment"]["replicas"] > 1:
+            raise MeasurementError("replicas need addresses of their own; on a shared network there can be only one")
+        store.root.mkdir(parents=True, exist_ok=True)
+        require_free(store.root, disk_bytes(specification["workload"], self._site.load_cpus), "a run of this workload")
+
+    def scratch(self, store: Store, key: Key) -> Path:
+        """Where reports, logs and the archive are brought to."""
+        return store.scratch(key).absolute()
+
+    @contextlib.contextmanager
+    def bench(self, scratch: Path, say: Say) -> Iterator["ClusterBench"]:
+        """Offer the run; on leaving, every object of it is gone."""
+        assert self._lease is not None
+        bench = ClusterBench(self._job, self._place, self._lease, scratch, say)
+        with contextlib.closing(bench):
+            yield bench
+
+    def _rendered(self) -> Any:
+        job = self._job
+        return render(job.specification, self._site, job.run, job.campaign, self._place.ports)
+
+
+class ClusterBench:
+    """One run in progress on a cluster."""
+
+    own_clock = False
+
+    def __init__(self, job: Job, place: Place, lease: leases.Held, scratch: Path, say: Say) -> None:
+        self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
+        specification, site = job.specification, place.site
+        self._rendered = render(specification, site, job.run, job.campaign, place.ports)
+        workload = specification["workload"]
+        prompt_tokens = workload["prefix_tokens"] + workload["prompt_tokens"]
+        self.slot = ClusterSlot(place, self._rendered, scratch / "raw", prompt_tokens, say)
+        self.pcp_version = ""
+        self._jobs: LoadJobs | None = None
+        self._recording: recordings.ClusterRecording | None = None
+        # Made now, so that its image is pulled while the server starts.
+        place.api.apply(recording_documents(job.campaign, site, {}))
+
+    @property
+    def checks(self) -> Sequence[Check]:
+        """Nobody else may measure this run."""
+        return [(self._lease.check, _LEASE_CHECK_S)]
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[recordings.ClusterRecording]:
+        """Record the node of the first server, and the metrics of all."""
+        server, place = self.slot.server, self._place
+        pod = _on_node(recordings.deploy(place, self._say), server.replicas[0].pod)
+        self.pcp_version = recordings.version(place, pod)
+        uids = [str(found["metadata"]["uid"]) for found in server.watched]
+        recorder = recordings.begin(place, pod, self._scratch / "pcp", sources_of(place, server), uids)
+        self._recording = recorder
+        self.slot.on_restart = lambda started: recorder.tell(sources_of(place, started))
+        try:
+            yield recorder
+        finally:
+            self.slot.on_restart = None
+            recorder.release()
+
+    def expect(self, levels: Sequence[load.Level]) -> None:
+        """Have the pod of the first level made, and what its report will be read through."""
+        self._jobs = LoadJobs(self._place, self._target(), self._place.site.load_cpus, self._say)
+        self._jobs.expect(levels)
+
+    def command(self, level: load.Level, report: Path) -> list[str]:
+        """Return GuideLLM's command line in its pod."""
+        return self._generator.command(level)
+
+    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> Ran:
+        """Run GuideLLM in its pod."""
+        return self._generator.generate(level, report, watch)
+
+    def require_room(self) -> None:
+        """Look at the disk here that reports and the archive come to."""
+        require_free(self._scratch, DISK_RESERVE_BYTES, "stopping in order")
+
+    def anonymous(self, text: str) -> str:
+        """Take this host's paths and this run's folder out of what is published."""
+        folder = "" if self._jobs is None else self._jobs.folder
+        return (text.replace(folder, "{results}") if folder else text).replace(str(self._scratch), "{scratch}")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what only a cluster has: images as they were pulled, nodes, its version; and how clocks differ."""
+        server, recorder = self.slot.server, self._recording
+        assert recorder is not None
+        pods = [*server.watched, recorder.pod, *self._generator.pods]
+        return {
+            "cluster": {
+                "kubernetes": str(self._place.api.get("/version").get("gitVersion", "")),
+                "images": images_of(pods),
+                "nodes": sorted({str(pod["spec"].get("nodeName", "")) for pod in server.watched}),
+                "replicas": len(server.replicas),
+            },
+            "clock_offset_s": self._generator.clock_offset_s(recorder),
+        }
+
+    def close(self) -> None:
+        """Remove everything of this run; may be called again."""
+        self.slot.close()
+
+    @property
+    def _generator(self) -> LoadJobs:
+        if self._jobs is None:
+            raise ClusterError("no levels were announced")
+        return self._jobs
+
+    def _target(self) -> str:
+        job, place = self._job, self._place
+        found = endpoints(job.specification, place.site, job.run, job.campaign, place.ports)["target"]
+        return str(found) if found is not None else gateway_url(place)
+
+
+def own_ports() -> dict[str, int]:
+    """Choose a port of this host for everything that listens, where pods share its network."""
+    chosen: dict[str, int] = {}
+    while len(chosen) < len(PORTS):
+        port = free_port()
+        if port not in chosen.values():
+            chosen[list(PORTS)[len(chosen)]] = port
+    return chosen
+
+
+def images_of(pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the image of every container as it was pulled, digest included, by the container's name."""
+    return {
+        str(status["name"]): str(status.get("imageID") or status.get("image") or "")
+        for pod in pods
+        for status in (pod.get("status") or {}).get("containerStatuses") or []
+    }
+
+
+def _on_node(pods: Sequence[Document], server: Mapping[str, Any]) -> Document:
+    node = server["spec"].get("nodeName")
+    for pod in pods:
+        if pod["spec"].get("nodeName") == node:
+            return pod
+    raise ClusterError(f"the recorder has no pod on node {node}, where the server is: correct cluster.tolerations")

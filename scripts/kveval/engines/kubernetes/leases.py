@@ -1,0 +1,159 @@
+"""One holder per run of a cell: a Lease that two jobs, wherever they run, cannot both have.
+
+A holder that has not renewed its Lease for as long as the Lease lasts, by the clock of whoever waits, has died; one of
+this host whose process is gone is known to have died at once.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused
+from kveval.engines.kubernetes.api.kinds import Document, Kind
+from kveval.engines.kubernetes.api.names import PREFIX, selector
+from kveval.engines.kubernetes.run_place import Place
+from kveval.store.lock import abandoned, owner
+
+LEASE = Kind("coordination.k8s.io/v1", "Lease")
+COMPONENT = "lease"
+MARK_ANNOTATION = f"{PREFIX}/recording"
+DURATION_S = 40
+_RENEW_S = 10.0
+_POLL_S = 1.0
+_REMIND_S = 30.0
+
+
+class LeaseLost(ClusterError):
+    """Another job holds the run now."""
+
+
+class Held:
+    """A Lease that this process holds and renews; `check` raises LeaseLost when it does so no more."""
+
+    def __init__(self, api: Api, namespace: str, name: str, holder: str) -> None:
+        self._api, self._namespace, self._name, self._holder = api, namespace, name, holder
+        self._over = threading.Event()
+        self._lost: LeaseLost | None = None
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+
+    def check(self) -> None:
+        """Return while the Lease is held."""
+        if self._lost is not None:
+            raise self._lost
+
+    def start(self) -> None:
+        """Renew from now on."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Renew no more, and give the Lease back unless another has it."""
+        self._over.set()
+        self._thread.join()
+        found = self._api.read(LEASE, self._name, self._namespace)
+        if found is not None and holder_of(found) == self._holder:
+            self._api.delete(LEASE, self._name, self._namespace, uid=found["metadata"]["uid"])
+
+    def _renew(self) -> None:
+        while not self._over.wait(_RENEW_S):
+            # What fails for long fails in the main thread too; there it is said.
+            with contextlib.suppress(ClusterError):
+                found = self._api.read(LEASE, self._name, self._namespace)
+                if found is None or holder_of(found) != self._holder:
+                    by = "was deleted" if found is None else f"was taken over by {holder_of(found)}"
+                    self._lost = LeaseLost(f"this run's Lease {self._namespace}/{self._name} {by}: not measuring twice")
+                    return
+                body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "spec": renewed()}
+                self._api.patch(LEASE, self._name, self._namespace, body)
+
+
+@contextlib.contextmanager
+def held(place: Place, say: Callable[[str], None], mark: str, duration_s: float = DURATION_S) -> Iterator[Held]:
+    """Hold the run's Lease; while another job holds it, wait and say so.
+
+    `mark`: of the run's recording, which others must leave alone meanwhile.
+    """
+    api, name, holder = place.api, place.name(COMPONENT), owner()
+    document = {
+        "apiVersion": LEASE.api_version,
+        "kind": LEASE.kind,
+        "metadata": {
+            "name": name,
+            "namespace": place.namespace,
+            "labels": place.labels(COMPONENT),
+            "annotations": {MARK_ANNOTATION: mark},
+        },
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": round(duration_s), **renewed()},
+    }
+    _acquire(api, document, holder, say, duration_s)
+    lease = Held(api, place.namespace, name, holder)
+    lease.start()
+    try:
+        yield lease
+    finally:
+        lease.end()
+
+
+def living(api: Api, namespace: str, campaign: str, duration_s: float = DURATION_S) -> list[Document]:
+    """Return a campaign's Leases whose holders live: renewed lately, and by no process of this host that has ended."""
+    now = datetime.now(UTC) + api.patient.ahead
+    found = []
+    for lease in api.list(LEASE, namespace, selector(campaign, component=COMPONENT)):
+        renewed_at = datetime.fromisoformat(str(lease["spec"].get("renewTime") or "1970-01-01T00:00:00.000000Z"))
+        # Clocks of others may be off; twice the duration is enough for a Lease that nobody has to win.
+        if not gone(holder_of(lease)) and (now - renewed_at).total_seconds() < 2 * duration_s:
+            found.append(lease)
+    return found
+
+
+def mark_of(lease: Mapping[str, Any]) -> str:
+    """Return the mark of the recording of the run that a Lease is for."""
+    return str((lease["metadata"].get("annotations") or {}).get(MARK_ANNOTATION, ""))
+
+
+def holder_of(lease: Mapping[str, Any]) -> str:
+    """Return who holds a Lease."""
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")
+
+
+def gone(holder: str) -> bool:
+    """Tell whether a holder is a process of this host that has ended."""
+    return abandoned(Path(f"lease-run-0-{holder}"))
+
+
+def renewed() -> dict[str, str]:
+    """Return the part of a Lease that says that its holder lives."""
+    return {"renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+
+
+def _acquire(api: Api, document: Mapping[str, Any], holder: str, say: Callable[[str], None], duration_s: float) -> None:
+    name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
+    seen, since, reminded = "", time.monotonic(), float("-inf")
+    while True:
+        try:
+            api.create(document)
+            return
+        except Refused as error:
+            if error.status != 409:
+                raise
+        found = api.read(LEASE, name, namespace)
+        if found is None:
+            continue
+        if holder_of(found) == holder:
+            return
+        now = time.monotonic()
+        if found["metadata"]["resourceVersion"] != seen:
+            seen, since = found["metadata"]["resourceVersion"], now
+        if gone(holder_of(found)) or now - since > duration_s:
+            with contextlib.suppress(Refused):
+                api.patch(LEASE, name, namespace, {"metadata": {"resourceVersion": seen}, "spec": document["spec"]})
+                return
+            continue
+        if now - reminded >= _REMIND_S:
+            say(f"waiting for this run: {holder_of(found)} is measuring it, or was until {duration_s:.0f} s ago")
+            reminded = now
+        time.sleep(_POLL_S)

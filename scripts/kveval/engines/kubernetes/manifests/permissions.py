@@ -1,0 +1,196 @@
+"""What the workflow's account may do on a cluster: one table for the RBAC manifest and for the doctor.
+
+`scripts/print_permissions.py` prints the manifest, for a cluster administrator to apply.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from kveval.config.site import Cluster
+
+ACCOUNT = "kveval-workflow"
+TEMPLATE = "workflow-rbac.yaml.j2"
+MANIFESTS = Path(__file__).resolve().parents[5] / "manifests"
+
+Place = Literal["namespace", "pcp_namespace", "gateway", "cluster"]
+
+LOOK = ("get", "list", "watch")
+MAKE = (*LOOK, "create", "patch", "delete")
+"""Server-side apply is `patch`, and `create` for what is new."""
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Verbs on a resource.
+
+    Attributes:
+        place: where: the campaign's namespace, the recorder's, the Gateway's, or outside namespaces.
+        resource: as a rule of RBAC has it; a subresource behind a slash.
+        why: what would not work without it.
+        names: of the only objects that it is about; empty for all.
+        advisory: only the doctor uses it; a campaign runs without.
+    """
+
+    place: Place
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    why: str
+    names: tuple[str, ...] = ()
+    advisory: bool = False
+
+    @property
+    def qualified(self) -> str:
+        """The resource with its group, as kubectl writes it."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+
+GATEWAY_GROUP = "gateway.networking.k8s.io"
+POOL_GROUP = "inference.networking.k8s.io"
+OBJECTIVE_GROUPS = ("inference.networking.x-k8s.io", "llm-d.ai")
+RBAC_GROUP = "rbac.authorization.k8s.io"
+
+
+# By the beginning of the GatewayClass's name.
+_BY_CLASS = (
+    ("istio", "networking.istio.io", "destinationrules", "TLS between Istio's Gateway and the endpoint picker"),
+    ("gke-", "networking.gke.io", "healthcheckpolicies", "how GKE's Gateway checks the servers"),
+    ("gke-", "networking.gke.io", "gcpbackendpolicies", "how long GKE's Gateway waits for them"),
+)
+
+
+def permissions(site: Cluster) -> tuple[Permission, ...]:
+    """Return everything that the workflow does on this site."""
+    return (*_in_namespace(site), *_in_pcp_namespace(), *_outside(site))
+
+
+def _in_namespace(site: Cluster) -> list[Permission]:
+    found = [
+        Permission(
+            "namespace", "", "pods", MAKE, "waiting for servers, reading results, the doctor's trials of images"
+        ),
+        Permission("namespace", "", "pods/log", ("get",), "the cause of a failure, in its message"),
+        # A WebSocket is a GET; from Kubernetes 1.35 on it needs `create` as well.
+        Permission("namespace", "", "pods/exec", ("get", "create"), "collecting results"),
+        Permission("namespace", "", "pods/proxy", ("get", "create"), "asking servers, and emptying their caches"),
+        Permission("namespace", "", "events", LOOK, "the cause of a failure, in its message"),
+        Permission("namespace", "", "services", MAKE, "the servers' addresses"),
+        Permission("namespace", "", "configmaps", MAKE, "the endpoint picker's configuration; a miniature"),
+        Permission("namespace", "", "persistentvolumeclaims", MAKE, "volumes for results and weights"),
+        Permission("namespace", "apps", "deployments", MAKE, "the servers"),
+        Permission("namespace", "apps", "replicasets", LOOK, "following a rollout"),
+        Permission("namespace", "batch", "jobs", MAKE, "the load generator; downloading weights"),
+        Permission(
+            "namespace", "coordination.k8s.io", "leases", (*MAKE, "update"), "telling a running job from a dead one"
+        ),
+        Permission("namespace", "", "serviceaccounts", MAKE, "the endpoint picker's account"),
+        Permission("namespace", RBAC_GROUP, "roles", MAKE, "what the endpoint picker may do"),
+        Permission("namespace", RBAC_GROUP, "rolebindings", MAKE, "what the endpoint picker may do"),
+        Permission(
+            "namespace", POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"
+        ),
+        # Nobody may give away what he has not: these are in the endpoint picker's role.
+        *(
+            Permission("namespace", group, resource, LOOK, "handed on to the endpoint picker")
+            for group in OBJECTIVE_GROUPS
+            for resource in ("inferenceobjectives", "inferencemodelrewrites")
+        ),
+    ]
+    if site.token_secret is not None:
+        why = "the doctor looks whether the token's key is there"
+        found.append(Permission("namespace", "", "secrets", ("get",), why, (site.token_secret.name,), True))
+    if site.gateway is not None:
+        found.append(Permission("namespace", GATEWAY_GROUP, "httproutes", MAKE, "the way from the Gateway to the pool"))
+        for prefix, group, resource, why in _BY_CLASS:
+            if (site.gateway.class_name or "").startswith(prefix):
+                found.append(Permission("namespace", group, resource, MAKE, why))
+        if site.gateway.create:
+            found.append(Permission("namespace", GATEWAY_GROUP, "gateways", MAKE, "a Gateway for each cell"))
+        else:
+            why = "the doctor looks at the Gateway; its address"
+            found.append(Permission("gateway", GATEWAY_GROUP, "gateways", ("get",), why, (site.gateway.name,)))
+    return found
+
+
+def _in_pcp_namespace() -> list[Permission]:
+    return [
+        Permission("pcp_namespace", "apps", "daemonsets", MAKE, "the recorder"),
+        Permission("pcp_namespace", "", "configmaps", MAKE, "what the recorder reads"),
+        Permission(
+            "pcp_namespace",
+            "",
+            "pods",
+            (*LOOK, "create", "delete"),
+            "the recorder's pods, and the doctor's trial of them",
+        ),
+        Permission("pcp_namespace", "", "pods/log", ("get",), "the cause of a failure, in its message"),
+        Permission(
+            "pcp_namespace", "", "pods/exec", ("get", "create"), "starting, stopping and collecting a recording"
+        ),
+        Permission("pcp_namespace", "", "events", LOOK, "the cause of a failure, in its message"),
+    ]
+
+
+def _outside(site: Cluster) -> list[Permission]:
+    return [
+        Permission(
+            "cluster", "", "nodes", ("get", "list"), "the hardware that was measured; GPUs and memory for the campaign"
+        ),
+        Permission(
+            "cluster", "storage.k8s.io", "storageclasses", ("get", "list"), "the doctor looks at the classes", (), True
+        ),
+        Permission(
+            "cluster", "", "namespaces", ("get",), "looking whether they exist", (site.namespace, site.pcp_namespace)
+        ),
+    ]
+
+
+def namespace_of(place: Place, site: Cluster) -> str:
+    """Return the namespace that a place of the table means; empty for none."""
+    if place == "gateway":
+        return (site.gateway.namespace if site.gateway is not None else None) or site.namespace
+    return {"namespace": site.namespace, "pcp_namespace": site.pcp_namespace, "cluster": ""}[place]
+
+
+def roles(site: Cluster) -> dict[str, list[dict[str, Any]]]:
+    """Return the rules of RBAC by namespace, those for what has no namespace under the empty name.
+
+    Resources with equal verbs share a rule.
+    """
+    found: dict[str, dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]]] = defaultdict(dict)
+    for permission in permissions(site):
+        rules = found[namespace_of(permission.place, site)]
+        rules.setdefault((permission.group, permission.verbs, permission.names), []).append(permission.resource)
+    return {
+        namespace: [
+            {"group": group, "resources": resources, "verbs": list(verbs), "names": list(names)}
+            for (group, verbs, names), resources in rules.items()
+        ]
+        for namespace, rules in found.items()
+    }
+
+
+def manifest(site: Cluster, subject: tuple[str, str] | None = None) -> str:
+    """Return the RBAC manifest, YAML. `subject`: kind (User or Group) and name; a service account is made without."""
+    environment = Environment(
+        loader=FileSystemLoader(MANIFESTS), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    by_namespace = roles(site)
+    text: str = environment.get_template(TEMPLATE).render(
+        account=ACCOUNT,
+        subject=subject,
+        namespace=site.namespace,
+        pcp_namespace=site.pcp_namespace,
+        cluster_rules=by_namespace.pop(""),
+        rules=by_namespace,
+    )
+    return text
+
+
+def fix_command(campaign: str) -> str:
+    """Return the command with which an administrator grants everything in the table."""
+    return f"python scripts/print_permissions.py {campaign} | kubectl apply -f -"

@@ -1,0 +1,53 @@
+"""What a cell would put on the cluster, as one text for people: checked, never applied."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.manifests.context import MODEL_FOLDER, RESULTS_FOLDER
+from kveval.engines.kubernetes.manifests.recorder import recording_documents
+from kveval.engines.kubernetes.manifests.rendering import (
+    collector_pod,
+    download_job,
+    endpoints,
+    load_job,
+    render,
+    scene_of,
+)
+from kveval.engines.kubernetes.manifests.templates import Document, to_text
+from kveval.engines.kubernetes.manifests.validation import require_valid
+from kveval.load import guidellm as load
+
+
+def preview_text(specification: Mapping[str, Any], site: Cluster, campaign: str) -> str:
+    """Return the documents of a cell's first run and its measurement id, as YAML with a heading for each part.
+
+    Raises ManifestError when they do not fit together.
+    """
+    rendered = render(specification, site, 1, campaign)
+    scene = scene_of(specification, site, 1, campaign)
+    parts: dict[str, tuple[Document, ...]] = {
+        "Kept between cells": rendered.storage,
+        "Fetches the weights, once": (download_job(specification, site, 1, campaign),) if scene.model_claim else (),
+        "The Gateway": rendered.gateway,
+        "What serves": rendered.serving,
+        "Keeps the results readable": (collector_pod(specification, site, 1, campaign),),
+        "The load of the first level; every level has such a Job": (_first_load(specification, site, campaign),),
+        "The recorder, shared by all cells": recording_documents(campaign, site, {}),
+    }
+    require_valid([document for documents in parts.values() for document in documents])
+    head = f"# {scene.cell}: measurement {scene.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
+    return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
+
+
+def _first_load(specification: Mapping[str, Any], site: Cluster, campaign: str) -> Document:
+    level = load.levels_of(specification["workload"], 1)[0]
+    # The address of a Gateway is not known before it is asked.
+    url = endpoints(specification, site, 1, campaign)["target"] or "http://ADDRESS-OF-THE-GATEWAY"
+    model = specification["model"]
+    tokenizer = Path(MODEL_FOLDER) if specification["weights"] == "miniature" else str(model["hf_id"])
+    target = load.Target(url, model["served_name"], tokenizer)
+    report = Path(f"{RESULTS_FOLDER}/guidellm-{level.streams:04d}.json")
+    argv = load.command("guidellm", specification["workload"], level, target, report)
+    return load_job(specification, site, 1, campaign, level.index, argv, {})

@@ -1,0 +1,93 @@
+"""The recorder of a campaign: PCP on every node, told what to read and what to log."""
+
+from collections.abc import Mapping
+
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.api import names
+from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document, documents
+from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS
+
+COMPONENT = "recorder"
+CONTAINER = "pmcd"
+STATE = "/var/lib/kveval"
+"""Folder of the container that may be written to, on the node's disk."""
+CONFIGURATION = "/etc/kveval/pmlogconf"
+"""Folder of the container with what is logged, by group."""
+SOURCE_GROUPS = ("vllm", "epp", "gateway", "dcgm", "redis", "valkey", "lmcache")
+PLACE = "@SOURCE@"
+"""Stands for a source's name in the text of a group."""
+
+
+def pcp_environment(site: Cluster) -> dict[str, str]:
+    """Return the environment that keeps PCP, its clients included, inside the container's own folder."""
+    root = f"{STATE}/pcp"
+    return {
+        "KVEVAL_PCP": root,
+        "KVEVAL_SOURCES": "/etc/kveval/sources",
+        "PCP_VAR_DIR": f"{root}/var",
+        "PCP_PMDAS_DIR": f"{root}/var/pmdas",
+        "PCP_RUN_DIR": f"{root}/run",
+        "PCP_LOG_DIR": f"{root}/log",
+        "PCP_ARCHIVE_DIR": f"{root}/log",
+        "PCP_TMP_DIR": f"{root}/tmp",
+        "PCP_TMPFILE_DIR": f"{root}/tmp",
+        "PCP_PMCDCONF_PATH": f"{root}/pmcd.conf",
+        "PMCD_SOCKET": f"{root}/run/pmcd.socket",
+        # On the node's own network; nobody is answered there, only through the socket.
+        "PMCD_PORT": str(site.recorder.port),
+        "PMLOGGER_LOCAL": "1",
+        "PMCD_CONNECT_TIMEOUT": "20",
+        # Longer than pmcd waits for an agent: a slow one must not end the log.
+        "PMCD_REQUEST_TIMEOUT": "60",
+        "TZ": "UTC",
+        "LC_ALL": "C",
+    }
+
+
+def sources_folder(site: Cluster) -> str:
+    """Return the folder of the container in which a file NAME.url adds a source."""
+    return f"{pcp_environment(site)['PCP_VAR_DIR']}/pmdas/openmetrics/config.d"
+
+
+def logged_groups() -> dict[str, str]:
+    """Return parts of a pmlogger configuration by group: facts logged once, the host's metrics, each kind of source.
+
+    In a source's group @SOURCE@ stands for the source's name. `access`, the last part, keeps pmlogger to itself.
+    """
+    host = [metric for metric in DEFAULT_METRICS if not metric.startswith(("openmetrics", "nvidia"))]
+    once = [metric for metric in ONCE_METRICS if not metric.startswith("nvidia")]
+    groups = {"once": _block("once", once), "host": _block("default", host)}
+    groups |= {group: _block("default", [f"openmetrics.{PLACE}"]) for group in SOURCE_GROUPS}
+    return {**groups, "access": "[access]\ndisallow * : all;\n"}
+
+
+def recorder_name(campaign: str) -> str:
+    """Return the name of the campaign's DaemonSet."""
+    return names.object_name("", None, COMPONENT, campaign)
+
+
+def recording_documents(campaign: str, site: Cluster, endpoints: Mapping[str, str]) -> tuple[Document, ...]:
+    """Return the recorder of a campaign: its namespace, one pod a node, what it reads and what is logged.
+
+    `endpoints`: name -> URL of sources that are there for the whole campaign, besides the site's own.
+    """
+    labels = names.labels(campaign, "", None, "", COMPONENT)
+    selector = {key: labels[key] for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")}
+    return documents(
+        "recorder.yaml.j2",
+        site=site,
+        name=recorder_name(campaign),
+        labels=labels,
+        selector=selector,
+        annotations=site.annotations_of(COMPONENT),
+        pull_secrets=[{"name": name} for name in site.image_pull_secrets],
+        tolerations=[toleration.model_dump(exclude_none=True) for toleration in site.tolerations],
+        start=(MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8"),
+        sources={f"{name}.url": f"{url}\n" for name, url in (*site.recorder.sources.items(), *endpoints.items())},
+        groups=logged_groups(),
+        env=pcp_environment(site),
+    )
+
+
+def _block(when: str, metrics: list[str]) -> str:
+    return "\n".join([f"log mandatory on {when} {{", *(f"    {metric}" for metric in metrics), "}", ""])

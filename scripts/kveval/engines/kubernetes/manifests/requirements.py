@@ -1,0 +1,207 @@
+"""What documents ask of a cluster, read as its scheduler reads them: GPUs, memory, volumes, images, secrets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubernetes.utils.quantity import parse_quantity
+
+from kveval.engines.kubernetes.api.kinds import Kind, described, kind_of
+from kveval.engines.kubernetes.api.names import PREFIX
+
+_COMPONENT = f"{PREFIX}/component"
+_SHARED_MEMORY = "/dev/shm"
+
+
+def quantity(value: object) -> float:
+    """Return a Kubernetes quantity as a number: bytes, cores or pieces; 0 for None."""
+    return 0.0 if value is None else float(parse_quantity(value))
+
+
+@dataclass(frozen=True)
+class PodNeed:
+    """The pods that a document makes.
+
+    Attributes:
+        owner: the document, as sentences name it; `component`: its label, what the pods are for.
+        copies: how many of them; 0 for one on every node.
+        requests: of one pod, by resource: bytes, cores or pieces.
+        memory_limit: bytes over which a pod is killed; 0 for none.
+        shared_memory: bytes of a volume in memory at /dev/shm; None without one, 0 for one without a limit of its own.
+        images: of its containers.
+        template: the pod's metadata and spec.
+    """
+
+    owner: str
+    namespace: str
+    component: str
+    copies: int
+    requests: Mapping[str, float]
+    memory_limit: float
+    shared_memory: float | None
+    images: tuple[str, ...]
+    template: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The pod's spec."""
+        spec: Mapping[str, Any] = self.template["spec"]
+        return spec
+
+
+def pod_needs(documents: Iterable[Mapping[str, Any]]) -> list[PodNeed]:
+    """Return the pods that these documents make."""
+    return [need for document in documents if (need := _pods_of(document)) is not None]
+
+
+def _pods_of(document: Mapping[str, Any]) -> PodNeed | None:
+    kind, spec = document["kind"], document.get("spec", {})
+    template = document if kind == "Pod" else spec.get("template")
+    if not isinstance(template, Mapping) or "spec" not in template:
+        return None
+    pod = template["spec"]
+    copies = {"DaemonSet": 0, "Pod": 1, "Job": spec.get("parallelism", 1)}.get(kind, spec.get("replicas", 1))
+    containers = [*pod.get("initContainers", []), *pod["containers"]]
+    return PodNeed(
+        owner=described(document),
+        namespace=document["metadata"].get("namespace", ""),
+        component=template.get("metadata", {}).get("labels", {}).get(_COMPONENT, ""),
+        copies=copies,
+        requests=_requests(pod),
+        memory_limit=sum(quantity(_resources(one, "limits").get("memory")) for one in pod["containers"]),
+        shared_memory=_shared_memory(pod),
+        images=tuple(dict.fromkeys(container["image"] for container in containers)),
+        template=template,
+    )
+
+
+def _requests(pod: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the scheduler counts: the containers' sum, or the largest init container where that is more."""
+    total: dict[str, float] = {}
+    for container in pod["containers"]:
+        for name, value in _requested(container).items():
+            total[name] = total.get(name, 0.0) + value
+    for container in pod.get("initContainers", []):
+        for name, value in _requested(container).items():
+            total[name] = max(total.get(name, 0.0), value)
+    return total
+
+
+def _requested(container: Mapping[str, Any]) -> dict[str, float]:
+    # What has a limit and no request is requested up to its limit.
+    asked = {**_resources(container, "limits"), **_resources(container, "requests")}
+    return {name: quantity(value) for name, value in asked.items()}
+
+
+def _resources(container: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return (container.get("resources") or {}).get(kind) or {}
+
+
+def _shared_memory(pod: Mapping[str, Any]) -> float | None:
+    mounted = {
+        mount["name"]
+        for container in pod["containers"]
+        for mount in container.get("volumeMounts", [])
+        if mount["mountPath"].rstrip("/") == _SHARED_MEMORY
+    }
+    for volume in pod.get("volumes", []):
+        if volume["name"] in mounted and (volume.get("emptyDir") or {}).get("medium") == "Memory":
+            return quantity(volume["emptyDir"].get("sizeLimit"))
+    return None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A volume that is asked for: bytes, its class (None: the cluster's default) and access modes."""
+
+    name: str
+    namespace: str
+    size: float
+    storage_class: str | None
+    modes: tuple[str, ...]
+
+
+def claims(documents: Iterable[Mapping[str, Any]]) -> list[Claim]:
+    """Return the volumes that these documents ask for."""
+    return [
+        Claim(
+            name=document["metadata"]["name"],
+            namespace=document["metadata"].get("namespace", ""),
+            size=quantity(document["spec"]["resources"]["requests"]["storage"]),
+            storage_class=document["spec"].get("storageClassName"),
+            modes=tuple(document["spec"].get("accessModes", ())),
+        )
+        for document in documents
+        if document["kind"] == "PersistentVolumeClaim"
+    ]
+
+
+def kinds(documents: Iterable[Mapping[str, Any]]) -> list[Kind]:
+    """Return the kinds of these documents, each once."""
+    return list(dict.fromkeys(map(kind_of, documents)))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a cluster: what can be scheduled there. `taints` as the API has them, those that repel only."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: Sequence[Mapping[str, Any]]
+    schedulable: bool
+    allocatable: Mapping[str, float]
+
+
+def node_of(thing: Mapping[str, Any]) -> Node:
+    """Return what matters here of a Node object."""
+    status, spec = thing.get("status", {}), thing.get("spec", {})
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", []))
+    return Node(
+        name=thing["metadata"]["name"],
+        labels=thing["metadata"].get("labels") or {},
+        taints=[taint for taint in spec.get("taints") or [] if taint["effect"] in ("NoSchedule", "NoExecute")],
+        schedulable=ready and not spec.get("unschedulable", False),
+        allocatable={name: quantity(value) for name, value in status.get("allocatable", {}).items()},
+    )
+
+
+def accepts(node: Node, pod: Mapping[str, Any]) -> bool:
+    """Tell whether a pod's selector and tolerations let it onto a node that is ready; affinities are not read."""
+    selected = all(node.labels.get(name) == value for name, value in (pod.get("nodeSelector") or {}).items())
+    return (
+        node.schedulable
+        and selected
+        and all(any(_tolerates(one, taint) for one in pod.get("tolerations") or []) for taint in node.taints)
+    )
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, taint["effect"]):
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return toleration.get("key") in (None, taint["key"])
+    return toleration.get("key") == taint["key"] and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def place(
+    pods: Sequence[PodNeed], nodes: Sequence[Node], resources: Sequence[str]
+) -> tuple[dict[str, list[PodNeed]], list[PodNeed]]:
+    """Put every copy of these pods onto nodes, the largest first; return the pods by node, and those without a place.
+
+    `resources`: those that are counted, the scarcest first. First-fit decreasing: what it places does fit.
+    """
+    free = {node.name: {name: node.allocatable.get(name, 0.0) for name in resources} for node in nodes}
+    placed: dict[str, list[PodNeed]] = {node.name: [] for node in nodes}
+    left = []
+    copies = [pod for pod in pods for _ in range(pod.copies)]
+    for pod in sorted(copies, key=lambda one: [one.requests.get(name, 0.0) for name in resources], reverse=True):
+        for node in nodes:
+            room = free[node.name]
+            if accepts(node, pod.spec) and all(room[name] >= pod.requests.get(name, 0.0) for name in resources):
+                for name in resources:
+                    room[name] -= pod.requests.get(name, 0.0)
+                placed[node.name].append(pod)
+                break
+        else:
+            left.append(pod)
+    return placed, left

@@ -1,0 +1,69 @@
+"""From a template of manifests/ to plain documents."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from kveval.host.errors import Failure
+
+MANIFESTS = Path(__file__).resolve().parents[5] / "manifests"
+
+Document = dict[str, Any]
+
+
+class ManifestError(Failure):
+    """A template cannot be filled, or is not what Kubernetes takes."""
+
+
+def documents(template: str, **values: Any) -> tuple[Document, ...]:
+    """Fill a template and return its documents. Raises ManifestError naming the template, and what is missing."""
+    try:
+        text = _environment().get_template(template).render(**values)
+        found = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+    except (jinja2.TemplateError, yaml.YAMLError) as error:
+        raise ManifestError(f"manifests/{template}: {' '.join(str(error).split())}") from error
+    return tuple(document for document in found if document is not None)
+
+
+def to_text(found: tuple[Document, ...]) -> str:
+    """Return documents as one YAML text, for people."""
+    return yaml.dump_all(found, Dumper=_Readable, sort_keys=False, width=120, allow_unicode=True)
+
+
+class _Readable(yaml.CSafeDumper):
+    """Writes texts of several lines as such, and no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write everything out."""
+        return True
+
+
+def _text(dumper: _Readable, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Readable.add_representer(str, _text)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(MANIFESTS),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=_undefined)
+    return environment
+
+
+def _undefined(value: Any) -> str:
+    """Raise what a name that is not there raises elsewhere in a template."""
+    if isinstance(value, jinja2.Undefined):
+        return str(value)
+    raise ManifestError(f"{value!r} has no place in a manifest")

@@ -1,0 +1,58 @@
+"""HTTP to one pod: directly where a URL leads to it, else by the API server's proxy, which needs no route to pods."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import POD
+from kveval.engines.kubernetes.run_place import Place
+from kveval.host.http import HttpError, fetch
+
+# What a proxied server, or the way to it, may answer and what elsewhere means that the API server is away.
+_ANSWERS = (500, 502, 503, 504)
+
+
+class Reach:
+    """The way to one port of one pod."""
+
+    def __init__(self, place: Place, pod: Mapping[str, Any], port: int) -> None:
+        self._place = place
+        self._pod = str(pod["metadata"]["name"])
+        self._port = port
+        self.direct = direct_url(place, port)
+
+    def __str__(self) -> str:
+        return self.direct or f"{self._place.namespace}/{self._pod}:{self._port}"
+
+    def page(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+        """Send one request and return the body of a 2xx answer. Raises HttpError."""
+        if self.direct is not None:
+            return fetch(f"{self.direct}{path}", method=method, body=body, timeout_s=timeout_s)
+        path, _, query = path.partition("?")
+        pairs = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
+        target = f"{self._place.api.resource(POD).path(self._place.namespace, f'{self._pod}:{self._port}')}/proxy{path}"
+        try:
+            answer = self._place.api.patient.request(method, target, pairs, body, timeout_s=timeout_s, final=_ANSWERS)
+        except ClusterError as error:
+            raise HttpError(f"{method} {path} of pod {self._pod} failed: {error}") from error
+        return answer.body
+
+    def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
+        """Send one request and return the decoded JSON answer, or None when the answer is not JSON."""
+        content = self.page(path, method, body, timeout_s)
+        try:
+            return json.loads(content)
+        except ValueError:
+            return None
+
+
+def direct_url(place: Place, port: int) -> str | None:
+    """Return the URL of a port where pods share one network with this program; None where they have their own."""
+    site = place.site
+    if not site.shared_network or site.address in ("gateway", "service"):
+        return None
+    service = place.name("model-server")
+    return (
+        site.address.replace("{port}", str(port)).replace("{service}", service).replace("{namespace}", site.namespace)
+    )

@@ -1,0 +1,221 @@
+"""The servers of a cell on a cluster, as one: what must be known of every replica is asked of every replica."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kveval.engines.counters import CounterError, parse_counters
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
+from kveval.engines.kubernetes.companions import PodCompanion, command_line, environment
+from kveval.engines.kubernetes.pod_http import Reach
+from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged
+from kveval.engines.protocol import Beside, Check, DeploymentError, ServerDied
+from kveval.engines.servers import vllm
+from kveval.engines.watchdog import StallWatch, Work, read_work
+from kveval.host.http import HttpError
+from kveval.host.logs import last_words
+
+T = TypeVar("T")
+R = TypeVar("R")
+SERVER = "server"
+_LOOK_S = 2.0
+_AT_ONCE = 8
+_READING_S = 4.0
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One model server: its pod, the way to it, its log on this host."""
+
+    pod: Document
+    reach: Reach
+    follower: Follower
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return str(self.pod["metadata"]["name"])
+
+    @property
+    def log(self) -> Path:
+        """Where its log is copied to."""
+        return self.follower.log
+
+    def page(self) -> str:
+        """Return its page of metrics. Raises HttpError."""
+        return self.reach.page("/metrics", timeout_s=10.0).decode(errors="replace")
+
+
+@dataclass
+class ClusterServer:
+    """A cell's servers that answer, and have the declared version and model."""
+
+    place: Place
+    replicas: Sequence[Replica]
+    companions: Sequence[PodCompanion]
+    watched: Sequence[Document]
+    """Every pod that must live on, as it was when all were ready."""
+    file_tier: str | None = None
+    """Folder of the arm's file tier in each server's container."""
+    startup_s: float = 0.0
+    version: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    _looked_at: float = float("-inf")
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def argv(self) -> list[str]:
+        """The servers' command line; all have the same."""
+        return command_line(self.replicas[0].pod, SERVER)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment that the pod gives them."""
+        return environment(self.replicas[0].pod, SERVER)
+
+    @property
+    def beside(self) -> list[Beside]:
+        """The companions, as run.json describes them."""
+        return [Beside(found.name, found.version, found.argv) for found in self.companions]
+
+    def require_alive(self) -> None:
+        """Raise ServerDied when a pod is gone, restarted, or will not run on; asked every two seconds."""
+        with self._lock:
+            if time.monotonic() - self._looked_at < _LOOK_S:
+                return
+            try:
+                require_unchanged(self.place.api, self.watched)
+            except RolloutError as error:
+                cause = keep_evidence(error, self.replicas[0].log.parent, self._words(error.pod))
+                raise ServerDied(f"the server died: {cause}") from error
+            self._looked_at = time.monotonic()
+
+    def counters(self) -> dict[str, float]:
+        """Read the counters of all replicas, summed, of the companions, and of the file tier."""
+        found: dict[str, float] = {}
+        for counters in every(self.replicas, _counters):
+            for name, value in counters.items():
+                found[name] = found.get(name, 0.0) + value
+        for companion in self.companions:
+            found |= companion.counters()
+        if self.file_tier is not None:
+            found |= self._file_counters(self.file_tier)
+        return found
+
+    def reset_caches(self, timeout_s: float = 20.0) -> None:
+        """Empty every replica's own cache and all tiers behind it, the servers first: then nothing writes any more."""
+        every(self.replicas, lambda replica: vllm.reset_caches(replica.reach.ask, replica.log, timeout_s))
+        for companion in reversed(self.companions):
+            companion.reset(timeout_s)
+        if self.file_tier is not None:
+            every(
+                self.replicas, lambda replica: self._run(replica, ["find", self.file_tier, "-mindepth", "1", "-delete"])
+            )
+
+    def warm_up(self, prompt_tokens: int) -> None:
+        """Have every replica generate a few tokens, before anything is measured."""
+        for replica in self.replicas:
+            vllm.warm_up(
+                replica.reach.ask, self.place.specification["model"]["served_name"], prompt_tokens, replica.log
+            )
+
+    def require_declared(self) -> None:
+        """Check version, model and sizes of every replica and companion against what the campaign declares."""
+        specification = self.place.specification
+        budget, versions = specification["budget"], specification["versions"]
+        for replica in self.replicas:
+            self.version = vllm.require_declared(replica.reach.ask, specification["model"]["served_name"], versions)
+            facts = vllm.startup_facts(self.place.api.logs(self.place.namespace, replica.name, SERVER))
+            vllm.require_device_cache(facts.get("kv_cache_tokens"), budget["device_tokens"], replica.log)
+            self.facts = self.facts or facts
+        beside = []
+        for companion in self.companions:
+            companion.identify(versions)
+            reported = companion.reported_bytes()
+            beside += [] if reported is None else [reported]
+        wanted = budget["tier_bytes"] or budget.get("staging_bytes", 0)
+        vllm.check_tiers(self.facts, beside, wanted, budget.get("split", {}), self.replicas[0].log)
+
+    def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
+        """Return the watches that find a replica hanging, or all of them without work.
+
+        One replica among several may rightly get no requests; that none of them does is the load generator's failure.
+        """
+        alone = len(self.replicas) == 1
+        idle_limits = (idle_s, loaded_s) if alone else (math.inf, 0.0)
+        watches = [
+            StallWatch(str(replica.reach), limit_s, idle_limits[0], replica.log, idle_limits[1])
+            for replica in self.replicas
+        ]
+        readings = [_reading(watch, replica) for watch, replica in zip(watches, self.replicas, strict=True)]
+        checks = [(reading, watch.interval_s) for reading, watch in zip(readings, watches, strict=True)]
+        if not alone:
+            total = StallWatch("all replicas", limit_s, idle_s, self.replicas[0].log, loaded_s)
+            checks.append((lambda: self._observe(total), total.interval_s))
+        return checks
+
+    def _observe(self, total: StallWatch) -> None:
+        """Judge whether any replica gets work; one that does not answer, or not finish, is its own watch's affair."""
+        try:
+            parts = [read_work(page) for page in every(self.replicas, Replica.page)]
+        except HttpError:
+            return
+        total.observe(Work(sum(part.tokens for part in parts), requests=0))
+
+    def _words(self, pod: str) -> str:
+        replica = next((found for found in self.replicas if found.name == pod), self.replicas[0])
+        return f"{last_words(replica.log, replica.follower.offset)}; see {replica.log}"
+
+    def _file_counters(self, folder: str) -> dict[str, float]:
+        script = 'find "$0" -name "*.bin" -printf "%s\\n" | awk \'{n++; s+=$1} END {print n+0, s+0}\''
+        found = [self._run(replica, ["sh", "-c", script, folder]).split() for replica in self.replicas]
+        return {
+            "file_tier_files": float(sum(int(files) for files, _ in found)),
+            "file_tier_bytes": float(sum(int(size) for _, size in found)),
+        }
+
+    def _run(self, replica: Replica, argv: Sequence[str | None]) -> str:
+        words = [word for word in argv if word is not None]
+        done = self.place.api.exec(self.place.namespace, replica.name, SERVER, words)
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip()
+            raise DeploymentError(f"{words[0]} failed in pod {replica.name}: {said}; see {replica.log}")
+        return done.text
+
+
+def every(items: Iterable[T], do: Callable[[T], R]) -> list[R]:
+    """Do the same, briefly, with several things at once; raises the first failure."""
+    things = list(items)
+    if len(things) == 1:
+        return [do(things[0])]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(things) or 1)) as together:
+        return list(together.map(do, things))
+
+
+def _counters(replica: Replica) -> dict[str, float]:
+    try:
+        return parse_counters(replica.page())
+    except HttpError as error:
+        raise CounterError(f"pod {replica.name}: no metrics ({error}); see {replica.log}") from error
+
+
+def _reading(watch: StallWatch, replica: Replica) -> Callable[[], None]:
+    def check() -> None:
+        work = None
+        try:
+            work = read_work(replica.reach.page("/metrics", timeout_s=min(_READING_S, watch.interval_s)).decode())
+        except HttpError as error:
+            # Without the API server nothing is known of the pod, and the main thread waits for it.
+            if isinstance(error.__cause__, ClusterError) and error.__cause__.status is None:
+                return
+        watch.observe(work)
+
+    return check

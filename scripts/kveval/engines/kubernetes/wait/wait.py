@@ -1,0 +1,143 @@
+"""What every wait for an object has in common: looking, giving up with the cause, saying how far it is."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import POD, Document, Kind
+from kveval.engines.kubernetes.api.watch import Watched, changes
+from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, is_ready, moment, trouble_of
+from kveval.engines.kubernetes.wait.evidence import evidence
+
+Say = Callable[[str], None]
+
+_TICK_S = 5.0
+_REPEAT_S = 30.0
+# Many changes come together; one look serves them all.
+_COALESCE_S = 0.1
+# An object may be missing because it is just being made anew; a controller that may not make pods may have to wait for
+# those that are going (a quota).
+_MISSING_S = 10.0
+_CREATION_S = 10.0
+
+
+class RolloutError(ClusterError):
+    """Something will not run, or not in time. `cause` is the cluster's word for it; the first line says it."""
+
+    def __init__(self, message: str, cause: str, pod: str = "") -> None:
+        super().__init__(message, reason=cause)
+        self.cause = cause
+        self.pod = pod
+
+
+@dataclass
+class Look:
+    """What one look found: whether it is over, in words how far it is, and the pods that matter."""
+
+    done: bool
+    text: str
+    pods: list[Document] = field(default_factory=list)
+
+
+@dataclass
+class Target:
+    """The object that is waited for, and the errors about it."""
+
+    api: Api
+    kind: Kind
+    namespace: str
+    name: str
+    patience: Patience = field(default_factory=Patience)
+    seen: Document | None = None
+    _missing_since: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name in a sentence."""
+        return f"{self.kind.kind} {self.namespace}/{self.name}"
+
+    def read(self) -> Document | None:
+        """Return the object; None while it may just be being made anew. Raises RolloutError when it stays away."""
+        found = self.api.read(self.kind, self.name, self.namespace)
+        if found is not None and not found["metadata"].get("deletionTimestamp"):
+            self.seen, self._missing_since = found, None
+            return found
+        now = time.monotonic()
+        self._missing_since = now if self._missing_since is None else self._missing_since
+        if now - self._missing_since < _MISSING_S:
+            return None
+        raise self.error("Deleted", "was deleted while it was waited for" if self.seen else "does not exist")
+
+    def check(self, pods: Sequence[Document], *, retried: bool = False) -> None:
+        """Raise RolloutError for the first pod that will not run; `retried`: what ended is started anew by others."""
+        for pod in pods:
+            pending = (pod.get("status") or {}).get("phase") in (None, "Pending")
+            events = self.api.events(pod) if pending else ()
+            found = trouble_of(pod, events, self.api.now(), self.patience)
+            if found is not None and not (retried and found.ended):
+                raise self.trouble(found, pod)
+
+    def trouble(self, found: Trouble, pod: Document | None = None) -> RolloutError:
+        """Make the error of a trouble, with what the cluster noted and the container printed last."""
+        quoted = evidence(self.api, self.seen, pod, found.container, previous=found.previous)
+        return RolloutError(f"{self.label}: {found.line()}{quoted}", found.cause, found.pod)
+
+    def error(self, cause: str, text: str, pod: Document | None = None) -> RolloutError:
+        """Make an error that is not about a state of a pod; `pod` is quoted."""
+        name = pod["metadata"]["name"] if pod else ""
+        return RolloutError(f"{self.label} {text}{evidence(self.api, self.seen, pod)}", cause, name)
+
+    def require_creatable(self, since: str | None) -> None:
+        """Raise RolloutError when the controller says it may not make pods, though there was time since `since`."""
+        if self.seen is None or self.lasted(since) < _CREATION_S:
+            return
+        failed = [event for event in self.api.events(self.seen) if event.get("reason") == "FailedCreate"]
+        if failed:
+            raise self.not_creatable(str(failed[-1].get("message") or ""), since)
+
+    def not_creatable(self, message: str, since: str | None) -> RolloutError:
+        """Make the error of a controller that may not make pods."""
+        fix = "a quota, the namespace's pod security, or a missing service account is in the way"
+        text = f"for {self.lasted(since):.0f} s no pod could be made, {message}"
+        return self.trouble(Trouble("FailedCreate", text, fix))
+
+    def lasted(self, since: str | None) -> float:
+        """Return how long ago a time in an object is, s."""
+        return (self.api.now() - moment(since)).total_seconds() if since else 0.0
+
+
+def wait(
+    target: Target, look: Callable[[], Look], watched: Sequence[Watched], timeout_s: float, say: Say | None
+) -> list[Document]:
+    """Look again at every change of what is watched until it is done; return the pods of the last look.
+
+    Raises RolloutError after `timeout_s`, and whatever `look` raises. Says each new text, and one that stays from time
+    to time.
+    """
+    begin = time.monotonic()
+    found = look()
+    if found.done:
+        return found.pods
+    said, said_at = "", begin
+    with changes(target.api, *watched) as changed:
+        while not found.done:
+            now = time.monotonic()
+            if say is not None and (found.text != said or now - said_at >= _REPEAT_S):
+                say(f"{target.label}: {found.text} ({now - begin:.0f} s)")
+                said, said_at = found.text, now
+            left = begin + timeout_s - now
+            if left <= 0:
+                late = next((pod for pod in found.pods if not is_ready(pod)), None)
+                raise target.error("Timeout", f"is not done after {timeout_s:.0f} s: {found.text}", late)
+            changed.wait(min(left, _TICK_S))
+            time.sleep(_COALESCE_S)
+            found = look()
+    return found.pods
+
+
+def watching(kind: Kind, namespace: str, name: str, pods: str = "") -> list[Watched]:
+    """Return what to watch for one object and the pods with the labels `pods`."""
+    own = Watched(kind, namespace, fields=f"metadata.name={name}")
+    return [own, Watched(POD, namespace, selector=pods)] if pods else [own]

@@ -1,0 +1,121 @@
+"""Starting the servers an arm needs beside vLLM, on this host: Redis or Valkey, and LMCache's own.
+
+Each is started empty on a port of its own under the run's supervisor, and is gone with the run.
+"""
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kveval.engines.servers.keyvalue import KeyValueStore
+from kveval.engines.servers.lmcache import LMCacheServer
+from kveval.engines.servers.program import HOST, POLL_S, Companion, CompanionError, CompanionPortTaken, Program
+from kveval.host.http import free_port
+from kveval.host.logs import last_words
+from kveval.host.ports import strangers
+from kveval.host.processes import Session, Supervisor
+
+_KINDS: dict[str, Callable[[Program], Companion]] = {
+    "redis": KeyValueStore,
+    "valkey": KeyValueStore,
+    "lmcache": LMCacheServer,
+}
+_ADVICE = {
+    "redis-server": "run scripts/setup.sh, or apt-get install redis-server",
+    "valkey-server": "run scripts/setup.sh, or install the distribution's valkey-server (Debian 13, Ubuntu 24.04)",
+    "lmcache": "run scripts/setup.sh",
+}
+
+
+@contextlib.contextmanager
+def companions(
+    supervisor: Supervisor,
+    wanted: Sequence[Mapping[str, Any]],
+    *,
+    environment: Path,
+    base_env: Mapping[str, str],
+    versions: Mapping[str, str],
+    logs: Path,
+    ports: dict[str, int],
+    timeout_s: float = 60.0,
+) -> Iterator[list[Companion]]:
+    """Start the `wanted` companions in order, each ready before the next, and end them on leaving.
+
+    `wanted`: entries with name, argv and env as the specification has them, ports open; `environment`: the server's
+    virtual environment, searched for programs before PATH; `base_env`: what every process of the run gets; `ports`: by
+    placeholder, those to be used again; completed here.
+
+    Raises CompanionError when a program is missing, is another version, or does not come up within `timeout_s`.
+    """
+    running: list[Companion] = []
+    with contextlib.ExitStack() as stack:
+        for entry in wanted:
+            name = str(entry["name"])
+            own = {place: ports.setdefault(place, free_port()) for place in _places(name, entry["argv"])}
+            argv = [fill(argument, ports) for argument in entry["argv"]]
+            argv = [*find_program(argv[0], environment), *argv[1:]]
+            log = logs / f"{name}.log"
+            process = stack.enter_context(
+                supervisor.supervised(name, argv, env={**base_env, **entry["env"]}, log=log, cwd=logs)
+            )
+            companion = _KINDS[name](Program(name, process, own, log, argv))
+            _wait_until_ready(companion, timeout_s)
+            _require_own_ports(companion)
+            companion.identify(versions)
+            running.append(companion)
+        yield running
+
+
+def fill(text: str, places: Mapping[str, object]) -> str:
+    """Fill hosts, ports and folders; arguments hold JSON, so str.format would trip over its braces."""
+    for place, value in places.items():
+        text = text.replace(f"{{{place}}}", str(value))
+    return re.sub(r"\{(redis|valkey|lmcache)_host\}", HOST, text)
+
+
+def find_program(name: str, environment: Path) -> list[str]:
+    """Return the command that starts a companion's program, or raise CompanionError saying how to install it."""
+    own = environment / "bin" / name
+    if own.exists():
+        # Run by the environment's Python, because a script's first line breaks where the path is long or has spaces.
+        return [str(environment / "bin" / "python"), str(own)]
+    found = shutil.which(name)
+    if found:
+        return [found]
+    bundled = sorted(environment.glob(f"lib/python3*/site-packages/*/_binaries/*/{name}"))
+    if bundled:
+        return [str(bundled[0])]
+    raise CompanionError(f"this host has no {name}: {_ADVICE.get(name, 'install it')}")
+
+
+def _places(name: str, argv: Sequence[str]) -> list[str]:
+    """Return the port placeholders of a companion's own; those of others were filled when these started."""
+    return sorted(set(re.findall(rf"\{{({name}(?:_http)?_port)\}}", " ".join(argv))))
+
+
+def _require_own_ports(companion: Companion) -> None:
+    """Raise CompanionPortTaken when what answers is not, or not only, the companion that was started."""
+    program = companion.program
+    members = [member.pid for member in Session.led_by(program.process.pid, program.name).members()]
+    for port in program.ports.values():
+        others = strangers(port, members)
+        if others:
+            raise CompanionPortTaken(
+                f"port {port} of {program.name} was taken meanwhile by {', '.join(others)}; see {program.log}"
+            )
+
+
+def _wait_until_ready(companion: Companion, limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not companion.ready():
+        companion.program.require_alive()
+        if time.monotonic() > deadline:
+            log = companion.program.log
+            raise CompanionError(
+                f"{companion.program.name} was not ready within {limit_s:.0f} s{last_words(log)}; see {log}"
+            )
+        time.sleep(POLL_S)

@@ -1,0 +1,194 @@
+"""The local engine's answers to what a measurement asks: one run on this host, alone."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kveval.engines.job import Job, MeasurementError
+from kveval.engines.local import server as local
+from kveval.engines.local.companions import find_program
+from kveval.engines.preflight import require_room
+from kveval.engines.protocol import Check, Ran, Say
+from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.host import hardware
+from kveval.host.lock import host_lock
+from kveval.host.processes import Session, Supervisor, registry_path, remove_leftovers, supervisor
+from kveval.load import guidellm as load
+from kveval.pcp.recording import Recording, RecordingSettings, recording, require_pcp
+from kveval.spec.miniature import write_served
+from kveval.store.store import Key, Store
+
+_SHARED_MEMORY_CHECK_S = 10.0
+
+
+class HostEngine:
+    """One run on this host, before anything has started."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._host = hardware.probe()
+
+    def hardware(self) -> Mapping[str, Any]:
+        """Describe this host."""
+        return self._host
+
+    @contextlib.contextmanager
+    def alone(self, say: Say) -> Iterator[None]:
+        """Hold the host's lock."""
+        with host_lock(self._job.label, waiting=say):
+            yield
+
+    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
+        """End what a killed run left running, and remove what it left unfinished."""
+        for name in remove_leftovers(registry_path()):
+            say(f"ended what a killed run left running: {name}")
+        for directory in store.partial():
+            shutil.rmtree(directory, ignore_errors=True)
+            say(f"removed what a killed run left unfinished: {directory.name}")
+
+    def require_possible(self, store: Store) -> None:
+        """Refuse, before anything starts, what this engine or this host cannot measure."""
+        specification, server_environment = self._job.specification, self._job.server_environment
+        if specification["workload"]["profile"] == "sweep":
+            raise MeasurementError("a sweep gives every server another load: give levels, or import its results")
+        if specification["weights"] == "full" and specification["build"] == "vllm" and not hardware.gpus():
+            raise MeasurementError(
+                "weights: full needs a GPU, and this host has none that answers; use weights: miniature"
+            )
+        if not (server_environment / "bin" / "python").exists():
+            raise MeasurementError(f"no server environment at {server_environment}: run scripts/setup.sh")
+        for companion in specification["companions"]:
+            find_program(companion["argv"][0], server_environment)
+        folder = specification.get("fs_dir")
+        if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+            raise MeasurementError(f"server.fs_dir {folder} is no folder this user can write to")
+        require_room(specification, store.root, self._host["cpus"])
+
+    def scratch(self, store: Store, key: Key) -> Path:
+        """Absolute, because the server and PCP do not run in the workflow's folder."""
+        return store.scratch(key).absolute()
+
+    @contextlib.contextmanager
+    def bench(self, scratch: Path, say: Say) -> Iterator["HostBench"]:
+        """Offer the run, its processes supervised."""
+        with supervisor(registry_path()) as processes:
+            yield HostBench(self._job, scratch, processes, self._host["cpus"], say)
+
+
+class HostBench:
+    """One run in progress on this host."""
+
+    own_clock = True
+
+    def __init__(self, job: Job, scratch: Path, processes: Supervisor, cpus: int, say: Say) -> None:
+        self._job = job
+        self._scratch = scratch
+        self._processes = processes
+        self._cpus = cpus
+        self.pcp_version = require_pcp()
+        self.slot = local.ServerSlot(self._deployment, say)
+
+    @property
+    def checks(self) -> Sequence[Check]:
+        """Note the shared memory that a server has mapped, before it may be killed."""
+        return [(self._processes.note_shared_memory, _SHARED_MEMORY_CHECK_S)]
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Recording]:
+        """Record this host and the processes of the run."""
+        with recording(self._scratch / "pcp", self._recording_settings(), self._processes) as recorder:
+            yield recorder
+
+    def expect(self, levels: Sequence[load.Level]) -> None:
+        """Nothing is prepared here: it would disturb the level in progress."""
+
+    def command(self, level: load.Level, report: Path) -> list[str]:
+        """Return GuideLLM's command line."""
+        specification, server = self._job.specification, self.slot.server
+        miniature = specification["weights"] == "miniature"
+        tokenizer = self._scratch / "model" if miniature else str(specification["model"]["hf_id"])
+        target = load.Target(server.url, server.served_model, tokenizer)
+        guidellm = self._job.server_environment / "bin" / "guidellm"
+        return load.command(str(guidellm), specification["workload"], level, target, report)
+
+    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> Ran:
+        """Run GuideLLM as a process of this host."""
+        workload = self._job.specification["workload"]
+        load.write_data(workload, level, report)
+        began, started = time.time(), time.monotonic()
+        wall_s = load.run_level(
+            self._processes,
+            argv,
+            report,
+            report.with_suffix(".log"),
+            limit_s=load.time_limit_s(workload, level.streams),
+            env=load.environment(self._cpus, workload),
+            watch=watch,
+        )
+        return Ran(began, started, started + wall_s)
+
+    def require_room(self) -> None:
+        """Look at the disks that are written to."""
+        for place in (self._scratch, self.slot.server.files):
+            if place is not None:
+                require_free(place, DISK_RESERVE_BYTES, "stopping in order")
+
+    def anonymous(self, text: str) -> str:
+        """Take this host's paths out of what is published."""
+        return text.replace(str(self._scratch), "{scratch}").replace(
+            str(self._job.server_environment), "{server_environment}"
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Everything is said elsewhere."""
+        return {}
+
+    @contextlib.contextmanager
+    def _deployment(self, ports: dict[str, int]) -> Iterator[local.Deployment]:
+        """Deploy the cell's server, warm and with empty caches."""
+        specification = self._job.specification
+        model_dir = self._scratch / "model"
+        if specification["weights"] == "miniature" and not model_dir.exists():
+            write_served(specification["model"]["geometry"], model_dir)
+        workload = specification["workload"]
+        with local.deployed(
+            self._processes,
+            _server_plan(specification),
+            environment=self._job.server_environment,
+            model_dir=model_dir,
+            files_in=Path(specification.get("fs_dir") or self._scratch).absolute(),
+            log=self._scratch / "raw" / "server.log",
+            ports=ports,
+            secrets=self._job.secrets,
+        ) as server:
+            server.warm_up(workload["prefix_tokens"] + workload["prompt_tokens"])
+            server.reset_caches()
+            self._processes.note_shared_memory()
+            yield server
+
+    def _recording_settings(self) -> RecordingSettings:
+        server = self.slot.server
+        leaders = {"vllm": server.process.pid} | {
+            companion.program.name: companion.program.process.pid for companion in server.companions
+        }
+        members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]
+        return RecordingSettings(openmetrics=server.endpoints, processes=[member.pid for member in members])
+
+
+def _server_plan(specification: Mapping[str, Any]) -> local.ServerPlan:
+    budget = specification["budget"]
+    return local.ServerPlan(
+        argv=specification["argv"],
+        env=specification["env"],
+        served_model=specification["model"]["served_name"],
+        versions=specification["versions"],
+        device_tokens=budget["device_tokens"],
+        companions=specification["companions"],
+        tier_bytes=budget["tier_bytes"] or budget.get("staging_bytes", 0),
+        tier_split=budget.get("split", {}),
+        file_tier="fs_dir" in specification,
+    )

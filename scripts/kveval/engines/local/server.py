@@ -1,0 +1,317 @@
+"""The local engine: vLLM on this host, started with exactly the arm's arguments and gone afterwards."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kveval.engines.counters import read_counters
+from kveval.engines.local.companions import companions, fill
+from kveval.engines.protocol import Beside, Check, DeploymentError, ServerDied
+from kveval.engines.servers import vllm
+from kveval.engines.servers.program import Companion, CompanionPortTaken
+from kveval.engines.watchdog import StallWatch
+from kveval.host.http import HttpError, free_port, request
+from kveval.host.logs import exit_words, last_words
+from kveval.host.ports import strangers
+from kveval.host.processes import Session, Supervisor
+from kveval.host.sessions import lives, title_of
+
+_PORT_ATTEMPTS = 3
+SERVERSIDE = Path(__file__).resolve().parent / "plugin"
+
+
+class PortTaken(DeploymentError):
+    """Another process has the server's port."""
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """What to start: arguments and environment with paths and ports open, and what must answer.
+
+    `companions`: what to start before the server, as the specification has it; `versions`: the releases declared, by
+    program; `tier_bytes`: what the arm's tier in host memory is to have, 0 for none; `file_tier`: whether a tier of
+    files stands behind it.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    served_model: str
+    versions: Mapping[str, str]
+    device_tokens: int | None
+    companions: Sequence[Mapping[str, Any]] = ()
+    tier_bytes: int = 0
+    tier_split: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of its parts, where two tiers share it."""
+    file_tier: bool = False
+    start_timeout_s: float = 600.0
+
+
+@dataclass
+class Deployment:
+    """A server that answers, and has the declared version and model."""
+
+    url: str
+    served_model: str
+    argv: list[str]
+    env: dict[str, str]
+    startup_s: float
+    facts: dict[str, Any]
+    version: str
+    log: Path
+    process: "subprocess.Popen[bytes]"
+    companions: list[Companion] = field(default_factory=list)
+    files: Path | None = None
+    """Folder of the arm's file tier."""
+    offset: int = 0
+    """Where this deployment begins in the log, bytes."""
+    parts: Sequence[tuple[str, psutil.Process]] = ()
+    """The server's processes beside the one that answers: without any of them it serves nothing."""
+
+    @property
+    def metrics_url(self) -> str:
+        """The server's Prometheus endpoint."""
+        return f"{self.url}/metrics"
+
+    def require_alive(self) -> None:
+        """Raise ServerDied or CompanionError, with the telling line of its log, when a process of them is gone."""
+        for companion in self.companions:
+            companion.program.require_alive()
+        if self.process.poll() is not None:
+            words, ending = last_words(self.log, self.offset), exit_words(self.process.returncode)
+            if words and not last_words(self.log, self.offset, hearsay=False):
+                ending += ", after an engine process was gone without a word: killed?"
+            error = PortTaken if "Address already in use" in words else ServerDied
+            raise error(f"the server died ({ending}){words}; see {self.log}")
+        for title, part in self.parts:
+            if not lives(part):
+                words = last_words(self.log, self.offset, hearsay=False) or " without a word (killed?)"
+                raise ServerDied(f"the server's process {part.pid} ({title}) died{words}; see {self.log}")
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Every Prometheus endpoint of the deployment, by program."""
+        others = {companion.program.name: companion.metrics_url for companion in self.companions}
+        return {"vllm": self.metrics_url} | {name: url for name, url in others.items() if url is not None}
+
+    @property
+    def beside(self) -> list[Beside]:
+        """The companions, as run.json describes them."""
+        return [Beside(found.program.name, found.version, found.program.argv) for found in self.companions]
+
+    def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
+        """Return the watch that finds it hanging."""
+        watch = StallWatch(self.metrics_url, limit_s, idle_s, self.log, loaded_s)
+        return [(watch.check, watch.interval_s)]
+
+    def counters(self) -> dict[str, float]:
+        """Read the counters of the server, of its companions, and of the file tier."""
+        found = read_counters(self.metrics_url)
+        for companion in self.companions:
+            found |= companion.counters()
+        if self.files is not None:
+            found |= _folder_counters(self.files)
+        return found
+
+    def reset_caches(self, timeout_s: float = 20.0) -> None:
+        """Empty the device's prefix cache and every tier behind it.
+
+        The server is asked first, so that nothing of it still writes to a companion that has been emptied; from LMCache
+        to its store, likewise.
+        """
+        vllm.reset_caches(self.ask, self.log, timeout_s)
+        for companion in reversed(self.companions):
+            companion.reset(timeout_s)
+        if self.files is not None:
+            for entry in self.files.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def warm_up(self, prompt_tokens: int) -> None:
+        """Have the server generate a few tokens, before anything is measured."""
+        vllm.warm_up(self.ask, self.served_model, prompt_tokens, self.log)
+
+    def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
+        """Send one request to the server. Raises HttpError."""
+        return request(f"{self.url}{path}", method=method, body=body, timeout_s=timeout_s)
+
+
+def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: Sequence[str] = ()) -> dict[str, str]:
+    """Build the server's environment from nothing but what it needs, so that the caller's shell cannot leak into a run.
+
+    Its sockets and other temporary files go into the folder `temporary`: vLLM leaves some behind. `secrets` names the
+    variables that are passed on and never written anywhere.
+    """
+    kept = (
+        "PATH",
+        "HOME",
+        "USER",
+        "LD_LIBRARY_PATH",
+        "CUDA_VISIBLE_DEVICES",
+        "HF_HOME",
+        "XDG_CACHE_HOME",
+    )
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    env |= {"LANG": "C.UTF-8", "PYTHONPATH": str(SERVERSIDE), "PYTHONUNBUFFERED": "1"}
+    env |= {"TMPDIR": str(temporary), **extra}
+    return env | {name: os.environ[name] for name in secrets if name in os.environ}
+
+
+@contextlib.contextmanager
+def deployed(
+    supervisor: Supervisor,
+    plan: ServerPlan,
+    *,
+    environment: Path,
+    model_dir: Path,
+    files_in: Path,
+    log: Path,
+    ports: dict[str, int] | None = None,
+    secrets: Sequence[str] = (),
+) -> Iterator[Deployment]:
+    """Start the server and its companions, wait until all answer as declared, and tear them down on leaving.
+
+    `environment`: the server's virtual environment; `files_in`: where a tier of files gets its folder; `ports`: those
+    of an earlier deployment to be used again, completed by those chosen here; `secrets`: environment variables passed
+    on to the server.
+
+    Raises DeploymentError when the server does not come up within the plan's time, is another version or model, or
+    reports a device cache or a tier more than 2 % off what was asked for; CompanionError for a companion; PortTaken
+    when another process has the server's port.
+    """
+    ports = {} if ports is None else ports
+    port = ports.setdefault("port", free_port())
+    begin = time.monotonic()
+    offset = log.stat().st_size if log.exists() else 0
+    with contextlib.ExitStack() as stack:
+        temporary = stack.enter_context(supervisor.temporary_folder())
+        beside = stack.enter_context(
+            companions(
+                supervisor,
+                plan.companions,
+                environment=environment,
+                base_env=server_environment({}, temporary),
+                versions=plan.versions,
+                logs=log.parent,
+                ports=ports,
+            )
+        )
+        files = stack.enter_context(supervisor.temporary_folder(files_in)) if plan.file_tier else None
+        folders = {"model_dir": model_dir, "fs_dir": files}
+        argv = [str(environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
+        argv += [fill(argument, {**ports, **folders}) for argument in plan.argv]
+        env = {name: fill(value, {**ports, **folders}) for name, value in plan.env.items()}
+        process = stack.enter_context(
+            supervisor.supervised(
+                "vllm",
+                argv,
+                env=server_environment(env, temporary, secrets=_needed(secrets, env)),
+                log=log,
+                cwd=log.parent,
+            )
+        )
+        deployment = Deployment(
+            f"http://127.0.0.1:{port}", plan.served_model, argv, env, 0.0, {}, "", log, process, beside, files, offset
+        )
+        _wait_until_healthy(deployment, begin + plan.start_timeout_s)
+        members = Session.led_by(process.pid, "vllm").members()
+        _require_own_port(port, members, log)
+        deployment.parts = [(title, member) for member in members if (title := title_of(member)).startswith("VLLM::")]
+        deployment.startup_s = time.monotonic() - begin
+        deployment.version = vllm.require_declared(deployment.ask, plan.served_model, plan.versions)
+        deployment.facts = vllm.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
+        sizes = [reported for companion in beside if (reported := companion.reported_bytes()) is not None]
+        vllm.require_device_cache(deployment.facts.get("kv_cache_tokens"), plan.device_tokens, log)
+        vllm.check_tiers(deployment.facts, sizes, plan.tier_bytes, plan.tier_split, log)
+        yield deployment
+
+
+def _folder_counters(folder: Path) -> dict[str, float]:
+    sizes = [path.stat().st_size for path in folder.rglob("*.bin")]
+    return {"file_tier_files": float(len(sizes)), "file_tier_bytes": float(sum(sizes))}
+
+
+class ServerSlot:
+    """The run's server.
+
+    One deployment at a time, always on the same ports, so that the recording keeps its endpoints over a restart. `say`
+    is told when another process took a port before a server could.
+    """
+
+    def __init__(
+        self,
+        deploy: Callable[[dict[str, int]], AbstractContextManager[Deployment]],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._deploy = deploy
+        self._say = say
+        self._ports: dict[str, int] = {}
+        self._stack = contextlib.ExitStack()
+        self._server: Deployment | None = None
+
+    @property
+    def server(self) -> Deployment:
+        """The deployment in service."""
+        if self._server is None:
+            raise DeploymentError("the server was not started")
+        return self._server
+
+    def start(self) -> Deployment:
+        """Deploy; the first time on other ports when a chosen one was taken meanwhile. Raises DeploymentError."""
+        attempts = _PORT_ATTEMPTS if self._server is None else 1
+        for left in reversed(range(attempts)):
+            try:
+                self._server = self._stack.enter_context(self._deploy(self._ports))
+                break
+            except (PortTaken, CompanionPortTaken) as error:
+                if not left:
+                    raise
+                self._say(f"{error}; trying other ports")
+                self._ports.clear()
+        return self.server
+
+    def refresh(self, *, restart: bool) -> None:
+        """Give the next level empty caches, by the server's own endpoint or by a new server."""
+        if restart:
+            self.close()
+            self.start()
+        else:
+            self.server.reset_caches()
+
+    def close(self) -> None:
+        """Tear down; may be called again."""
+        self._stack.close()
+
+
+def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Leave out the model hub's token for a server that is told not to talk to the hub."""
+    return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
+
+
+def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -> None:
+    """Raise PortTaken when what answers on the port is not, or not only, the server that was started."""
+    others = strangers(port, [member.pid for member in members])
+    if others:
+        raise PortTaken(f"port {port} was taken meanwhile by {', '.join(others)}; see {log}")
+
+
+def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
+    while True:
+        deployment.require_alive()
+        try:
+            request(f"{deployment.url}/health", timeout_s=2.0)
+            return
+        except HttpError:
+            if time.monotonic() > deadline:
+                raise DeploymentError(
+                    f"the server was not healthy in time{last_words(deployment.log, deployment.offset)};"
+                    f" see {deployment.log}"
+                ) from None
+            time.sleep(0.2)

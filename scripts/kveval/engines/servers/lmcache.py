@@ -1,0 +1,155 @@
+"""`lmcache server` as a companion: LMCache's CPU tier in a process of its own."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from kveval.engines.counters import CounterError, parse_counters
+from kveval.engines.servers.program import HOST, POLL_S, CompanionError, Program
+from kveval.host.http import HttpError, fetch, request
+
+# A request that is given up between lookup and retrieval leaves its read locks behind, for 300 s (LMCache 0.5.6). Locks
+# that stay for so long while nothing is on its way, and vLLM has no request, are such.
+ABANDONED_S = 3.0
+
+
+class LMCacheQuestions(ABC):
+    """What is asked of it, wherever it runs; `log` says where its log is."""
+
+    name = "lmcache"
+
+    def __init__(self, log: object) -> None:
+        self.log = log
+        self.version = ""
+
+    @abstractmethod
+    def _send(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 10.0) -> Any:
+        """Send one request and return the decoded JSON. Raises HttpError."""
+
+    @abstractmethod
+    def _metrics(self) -> str:
+        """Return the page of its counters. Raises HttpError."""
+
+    def ready(self) -> bool:
+        """Tell whether it says it is healthy."""
+        try:
+            self._send("/healthcheck", timeout_s=2.0)
+        except HttpError:
+            return False
+        return True
+
+    def identify(self, versions: Mapping[str, str]) -> None:
+        """Learn the version, and compare it with the declared one."""
+        answer = self._ask("/version")
+        self.version = str(answer.get("version", answer)) if isinstance(answer, dict) else str(answer)
+        declared = versions.get("lmcache", "")
+        if not _same_release(self.version, declared):
+            raise CompanionError(
+                f"the server beside vLLM is LMCache {self.version or 'of unknown version'},"
+                f" the campaign declares {declared}"
+            )
+
+    def reported_bytes(self) -> int | None:
+        """Bytes its tier in host memory was configured with."""
+        sizes = [tier.get("memory_configured_bytes") for tier in self._storage()["l1_managers"].values()]
+        return sum(sizes) if sizes and all(isinstance(size, int) for size in sizes) else None
+
+    def counters(self) -> dict[str, float]:
+        """Read its counters, and the bytes its tier holds now."""
+        try:
+            found = parse_counters(self._metrics(), prefix="lmcache")
+        except (CounterError, HttpError) as error:
+            raise CompanionError(str(error)) from error
+        held = sum(tier["memory_used_bytes"] for tier in self._storage()["l1_managers"].values())
+        return {**found, "lmcache_l1_memory_bytes": float(held)}
+
+    def reset(self, timeout_s: float) -> None:
+        """Empty the tier, once nothing is on its way to the store any more.
+
+        LMCache keeps what a transfer holds locked, so the request is repeated until the tier is empty; locks that
+        requests left behind are overridden.
+        """
+        quiet_since = begin = time.monotonic()
+        while True:
+            storage, now = self._storage(), time.monotonic()
+            if _moving(storage):
+                quiet_since = now
+            elif now - quiet_since >= ABANDONED_S:
+                self._ask("/cache/clear", "POST", {"tier": "l1", "force": True})
+            elif not _read_locked(storage):
+                self._ask("/cache/clear", "POST")
+            storage = self._storage()
+            if not _moving(storage) and _objects(storage) == 0:
+                return
+            if now - begin > timeout_s:
+                raise CompanionError(
+                    f"LMCache still holds {_objects(storage)} objects after {timeout_s:.0f} s of clearing it;"
+                    f" see {self.log}"
+                )
+            time.sleep(POLL_S)
+
+    def _storage(self) -> dict[str, Any]:
+        """Return what /status says of the tiers; without the parts that are read here it says nothing."""
+        answer = self._ask("/status")
+        storage = answer.get("storage_manager") if isinstance(answer, dict) else None
+        if not isinstance(storage, dict) or not {"l1_managers", "store_controllers"} <= storage.keys():
+            raise CompanionError(f"LMCache's /status has no l1_managers and store_controllers; see {self.log}")
+        return storage
+
+    def _ask(self, path: str, method: str = "GET", body: object = None) -> Any:
+        try:
+            return self._send(path, method, body)
+        except HttpError as error:
+            raise CompanionError(f"LMCache: {error}; see {self.log}") from error
+
+
+class LMCacheServer(LMCacheQuestions):
+    """Asked over its HTTP interface; vLLM speaks to it on another port."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program.log)
+        self.program = program
+        self._url = f"http://{HOST}:{program.ports['lmcache_http_port']}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Its Prometheus endpoint."""
+        return f"{self._url}/metrics"
+
+    def _send(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 10.0) -> Any:
+        return request(f"{self._url}{path}", method=method, body=body, timeout_s=timeout_s)
+
+    def _metrics(self) -> str:
+        return fetch(self.metrics_url, timeout_s=10.0).decode()
+
+
+def _objects(storage: Mapping[str, Any]) -> int:
+    return sum(tier["total_object_count"] for tier in storage["l1_managers"].values())
+
+
+def _read_locked(storage: Mapping[str, Any]) -> int:
+    """Count what a request has looked up and not yet fetched."""
+    return sum(tier["read_locked_count"] for tier in storage["l1_managers"].values())
+
+
+def _moving(storage: Mapping[str, Any]) -> bool:
+    """Tell whether a transfer is under way: from vLLM, to the store, or from it."""
+    tiers, stores = storage["l1_managers"].values(), storage["store_controllers"].values()
+    return any(
+        [
+            *(tier["write_locked_count"] for tier in tiers),
+            *(store["in_flight_task_count"] + store["pending_keys_count"] for store in stores),
+            storage.get("prefetch_controller", {}).get("in_flight_request_count", 0),
+        ]
+    )
+
+
+def _same_release(found: str, declared: str) -> bool:
+    # It answers with the release and the commit it was built from: 0.5.6-g3e11e108.
+    try:
+        return Version(found.partition("-g")[0]).public == Version(declared).public
+    except InvalidVersion:
+        return found == declared

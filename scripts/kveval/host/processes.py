@@ -1,0 +1,262 @@
+"""Processes of a measurement: started in sessions of their own, watched, and gone on every way out.
+
+Three nets catch what a run starts: the context manager `supervised` on every ordinary exit; the guardian, a
+tiny process that learns of every session through a pipe and kills what is left when the pipe closes, which even
+SIGKILL of the job does; and the registry on disk, read by the next run (`remove_leftovers`), for what survives
+a guardian that was killed too.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from kveval.host.errors import Failure
+from kveval.host.registry import (
+    TEMPORARY_PREFIX,
+    Registry,
+    SharedMemory,
+    TemporaryFolder,
+    Thing,
+    mapped_by,
+    registry_path,
+    remove_leftovers,
+    remove_things,
+    thing_of,
+)
+from kveval.host.sessions import TERMINATION_GRACE_S, Session, members_of
+
+__all__ = [
+    "Registry",
+    "Session",
+    "SharedMemory",
+    "Supervisor",
+    "TemporaryFolder",
+    "Terminated",
+    "registry_path",
+    "remove_leftovers",
+    "signals_deferred",
+    "stop_signals_raise",
+    "stop_when_orphaned",
+    "supervisor",
+    "workflow_process",
+]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Terminated(BaseException):
+    """The job was asked to stop; not an Exception, so that no handler for failures swallows it."""
+
+
+class GuardianError(Failure):
+    """The process that would clean up after a killed job is gone itself."""
+
+
+@dataclass
+class Guardian:
+    """The process that kills registered sessions when this one is gone, however it went; threads may share it."""
+
+    process: "subprocess.Popen[str]"
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def watch(self, thing: Thing) -> None:
+        """Hand something over. Raises GuardianError when the guardian is gone: nothing may start without it."""
+        pipe = self.process.stdin
+        assert pipe is not None
+        try:
+            with self._lock:
+                pipe.write(json.dumps(vars(thing)) + "\n")
+                pipe.flush()
+        except OSError as error:
+            raise GuardianError(
+                f"the guardian process {self.process.pid}, which would clean up after this job, is gone ({error})"
+            ) from error
+
+
+@contextlib.contextmanager
+def guardian() -> Iterator[Guardian]:
+    """Start a guardian; leaving the context closes its pipe, and it ends once it has found nothing left."""
+    library = str(Path(__file__).resolve().parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kveval.host.processes"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": library},
+    )
+    try:
+        yield Guardian(process)
+    finally:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait(timeout=TERMINATION_GRACE_S + 10)
+
+
+def _guard(lines: IO[str]) -> None:
+    """Body of the guardian: collect until the pipe closes, then remove what is left."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    remove_things([thing_of(json.loads(line)) for line in lines])
+
+
+@dataclass
+class Supervisor:
+    """Where processes are noted: the guardian and the registry of one run."""
+
+    guardian: Guardian
+    registry: Registry
+
+    @contextlib.contextmanager
+    def supervised(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        cwd: Path | None = None,
+        grace_s: float = TERMINATION_GRACE_S,
+    ) -> Iterator["subprocess.Popen[bytes]"]:
+        """Run `argv` in a session of its own, its output appended to `log`; on leaving, nothing of the session is left.
+
+        Raises OSError when the program cannot be started.
+        """
+        with contextlib.ExitStack() as stack:
+            with signals_deferred():
+                with log.open("ab") as output:
+                    process = subprocess.Popen(
+                        argv,
+                        env=dict(env),
+                        cwd=cwd,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        start_new_session=True,
+                    )
+                session = Session.led_by(process.pid, name)
+                stack.callback(self._stop, session, process, grace_s)
+                self.registry.add(session)
+                self.guardian.watch(session)
+            yield process
+
+    @contextlib.contextmanager
+    def temporary_folder(self, within: Path | None = None) -> Iterator[Path]:
+        """Offer an empty folder, gone afterwards; by default with a short path, for sockets and TMPDIR."""
+        # A Unix socket's path has 107 bytes, so a long TMPDIR would defeat the purpose.
+        place = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 40 else "/tmp"
+        place = place if within is None else str(within)
+        with contextlib.ExitStack() as stack:
+            with signals_deferred():
+                thing = TemporaryFolder(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=place))
+                stack.callback(self.registry.discard, thing)
+                stack.callback(thing.remove)
+                self.registry.add(thing)
+                self.guardian.watch(thing)
+            yield Path(thing.path)
+
+    def note_shared_memory(self) -> None:
+        """Note what the run's processes have mapped of /dev/shm: killed, they could not remove it themselves."""
+        mapped = mapped_by(process.pid for process in members_of(self.registry.sessions()))
+        for segment in sorted(mapped - set(self.registry.segments()), key=lambda found: found.segment):
+            self.registry.add(segment)
+            self.guardian.watch(segment)
+
+    def _stop(self, session: Session, process: "subprocess.Popen[bytes]", grace_s: float) -> None:
+        with signals_deferred():
+            session.kill(grace_s)
+            process.wait()
+            self.registry.discard(session)
+            for segment in self.registry.segments():
+                if segment.remove() or not segment.exists():
+                    self.registry.discard(segment)
+
+
+@contextlib.contextmanager
+def supervisor(registry: Path) -> Iterator[Supervisor]:
+    """Offer supervised processes to one run, whose sessions are noted in the file `registry`."""
+    with guardian() as watching:
+        noted = Registry(registry)
+        try:
+            yield Supervisor(watching, noted)
+        finally:
+            registry.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Deliver stop signals only after the body: a start must reach its teardown, and a teardown its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    previous = {number: signal.signal(number, lambda received, _frame: arrived.append(received)) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if arrived:
+            os.kill(os.getpid(), arrived[0])
+
+
+@contextlib.contextmanager
+def stop_signals_raise() -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGHUP into `Terminated`, so that every context manager on the way tears down."""
+
+    def stop(number: int, _frame: object) -> None:
+        raise Terminated(signal.Signals(number).name)
+
+    previous = {number: signal.signal(number, stop) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def workflow_process() -> psutil.Process | None:
+    """Return the nearest ancestor that is snakemake, or None when the job was started by hand."""
+    for parent in psutil.Process().parents():
+        with contextlib.suppress(psutil.Error):
+            if any("snakemake" in Path(word).name for word in parent.cmdline()[:4]):
+                return parent
+    return None
+
+
+@contextlib.contextmanager
+def stop_when_orphaned(poll_s: float = 1.0) -> Iterator[None]:
+    """Send this process SIGTERM once the snakemake above it is gone: after `kill -9` nobody else would stop it."""
+    parent = workflow_process()
+    over = threading.Event()
+
+    def watch() -> None:
+        while parent is not None and not over.wait(poll_s):
+            if not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    watcher = threading.Thread(target=watch, name="orphan-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+if __name__ == "__main__":
+    _guard(sys.stdin)

@@ -1,0 +1,146 @@
+"""The runs of several campaigns as those of one, and what keeps their comparison from being about one thing."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kveval.config.campaign import Cell
+from kveval.config.compare import named_on
+from kveval.config.problems import ConfigError
+from kveval.host.errors import Failure
+from kveval.spec.config import Config
+from kveval.spec.differences import described, differences
+from kveval.store.store import write_json
+
+# What a campaign declares of a release, and what of a specification is the release itself.
+_DECLARED = ("vllm", "guidellm", "lmcache", "build", "release", "images")
+_RELEASE = ("versions", "images", "deployment", "build")
+
+
+class CombiningError(Failure):
+    """A campaign that is to be compared was not measured."""
+
+
+class CombinedRun(msgspec.Struct, frozen=True):
+    """A run of a compared campaign, under the name that its scenario has beside the others; `pointer`: its own."""
+
+    model: str
+    scenario: str
+    cpu_blocks: int
+    run: int
+    vllm: str
+    pointer: str
+    campaign: str
+    required: list[dict[str, Any]] = []
+
+    @property
+    def cell(self) -> Cell:
+        """The cell as which it appears."""
+        return Cell(self.model, self.scenario, self.cpu_blocks)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What a campaign compares. `remarks`, in Markdown: what differs beside the release."""
+
+    runs: Sequence[CombinedRun]
+    remarks: str
+    stamp: str = ""
+
+    @cached_property
+    def _by_cell(self) -> dict[str, list[CombinedRun]]:
+        found: dict[str, list[CombinedRun]] = {}
+        for run in self.runs:
+            found.setdefault(run.cell.path, []).append(run)
+        return found
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells as they appear, in the order of the campaigns."""
+        return [runs[0].cell for runs in self._by_cell.values()]
+
+    def runs_of(self, path: str) -> list[CombinedRun]:
+        """Return the runs of a cell."""
+        return self._by_cell.get(path, [])
+
+
+def combination(config: Config) -> Combination:
+    """Return the runs of the campaigns that a campaign compares."""
+    runs = [
+        CombinedRun(
+            model=cell.model,
+            scenario=named_on(cell.scenario, entry.label),
+            cpu_blocks=cell.cpu_blocks,
+            run=run,
+            vllm=source.campaign.server.vllm,
+            pointer=f"{source.campaign.results}/{cell.path}/run-{run}/measurement.json",
+            campaign=entry.campaign,
+            required=[dict(counter) for counter in source.resolve(cell).exercised],
+        )
+        for entry, source in config.compared
+        for cell in source.cells
+        for run in source.runs_of(cell)
+    ]
+    return Combination(runs, "\n".join(_remarks(config)))
+
+
+def _remarks(config: Config) -> Iterator[str]:
+    """Say what is confounded: what differs between the campaigns beside the versions they declare."""
+    (first, reference), *others = config.compared
+    yield "Compares " + ", ".join(f"`{entry.campaign}` ({entry.label})" for entry, _ in config.compared) + "."
+    for entry, source in others:
+        if source.campaign.hardware != reference.campaign.hardware:
+            yield f"- {entry.label} ran on {source.campaign.hardware}, {first.label} on {reference.campaign.hardware}"
+        found: dict[str, list[str]] = {}
+        for cell in source.cells:
+            if cell not in reference.cells:
+                found.setdefault(f"only with {entry.label}", []).append(cell.path)
+                continue
+            expected = _on_release_of(reference, source, cell)
+            confounding = [
+                difference
+                for difference in differences(expected, source.specification(cell))
+                if not difference[0].startswith(_RELEASE)
+            ]
+            if confounding:
+                text = f"confounded, {entry.label} against {first.label} differs in more than versions: "
+                found.setdefault(text + described(confounding), []).append(cell.path)
+        missing = [cell.path for cell in reference.cells if cell not in source.cells]
+        if missing:
+            found[f"only with {first.label}"] = missing
+        yield from (f"- {text} ({_first(cells)})" for text, cells in found.items())
+
+
+def _on_release_of(reference: Config, source: Config, cell: Cell) -> dict[str, Any]:
+    """Return what a cell of the reference would be on the other release: what follows from that is no difference."""
+    declared = {name: getattr(source.campaign.server, name) for name in _DECLARED}
+    server = reference.campaign.server.model_copy(update=declared)
+    try:
+        return Config(reference.campaign.model_copy(update={"server": server}), reference.catalogue).specification(cell)
+    except ConfigError:
+        return reference.specification(cell)
+
+
+def _first(cells: Sequence[str]) -> str:
+    more = f" and {len(cells) - 3} cells more" if len(cells) > 3 else ""
+    return ", ".join(f"`{cell}`" for cell in cells[:3]) + more
+
+
+def require_measured(run: CombinedRun) -> str:
+    """Return the run's own pointer. Raises CombiningError, which says what to do, where it is not there."""
+    if not Path(run.pointer).exists():
+        raise CombiningError(
+            f"{run.pointer}: campaign {run.campaign} is not measured so far; run it first:"
+            f" snakemake report --configfile config/campaigns/{run.campaign}.yaml"
+        )
+    return run.pointer
+
+
+def link(pointer: Path, scenario: str, output: Path) -> None:
+    """Write a pointer to the same measurement under another scenario's name."""
+    content = msgspec.json.decode(pointer.read_bytes())
+    write_json(output, {**content, "scenario": scenario})

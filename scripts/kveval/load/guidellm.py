@@ -1,0 +1,273 @@
+"""GuideLLM: one process per level, so that a crash loses one level."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kveval.host.errors import Failure
+from kveval.host.logs import exit_words, last_words
+from kveval.host.processes import Supervisor
+from kveval.load import levels as workloads
+from kveval.load import peak_search, traces
+
+# Writing the prefixes takes the generator about 55 CPU s for 8 M tokens; measured with GuideLLM 0.8.1.
+PREFIX_TOKENS_PER_S = 145_000
+_START_ALLOWANCE_S = 120.0
+
+
+class LoadError(Failure):
+    """The load generator failed, stalled or measured nothing."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One point of the load, with the seed its prompts come from; what `streams` counts the profile says.
+
+    See `kveval.load.levels`: concurrent conversations, requests per minute, or tokens of the prefix.
+    """
+
+    streams: int
+    index: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server as the load generator sees it."""
+
+    url: str
+    model: str
+    tokenizer: Path | str
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """The measured window of one level, epoch seconds UTC."""
+
+    start: float
+    end: float
+
+
+def levels_of(workload: Mapping[str, Any], run: int) -> list[Level]:
+    """Return the workload's levels for one run, those that are given; none where they are searched.
+
+    Seeds differ by run and level - the same prompts again would find a warm cache - and are shared by all arms,
+    so that the arms of a block get the same requests.
+    """
+    given = [] if workloads.searched(workload) else workload["levels"]
+    return [_level(workload, run, index, streams) for index, streams in enumerate(given)]
+
+
+def next_level(workload: Mapping[str, Any], run: int, throughput_tok_s: Mapping[int, float]) -> Level | None:
+    """Return the level after those that were measured, None after the last.
+
+    `throughput_tok_s`: what the levels so far delivered, in the order in which they were measured.
+    """
+    index = len(throughput_tok_s)
+    search = workloads.searched(workload)
+    if search is None:
+        return next(iter(levels_of(workload, run)[index:]), None)
+    streams = peak_search.next_level(workloads.search_of(search), throughput_tok_s)
+    return None if streams is None else _level(workload, run, index, streams)
+
+
+def _level(workload: Mapping[str, Any], run: int, index: int, streams: int) -> Level:
+    return Level(streams=int(streams), index=index, seed=int(workload["seed"]) + 100_000 * run + index)
+
+
+def data_argument(workload: Mapping[str, Any], level: int) -> str:
+    """Build GuideLLM's `--data` value for a synthetic workload with shared prefixes, turns and varying lengths."""
+    fields: dict[str, Any] = {
+        "kind": "synthetic_text",
+        "prompt_tokens": workload["prompt_tokens"],
+        "output_tokens": workload["output_tokens"],
+        "turns": workload["turns"],
+    }
+    for name in ("prompt", "output"):
+        spread = workload.get(f"{name}_spread") or {}
+        fields |= {f"{name}_tokens_{key}": value for key, value in spread.items()}
+    if prefix_tokens := workloads.prefix_tokens_at(workload, level):
+        fields |= {"prefix_tokens": prefix_tokens, "prefix_count": workloads.prefix_count_at(workload, level)}
+    return ",".join(f"{key}={value}" for key, value in fields.items())
+
+
+def trace_file(report: Path) -> Path:
+    """Return where the trace lies that a level with the report `report` replays."""
+    return report.with_suffix(".trace.jsonl")
+
+
+def write_data(workload: Mapping[str, Any], level: Level, report: Path) -> Path | None:
+    """Write what the generator reads besides its arguments, next to its report; return it, None where it needs none."""
+    if workload["profile"] != "bursts":
+        return None
+    traces.write(workload, level.streams, level.seed, trace_file(report))
+    return trace_file(report)
+
+
+def _trace_argument(workload: Mapping[str, Any], level: Level, report: Path) -> str:
+    source = {"kind": "json_file", "path": str(trace_file(report))}
+    block = traces.block_tokens(workload, level.streams)
+    return _json({"kind": "mooncake", "source": source, "hash_id_block_size": block})
+
+
+def profile_argument(workload: Mapping[str, Any], level: int) -> str:
+    """Build GuideLLM's `--profile` value for one level."""
+    rate = {"rate": [workloads.rate_req_s_at(workload, level)]}
+    profiles: dict[str, dict[str, Any]] = {
+        "concurrent": {"kind": "concurrent", "streams": [level]},
+        "constant": {"kind": "constant", **rate},
+        "poisson": {"kind": "poisson", **rate},
+        # When the trace says, whatever became of the request before.
+        "bursts": {"kind": "replay", "schedule_turn": "timestamp"},
+        "prefix-length": {"kind": "synchronous"},
+    }
+    profile = profiles[workload["profile"]]
+    if workload["warmup_s"]:
+        profile["warmup"] = {"value": workload["warmup_s"], "mode": "duration"}
+    return _json(profile)
+
+
+def command(guidellm: str, workload: Mapping[str, Any], level: Level, target: Target, report: Path) -> list[str]:
+    """Build the command line of GuideLLM 0.8 for one level: fixed time, every request's record kept.
+
+    A level that replays a trace finds it beside its report, see `write_data`.
+    """
+    replays = workload["profile"] == "bursts"
+    return [
+        guidellm,
+        "run",
+        "--backend",
+        f"kind=openai_http,target={target.url},model={target.model}",
+        "--profile",
+        profile_argument(workload, level.streams),
+        "--constraint",
+        f"kind=max_duration,seconds={workload['seconds']:g}",
+        "--seed",
+        f"kind=static,value={level.seed}",
+        "--data",
+        _trace_argument(workload, level, report) if replays else data_argument(workload, level.streams),
+        "--tokenizer",
+        f"kind=hf_auto,model={target.tokenizer}",
+        "--output",
+        f"kind=json,path={report}",
+        "--metrics",
+        "kind=generative,sample_size=0",
+        "--disable-console",
+        "--disable-progress",
+    ]
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def time_limit_s(workload: Mapping[str, Any], level: int) -> float:
+    """Return the seconds after which a level's process is taken for stuck.
+
+    Its time, its start-up, its last requests.
+    """
+    return float(workload["seconds"]) + start_allowance_s(workload, level) + float(workload["request_timeout_s"])
+
+
+def start_allowance_s(workload: Mapping[str, Any], level: int) -> float:
+    """Return the seconds within which the generator must have sent its first request: its start, its prefixes."""
+    return 2 * workloads.working_set_tokens_at(workload, level) / PREFIX_TOKENS_PER_S + _START_ALLOWANCE_S
+
+
+def loaded_s(workload: Mapping[str, Any], level: int) -> float:
+    """Return the seconds in which a request is always in flight; 0 for arrivals that do not wait for answers."""
+    return 0.0 if workloads.streams_at(workload, level) is None else float(workload["seconds"])
+
+
+def worker_processes(cpus: int, workload: Mapping[str, Any] | None = None) -> int:
+    """Return how many worker processes the generator gets; each costs seconds of start-up and about one core in use.
+
+    One for Poisson arrivals: every worker draws the gaps between requests from the same seed, so that several would
+    repeat each gap and send in clumps.
+    """
+    if workload is not None and workload["profile"] == "poisson":
+        return 1
+    return min(10, max(1, cpus // 4))
+
+
+def run_level(
+    supervisor: Supervisor,
+    argv: list[str],
+    report: Path,
+    log: Path,
+    *,
+    limit_s: float,
+    env: Mapping[str, str],
+    watch: Callable[[float], None],
+) -> float:
+    """Run the load generator for one level and return its wall seconds.
+
+    `watch(elapsed_s)` is called about twice a second and raises when the server or the recording has died: a
+    level whose server is gone must not run to its end. Raises LoadError with a one-line cause that names the
+    log.
+    """
+    # What an earlier attempt left must not pass for this one's report.
+    report.unlink(missing_ok=True)
+    offset = log.stat().st_size if log.exists() else 0
+    begin = time.monotonic()
+    # Its own folder to work in: it reads a file .env there and writes a log.
+    with (
+        supervisor.temporary_folder() as scratch,
+        supervisor.supervised(
+            "guidellm", argv, env={**env, "TMPDIR": str(scratch)}, log=log, cwd=scratch, grace_s=5.0
+        ) as process,
+    ):
+        while True:
+            try:
+                code = process.wait(timeout=0.5)
+                break
+            except subprocess.TimeoutExpired:
+                elapsed = time.monotonic() - begin
+                if elapsed > limit_s:
+                    raise LoadError(
+                        f"GuideLLM was still running after {limit_s:.0f} s{last_words(log, offset)}; see {log}"
+                    ) from None
+                watch(elapsed)
+    if code != 0:
+        raise LoadError(f"GuideLLM failed ({exit_words(code)}){last_words(log, offset)}; see {log}")
+    return time.monotonic() - begin
+
+
+def report_facts(report: Path, version: str) -> ReportFacts:
+    """Read the measured window from a fresh report, and refuse one that measured nothing or is of another version.
+
+    GuideLLM exits with 0 even when every request failed.
+    """
+    try:
+        content = json.loads(report.read_text())
+        benchmark = content["benchmarks"][0]
+        totals = benchmark["metrics"]["request_totals"]
+        completed, errored = int(totals["successful"]), int(totals["errored"])
+        facts = ReportFacts(float(benchmark["start_time"]), float(benchmark["end_time"]))
+        found = str(content["metadata"]["guidellm_version"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise LoadError(f"GuideLLM left no usable report {report.name} ({error!r}); see its log beside it") from error
+    if found != version:
+        raise LoadError(f"the load generator is GuideLLM {found}, the campaign declares {version}")
+    if completed == 0:
+        raise LoadError(
+            f"no request completed ({errored} failed); see {report.stem}.log and server.log in {report.parent}"
+        )
+    return facts
+
+
+def environment(cpus: int, workload: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the load generator's environment: offline, and no more worker processes than the host can feed."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": os.environ.get("HOME", "/"),
+        "LANG": "C.UTF-8",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "GUIDELLM__MAX_WORKER_PROCESSES": str(worker_processes(cpus, workload)),
+    }

@@ -1,0 +1,34 @@
+"""Typed reading of GuideLLM reports: one decoder per schema, one neutral result for everything after it.
+
+`read_report` reads a file of any version (0.2 to 0.8). What differs between versions ends here; docs/importing.md says
+what each version's numbers mean.
+"""
+
+from kveval.load.reports.data import SyntheticData
+from kveval.load.reports.model import (
+    CLOSED_LOOP,
+    Aggregate,
+    ByStatus,
+    LevelReport,
+    Report,
+    ReportError,
+    RequestRecord,
+    Statistics,
+    Status,
+)
+from kveval.load.reports.reading import decode_report, read_report
+
+__all__ = [
+    "CLOSED_LOOP",
+    "Aggregate",
+    "ByStatus",
+    "LevelReport",
+    "Report",
+    "ReportError",
+    "RequestRecord",
+    "Statistics",
+    "Status",
+    "SyntheticData",
+    "decode_report",
+    "read_report",
+]

@@ -1,0 +1,128 @@
+"""The neutral result: what a report says, in one set of definitions and units whatever GuideLLM wrote it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kveval.host.errors import Failure
+from kveval.load.reports.data import SyntheticData
+
+Status = Literal["completed", "incomplete", "errored"]
+CLOSED_LOOP = ("synchronous", "concurrent")
+"""Strategies that keep a fixed number of requests in flight; the others send at a rate of their own."""
+
+
+class ReportError(Failure):
+    """A GuideLLM report cannot be used; the message says which, why and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request as the load generator saw it; times in epoch seconds UTC, None where the event never happened.
+
+    `output_tokens` counts what was delivered, also of a request that was cut off. `tpot_ms` is the time from the
+    request's start to its last token over its output tokens (it includes the time to the first token), `itl_ms` the
+    mean gap between tokens after the first.
+    """
+
+    status: Status
+    start: float | None
+    first_token: float | None
+    last_token: float | None
+    end: float | None
+    prompt_tokens: int | None
+    output_tokens: int
+    ttft_ms: float | None
+    tpot_ms: float | None
+    itl_ms: float | None
+    e2e_ms: float | None
+    conversation: str | None
+    turn: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A distribution as the report sums it up; `p50`, `p90` and `p99` are None where the version has none."""
+
+    count: int
+    mean: float
+    total: float
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ByStatus:
+    """A quantity apart for every way a request ends; None where nothing was observed.
+
+    `everything` is what GuideLLM calls `total`. For latencies it is no mean of latencies: from 0.4 on, requests that
+    never had the event enter it as 0.
+    """
+
+    completed: Statistics | None = None
+    incomplete: Statistics | None = None
+    errored: Statistics | None = None
+    everything: Statistics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """The report's own statistics over the requests of the window, in the version's own definitions.
+
+    Milliseconds and tokens. `tpot_ms` and `itl_ms` are weighted by token. `tpot_includes_first_token` says what
+    `tpot_ms` is: from the request's start to its last token (GuideLLM 0.4 and later), or from the first token to the
+    last, both over all output tokens. `delivered_tokens` are the output tokens of the window, those of requests cut
+    off included as far as the version counts them; `output_tok_s` is the report's rate of tokens, whose meaning changes
+    with every version: it serves to reproduce what was published from it and nothing else.
+    """
+
+    tpot_includes_first_token: bool
+    delivered_tokens: float | None
+    ttft_ms: ByStatus = ByStatus()
+    tpot_ms: ByStatus = ByStatus()
+    itl_ms: ByStatus = ByStatus()
+    e2e_ms: ByStatus = ByStatus()
+    prompt_tokens: ByStatus = ByStatus()
+    output_tokens: ByStatus = ByStatus()
+    concurrency: ByStatus = ByStatus()
+    output_tok_s: ByStatus = ByStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class LevelReport:
+    """One benchmark of a report: its measurement window (epoch seconds, warm-up and cool-down cut off) and requests.
+
+    `requests` are all records kept, those of the warm-up too. `completed`, `incomplete` and `errored` are the
+    generator's own totals for the window; `requests_missing` is how many finished requests the report did not keep.
+    `streams` is the number of requests that the strategy keeps in flight, `rate_req_s` what an open loop sends.
+    """
+
+    strategy: str
+    streams: int | None
+    start: float
+    end: float
+    warmup_s: float
+    cooldown_s: float
+    completed: int
+    incomplete: int
+    errored: int
+    requests: tuple[RequestRecord, ...]
+    requests_missing: int
+    rate_req_s: float | None = None
+    aggregate: Aggregate | None = None
+    data: SyntheticData | None = None
+    model: str | None = None
+
+    @property
+    def closed_loop(self) -> bool:
+        """Whether the number of requests in flight was fixed."""
+        return self.strategy in CLOSED_LOOP
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A GuideLLM report, whatever its version; `schema` is 0 for reports that do not name theirs (before 0.5)."""
+
+    guidellm_version: str
+    schema: int
+    levels: tuple[LevelReport, ...]

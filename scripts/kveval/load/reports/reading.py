@@ -1,0 +1,198 @@
+"""From a file to the neutral result: decompression, which schema it is, one decoder per schema."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zstandard
+
+from kveval.load.reports import schema_03, schema_04_preview, schema_1, schema_2
+from kveval.load.reports.data import synthetic_data
+from kveval.load.reports.model import LevelReport, Report, ReportError
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# Files have been compressed twice by accident; more layers are no report.
+_MAX_LAYERS = 3
+# GuideLLM writes with Python's json, which has words for what JSON has none.
+_NOT_JSON = re.compile(rb"([:\[,]\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
+
+
+class _Metadata(msgspec.Struct):
+    version: int | None = None
+    guidellm_version: str | None = None
+
+
+class _Args(msgspec.Struct):
+    model: str | None = None
+    data: list[Any] | None = None
+
+
+class _Backend(msgspec.Struct):
+    model: str | None = None
+
+
+class _Spec(msgspec.Struct):
+    backend: _Backend | None = None
+    data: list[Any] | None = None
+
+
+class _Scenario(msgspec.Struct):
+    spec: _Spec | None = None
+
+
+class _Head(msgspec.Struct):
+    """The report without its benchmarks: `args` up to 0.6, `config` from 0.7 on."""
+
+    metadata: _Metadata | None = None
+    benchmarks: list[msgspec.Raw] | None = None
+    args: _Args | None = None
+    config: _Scenario | None = None
+
+    @property
+    def sources(self) -> list[Any]:
+        """The data arguments."""
+        spec = self.config.spec if self.config else None
+        return (self.args.data if self.args else None) or (spec.data if spec else None) or []
+
+    @property
+    def model(self) -> str | None:
+        """The model asked for, if it was named."""
+        spec = self.config.spec if self.config else None
+        backend = spec.backend if spec else None
+        return (self.args.model if self.args else None) or (backend.model if backend else None)
+
+
+class _Shape(msgspec.Struct):
+    """What tells the reports without a version apart."""
+
+    config: msgspec.Raw = msgspec.Raw()
+    scheduler: msgspec.Raw = msgspec.Raw()
+    args: msgspec.Raw = msgspec.Raw()
+
+
+@dataclass(frozen=True)
+class _Schema:
+    """A shape of reports: what to call it, what wrote it, its number in the file (0: none), its decoder."""
+
+    name: str
+    guidellm: str
+    number: int
+    decode: Callable[[msgspec.Raw], LevelReport]
+
+
+# A further schema is one more entry here and one more decoder, and nothing elsewhere.
+_DECODERS = {
+    "0.3": _Schema("the schema of GuideLLM 0.3", "0.3 or older", 0, schema_03.decode),
+    "0.4 preview": _Schema("the schema of GuideLLM 0.4's previews", "0.4 preview", 0, schema_04_preview.decode),
+    "0.4": _Schema("the schema of GuideLLM 0.4", "0.4", 0, schema_1.decode),
+    "1": _Schema("report version 1 (GuideLLM 0.5 and 0.6)", "0.5 or 0.6", 1, schema_1.decode),
+    "2": _Schema("report version 2 (GuideLLM 0.7 and 0.8)", "0.7 or 0.8", 2, schema_2.decode),
+}
+
+
+def read_report(path: Path) -> Report:
+    """Read a GuideLLM report of any version; plain JSON, or compressed by zstd once or twice.
+
+    Raises ReportError when the file is missing, empty or truncated, is no GuideLLM report, has a schema without a
+    decoder, or holds no benchmark.
+    """
+    return decode_report(_content(path), str(path))
+
+
+def decode_report(content: bytes, name: str) -> Report:
+    """Decode a report's JSON; `name` is what errors call it. Raises ReportError as `read_report` does."""
+    head = _head(content, name)
+    if head.benchmarks is None:
+        raise ReportError(f"{name}: not a GuideLLM report (it has no list 'benchmarks')")
+    schema = _schema(head, name)
+    if not head.benchmarks:
+        raise ReportError(f"{name}: the report holds no benchmark; GuideLLM ended before it measured anything")
+    data = synthetic_data(head.sources)
+    levels = []
+    for number, raw in enumerate(head.benchmarks):
+        try:
+            level = schema.decode(raw)
+        except msgspec.DecodeError as error:
+            raise ReportError(f"{name}: benchmark {number} is not as {schema.name} has it ({error})") from error
+        if not level.end > level.start > 0:
+            raise ReportError(
+                f"{name}: benchmark {number} has the empty window {level.start}..{level.end}: nothing was measured"
+            )
+        levels.append(replace(level, data=level.data or data, model=level.model or head.model))
+    version = head.metadata.guidellm_version if head.metadata else None
+    return Report(guidellm_version=version or schema.guidellm, schema=schema.number, levels=tuple(levels))
+
+
+def _head(content: bytes, name: str) -> _Head:
+    try:
+        try:
+            return msgspec.json.decode(content, type=_Head)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            if not _NOT_JSON.search(content):
+                raise
+            return msgspec.json.decode(_NOT_JSON.sub(rb"\1null", content), type=_Head)
+    except msgspec.ValidationError as error:
+        raise ReportError(f"{name}: not a GuideLLM report ({error})") from error
+    except msgspec.DecodeError as error:
+        raise ReportError(
+            f"{name}: not readable as JSON ({error}); the file is truncated or damaged: measure the level again"
+        ) from error
+
+
+def _schema(head: _Head, name: str) -> _Schema:
+    version = head.metadata.version if head.metadata else None
+    if version is not None:
+        if str(version) in _DECODERS:
+            return _DECODERS[str(version)]
+        raise ReportError(f"{name}: report version {version} is not supported; supported: {_supported()}")
+    if not head.benchmarks:
+        return _DECODERS["0.3"]
+    try:
+        shape = msgspec.json.decode(head.benchmarks[0], type=_Shape)
+    except msgspec.DecodeError as error:
+        raise ReportError(f"{name}: not a GuideLLM report ({error})") from error
+    for generation, mark in (("0.4", shape.config), ("0.4 preview", shape.scheduler), ("0.3", shape.args)):
+        if bytes(mark):
+            return _DECODERS[generation]
+    raise ReportError(
+        f"{name}: not a GuideLLM report (no report version, and its benchmarks are of no known shape);"
+        f" supported: {_supported()}"
+    )
+
+
+def _supported() -> str:
+    return ", ".join(schema.name for schema in _DECODERS.values())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ReportError(f"{path}: the report cannot be read ({error.strerror})") from error
+    for _ in range(_MAX_LAYERS):
+        if not content.startswith(_ZSTD_MAGIC):
+            break
+        content = _decompressed(content, path)
+    if not content.strip():
+        raise ReportError(f"{path}: the report is empty; GuideLLM writes it only at its end, so it was interrupted")
+    return content
+
+
+def _decompressed(content: bytes, path: Path) -> bytes:
+    """Return what zstd frames hold. Raises ReportError for a frame that is damaged or cut off."""
+    parts = []
+    while content:
+        decompressor = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            parts.append(decompressor.decompress(content))
+        except zstandard.ZstdError as error:
+            raise ReportError(f"{path}: damaged zstd file ({error}); measure the level again") from error
+        if not decompressor.eof:
+            raise ReportError(f"{path}: truncated zstd file (it ends inside a frame); measure the level again")
+        content = decompressor.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,0 +1,173 @@
+"""What all schemas share on the wire, and its translation."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kveval.load.reports.model import ByStatus, RequestRecord, Statistics, Status
+
+
+class Percentiles(msgspec.Struct):
+    """Only what is used of a report's eleven percentiles."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+
+class Distribution(msgspec.Struct):
+    """A distribution summary; all zeros when nothing was observed."""
+
+    mean: float | None = None
+    median: float | None = None
+    count: float = 0
+    total_sum: float | None = None
+    percentiles: Percentiles | None = None
+
+    def neutral(self, scale: float) -> Statistics | None:
+        """Return it times `scale`, None for a distribution of nothing."""
+        if not self.count or self.mean is None:
+            return None
+        quantiles = self.percentiles or Percentiles()
+        total = self.mean * self.count if self.total_sum is None else self.total_sum
+        return Statistics(
+            count=round(self.count),
+            mean=scale * self.mean,
+            total=scale * total,
+            p50=_scaled(self.median if quantiles.p50 is None else quantiles.p50, scale),
+            p90=_scaled(quantiles.p90, scale),
+            p99=_scaled(quantiles.p99, scale),
+        )
+
+
+class StatusDistributions(msgspec.Struct):
+    """A distribution per status, as GuideLLM names them."""
+
+    successful: Distribution | None = None
+    incomplete: Distribution | None = None
+    errored: Distribution | None = None
+    total: Distribution | None = None
+
+
+class Metrics(msgspec.Struct):
+    """The distributions that all versions have under the same names; what they mean differs."""
+
+    request_latency: StatusDistributions | None = None
+    prompt_token_count: StatusDistributions | None = None
+    output_token_count: StatusDistributions | None = None
+    total_token_count: StatusDistributions | None = None
+    time_to_first_token_ms: StatusDistributions | None = None
+    time_per_output_token_ms: StatusDistributions | None = None
+    inter_token_latency_ms: StatusDistributions | None = None
+    output_tokens_per_second: StatusDistributions | None = None
+    request_concurrency: StatusDistributions | None = None
+
+
+class Totals(msgspec.Struct):
+    """Numbers of requests by status."""
+
+    successful: int
+    errored: int
+    incomplete: int
+
+
+class Timings(msgspec.Struct):
+    """Of GuideLLM 0.4 and later; `request_start` is the moment the backend sent the request."""
+
+    request_start: float | None = None
+    resolve_start: float | None = None
+    request_end: float | None = None
+    first_token_iteration: float | None = None
+    last_token_iteration: float | None = None
+    token_iterations: int | None = None
+
+
+class Info(msgspec.Struct):
+    """A request's timings; conversations came with 0.6, before that every request is the first turn of its own."""
+
+    timings: Timings
+    conversation_id: str | None = None
+    turn_index: int = 0
+
+
+class Request(msgspec.Struct):
+    """A request's record of GuideLLM 0.4 and later (schemas 1 and 2): latency in s, the other times in ms."""
+
+    info: Info
+    request_start_time: float | None = None
+    request_end_time: float | None = None
+    request_latency: float | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    time_to_first_token_ms: float | None = None
+    time_per_output_token_ms: float | None = None
+    inter_token_latency_ms: float | None = None
+
+    def neutral(self, status: Status) -> RequestRecord:
+        """Return the record without the schema's peculiarities."""
+        timings = self.info.timings
+        # A cut-off request may have no token count; each stream event carried at least one token.
+        tokens = self.output_tokens if self.output_tokens is not None else timings.token_iterations or 0
+        return RequestRecord(
+            status=status,
+            start=self.request_start_time,
+            first_token=timings.first_token_iteration,
+            last_token=timings.last_token_iteration,
+            end=self.request_end_time,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=tokens,
+            ttft_ms=self.time_to_first_token_ms,
+            tpot_ms=self.time_per_output_token_ms,
+            itl_ms=self.inter_token_latency_ms,
+            e2e_ms=None if self.request_latency is None else 1000 * self.request_latency,
+            conversation=self.info.conversation_id,
+            turn=self.info.turn_index,
+        )
+
+
+class Requests(msgspec.Struct):
+    """The records kept, by status."""
+
+    successful: list[Request] | None = None
+    incomplete: list[Request] | None = None
+    errored: list[Request] | None = None
+
+    def neutral(self) -> tuple[RequestRecord, ...]:
+        """Return all records in one sequence."""
+        kept: Iterable[tuple[Status, list[Request] | None]] = (
+            ("completed", self.successful),
+            ("incomplete", self.incomplete),
+            ("errored", self.errored),
+        )
+        return tuple(request.neutral(status) for status, requests in kept for request in requests or ())
+
+
+class Strategy(msgspec.Struct):
+    """How requests were sent; fields beside the name depend on it."""
+
+    kind: str | None = None
+    type_: str | None = None
+    streams: int | None = None
+    rate: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The strategy's name, under whichever key the version has it."""
+        return self.kind or self.type_ or "unknown"
+
+    @property
+    def in_flight(self) -> int | None:
+        """The number of requests kept in flight; a synchronous client keeps one."""
+        return 1 if self.name == "synchronous" else self.streams
+
+
+def by_status(distributions: StatusDistributions | None, scale: float = 1.0) -> ByStatus:
+    """Return a quantity of the report, times `scale`."""
+    if distributions is None:
+        return ByStatus()
+    groups = (distributions.successful, distributions.incomplete, distributions.errored, distributions.total)
+    return ByStatus(*(None if group is None else group.neutral(scale) for group in groups))
+
+
+def _scaled(value: float | None, scale: float) -> float | None:
+    return None if value is None else scale * value

@@ -1,0 +1,224 @@
+"""The run in progress: deploy, record, load level after level, collect, describe; on whatever engine."""
+
+import contextlib
+import math
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kveval import __version__
+from kveval.engines.counters import exercised
+from kveval.engines.job import Job
+from kveval.engines.protocol import Bench, Engine, Recorder, Server
+from kveval.engines.watchdog import ClockWatch
+from kveval.host.errors import Failure
+from kveval.host.redaction import Redactor
+from kveval.measure.level_run import Levels, pack
+from kveval.measure.progress import Progress
+from kveval.pcp.recording import pack_archive, verify_archive
+from kveval.store.store import write_json
+
+SCHEMA = 1
+_RECORD_ON_S = 2.0
+_PCP_VLLM = "openmetrics.vllm.vllm."
+# Without these a level's figures have no system side; everything else depends on the host.
+_REQUIRED_METRICS = (
+    f"{_PCP_VLLM}num_requests_running",
+    f"{_PCP_VLLM}kv_cache_usage_perc",
+    f"{_PCP_VLLM}generation_tokens_total",
+    "kernel.all.cpu.user",
+    "mem.util.available",
+)
+
+
+@dataclass
+class Attempt:
+    """The run in progress; `perform` leaves a complete folder to be sealed."""
+
+    job: Job
+    scratch: Path
+    engine: Engine
+    host: Mapping[str, Any]
+    progress: Progress
+    redactor: Redactor
+    phases: dict[str, float] = field(default_factory=dict)
+    told: BaseException | None = None
+
+    @property
+    def raw(self) -> Path:
+        """What was written by others: reports, archive, logs."""
+        return self.scratch / "raw"
+
+    def perform(self) -> None:
+        """Run the whole transaction."""
+        started, begin = _now(), time.monotonic()
+        with self.engine.bench(self.scratch, self.progress.say) as bench:
+            with contextlib.closing(bench.slot), self._told_at_once():
+                self.progress.say("starting the server")
+                with self._phase("server_start_s"):
+                    server = bench.slot.start()
+                self.progress.say(f"server up after {server.startup_s:.0f} s; starting the recording")
+                with self._phase("recording_start_s"), contextlib.ExitStack() as starting:
+                    recorder = starting.enter_context(bench.recording())
+                    recording_stack = starting.pop_all()
+                with recording_stack, self._told_at_once():
+                    with self._phase("levels_s"):
+                        runner = self._runner(bench, recorder)
+                        levels = runner.measure()
+                    with self._phase("collect_s"):
+                        # The last level's end must lie inside the archive even when a sample came late.
+                        time.sleep(_RECORD_ON_S)
+                        runner.clock.check()
+                        recorder.stop()
+                        archive = self._collect_recording(recorder, levels)
+                with self._phase("server_stop_s"):
+                    bench.slot.close()
+            self._pack_logs()
+            described = self._description(bench, server, levels)
+        write_json(
+            self.scratch / "run.json",
+            {
+                **described,
+                "started": started,
+                "finished": _now(),
+                "phases": {name: round(seconds, 2) for name, seconds in self.phases.items()},
+                "times": {**spent(levels), "total_s": round(time.monotonic() - begin, 2)},
+                "recording": archive,
+            },
+        )
+        for leftover in ("model", "pcp"):
+            shutil.rmtree(self.scratch / leftover, ignore_errors=True)
+
+    def _description(self, bench: Bench, server: Server, levels: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return what run.json says beside times and the recording."""
+        specification = self.job.specification
+        return {
+            "schema": SCHEMA,
+            "measurement": self.job.measurement,
+            "run": self.job.run,
+            "cell": dict(self.job.cell),
+            "specification": dict(specification),
+            "engine": specification["engine"],
+            "weights": specification["weights"],
+            "protocol": specification["protocol"],
+            "hardware": dict(self.host),
+            "versions": {
+                "vllm": server.version,
+                "guidellm": specification["versions"]["guidellm"],
+                "pcp": bench.pcp_version,
+                "kveval": __version__,
+            },
+            "server": {
+                "argv": [bench.anonymous(argument) for argument in server.argv],
+                "env": {name: bench.anonymous(value) for name, value in server.env.items()},
+                "startup_s": round(server.startup_s, 2),
+                "facts": server.facts,
+            },
+            "budget": {
+                **specification["budget"],
+                "device_tokens": server.facts.get("kv_cache_tokens"),
+                **_reported(specification, server.facts.get("tier_bytes")),
+            },
+            "companions": [
+                {
+                    "name": companion.name,
+                    "version": companion.version,
+                    "argv": [bench.anonymous(argument) for argument in companion.argv],
+                }
+                for companion in server.beside
+            ],
+            "clock_offset_s": 0.0,
+            "levels": levels,
+            "exercised": exercised(self.job.required, levels),
+            **bench.facts(),
+        }
+
+    def _runner(self, bench: Bench, recorder: Recorder) -> Levels:
+        return Levels(
+            specification=self.job.specification,
+            run=self.job.run,
+            scratch=self.scratch,
+            stall_limit_s=self.job.stall_limit_s,
+            progress=self.progress,
+            redactor=self.redactor,
+            bench=bench,
+            # Elsewhere, windows and recording go by clocks that this host's does not move.
+            clock=ClockWatch() if bench.own_clock else ClockWatch(limit_s=math.inf),
+            recorder=recorder,
+            tell=self._tell,
+        )
+
+    @contextlib.contextmanager
+    def _told_at_once(self) -> Iterator[None]:
+        """Say a failure once, when it is found, before everything is torn down."""
+        try:
+            yield
+        except (Failure, OSError) as failure:
+            self._tell(failure)
+            raise
+
+    def _tell(self, failure: BaseException) -> None:
+        # The same cause may be found anew on the way out.
+        if self.told is None or str(failure) != str(self.told):
+            self.progress.say(f"failed, tearing down: {failure}")
+        self.told = failure
+
+    def _collect_recording(self, recorder: Recorder, levels: list[dict[str, Any]]) -> dict[str, Any]:
+        facts = verify_archive(
+            recorder.archive,
+            start=levels[0]["start"],
+            end=levels[-1]["end"],
+            required=_REQUIRED_METRICS,
+            windows=[(level["start"], level["end"]) for level in levels],
+        )
+        target = self.raw / "pcp.tar.zst"
+        pack_archive(recorder.archive, target)
+        return {
+            "archive": target.relative_to(self.scratch).as_posix(),
+            "interval_s": 1.0,
+            "metrics": facts.metrics,
+            "start": facts.start,
+            "end": facts.end,
+        }
+
+    def _pack_logs(self) -> None:
+        for path in sorted(self.raw.glob("*.log")):
+            pack(path, self.redactor)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
+
+
+def spent(levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sum up where the levels' time went, seconds.
+
+    `measured_s`: inside the measured windows; `load_start_s`: from the load generator's start to its window;
+    `between_levels_s`: from one level's end to the next one's start, that is empty caches, counters and checks.
+    """
+    return {
+        "measured_s": round(sum(level["end"] - level["start"] for level in levels), 2),
+        "load_start_s": round(sum(level["load_start_s"] for level in levels), 2),
+        "between_levels_s": [level["ready_s"] for level in levels[1:]],
+    }
+
+
+def _reported(specification: Mapping[str, Any], tier_bytes: int | None) -> dict[str, Any]:
+    """Return the tier in host memory as the server reports it, beside what was asked for.
+
+    Without a report both are None: older servers do not say.
+    """
+    tokens = None if tier_bytes is None else tier_bytes // specification["model"]["kv_bytes_per_token"]
+    return {"reported_bytes": tier_bytes, "reported_tokens": tokens}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,219 @@
+"""The levels of a run: watched while they run, looked at as soon as they are over, a failure put down to its cause."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zstandard
+
+from kveval.engines.counters import changes
+from kveval.engines.protocol import Bench, Recorder, ServerDied
+from kveval.engines.watchdog import ClockWatch, WatchError, monitored
+from kveval.host.errors import Failure
+from kveval.host.redaction import Redactor
+from kveval.load import guidellm as load
+from kveval.load.levels import level_count
+from kveval.load.reports import read_report
+from kveval.measure.progress import Progress
+from kveval.pcp.recording import RecordingError
+from kveval.store.run_file import SCHEMA, LevelRun, Run
+
+_ATTEMPTS = 2
+# A server whose engine was killed takes a moment to end; its clients fail before.
+_SETTLING_S = 3.0
+_RECORDING_CHECK_S = 5.0
+
+
+@dataclass
+class Levels:
+    """The levels of one run, on the server of `bench`, recorded by `recorder`; reports go to `scratch`/raw.
+
+    `tell` says a failure at once, before the generator is stopped; after `stall_limit_s` without progress the server
+    counts as hung.
+    """
+
+    specification: Mapping[str, Any]
+    run: int
+    scratch: Path
+    stall_limit_s: float
+    progress: Progress
+    redactor: Redactor
+    bench: Bench
+    recorder: Recorder
+    tell: Callable[[Failure], None]
+    clock: ClockWatch = field(default_factory=ClockWatch)
+    _free_since: float = field(default_factory=time.monotonic)
+
+    @property
+    def workload(self) -> Mapping[str, Any]:
+        """The load that every level is one point of."""
+        workload: Mapping[str, Any] = self.specification["workload"]
+        return workload
+
+    def measure(self) -> list[dict[str, Any]]:
+        """Measure every level and return their entries for run.json. Raises the Failure that ended one for good."""
+        measured: list[dict[str, Any]] = []
+        delivered: dict[int, float] = {}
+        count = level_count(self.workload)
+        while (level := load.next_level(self.workload, self.run, delivered)) is not None:
+            number = len(measured) + 1
+            if number == 1:
+                # Of a search only the first is known ahead.
+                self.bench.expect(load.levels_of(self.workload, self.run) or [level])
+            else:
+                self._refresh(restart=self.specification["reset_caches"] == "restart")
+            self.progress.say(f"level {level.streams} ({number} of {count}) · {self.progress.left()}")
+            entry = self._level(level, number, count)
+            look = first_look(self.specification, self.run, entry, self.scratch)
+            for word in look.flagged:
+                self.progress.say(f"level {level.streams} is flagged · {word}")
+            delivered[level.streams] = look.throughput_tok_s
+            measured.append({**entry, "throughput_tok_s": round(look.throughput_tok_s, 3)})
+        return measured
+
+    def _refresh(self, *, restart: bool) -> None:
+        if restart:
+            # The start of a server finds its own causes, and there is no server to blame meanwhile.
+            self.bench.slot.refresh(restart=True)
+            return
+        with self._blamed():
+            self.bench.slot.refresh(restart=False)
+
+    def _level(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
+        """Measure one level; an attempt that fails while everything under it lives is repeated, with empty caches."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with self._blamed():
+                    return self._attempt(level, number, count)
+            except load.LoadError as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                self.progress.say(f"level {level.streams} failed ({error}); once more")
+                self._refresh(restart=self.specification["reset_caches"] == "restart")
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _attempt(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
+        server = self.bench.slot.server
+        report = self.scratch / "raw" / f"guidellm-{level.streams:04d}.json"
+        argv = self.bench.command(level, report)
+        checks = [
+            *server.stall_checks(
+                self.stall_limit_s,
+                load.start_allowance_s(self.workload, level.streams),
+                load.loaded_s(self.workload, level.streams),
+            ),
+            (self.recorder.alive, _RECORDING_CHECK_S),
+            (self.clock.check, 1.0),
+            (self.bench.require_room, 1.0),
+            *self.bench.checks,
+        ]
+        before = server.counters()
+        with monitored(checks) as monitor:
+
+            def watch(elapsed_s: float) -> None:
+                try:
+                    server.require_alive()
+                    self.recorder.require_running()
+                    monitor.require()
+                except Failure as failure:
+                    self.tell(failure)
+                    raise
+                self.progress.level(level.streams, number, count, elapsed_s, self.workload["seconds"])
+
+            ran = self.bench.generate(level, argv, report, watch)
+            ready_s, self._free_since = ran.started - self._free_since, ran.ended
+            monitor.require()
+        self.clock.check()
+        after = server.counters()
+        facts = load.report_facts(report, self.specification["versions"]["guidellm"])
+        packed = pack(report, self.redactor)
+        return {
+            "level": level.streams,
+            "index": level.index,
+            "seed": level.seed,
+            "start": facts.start,
+            "end": facts.end,
+            "report": packed.relative_to(self.scratch).as_posix(),
+            "command": [self.bench.anonymous(argument) for argument in argv],
+            "wall_s": round(ran.wall_s, 2),
+            "load_start_s": round(facts.start - ran.began, 2),
+            "ready_s": round(ready_s, 2),
+            "counters": changes(before, after),
+            "cache_reset": True,
+            "status": "ok",
+            "error": None,
+        }
+
+    @contextlib.contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Raise, in place of a failure of the body, what caused it: a dead server, a full disk, a set clock."""
+        try:
+            yield
+        except WatchError:
+            raise
+        except (Failure, OSError) as error:
+            # A death is known at once; other failures wait for one that may be on its way.
+            known = isinstance(error, ServerDied | RecordingError)
+            deadline = time.monotonic() + (0.0 if known else _SETTLING_S)
+            while True:
+                try:
+                    self.clock.check()
+                    self.bench.require_room()
+                    self.bench.slot.server.require_alive()
+                    self.recorder.require_running()
+                except Failure as cause:
+                    raise cause from error
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A level as it looks at once: its delivered throughput, 0 when that cannot be said, and what disqualifies it."""
+
+    throughput_tok_s: float
+    flagged: Sequence[str]
+
+
+def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, Any], scratch: Path) -> Look:
+    """Look at a level that was just measured, with the checks that the report will apply.
+
+    Flagged are only failed checks, and requests that failed; that a level is short is known without measuring it.
+    """
+    from kveval.analysis.levels.tables import THROUGHPUT, level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
+
+    described = {
+        **{key: specification[key] for key in ("cell", "engine", "weights")},
+        **{"schema": SCHEMA, "measurement": "", "run": run, "started": "", "finished": "", "levels": []},
+        "specification": dict(specification),
+    }
+    try:
+        report = read_report(scratch / entry["report"])
+        level = msgspec.convert(dict(entry), LevelRun)
+        row = level_row(msgspec.convert(described, Run), level, report.levels[0], report.guidellm_version)
+    except (Failure, msgspec.MsgspecError, ArithmeticError, LookupError, TypeError, ValueError) as problem:
+        # What is measured is measured; the report will say the same.
+        return Look(0.0, [f"it cannot be judged yet: {problem}"])
+    flagged = [
+        *row["checks_failed"].split(";"),
+        *(name for name in row["checks_warned"].split(";") if name == "errors"),
+    ]
+    messages = [message for message in row["checks_messages"].split(" | ") if message.partition(":")[0] in flagged]
+    throughput = float(row[THROUGHPUT])
+    return Look(throughput if math.isfinite(throughput) else 0.0, messages)
+
+
+def pack(path: Path, redactor: Redactor) -> Path:
+    """Take secrets out of a file and compress it in place; return the compressed one."""
+    redactor.file(path)
+    target = path.with_name(path.name + ".zst")
+    with path.open("rb") as source, target.open("wb") as sink:
+        zstandard.ZstdCompressor(level=9).copy_stream(source, sink)
+    path.unlink()
+    return target

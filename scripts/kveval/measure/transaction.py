@@ -1,0 +1,93 @@
+"""One measurement as one transaction: adopt it if the store has it, else deploy, record, load, collect, seal,
+tear down.
+
+Everything a run starts is gone afterwards, however it ends; what it measured is in the store whole or not at all.
+"""
+
+import contextlib
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kveval.engines.job import Job, MeasurementError
+from kveval.engines.local.engine import HostEngine
+from kveval.engines.preflight import require_no_secret
+from kveval.engines.protocol import Engine
+from kveval.host.errors import Failure
+from kveval.host.processes import Terminated, stop_signals_raise, stop_when_orphaned
+from kveval.host.redaction import Redactor
+from kveval.measure.attempt import Attempt
+from kveval.measure.progress import Progress
+from kveval.spec.config import measurement_id
+from kveval.store.store import Key, Store, pointer, write_json
+
+__all__ = ["Job", "MeasurementError", "measure"]
+
+
+def engine_of(job: Job) -> Engine:
+    """Return what measures the job. Raises MeasurementError when it lacks what the engine needs."""
+    if job.specification["engine"] == "local":
+        return HostEngine(job)
+    # Only now: the client of the cluster takes a second to import.
+    from kveval.engines.kubernetes.engine import ClusterEngine  # noqa: PLC0415
+
+    return ClusterEngine(job)
+
+
+def measure(job: Job, output: Path, progress: Progress) -> None:
+    """Write the pointer `output` to the job's measurement, adopted from the store or measured now.
+
+    Raises MeasurementError when the specification is not the one the id was made from, and the engine's, generator's or
+    recorder's own error when the run fails; the attempt's files are kept under `failed/` then.
+    """
+    actual = measurement_id(job.specification)
+    if actual != job.measurement:
+        raise MeasurementError(
+            f"the specification hashes to {actual}, the workflow asked for {job.measurement}: replan"
+        )
+    engine = engine_of(job)
+    host = engine.hardware()
+    key = Key(job.measurement, job.run, host["fingerprint"])
+    store = Store(job.store)
+    if _adopted(store, key, output, progress):
+        return
+    with stop_signals_raise(), stop_when_orphaned(), engine.alone(progress.say):
+        # Another job may have measured it while this one waited.
+        if not _adopted(store, key, output, progress):
+            write_json(output, pointer(_measure_now(job, engine, key, store, host, progress), key))
+
+
+def _adopted(store: Store, key: Key, output: Path, progress: Progress) -> bool:
+    """Point to the stored measurement, if there is one; nobody deletes it meanwhile."""
+    with store.using():
+        place = store.find(key)
+        if place is not None:
+            write_json(output, pointer(place, key))
+            progress.say(f"adopted the stored measurement {place}")
+        return place is not None
+
+
+def _measure_now(job: Job, engine: Engine, key: Key, store: Store, host: Mapping[str, Any], progress: Progress) -> Path:
+    engine.remove_leftovers(store, key, progress.say)
+    redactor = Redactor.of(job.secrets)
+    require_no_secret(job.specification, redactor)
+    engine.require_possible(store)
+    scratch = engine.scratch(store, key)
+    try:
+        Attempt(job, scratch, engine, host, progress, redactor).perform()
+        place = store.commit(scratch, key)
+    except BaseException as error:
+        if not isinstance(error, Failure | Terminated):
+            with contextlib.suppress(OSError):
+                (scratch / "error.log").write_text(traceback.format_exc())
+        redactor.folder(scratch)
+        kept = store.keep_failed(scratch, key)
+        progress.say(f"this attempt's files are kept in {kept}")
+        if isinstance(error, Failure):
+            raise MeasurementError(str(error).replace(str(scratch), str(kept))) from error
+        if isinstance(error, OSError):
+            raise MeasurementError(f"{error}; see {kept}/error.log") from error
+        raise
+    progress.say(f"measured: {place}")
+    return place

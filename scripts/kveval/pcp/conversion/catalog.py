@@ -1,0 +1,196 @@
+"""From (metric, instance number, time) to a series number: one integer per (metric, instance name), in sorted order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kveval.pcp.archive.meta import INDOM_NULL, Desc, Domain, Metadata
+from kveval.pcp.conversion.pages import word as entry
+
+Ints = NDArray[np.int64]
+
+
+class Instances:
+    """The instances of one domain: numbers to names, at a time that only moves forward between resets."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.names: list[str] = sorted({name for _, _, name in domain.events})
+        rank = {name: number for number, name in enumerate(self.names)}
+        first: dict[int, int] = {}
+        changes: list[tuple[int, int, int]] = []
+        # A value older than its instance's first name takes that name: pmlogger may write the domain later.
+        for time, instance, name in sorted(domain.events, key=lambda event: event[0]):
+            if instance in first:
+                changes.append((time, instance, rank[name]))
+            else:
+                first[instance] = rank[name]
+        self._numbers = np.array(sorted(first), dtype=np.int64)
+        self._first = np.array([first[number] for number in self._numbers.tolist()], dtype=np.int64)
+        self._changes = changes
+        self.change_times = np.array([time for time, _, _ in changes], dtype=np.int64)
+        self._applied = 0
+        self._current = self._first.copy()
+
+    def lookup(self, instances: Ints, time: int) -> Ints:
+        """Rank of the name of each instance number at `time` (ns); -1 where the number was never named."""
+        self._move_to(time)
+        if not len(self._numbers):
+            return np.full(len(instances), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self._numbers, instances), len(self._numbers) - 1)
+        return np.where(self._numbers[at] == instances, self._current[at], -1)
+
+    def _move_to(self, time: int) -> None:
+        count = int(np.searchsorted(self.change_times, time, side="right"))
+        if count < self._applied:
+            self._applied = 0
+            self._current = self._first.copy()
+        for _, instance, name in self._changes[self._applied : count]:
+            self._current[np.searchsorted(self._numbers, instance)] = name
+        self._applied = count
+
+
+class Words(list[bytes]):
+    """Distinct dictionary entries, numbered in the order in which they come: a dictionary must not hold one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: dict[str, int] = {}
+
+    def number(self, word: str) -> int:
+        """The number of a word, a new one if it is new."""
+        found = self._numbers.setdefault(word, len(self))
+        if found == len(self):
+            self.append(entry(word))
+        return found
+
+
+@dataclass
+class Catalog:
+    """The selected metrics of one archive, sorted by name, and the numbering of their series.
+
+    A series number is `base[metric] + rank of the instance name`, so numbers sort by metric name, then instance
+    name. Instances that have no name in the archive, and a name that two instances of one record share, get
+    numbers from `total` on.
+    """
+
+    metrics: list[Desc]
+    base: Ints
+    total: int
+    known: frozenset[int]
+    _index: dict[int, int]
+    _domains: dict[int, Instances]
+    _extra: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _extra_names: list[tuple[int, str | None]] = field(default_factory=list)
+    unnamed: set[tuple[int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        times = [domain.change_times for domain in self._domains.values()]
+        self.change_times = np.sort(np.concatenate(times)) if times else np.empty(0, dtype=np.int64)
+        self.indoms = np.array([desc.indom for desc in self.metrics], dtype=np.int64)
+        numbers = {INDOM_NULL: 0, **{indom: number + 1 for number, indom in enumerate(self._domains)}}
+        self._owners = np.array([numbers[desc.indom] for desc in self.metrics], dtype=np.int64)
+        self._by_number = list(self._domains.values())
+        self.metric_words, self.name_words = Words(), Words()
+        self._metric_word = np.array([self.metric_words.number(desc.names[0]) for desc in self.metrics], dtype=np.int64)
+        begins = {INDOM_NULL: 0}
+        words: list[int] = []
+        for indom, domain in self._domains.items():
+            begins[indom] = len(words)
+            words += [self.name_words.number(name) for name in domain.names]
+        self._names_at = np.array([begins[desc.indom] for desc in self.metrics], dtype=np.int64)
+        self._name_word = np.array([*words, -1], dtype=np.int64)
+
+    def metric_of(self, pmid: int) -> int:
+        """Number of a selected metric, -1 for another."""
+        return self._index.get(pmid, -1)
+
+    def epoch(self, time: int) -> int:
+        """How many instance numbers had been given to another name by `time`: lookups hold while it stays."""
+        return int(np.searchsorted(self.change_times, time, side="right"))
+
+    def epochs(self, times: Ints) -> Ints:
+        """`epoch` of each time."""
+        return np.searchsorted(self.change_times, times, side="right")
+
+    def series(self, metrics: Ints, instances: Ints, time: int) -> Ints:
+        """Series number of each (metric, instance number) pair at `time`; all numbers in one answer differ."""
+        owners = self._owners[metrics]
+        ranks = np.zeros(len(metrics), dtype=np.int64)
+        for owner in np.flatnonzero(np.bincount(owners, minlength=1)[1:]).tolist():
+            where = np.flatnonzero(owners == owner + 1)
+            ranks[where] = self._by_number[owner].lookup(instances[where], time)
+        series = self.base[metrics] + ranks
+        for at in np.flatnonzero(ranks < 0).tolist():
+            instance = int(instances[at])
+            self.unnamed.add((int(self.indoms[metrics[at]]), instance))
+            series[at] = self._extra_series(int(metrics[at]), instance, f"[{instance}]")
+        if not (np.diff(np.sort(series)) > 0).all():
+            self._separate(series, metrics, instances)
+        return series
+
+    def _separate(self, series: Ints, metrics: Ints, instances: Ints) -> None:
+        order = np.argsort(series, kind="stable")
+        again = order[1:][series[order[1:]] == series[order[:-1]]]
+        # The position tells apart even a record that holds the same instance several times.
+        for copy, at in enumerate(again.tolist()):
+            _, name = self.name(int(series[at]))
+            series[at] = self._extra_series(int(metrics[at]), int(instances[at]), name, copy)
+
+    def _extra_series(self, metric: int, instance: int, name: str | None, copy: int = -1) -> int:
+        key = (metric, instance, copy)
+        if key not in self._extra:
+            self._extra[key] = self.total + len(self._extra_names)
+            self._extra_names.append((metric, name))
+        return self._extra[key]
+
+    def parts(self, series: Ints) -> tuple[Ints, Ints]:
+        """For each series number: the number of its metric in `metric_words`, of its instance in `name_words` or -1."""
+        extra = series >= self.total
+        metrics = np.searchsorted(self.base, np.where(extra, 0, series), side="right") - 1
+        singular = extra | (self.indoms[metrics] == INDOM_NULL)
+        names = self._name_word[np.where(singular, -1, self._names_at[metrics] + series - self.base[metrics])]
+        for at in np.flatnonzero(extra).tolist():
+            metrics[at], name = self._extra_names[int(series[at]) - self.total]
+            names[at] = -1 if name is None else self.name_words.number(name)
+        return self._metric_word[metrics], names
+
+    def instance_name(self, indom: int, instance: int, time: int) -> str | None:
+        """Name of an instance of a selected metric's domain at `time`; None if it has none."""
+        domain = self._domains.get(indom)
+        if domain is None:
+            return None
+        rank = int(domain.lookup(np.array([instance]), time)[0])
+        return None if rank < 0 else domain.names[rank]
+
+    def name(self, series: int) -> tuple[int, str | None]:
+        """(metric number, instance name or None for a singular metric) of a series number."""
+        if series >= self.total:
+            return self._extra_names[series - self.total]
+        metric = int(np.searchsorted(self.base, series, side="right")) - 1
+        desc = self.metrics[metric]
+        if desc.indom == INDOM_NULL:
+            return metric, None
+        return metric, self._domains[desc.indom].names[series - int(self.base[metric])]
+
+
+def build(metadata: Metadata, selected: Callable[[Desc], bool]) -> Catalog:
+    """The catalog of the metrics that `selected` accepts."""
+    metrics = sorted((desc for desc in metadata.descs.values() if selected(desc)), key=lambda desc: desc.names[0])
+    domains = {
+        indom: Instances(metadata.domains.get(indom, Domain()))
+        for indom in {desc.indom for desc in metrics} - {INDOM_NULL}
+    }
+    sizes = [1 if desc.indom == INDOM_NULL else len(domains[desc.indom].names) for desc in metrics]
+    ends = np.cumsum([0, *sizes], dtype=np.int64)
+    return Catalog(
+        metrics=metrics,
+        base=ends[:-1],
+        total=int(ends[-1]),
+        known=frozenset(metadata.descs),
+        _index={desc.pmid: number for number, desc in enumerate(metrics)},
+        _domains=domains,
+    )

@@ -1,0 +1,175 @@
+"""Pieces in order of time become chunks: rows sorted by metric, instance and time, of a bounded number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kveval.pcp.conversion.decode import Piece
+
+# Rows held until they are written; some 60 bytes each while sorting.
+CHUNK_ROWS = 3_000_000
+DENSE_SERIES = 1_000_000
+
+
+@dataclass
+class Chunk:
+    """Rows sorted by series and time. `counts[k]` rows belong to `series[k]`.
+
+    `texts` and `exact` hold what is no double: (row numbers, values); rows in `texts` have no number, integers beyond
+    2^53 stand in `exact` in nine bytes.
+    """
+
+    series: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    times: NDArray[np.int64]
+    values: NDArray[np.float64]
+    texts: tuple[NDArray[np.int64], NDArray[np.object_]]
+    exact: tuple[NDArray[np.int64], NDArray[np.uint8]]
+
+
+@dataclass
+class Chunker:
+    """Collects pieces and hands out a chunk whenever enough rows have come together."""
+
+    limit: int = CHUNK_ROWS
+    _pieces: list[Piece] = field(default_factory=list)
+    _rows: int = 0
+
+    def add(self, piece: Piece) -> Iterator[Chunk]:
+        """Take a piece; yields a chunk when the limit is reached."""
+        self._pieces.append(piece)
+        # A row takes some 16 bytes; long texts count for more.
+        self._rows += piece.rows + piece.text_bytes // 16
+        if self._rows >= self.limit:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[Chunk]:
+        """What is left."""
+        pieces, self._pieces, self._rows = self._pieces, [], 0
+        if pieces:
+            chunk = assemble(pieces)
+            if len(chunk.times):
+                yield chunk
+
+
+def assemble(pieces: list[Piece]) -> Chunk:
+    """Sort pieces into a chunk: a counting sort, in which each series' samples move as one run."""
+    series, counts, local = _numbered(pieces)
+    total = int(counts.sum())
+    times = np.empty(total, dtype=np.int64)
+    values = np.zeros(total)
+    present = np.ones(total, dtype=bool) if any(piece.present is not None for piece in pieces) else None
+    even = int(counts[0]) if len(counts) and (counts == counts[0]).all() else 0
+    starts = np.cumsum(counts) - counts
+    filled = np.zeros_like(counts)
+    latest = np.full(len(series), np.iinfo(np.int64).min)
+    disordered = np.zeros(len(series), dtype=bool)
+    extras = _Extras()
+    for piece, which in zip(pieces, local, strict=True):
+        width = len(piece.times)
+        done = filled[which]
+        disordered[which] |= (latest[which] > piece.times[0]) | bool((np.diff(piece.times) < 0).any())
+        latest[which] = np.maximum(latest[which], piece.times.max())
+        filled[which] = done + width
+        plain = piece.values is not None and piece.present is None and piece.exact is None
+        if even and plain and (done == done[0]).all():
+            # Every series has as many rows: the samples are a block of columns of one matrix.
+            columns = slice(int(done[0]), int(done[0]) + width)
+            whole = _range(which)
+            times.reshape(-1, even)[whole, columns] = piece.times
+            values.reshape(-1, even)[whole, columns] = piece.values
+            continue
+        rows = (starts[which] + done)[:, None] + np.arange(width)
+        times[rows] = piece.times
+        if piece.values is not None:
+            values[rows] = piece.values
+        if present is not None and piece.present is not None:
+            present[rows] = piece.present
+        extras.add(piece, rows)
+    chunk = Chunk(series, counts, times, values, *extras.joined())
+    if present is None and not disordered.any():
+        return chunk
+    order = np.arange(total)
+    for number in np.flatnonzero(disordered).tolist():
+        begin, end = int(starts[number]), int(starts[number] + counts[number])
+        order[begin:end] = begin + np.argsort(times[begin:end], kind="stable")
+    return _reordered(chunk, order, np.ones(total, dtype=bool) if present is None else present)
+
+
+def _numbered(pieces: list[Piece]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]:
+    """The series of all pieces, their numbers of rows, and for each piece the positions of its series among them."""
+    top = max(int(piece.series.max()) for piece in pieces) + 1
+    lengths = [len(piece.series) for piece in pieces]
+    if top > max(DENSE_SERIES, 4 * sum(lengths)):
+        # A table of all series would be mostly empty: a long recording of short-lived processes.
+        everything, inverse = np.unique(np.concatenate([piece.series for piece in pieces]), return_inverse=True)
+        widths = np.repeat([len(piece.times) for piece in pieces], lengths)
+        counts = np.bincount(inverse, weights=widths).astype(np.int64)
+        return everything, counts, np.split(inverse, np.cumsum(lengths)[:-1])
+    rows = np.zeros(top, dtype=np.int64)
+    for piece in pieces:
+        rows[piece.series] += len(piece.times)
+    series = np.flatnonzero(rows)
+    position = np.empty(top, dtype=np.int64)
+    position[series] = np.arange(len(series))
+    return series, rows[series], [position[piece.series] for piece in pieces]
+
+
+def _range(numbers: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Consecutive numbers as a slice, which numpy copies faster."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    if last - first == len(numbers) - 1 and (np.diff(numbers) == 1).all():
+        return slice(first, last + 1)
+    return numbers
+
+
+class _Extras:
+    """Texts and large integers of a chunk, with their rows."""
+
+    def __init__(self) -> None:
+        self._text_at: list[NDArray[np.int64]] = []
+        self._texts: list[NDArray[np.object_]] = []
+        self._exact_at: list[NDArray[np.int64]] = []
+        self._exact: list[NDArray[np.uint8]] = []
+
+    def add(self, piece: Piece, rows: NDArray[np.int64]) -> None:
+        """Take those of a piece whose values go to `rows`."""
+        if piece.texts is not None:
+            self._text_at.append(rows.reshape(-1))
+            self._texts.append(piece.texts.reshape(-1))
+        if piece.exact is not None:
+            self._exact_at.append(rows.reshape(-1)[piece.exact[0]])
+            self._exact.append(piece.exact[1])
+
+    def joined(
+        self,
+    ) -> tuple[tuple[NDArray[np.int64], NDArray[np.object_]], tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+        """(rows, texts) and (rows, integers)."""
+        none = np.empty(0, dtype=np.int64)
+        texts = np.concatenate([*self._texts, np.empty(0, dtype=np.object_)])
+        return (np.concatenate([*self._text_at, none]), texts), (
+            np.concatenate([*self._exact_at, none]),
+            np.concatenate([*self._exact, np.empty((0, 9), dtype=np.uint8)]),
+        )
+
+
+def _reordered(chunk: Chunk, order: NDArray[np.int64], present: NDArray[np.bool_]) -> Chunk:
+    """The rows of `chunk` in `order`, without those that are not present."""
+    owner = np.repeat(np.arange(len(chunk.series)), chunk.counts)
+    order = order[present[order]]
+    new_row = np.full(len(owner), -1, dtype=np.int64)
+    new_row[order] = np.arange(len(order))
+    counts = np.bincount(owner[order], minlength=len(chunk.series))
+    text_at, exact_at = new_row[chunk.texts[0]], new_row[chunk.exact[0]]
+    return Chunk(
+        series=chunk.series[counts > 0],
+        counts=counts[counts > 0],
+        times=chunk.times[order],
+        values=chunk.values[order],
+        texts=(text_at[text_at >= 0], chunk.texts[1][text_at >= 0]),
+        exact=(exact_at[exact_at >= 0], chunk.exact[1][exact_at >= 0]),
+    )

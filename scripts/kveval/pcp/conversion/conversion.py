@@ -1,0 +1,366 @@
+"""The whole way: archive files -> records -> pieces -> chunks -> one Parquet file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from kveval.pcp.archive.files import ArchiveFiles, Member, opened
+from kveval.pcp.archive.index import IndexEntry, bounds, read_index
+from kveval.pcp.archive.meta import Desc, Metadata, read_metadata
+from kveval.pcp.archive.problems import ArchiveError, Problem, ProblemLog
+from kveval.pcp.archive.records import Block, Volume, time_at, volume_label
+from kveval.pcp.archive.wire import LABEL_SIZE, Label, label_frame
+from kveval.pcp.conversion import catalog as cat
+from kveval.pcp.conversion.chunks import CHUNK_ROWS, Chunk, Chunker
+from kveval.pcp.conversion.decode import Decoder
+from kveval.pcp.conversion.footer import (
+    ArchiveInfo,
+    Labels,
+    MetricInfo,
+    encode,
+    indom_string,
+    instance_labels,
+    metric_info,
+    pmid_string,
+)
+from kveval.pcp.conversion.table import LongWriter
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class ConversionSummary:
+    """What a conversion did: rows written, values seen per metric, and every problem found."""
+
+    output: Path | None
+    rows: int
+    info: ArchiveInfo
+    metrics: dict[str, MetricInfo]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Damage, and what the recording itself lacks."""
+        return self.info.problems
+
+    @property
+    def damaged(self) -> bool:
+        """True if something that was recorded could not be read."""
+        return any(problem.damage for problem in self.problems)
+
+
+class Sink(Protocol):
+    """Where chunks go."""
+
+    def __call__(self, chunk: Chunk, catalog: cat.Catalog, host: str, /) -> None:
+        """Take a chunk of one archive."""
+
+
+class Watcher(Protocol):
+    """Looks at blocks as they pass (for checks of the recording)."""
+
+    def __call__(self, block: Block, where: str, /) -> None:
+        """Take a block of the file named `where`."""
+
+
+@dataclass
+class Archive:
+    """One archive, its metadata read."""
+
+    files: ArchiveFiles
+    label: Label
+    metadata: Metadata
+    index: list[IndexEntry]
+
+
+@dataclass
+class Scan:
+    """One pass over the archives of a source; collects what the footer needs."""
+
+    problems: ProblemLog
+    selected: Callable[[Desc], bool] = lambda desc: True
+    start_ns: int | None = None
+    finish_ns: int | None = None
+    chunk_rows: int = CHUNK_ROWS
+    sink: Sink | None = None
+    watcher: Watcher | None = None
+    progress: Progress | None = None
+    metrics: dict[str, MetricInfo] = field(default_factory=dict)
+    labels: dict[str, dict[str, list[tuple[int, Labels]]]] = field(default_factory=dict)
+    marks: list[int] = field(default_factory=list)
+    first: int | None = None
+    last: int | None = None
+    _latest: int = -1
+    _done: int = 0
+    _total: int = 0
+
+    def run(self, archives: Sequence[Archive]) -> None:
+        """Read every archive, in order of their starts."""
+        self._total = sum(member.stored_size for archive in archives for member in archive.files.volumes.values())
+        ends: dict[str, int] = {}
+        for archive in archives:
+            end = ends.get(archive.label.host)
+            if end is not None and archive.label.start_ns > end:
+                # Nothing is known of the time between two archives: counters may have been reset.
+                self.marks.append(end + 1)
+            self._latest = -1
+            self._archive(archive)
+            ends[archive.label.host] = max(self._latest, end or 0)
+
+    def _archive(self, archive: Archive) -> None:
+        catalog = cat.build(archive.metadata, self.selected)
+        decoder = Decoder(catalog, self.problems, values_wanted=self.sink is not None)
+        chunker = Chunker(self.chunk_rows)
+        for member, block in self._blocks(archive):
+            decoder.where = member.name
+            records = self._records(block, member.name)
+            for piece in decoder.pieces(block, records) if len(records) else ():
+                self._emit(chunker.add(piece), catalog, archive)
+        self._emit(chunker.flush(), catalog, archive)
+        self._account(archive, decoder)
+
+    def _emit(self, chunks: Iterable[Chunk], catalog: cat.Catalog, archive: Archive) -> None:
+        for chunk in chunks:
+            if self.sink is not None:
+                self.sink(chunk, catalog, archive.label.host)
+
+    def _blocks(self, archive: Archive) -> Iterator[tuple[Member, Block]]:
+        """The blocks that the window needs, as the index says; an index that lies is found out and costs only time."""
+        begin, end = bounds(archive.index, self.start_ns, self.finish_ns)
+        if begin is not None and not self._confirmed(archive, begin):
+            name = archive.files.index.name if archive.files.index else archive.files.base
+            self.problems.add("bad index", name, "does not fit the volumes; they are read from their start")
+            begin = None
+        beyond = False
+        for number, member in sorted(archive.files.volumes.items()):
+            if not beyond and (begin is None or number >= begin.volume):
+                first = begin.offset if begin is not None and number == begin.volume and not member.suffix else None
+                limit = end.offset if end is not None and number == end.volume else None
+                volume = Volume(member, self.problems, archive.label.version)
+                for block in volume.blocks(first, limit, self.finish_ns):
+                    beyond = _beyond(block, end, number, self.finish_ns)
+                    if self.watcher is not None:
+                        self.watcher(block, member.name)
+                    yield member, block
+                    if self.progress is not None:
+                        self.progress(self._done + volume.stored, self._total)
+            self._done += member.stored_size
+            if self.progress is not None:
+                self.progress(self._done, self._total)
+
+    def _confirmed(self, archive: Archive, entry: IndexEntry) -> bool:
+        """Whether a record stands where the index says, not later than the window's start (so that none is missed)."""
+        member = archive.files.volumes.get(entry.volume)
+        if member is None or self.start_ns is None:
+            return False
+        version = archive.label.version
+        time = time_at(member, LABEL_SIZE[version] if member.suffix else entry.offset, version)
+        return time is not None and time <= self.start_ns
+
+    def _records(self, block: Block, where: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The records of a block that are in the window and hold values; notes marks and times."""
+        inside = block.times >= 0
+        if not inside.all():
+            lost = int((~inside).sum())
+            offset = block.offset + int(block.starts[np.argmin(inside)])
+            self.problems.add("bad record", where, f"{lost:,} records with an impossible time", offset)
+        if self.start_ns is not None:
+            inside &= block.times >= self.start_ns
+        if self.finish_ns is not None:
+            inside &= block.times <= self.finish_ns
+        if not inside.any():
+            return np.empty(0, dtype=np.int64)
+        times, marks = block.times[inside], block.counts == 0
+        self.first = min(times.min().item(), self.first if self.first is not None else times.min().item())
+        self._latest = max(self._latest, times.max().item())
+        self.last = max(self._latest, self.last if self.last is not None else self._latest)
+        self.marks.extend(block.times[inside & marks].tolist())
+        return np.flatnonzero(inside & ~marks)
+
+    def _account(self, archive: Archive, decoder: Decoder) -> None:
+        where = archive.files.base
+        errors: dict[int, Counter[str]] = {}
+        for (metric, code), count in decoder.errors.items():
+            errors.setdefault(metric, Counter())[str(code)] += count
+        for number, desc in enumerate(decoder.catalog.metrics):
+            samples, lost = int(decoder.counts[number]), int(decoder.not_converted[number])
+            info = metric_info(archive.metadata, desc, samples - lost, lost, dict(errors.get(number, {})))
+            if lost:
+                self.problems.add(
+                    "not converted", where, f"{lost:,} values of {info.name} ({info.type}) have no column"
+                )
+            self._merge(info, where)
+        for pmid, count in decoder.unknown.items():
+            self.problems.add(
+                "bad metadata", where, f"pmid {pmid_string(pmid)} has {count:,} value sets and no descriptor"
+            )
+        for domain, instance in sorted(decoder.catalog.unnamed):
+            self.problems.add("unnamed instance", where, f"number {instance} of domain {indom_string(domain)}")
+        for indom, names in instance_labels(archive.metadata, decoder.catalog).items():
+            merged = self.labels.setdefault(indom, {})
+            for name, history in names.items():
+                merged[name] = sorted([*merged.get(name, []), *history], key=lambda entry: entry[0])
+
+    def _merge(self, info: MetricInfo, where: str) -> None:
+        old = self.metrics.get(info.name)
+        if old is None:
+            self.metrics[info.name] = info
+            return
+        if (old.type, old.units, old.semantics) != (info.type, info.units, info.semantics):
+            change = f"{old.type}, {old.units}, {old.semantics} -> {info.type}, {info.units}, {info.semantics}"
+            self.problems.add("metadata changed", where, f"{info.name}: {change}")
+        added = Counter(old.errors) + Counter(info.errors)
+        fields = {**info.__dict__, "samples": old.samples + info.samples, "errors": dict(added)}
+        self.metrics[info.name] = MetricInfo(**{**fields, "not_converted": old.not_converted + info.not_converted})
+
+    def info(self, archives: Sequence[Archive], rows: int) -> ArchiveInfo:
+        """The recording as a whole."""
+        labels = [archive.label for archive in archives]
+        return ArchiveInfo(
+            host=labels[0].host,
+            hosts=sorted({label.host for label in labels}),
+            timezone=labels[0].timezone,
+            zoneinfo=labels[0].zoneinfo,
+            archives=[_described(archive) for archive in archives],
+            start_ns=self.first if self.first is not None else labels[0].start_ns,
+            end_ns=self.last if self.last is not None else labels[-1].start_ns,
+            marks_ns=sorted(self.marks),
+            problems=self.problems.all(),
+            rows=rows,
+        )
+
+
+def _beyond(block: Block, end: IndexEntry | None, volume: int, finish_ns: int | None) -> bool:
+    """True once the window's end has been passed according to the index and to the records themselves."""
+    return end is not None and finish_ns is not None and volume >= end.volume and bool(block.times[-1] > finish_ns)
+
+
+def _described(archive: Archive) -> dict[str, object]:
+    label = archive.label
+    return {
+        "name": archive.files.base,
+        "host": label.host,
+        "timezone": label.timezone,
+        "zoneinfo": label.zoneinfo,
+        "version": label.version,
+        "start_ns": label.start_ns,
+        "volumes": len(archive.files.volumes),
+    }
+
+
+def load(files: ArchiveFiles, problems: ProblemLog) -> Archive | None:
+    """An archive with its metadata; None, with the problem recorded, if nothing can be made of it."""
+    if not files.volumes:
+        problems.add("missing file", files.base, "no data volume")
+    for before, after in pairwise(sorted(files.volumes)):
+        if after > before + 1:
+            gap = str(before + 1) if after == before + 2 else f"{before + 1} to {after - 1}"
+            problems.add("missing file", files.base, f"volume {gap} is missing")
+    if files.meta is None:
+        problems.add("missing file", files.base, "no .meta: without descriptors the values cannot be read")
+    metadata = read_metadata(files.meta, problems) if files.meta else Metadata()
+    labels = [metadata.label, *(volume_label(volume) for _, volume in sorted(files.volumes.items()))]
+    label = next((label for label in labels if label is not None), None)
+    if label is None:
+        problems.add("unreadable", files.base, "neither .meta nor a volume has a label")
+        return None
+    for member in files.members():
+        expected, found = label_frame(member.head(LABEL_SIZE[3]))
+        if expected != found:
+            problems.add("bad label", member.name, f"it ends with the length {found}, not {expected}")
+    return Archive(files, label, metadata, read_index(files.index, label.version, problems))
+
+
+def matcher(patterns: Sequence[str] | None) -> Callable[[Desc], bool]:
+    """Selects metrics by name, by a name's prefix at a dot (`kernel.all`) or by a shell pattern (`disk.*.read`)."""
+    if not patterns:
+        return lambda desc: True
+    return lambda desc: any(
+        name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
+        for name in desc.names
+        for pattern in patterns
+    )
+
+
+def convert(
+    source: str | Path | Sequence[str | Path],
+    output: str | Path,
+    *,
+    metrics: Sequence[str] | None = None,
+    start_ns: int | None = None,
+    finish_ns: int | None = None,
+    progress: Progress | None = None,
+) -> ConversionSummary:
+    """Write an archive as one Parquet file in the long form.
+
+    `source`: a folder, the base name of an archive, or a tar (.tar.zst) of these, or several such. `metrics`: names,
+    prefixes or shell patterns, all if None. The window is closed, ns since 1970 UTC. `progress` gets bytes read and
+    bytes in all.
+    Damage does not stop it: see `problems` of the summary. Raises ArchiveError if there is no archive in `source`.
+    """
+    problems = ProblemLog()
+    sources = [source] if isinstance(source, str | Path) else source
+    with ExitStack() as stack:
+        found = [files for one in sources for files in _entered(stack, Path(one), problems, alone=len(sources) == 1)]
+        archives = load_all(found, ", ".join(map(str, sources)), problems)
+        hosts = {archive.label.host for archive in archives}
+        scan = Scan(problems, matcher(metrics), start_ns, finish_ns, progress=progress)
+        with LongWriter(Path(output), with_host=len(hosts) > 1) as writer:
+            scan.sink = writer.write
+            scan.run(archives)
+            info = scan.info(archives, writer.rows)
+            writer.finish(encode(info, scan.metrics, scan.labels))
+    return ConversionSummary(Path(output), info.rows, info, scan.metrics)
+
+
+def _entered(stack: ExitStack, source: Path, problems: ProblemLog, *, alone: bool) -> list[ArchiveFiles]:
+    """Open a source until the stack ends; one of several that is no archive is a problem, and the others are read."""
+    try:
+        return stack.enter_context(opened(source, problems))
+    except ArchiveError as error:
+        if alone:
+            raise
+        problems.add("unreadable", source.name, str(error))
+        return []
+
+
+def write_empty(output: str | Path, reason: str) -> None:
+    """Write a file without any value, for a recording that is missing; its one problem is `reason`."""
+    info = ArchiveInfo("", [], "", "", [], 0, 0, [], [Problem("missing file", "", reason)], 0)
+    with LongWriter(Path(output), with_host=False) as writer:
+        writer.finish(encode(info, {}, {}))
+
+
+def survey(
+    source: str | Path,
+    *,
+    metrics: Sequence[str] | None = None,
+    start_ns: int | None = None,
+    finish_ns: int | None = None,
+    progress: Progress | None = None,
+    watcher: Watcher | None = None,
+) -> ConversionSummary:
+    """Read an archive through without writing: metrics with their numbers of values, and problems."""
+    problems = ProblemLog()
+    with opened(Path(source), problems) as found:
+        archives = load_all(found, source, problems)
+        scan = Scan(problems, matcher(metrics), start_ns, finish_ns, progress=progress, watcher=watcher)
+        scan.run(archives)
+        info = scan.info(archives, sum(metric.samples for metric in scan.metrics.values()))
+    return ConversionSummary(None, info.rows, info, scan.metrics)
+
+
+def load_all(found: Sequence[ArchiveFiles], source: str | Path, problems: ProblemLog) -> list[Archive]:
+    """The archives that can be read, in order of their starts; ArchiveError if there is none."""
+    archives = [archive for files in found if (archive := load(files, problems)) is not None]
+    if not archives:
+        raise ArchiveError(f"{source}: nothing readable: {'; '.join(map(str, problems.all()))}")
+    return sorted(archives, key=lambda archive: (archive.label.start_ns, archive.files.base))

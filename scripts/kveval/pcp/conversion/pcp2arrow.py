@@ -1,0 +1,153 @@
+"""PCP's own exporter, where it is installed, into the same long form: for those who want its reading of an archive."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kveval.pcp.archive.files import opened
+from kveval.pcp.archive.problems import ProblemLog
+from kveval.pcp.conversion.catalog import Words
+from kveval.pcp.conversion.chunks import Chunk
+from kveval.pcp.conversion.conversion import Archive, ConversionSummary, Scan, load_all, matcher
+from kveval.pcp.conversion.decode import EXACT_LIMIT
+from kveval.pcp.conversion.footer import encode
+from kveval.pcp.conversion.pages import Ints, nine_bytes
+from kveval.pcp.conversion.table import LongWriter
+
+TOOL = "pcp2arrow"
+# The tool's files are as wide as there are series: reading them whole would take the memory that it took.
+COLUMNS_AT_ONCE = 500
+
+
+class ToolError(RuntimeError):
+    """pcp2arrow is missing or failed."""
+
+
+class ColumnNames:
+    """Series numbers of the tool's columns, `metric` or `metric[instance]`, in sorted order."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = sorted(columns, key=_split)
+        self.metric_words, self.name_words = Words(), Words()
+        self.metrics = [_split(column)[0] for column in self.columns]
+        self._metrics = np.array([self.metric_words.number(name) for name in self.metrics], dtype=np.int64)
+        names = [_split(column)[1] for column in self.columns]
+        self._names = np.array([self.name_words.number(name) if name else -1 for name in names], dtype=np.int64)
+
+    def parts(self, series: Ints) -> tuple[Ints, Ints]:
+        """Numbers of the metric and instance words of each series, -1 where there is no instance."""
+        return self._metrics[series], self._names[series]
+
+
+def _split(column: str) -> tuple[str, str]:
+    metric, _, rest = column.partition("[")
+    return metric, rest.removesuffix("]")
+
+
+def from_pcp2arrow(
+    source: str | Path,
+    output: str | Path,
+    *,
+    metrics: Sequence[str] | None = None,
+    start_ns: int | None = None,
+    finish_ns: int | None = None,
+) -> ConversionSummary:
+    """Convert with `pcp2arrow -r` (raw values, one row a record) and write the long form.
+
+    Arguments as for `convert`. Values that the tool leaves out - in raw mode all singular metrics - are counted in
+    the summary's problems. Units, semantics, help and labels, which it drops, are read from the archive. ToolError if
+    the tool is not installed (it comes with PCP 6.2 and later) or fails.
+    """
+    if shutil.which(TOOL) is None:
+        raise ToolError(f"{TOOL} is not installed (it comes with PCP 6.2 and later): use kveval's own converter")
+    problems, written = ProblemLog(), Counter[str]()
+    with opened(Path(source), problems) as found, tempfile.TemporaryDirectory(prefix="kveval-pcp-") as folder:
+        archives = load_all(found, source, problems)
+        scan = Scan(problems, matcher(metrics), start_ns, finish_ns)
+        scan.run(archives)
+        with LongWriter(Path(output), with_host=len({archive.label.host for archive in archives}) > 1) as writer:
+            for number, archive in enumerate(archives):
+                result = Path(folder, str(number))
+                _run(archive, sorted(scan.metrics) if metrics else [], result)
+                for chunk, names in _chunks(result, start_ns, finish_ns):
+                    writer.write(chunk, names, archive.label.host)
+                    for series, count in zip(chunk.series.tolist(), chunk.counts.tolist(), strict=True):
+                        written[names.metrics[series]] += count
+            for name, metric in scan.metrics.items():
+                if metric.samples > written[name]:
+                    lost = f"{metric.samples - written[name]:,} of {metric.samples:,} values of {name}"
+                    problems.add("not converted", TOOL, f"{lost} are not in its output")
+                scan.metrics[name] = replace(metric, samples=written[name])
+            info = scan.info(archives, writer.rows)
+            writer.finish(encode(info, scan.metrics, scan.labels))
+    return ConversionSummary(Path(output), info.rows, info, scan.metrics)
+
+
+def _run(archive: Archive, names: Sequence[str], result: Path) -> None:
+    some = archive.files.members()[0].path
+    base = some.with_name(Path(archive.files.base).name)
+    command = [TOOL, "-a", str(base), "-r", "-Z", "UTC", "-o", str(result), *names]
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode or not result.exists():
+        raise ToolError(f"{' '.join(command[:7])} failed with status {run.returncode}: {run.stderr.strip()[-500:]}")
+
+
+def _chunks(result: Path, start_ns: int | None, finish_ns: int | None) -> Iterator[tuple[Chunk, ColumnNames]]:
+    """The tool's table as sorted chunks, some columns at a time."""
+    for path in sorted(result.rglob("*.parquet")) if result.is_dir() else [result]:
+        file = pq.ParquetFile(path)
+        # A column that occurs twice (a name that two instances share) cannot be told apart: the last one holds.
+        names = ColumnNames([name for name in dict.fromkeys(file.schema_arrow.names) if name != "timestamp"])
+        times = file.read(columns=["timestamp"])["timestamp"].cast(pa.timestamp("ns")).cast(pa.int64()).to_numpy()
+        inside = np.ones(len(times), dtype=bool)
+        inside &= times >= start_ns if start_ns is not None else True
+        inside &= times <= finish_ns if finish_ns is not None else True
+        for begin in range(0, len(names.columns), COLUMNS_AT_ONCE):
+            part = names.columns[begin : begin + COLUMNS_AT_ONCE]
+            chunk = _chunk(file.read(columns=part).select(part), begin, times, inside)
+            if len(chunk.times):
+                yield chunk, names
+
+
+def _chunk(table: pa.Table, first: int, times: Ints, inside: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Chunk:
+    rows, values, texts, exact = 0, [], [], []
+    kept, counts, stamps, text_at, exact_at = [], [], [], [], []
+    for number, column in enumerate(table.columns):
+        at = np.flatnonzero(inside & pc.is_valid(column).to_numpy())
+        if not len(at):
+            continue
+        cells = column.take(pa.array(at))
+        if pa.types.is_string(cells.type):
+            text_at.append(rows + np.arange(len(at)))
+            texts.append(np.array([*cells.to_pylist(), None], dtype=np.object_)[:-1])
+            values.append(np.zeros(len(at)))
+        else:
+            values.append(cells.cast(pa.float64(), safe=False).to_numpy())
+            if pa.types.is_integer(cells.type):
+                big = np.flatnonzero(np.abs(values[-1]) >= EXACT_LIMIT)
+                exact_at.append(rows + big)
+                exact.append(nine_bytes(cells.to_numpy()[big]))
+        kept.append(first + number)
+        counts.append(len(at))
+        stamps.append(times[at])
+        rows += len(at)
+    none = np.empty(0, dtype=np.int64)
+    return Chunk(
+        series=np.array(kept, dtype=np.int64),
+        counts=np.array(counts, dtype=np.int64),
+        times=np.concatenate([*stamps, none]),
+        values=np.concatenate([*values, np.empty(0)]),
+        texts=(np.concatenate([*text_at, none]), np.concatenate([*texts, np.empty(0, dtype=np.object_)])),
+        exact=(np.concatenate([*exact_at, none]), np.concatenate([*exact, np.empty((0, 9), dtype=np.uint8)])),
+    )

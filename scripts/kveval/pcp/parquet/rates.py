@@ -1,0 +1,171 @@
+"""Counters: rates and increases that survive resets, interruptions and the wrap of 32-bit counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from kveval.pcp.parquet.reading import Names, Source, series
+
+_BITS = {"32": 32, "U32": 32}
+NANOSECONDS = 1e9
+
+
+def rate(
+    source: pd.DataFrame | Source,
+    metric: str | None = None,
+    *,
+    instance: Names = None,
+    labels: Mapping[str, Any] | None = None,
+    host: str | None = None,
+    start_ns: int | None = None,
+    finish_ns: int | None = None,
+) -> pd.DataFrame:
+    """Per-second rates between consecutive samples of each instance: columns timestamp (the later), instance, value.
+
+    `source` is a frame from `series`, or a file together with `metric` and a selection. The rate is missing (NaN)
+    where the counter was reset, or where the recording was interrupted in between (a mark). A 32-bit counter that
+    falls by more than half its range has wrapped: 2^32 is added. ValueError if the metric is not a counter.
+    """
+    frame = _frame(source, metric, instance=instance, labels=labels, host=host, start_ns=start_ns, finish_ns=finish_ns)
+    steps = _steps(frame)
+    values = np.where(steps.reset | steps.marked, np.nan, steps.delta / steps.seconds)
+    result = frame.iloc[steps.at].drop(columns=["value", "value_int"], errors="ignore")
+    result = result.assign(value=values).reset_index(drop=True)
+    units = frame.attrs.get("units", "")
+    result.attrs = {**frame.attrs, "semantics": "instant", "units": f"{units} / sec" if units else "/ sec"}
+    return result
+
+
+def increase(
+    source: pd.DataFrame | Source,
+    metric: str | None = None,
+    start_ns: int | None = None,
+    finish_ns: int | None = None,
+    *,
+    instance: Names = None,
+    labels: Mapping[str, Any] | None = None,
+    host: str | None = None,
+) -> pd.DataFrame:
+    """What a counter gained in a closed window, one row per instance.
+
+    Columns: instance; increase, from the first to the last sample inside the window; seconds that these samples
+    span and that are counted; rate = increase / seconds (per second); samples; resets; marks. After a reset the new
+    value counts, a lower bound (what was counted before the reset is unknown). Steps across a mark count neither in
+    increase nor in seconds. An instance with fewer than two samples has increase 0 and rate NaN.
+    """
+    frame = _frame(source, metric, instance=instance, labels=labels, host=host, start_ns=start_ns, finish_ns=finish_ns)
+    steps = _steps(frame)
+    gained = np.where(steps.marked, 0.0, np.where(steps.reset, steps.after, steps.delta))
+    keys = [name for name in ("host", "instance") if name in frame]
+    parts = pd.DataFrame(
+        {
+            **{key: frame[key].to_numpy()[steps.at] for key in keys},
+            "increase": gained,
+            "seconds": np.where(steps.marked, 0.0, steps.seconds),
+            "resets": (steps.reset & ~steps.marked).astype(np.int64),
+            "marks": steps.marked.astype(np.int64),
+        }
+    )
+    sums = parts.groupby(keys, dropna=False, sort=False, observed=True).sum()
+    samples = frame.groupby(keys, dropna=False, sort=False, observed=True).size().rename("samples")
+    result = pd.concat([samples, sums], axis=1).fillna(0).reset_index()
+    result["rate"] = result["increase"] / result["seconds"].where(result["seconds"] > 0)
+    result.attrs = dict(frame.attrs)
+    return result[[*keys, "increase", "seconds", "rate", "samples", "resets", "marks"]].astype(
+        {"samples": np.int64, "resets": np.int64, "marks": np.int64}
+    )
+
+
+def _frame(
+    source: pd.DataFrame | Source,
+    metric: str | None,
+    *,
+    instance: Names,
+    labels: Mapping[str, Any] | None,
+    host: str | None,
+    start_ns: int | None,
+    finish_ns: int | None,
+) -> pd.DataFrame:
+    if isinstance(source, pd.DataFrame):
+        frame = source
+        times = _times(frame)
+        keep = np.ones(len(frame), dtype=bool)
+        if start_ns is not None:
+            keep &= times >= start_ns
+        if finish_ns is not None:
+            keep &= times <= finish_ns
+        frame = frame[keep]
+    elif metric is None:
+        raise ValueError("a file needs the name of a metric")
+    else:
+        window = {"start_ns": start_ns, "finish_ns": finish_ns}
+        frame = series(source, metric, instance=instance, labels=labels, host=host, **window)
+    semantics = frame.attrs.get("semantics", "counter")
+    if semantics != "counter":
+        raise ValueError(f"{frame.attrs.get('metric')} is {semantics}, not a counter: it has no rate")
+    return frame
+
+
+class _Steps:
+    """Consecutive samples of one series: row of the later one, what was gained, and what came in between."""
+
+    def __init__(
+        self,
+        at: NDArray[np.int64],
+        delta: NDArray[np.float64],
+        after: NDArray[np.float64],
+        seconds: NDArray[np.float64],
+    ) -> None:
+        self.at, self.delta, self.after, self.seconds = at, delta, after, seconds
+        self.reset = np.zeros(len(at), dtype=bool)
+        self.marked = np.zeros(len(at), dtype=bool)
+
+
+def _steps(frame: pd.DataFrame) -> _Steps:
+    times = _times(frame)
+    values = frame["value"].to_numpy(dtype=np.float64)
+    same = np.ones(max(0, len(frame) - 1), dtype=bool)
+    for key in ("host", "instance"):
+        if key in frame:
+            codes = _codes(frame[key])
+            same &= codes[1:] == codes[:-1]
+    # Two samples at one time (overlapping archives) make no step.
+    same &= times[1:] > times[:-1]
+    at = np.flatnonzero(same) + 1
+    delta = values[at] - values[at - 1]
+    if "value_int" in frame:
+        delta = _exact_delta(frame, at, delta)
+    steps = _Steps(at, delta, values[at], (times[at] - times[at - 1]) / NANOSECONDS)
+    bits = _BITS.get(frame.attrs.get("type", ""))
+    if bits is not None:
+        wrapped = steps.delta < -(2.0 ** (bits - 1))
+        steps.delta = np.where(wrapped, steps.delta + 2.0**bits, steps.delta)
+    steps.reset = steps.delta < 0
+    marks = np.array(sorted(frame.attrs.get("marks_ns", ())), dtype=np.int64)
+    steps.marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(marks, times[at - 1], side="right")
+    return steps
+
+
+def _exact_delta(frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Differences of integers beyond 2^53, taken before they are rounded."""
+    exact: Sequence[int | None] = frame["value_int"].to_list()
+    for number, row in enumerate(at.tolist()):
+        after, before = exact[row], exact[row - 1]
+        if after is not None and before is not None:
+            delta[number] = after - before
+    return delta
+
+
+def _times(frame: pd.DataFrame) -> NDArray[np.int64]:
+    return np.asarray(frame["timestamp"].dt.as_unit("ns").astype("int64"), dtype=np.int64)
+
+
+def _codes(column: pd.Series[Any]) -> NDArray[np.int64]:
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return np.asarray(column.cat.codes, dtype=np.int64)
+    return np.asarray(pd.factorize(column)[0], dtype=np.int64)

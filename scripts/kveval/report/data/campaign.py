@@ -1,0 +1,123 @@
+"""What the report is about: the campaign as planned, what was measured of it, and tables as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kveval.analysis.cells import Cell, CellKey
+from kveval.analysis.levels.pilot import Pilot
+from kveval.report.data.level_units import LevelUnit, unit_of
+from kveval.report.data.run_facts import key_of
+from kveval.store.run_file import Run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the campaign asked for.
+
+    `scenarios`: name -> title, baseline (None for a baseline itself) and `exercised`, the counters that prove the arm
+    active; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
+    model itself, whatever stood for it; `vllm`: the version declared.
+    """
+
+    name: str
+    title: str
+    description: str
+    runs: int
+    cells: Sequence[CellKey]
+    scenarios: Mapping[str, Mapping[str, Any]]
+    metrics: Mapping[str, Mapping[str, Any]]
+    margin: float = 0.05
+    alpha: float = 0.05
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    vllm: str = "0"
+    # Of each of `cells`, where they differ: a baseline that is measured again has more.
+    cell_runs: Sequence[int] = ()
+
+    def runs_of(self, cell: CellKey) -> int:
+        """The number of runs asked for of a cell."""
+        return dict(zip(self.cells, self.cell_runs, strict=False)).get(cell, self.runs)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The number of parameters of the models, by which they are ordered."""
+        return {name: int(facts["parameters"]) for name, facts in self.models.items() if "parameters" in facts}
+
+    @property
+    def baseline_of(self) -> dict[str, str | None]:
+        """Scenario -> the one it is compared with, None for a baseline itself."""
+        return {name: entry.get("baseline") for name, entry in self.scenarios.items()}
+
+    @property
+    def baselines(self) -> frozenset[str]:
+        """The scenarios that others are compared with."""
+        return frozenset(str(entry["baseline"]) for entry in self.scenarios.values() if entry.get("baseline"))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured: the runs and the tables made from them, of as many cells as there are."""
+
+    runs: Sequence[Run]
+    levels: pd.DataFrame
+    peaks: pd.DataFrame
+    comparison: pd.DataFrame
+    failures: Mapping[CellKey, str] = field(default_factory=dict)
+    # Cell and run -> its pcp.parquet.
+    recordings: Mapping[tuple[CellKey, int], Path] = field(default_factory=dict)
+    # Declared pairs of arms, in the form of `comparison`.
+    contrasts: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # Effects averaged over models, and the outcomes of checks of the campaign as a whole.
+    averages: pd.DataFrame = field(default_factory=pd.DataFrame)
+    checks: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # The searches that found the levels, where they were not given.
+    pilots: Sequence[Pilot] = ()
+
+    @cached_property
+    def compared(self) -> pd.DataFrame:
+        """Every comparison: arms with their baselines, then declared pairs of arms."""
+        return (
+            pd.concat([self.comparison, self.contrasts], ignore_index=True) if len(self.contrasts) else self.comparison
+        )
+
+    @cached_property
+    def unit(self) -> LevelUnit:
+        """What the levels count."""
+        return unit_of(run.workload for run in self.runs)
+
+    def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
+        """The rows of a cell, of one level if asked."""
+        rows = rows_of(self.levels, cell)
+        return rows if level is None else rows[rows["level"] == level]
+
+    def runs_of(self, cell: CellKey) -> list[Run]:
+        """The runs of a cell in their order."""
+        found = [run for run in self.runs if key_of(run) == cell]
+        return sorted(found, key=lambda run: run.run)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    # Columns of numbers are set right.
+    numbers: frozenset[int] = frozenset()
+
+
+def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
+    """Return the rows of a cell in any table that names cells."""
+    mask = (table["model"] == cell[0]) & (table["scenario"] == cell[1]) & (table["cpu_blocks"] == cell[2])
+    return table[mask]
+
+
+def cell_label(cell: CellKey) -> str:
+    """The cell without its model, as the figures call it."""
+    return Cell(cell[1], cell[2]).label

@@ -1,0 +1,83 @@
+"""Two cells of one model against each other: the verdict where the comparison has one, else a description."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kveval.analysis.cells import CellKey, common_level
+from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.statistics import campaign as stats
+from kveval.report.data import numbers as numerals
+from kveval.report.data.campaign import Measured, rows_of
+
+UNDECLARED = "not declared as a contrast"
+_MIRRORED = {stats.BETTER: stats.WORSE, stats.WORSE: stats.BETTER}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How a cell differs from another one of its model at one level.
+
+    `value` and `other_value`: means over runs as text; `effect`, `low`, `high`: per cent of the other cell (NaN:
+    unknown); `verdict` with its `reason`, both from the comparison alone.
+    """
+
+    level: int | None
+    value: str
+    other_value: str
+    effect: float
+    low: float
+    high: float
+    verdict: str
+    reason: str
+
+    @property
+    def difference(self) -> str:
+        """The effect with its interval, as text."""
+        return numerals.effect(self.effect, self.low, self.high)
+
+
+def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> Pair:
+    """Return how `cell` differs from `other`: as the comparison has it, in either direction, else described only."""
+    row = _row(measured, cell, other, metric)
+    mirrored = row is None
+    if row is None:
+        row = _row(measured, other, cell, metric)
+    level = common_level(measured.comparison, measured.peaks, cell[0])
+    if row is not None and math.isfinite(row["level"]):
+        level = int(row["level"])
+    value, other_value = (numerals.mean_of(list(measured.levels_of(key, level)[metric])) for key in (cell, other))
+    if row is None:
+        effect = _described(measured, cell, other, level, metric)
+        return Pair(level, value, other_value, effect, math.nan, math.nan, stats.NOT_ASSESSED, UNDECLARED)
+    effect, low, high = (float(row[name]) for name in ("effect_percent", "low_percent", "high_percent"))
+    verdict = str(row["verdict"])
+    if mirrored:
+        effect, low, high = (100 * (1 / (1 + value / 100) - 1) for value in (effect, high, low))
+        verdict = _MIRRORED.get(verdict, verdict)
+    return Pair(level, value, other_value, effect, low, high, verdict, _text(row["reason"]))
+
+
+def _row(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:
+    rows = rows_of(measured.compared, cell)
+    found = rows[(rows["metric"] == metric) & (rows["baseline"] == "/".join(map(str, other)))]
+    return None if found.empty else {str(name): value for name, value in found.iloc[0].items()}
+
+
+def _described(measured: Measured, cell: CellKey, other: CellKey, level: int | None, metric: str) -> float:
+    """The difference of the geometric means over the runs both have, in per cent of the other cell."""
+    columns = [measured.levels_of(key, level).drop_duplicates("run").set_index("run")[metric] for key in (cell, other)]
+    both = columns[0].index.intersection(columns[1].index)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(columns[0].loc[both].to_numpy(dtype=float)) - np.log(columns[1].loc[both].to_numpy(dtype=float))
+    known = logs[np.isfinite(logs)]
+    return float(100 * np.expm1(known.mean())) if len(known) else math.nan
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

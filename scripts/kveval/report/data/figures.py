@@ -1,0 +1,87 @@
+"""The data behind every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kveval.analysis.cells import Cell, CellKey, by_size, common_level, rank_of
+from kveval.report.data.level_units import STREAMS, LevelUnit
+from kveval.report.data.style import Look, look_of
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """Capacities of a cell in tokens (NaN: unknown), and the tokens of all distinct prefixes at each level."""
+
+    device: float
+    cpu: float
+    working_set: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class FigureData:
+    """What every figure is drawn from.
+
+    `levels`: complete_metrics.csv, `peaks`: peak_throughput_all.csv, `comparison`: comparison.csv. `footer`: engine,
+    weights and hardware in one line. `parameters`: of the models, for their order. `baselines`: scenarios that others
+    are compared with. `device`: GPU, or CPU where the server runs on it. `unit`: what levels count. `tiers`: of the
+    cells that were measured. `recordings`: cell and run -> pcp.parquet; `metrics`: the content of config/metrics.yaml,
+    `vllm`: vLLM's version, for the names in the recordings.
+    """
+
+    levels: pd.DataFrame
+    peaks: pd.DataFrame
+    comparison: pd.DataFrame
+    footer: str
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    baselines: frozenset[str] = field(default_factory=frozenset)
+    margin: float = 0.05
+    device: str = "GPU"
+    unit: LevelUnit = STREAMS
+    tiers: Mapping[CellKey, Tiers] = field(default_factory=dict)
+    recordings: Mapping[tuple[CellKey, int], Path] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    vllm: str = "0"
+
+    @cached_property
+    def models(self) -> list[str]:
+        """The models by size."""
+        return by_size(list(self.levels["model"]), self.parameters)
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """All cells of any model: scenarios in their fixed order, CPU tiers rising."""
+        pairs = self.levels[["scenario", "cpu_blocks"]].drop_duplicates().itertuples(index=False)
+        found = [Cell(str(scenario), int(blocks)) for scenario, blocks in pairs]
+        return sorted(found, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks))
+
+    def cells_of(self, model: str) -> list[Cell]:
+        """The cells that were measured for one model."""
+        rows = self.levels[self.levels["model"] == model]
+        present = set(zip(rows["scenario"], rows["cpu_blocks"], strict=True))
+        return [cell for cell in self.cells if (cell.scenario, cell.cpu_blocks) in present]
+
+    def rows(self, table: pd.DataFrame, model: str, cell: Cell) -> pd.DataFrame:
+        """The rows of one cell in a table."""
+        of_cell = (table["scenario"] == cell.scenario) & (table["cpu_blocks"] == cell.cpu_blocks)
+        return table[of_cell & (table["model"] == model)]
+
+    def look(self, cell: Cell) -> Look:
+        """The look of a cell: the same for the same cell in every figure of the campaign."""
+        blocks = sorted({other.cpu_blocks for other in self.cells if other.cpu_blocks})
+        return look_of(cell.scenario, blocks.index(cell.cpu_blocks) if cell.cpu_blocks in blocks else 0)
+
+    def common_level(self, model: str) -> int | None:
+        """The level at which most of the model's cells were compared, see the function of that name."""
+        return common_level(self.comparison, self.peaks, model)
+
+    @cached_property
+    def grid(self) -> list[int]:
+        """Every level that was measured, rising."""
+        return sorted(int(level) for level in self.levels["level"].unique())

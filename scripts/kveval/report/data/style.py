@@ -1,0 +1,65 @@
+"""How every arm looks in every figure: fixed by its name, never by what else is drawn."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+from kveval.analysis.cells import known_arm
+
+LineStyle = Literal["-", "--", ":", "-."]
+FillStyle = Literal["full", "none", "left", "top"]
+
+# Okabe and Ito's palette (jfly.uni-koeln.de/color), which colour-blind readers can tell apart, without its yellow, that
+# white paper swallows; their black, softened, is the baseline's. Each arm has a marker of its own as well.
+_KNOWN: dict[str, tuple[str, str]] = {
+    "no-offload": ("#333333", "o"),
+    "native-offload": ("#0072B2", "s"),
+    "lmcache-local": ("#D55E00", "^"),
+    "lmcache-redis": ("#E69F00", "v"),
+    "lmcache-valkey": ("#CC79A7", "D"),
+    "llm-d-redis": ("#009E73", "P"),
+    "llm-d-valkey": ("#56B4E9", "X"),
+    "fs-offload": ("#7F7F00", "<"),
+    "cpu+fs-offload": ("#5B5B8C", ">"),
+}
+_OTHERS = ("#8F3F00", "#00634A", "#8A4B72", "#004C77", "#6B6B00", "#3F3F73")
+_OTHER_MARKERS = ("p", "h", "d", "8", "H", "*")
+# What is mixed into the colour of an arm that is derived from a known one (native-offload-mempress).
+_SHADES = (("#000000", 0.35), ("#FFFFFF", 0.35), ("#000000", 0.6))
+_LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
+_FILLS: tuple[FillStyle, ...] = ("full", "none", "left", "top")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a cell is drawn: colour and marker are the scenario's, line and filling the size of its CPU tier."""
+
+    colour: str
+    marker: str
+    line: LineStyle
+    fill: FillStyle
+
+
+def look_of(scenario: str, tier: int = 0) -> Look:
+    """Return the look of a scenario's cell; `tier` is the rank of its CPU tier's size among the campaign's, from 0."""
+    colour, marker = _scenario(scenario)
+    return Look(colour, marker, _LINES[tier % len(_LINES)], _FILLS[tier % len(_FILLS)])
+
+
+def _scenario(scenario: str) -> tuple[str, str]:
+    root = known_arm(scenario)
+    if root == scenario:
+        return _KNOWN[scenario]
+    # The built-in hash differs from process to process.
+    digest = zlib.crc32(scenario.encode())
+    if root is None:
+        return _OTHERS[digest % len(_OTHERS)], _OTHER_MARKERS[digest // 7 % len(_OTHER_MARKERS)]
+    colour, marker = _KNOWN[root]
+    return _mixed(colour, *_SHADES[digest % len(_SHADES)]), marker
+
+
+def _mixed(colour: str, other: str, share: float) -> str:
+    pairs = [(int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round((1 - share) * one + share * two):02X}" for one, two in pairs)

@@ -1,0 +1,183 @@
+"""What all figures share: panels with a footer that says what was measured, axes, legends."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+
+from kveval.analysis.cells import Cell
+from kveval.report.data.figures import FigureData
+
+GREY = "#666666"
+PALE = "#8A8A8A"
+# Inches; wider figures are shrunk by whatever shows them until nobody can read them.
+WIDEST = 10.5
+PLAIN = StrMethodFormatter("{x:,.10g}")
+_LEGEND_ROW = 0.19
+_LETTER = 0.075
+
+
+def panels(
+    data: FigureData,
+    shape: tuple[int, int],
+    size: tuple[float, float],
+    *,
+    legend: Sequence[Cell] = (),
+    handles: Sequence[Line2D] = (),
+) -> tuple[Figure, npt.NDArray[Any]]:
+    """Return a figure of rows x columns panels, each width x height inches, with a footer and a legend above.
+
+    The legend shows `handles`, then the cells of `legend`. Panels become narrower where the figure would be too wide.
+    """
+    # Not from pyplot: nothing is shown, and pyplot would keep every figure.
+    rows, columns = shape
+    width = min(max(columns * size[0], 5.5), WIDEST)
+    # At 6.5 points an inch holds some 20 letters, and a line is 0.13 inches high.
+    note = textwrap.wrap(data.footer, int(20 * width))
+    shown = [*handles, *(cell_handle(data, cell) for cell in legend)]
+    across, down = _legend_shape([str(handle.get_label()) for handle in shown], width)
+    bottom, top = 0.15 + 0.13 * len(note), (_LEGEND_ROW * down + 0.1 if shown else 0.0)
+    height = rows * size[1] + bottom + top
+    layout = ConstrainedLayoutEngine(rect=(0, bottom / height, 1, 1 - (bottom + top) / height))
+    figure = Figure(figsize=(width, height), layout=layout)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    figure.text(0.005, 0.05 / height, "\n".join(note), fontsize=6.5, color=GREY, va="bottom")
+    if shown:
+        figure.legend(handles=shown, loc="upper left", ncols=across, bbox_to_anchor=(0.0, 1.0), borderaxespad=0.3)
+    return figure, axes
+
+
+def _legend_shape(labels: Sequence[str], width: float) -> tuple[int, int]:
+    """Return how many entries stand beside and above each other."""
+    if not labels:
+        return 1, 0
+    across = max(1, min(len(labels), int(width / (_LETTER * max(map(len, labels)) + 0.55))))
+    down = math.ceil(len(labels) / across)
+    return math.ceil(len(labels) / down), down
+
+
+def cell_handle(data: FigureData, cell: Cell) -> Line2D:
+    """Return a cell's entry in a legend."""
+    look = data.look(cell)
+    return Line2D(
+        [],
+        [],
+        color=look.colour,
+        marker=look.marker,
+        fillstyle=look.fill,
+        markerfacecoloralt="white",
+        linestyle=look.line,
+        label=cell.label,
+    )
+
+
+def model_rows(
+    data: FigureData, columns: int, *, width: float, cells: Callable[[str], Sequence[Cell]], **legend: Any
+) -> tuple[Figure, npt.NDArray[Any]]:
+    """Return one row of panels per model, high enough for a line of text per cell."""
+    most = max((len(cells(model)) for model in data.models), default=1)
+    return panels(data, (len(data.models), columns), (width, max(0.24 * most + 0.85, 1.5)), **legend)
+
+
+def cell_axis(axes: Axes, cells: Sequence[Cell], *, labels: bool = True) -> None:
+    """Make y an axis of cells, the first on top."""
+    axes.set_yticks(range(len(cells)), [cell.label for cell in cells] if labels else [""] * len(cells))
+    axes.set_ylim(len(cells) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+
+
+def level_axis(axes: Axes, levels: Sequence[int], title: str) -> None:
+    """Make x an axis of levels with the measured levels as its ticks, spread as evenly as possible.
+
+    Logarithmic for levels that double, a square root for a grid such as 1, 50, 100, 200, ..., to whose larger half a
+    logarithm would give no room.
+    """
+    ticks = sorted(set(levels))
+    if _narrowest(ticks, math.log) >= _narrowest(ticks, math.sqrt):
+        axes.set_xscale("log", base=2)
+        place: Callable[[float], float] = math.log
+        back: Callable[[float], float] = math.exp
+    else:
+        axes.set_xscale("function", functions=(_square_root, np.square))
+        place, back = math.sqrt, lambda value: value * value
+    if ticks:
+        ends = place(ticks[0]), place(ticks[-1])
+        room = 0.05 * (ends[1] - ends[0]) or 0.5 * ends[0] or 0.5
+        axes.set_xlim(back(max(ends[0] - room, 0) if back is not math.exp else ends[0] - room), back(ends[1] + room))
+    axes.set_xticks(ticks, _spaced([place(tick) for tick in ticks], ticks, axes))
+    axes.minorticks_off()
+    axes.set_xlabel(title)
+
+
+def _square_root(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    return np.sqrt(np.maximum(np.asarray(values, dtype=np.float64), 0))
+
+
+def _narrowest(ticks: Sequence[int], scale: Callable[[float], float]) -> float:
+    """The smallest gap between neighbours as a share of the whole axis."""
+    places = [scale(tick) for tick in ticks]
+    gaps = [after - before for before, after in itertools.pairwise(places)]
+    return min(gaps) / (places[-1] - places[0]) if gaps else 1.0
+
+
+def _spaced(places: Sequence[float], ticks: Sequence[int], axes: Axes) -> list[str]:
+    """Label the ticks, but for those whose label would print over the next one's; the last is always labelled."""
+    figure = axes.get_figure(root=True)
+    inches = 0.9 * float(axes.get_position().width * figure.get_figwidth()) if figure else 3.0
+    span = places[-1] - places[0] if len(places) > 1 else 1.0
+    labels, free = [""] * len(ticks), math.inf
+    for at in range(len(ticks) - 1, -1, -1):
+        middle, half = inches * (places[at] - places[0]) / span, 0.04 * len(str(ticks[at])) + 0.02
+        if middle + half < free:
+            labels[at], free = str(ticks[at]), middle - half
+    return labels
+
+
+def thousands(axis: Axis, count: int = 5) -> None:
+    """Separate the thousands of an axis's tick labels, of which there are `count` at most."""
+    axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(PLAIN)
+
+
+def logarithmic(axis: Axis) -> None:
+    """Make an axis logarithmic, with numbers written out."""
+    axes = axis.axes
+    (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+    axis.set_major_formatter(PLAIN)
+    axis.set_minor_formatter(NullFormatter())
+
+
+def seconds_or_ms(highest_ms: float) -> tuple[str, float]:
+    """Return the unit in which latencies up to `highest_ms` are readable, and how many ms it has."""
+    return ("s", 1000.0) if highest_ms >= 10_000 else ("ms", 1.0)
+
+
+def from_zero(axes: Axes, highest: float | None = None) -> None:
+    """Start y at zero and leave room above `highest`, by default all that is drawn: a marker would be cut in half."""
+    top = axes.dataLim.y1 if highest is None else min(highest, axes.dataLim.y1)
+    axes.set_ylim(0, 1.08 * top if np.isfinite(top) and top > 0 else 1.0)
+
+
+class NothingToDraw(Exception):
+    """A figure has no data; the message says what is missing."""
+
+
+def placeholder(data: FigureData, message: str) -> Figure:
+    """Return a figure that says why it is empty."""
+    figure, grid = panels(data, (1, 1), (5.5, 1.3))
+    grid[0, 0].set_axis_off()
+    grid[0, 0].text(0.5, 0.5, textwrap.fill(message, 70), ha="center", va="center", color=GREY)
+    return figure

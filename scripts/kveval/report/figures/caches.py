@@ -1,0 +1,140 @@
+"""What the tiers hold and what they are asked for: working set, usage, hits, traffic."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
+
+from kveval.analysis.cells import CellKey, blocks_label
+from kveval.report.data.figures import FigureData, Tiers
+from kveval.report.data.level_units import LevelUnit
+from kveval.report.figures.axes import PLAIN, NothingToDraw, level_axis, panels
+from kveval.report.figures.level_axes import against_concurrency
+
+_DEVICE, _TIER = "#0072B2", "#A34700"
+
+
+def working_set(data: FigureData) -> Figure:
+    """Tokens of the distinct prefixes at each level against what the device and the CPU tiers hold."""
+    known = {model: {key: tiers for key, tiers in data.tiers.items() if key[0] == model} for model in data.models}
+    capacities = [size for tiers in data.tiers.values() for size in (tiers.device, tiers.cpu)]
+    if not any(size > 0 for size in capacities):
+        raise NothingToDraw("the runs do not say what their caches hold")
+    columns = min(2, len(data.models))
+    rows = math.ceil(len(data.models) / columns)
+    handles = [
+        Line2D([], [], color="#333333", marker="o", label="distinct prefixes of the workload"),
+        Line2D([], [], color=_DEVICE, linewidth=2, label="device cache"),
+        Line2D([], [], color=_TIER, linestyle="--", label="CPU tier (by its blocks)"),
+    ]
+    figure, grid = panels(data, (rows, columns), (5.2, 2.6), handles=handles)
+    for place, axes in enumerate(grid.flat):
+        if place >= len(data.models):
+            axes.set_axis_off()
+            continue
+        model = data.models[place]
+        _capacities(axes, known[model], data.unit)
+        axes.set_title(model)
+        axes.set_ylabel("tokens" if place % columns == 0 else "")
+    _equal_axes(grid, len(data.models))
+    return figure
+
+
+def _capacities(axes: Axes, cells: Mapping[CellKey, Tiers], unit: LevelUnit) -> None:
+    sets = {level: tokens for tiers in cells.values() for level, tokens in tiers.working_set.items()}
+    levels = sorted(sets)
+    axes.set_yscale("log")
+    if any(sets.values()):
+        axes.plot(levels, [sets[level] for level in levels], "o-", color="#333333")
+        _label(axes, 0.01, sets[levels[0]], f"prefixes: {sets[levels[0]]:,.0f}", "#333333", ha="left")
+    if levels:
+        level_axis(axes, levels, unit.axis)
+    held = sorted({(key[2], tiers.cpu) for key, tiers in cells.items() if tiers.cpu > 0})
+    for rank, (blocks, tokens) in enumerate(held):
+        axes.axhline(tokens, color=_TIER, linestyle=("--", ":", "-.")[rank % 3], linewidth=1.4)
+        _label(axes, 0.6, tokens, f"{blocks_label(blocks)} blocks: {tokens:,.0f}", _TIER)
+    devices = [tiers.device for tiers in cells.values() if tiers.device > 0]
+    for device in sorted({min(devices, default=0), max(devices, default=0)} - {0}):
+        axes.axhline(device, color=_DEVICE, linewidth=2)
+        # Below the line where another one is close above it.
+        crowded = any(1 < tokens / device < 1.5 for _, tokens in held)
+        _label(axes, 0.99, device, f"device: {device:,.0f}", _DEVICE, va="top" if crowded else "bottom")
+
+
+def _label(
+    axes: Axes, at: float, tokens: float, text: str, colour: str, *, ha: str = "right", va: str = "bottom"
+) -> None:
+    """Write beside a line; `at` is a share of the axis's width."""
+    aside = (0, 3 if va == "bottom" else -3)
+    axes.annotate(
+        text,
+        (at, tokens),
+        xycoords=("axes fraction", "data"),
+        xytext=aside,
+        textcoords="offset points",
+        ha=ha,
+        va=va,
+        fontsize=7.5,
+        color=colour,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
+    )
+
+
+def _equal_axes(grid: npt.NDArray[Any], count: int) -> None:
+    """Give all panels one scale with ticks that can be read."""
+    shown = list(grid.flat)[:count]
+    low, high = min(axes.dataLim.y0 for axes in shown), max(axes.dataLim.y1 for axes in shown)
+    for axes in shown:
+        axes.set_ylim(low / 1.6, high * 1.8)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3) if high > 100 * low else (1, 2, 5)))
+        axes.yaxis.set_major_formatter(PLAIN)
+        axes.yaxis.set_minor_locator(NullLocator())
+
+
+def pcp_kv_cache_usage(data: FigureData) -> Figure:
+    """KV-cache usage of the device against concurrency."""
+    return against_concurrency(data, {"kv_cache_usage_percent": "KV cache in use, %"}, limits=(0, 105))
+
+
+def pcp_prefix_cache_hits(data: FigureData) -> Figure:
+    """Hit rates of the device's prefix cache and of the tier behind it against concurrency."""
+    columns = {
+        "prefix_cache_hit_percent": "device hits, % of\nprompt tokens",
+        "external_cache_hit_percent": "external hits, % of\ntokens asked for there",
+    }
+    return against_concurrency(data, columns, limits=(0, 105))
+
+
+def pcp_offload_traffic(data: FigureData) -> Figure:
+    """KV cache moved between the device and the CPU tier against concurrency."""
+    columns = {"offload_store_mb_s": "stored to the tier, MB/s", "offload_load_mb_s": "loaded from the tier, MB/s"}
+    return against_concurrency(data, columns)
+
+
+def pcp_lmcache(data: FigureData) -> Figure:
+    """What LMCache counts itself, whatever of it was recorded: the columns of metrics.yaml that begin with lmcache_."""
+    columns = {
+        name: textwrap.fill(f"{entry['title']}, {entry['unit']}", 26)
+        for name, entry in data.metrics.items()
+        if name.startswith("lmcache_")
+    }
+    if not columns:
+        raise NothingToDraw("not recorded: LMCache's counters")
+    return against_concurrency(data, columns)
+
+
+FIGURES = {
+    "working_set": working_set,
+    "pcp_kv_cache_usage": pcp_kv_cache_usage,
+    "pcp_prefix_cache_hits": pcp_prefix_cache_hits,
+    "pcp_offload_traffic": pcp_offload_traffic,
+    "pcp_lmcache": pcp_lmcache,
+}

@@ -1,0 +1,151 @@
+"""Differences from the baseline: intervals against the margin, and all models at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from kveval.analysis.cells import Cell
+from kveval.analysis.statistics import campaign as stats
+from kveval.report.data.figures import FigureData
+from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.report.figures.axes import GREY, PALE, NothingToDraw, cell_axis, model_rows, panels
+
+VERDICT_COLOURS = {stats.BETTER: "#0072B2", stats.WORSE: "#D55E00", stats.PARITY: "#009E73"}
+_SHOWN = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
+_NO_COMPARISON = "no comparison: the campaign has no arm with a baseline"
+
+
+def effect_plot(data: FigureData) -> Figure:
+    """The effect of every arm on its baseline with its interval, and the margin; hollow where there is no verdict."""
+    metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
+    if not metrics:
+        raise NothingToDraw(_NO_COMPARISON)
+    figure, grid = model_rows(data, len(metrics), width=3.4, cells=lambda model: _arms(data, model), handles=_key())
+    for column, metric in zip(grid.T, metrics, strict=True):
+        table = _against_baselines(data, metric)
+        widest = _widest(table, data.margin)
+        for axes, model in zip(column, data.models, strict=True):
+            cells = _arms(data, model)
+            axes.axvspan(-100 * data.margin, 100 * data.margin, color="#000000", alpha=0.07, linewidth=0)
+            axes.axvline(0, color=GREY, linewidth=0.9)
+            for place, cell in enumerate(cells):
+                rows = data.rows(table, model, cell)
+                if len(rows) and np.isfinite(rows.iloc[0]["effect_percent"]):
+                    _effect(axes, place, rows.iloc[0], widest)
+            cell_axis(axes, cells, labels=metric == metrics[0])
+            axes.set_xlim(-widest, widest)
+            axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if metric == metrics[0] else " ")
+            if model == data.models[-1]:
+                better = "right" if stats.METRICS[metric] else "left"
+                axes.set_xlabel(f"{METRIC_TITLES[metric]}: effect,\n% of baseline (better: {better})")
+    return figure
+
+
+def _widest(table: pd.DataFrame, margin: float) -> float:
+    """Half the width of an axis that shows every effect of a table, in per cent; the same for all models.
+
+    Intervals that would shrink everything else to nothing may leave it.
+    """
+    effects = float(table["effect_percent"].abs().max())
+    intervals = float(np.nanmax(table[["low_percent", "high_percent"]].abs().to_numpy(dtype=float), initial=0.0))
+    return float(np.nanmax([250 * margin, 1.05 * effects, min(1.05 * intervals, max(2.5 * effects, 100))]))
+
+
+def _against_baselines(data: FigureData, metric: str) -> pd.DataFrame:
+    """The comparisons of arms with baselines, without those of arms with each other."""
+    table = data.comparison[data.comparison["metric"] == metric]
+    against = table["baseline"].map(lambda name: str(name).split("/")[1] if "/" in str(name) else "")
+    return table[against.isin(data.baselines) | (against == "")]
+
+
+def _arms(data: FigureData, model: str) -> list[Cell]:
+    return [cell for cell in data.cells_of(model) if cell.scenario not in data.baselines]
+
+
+def _key() -> list[Line2D]:
+    named = {**VERDICT_COLOURS, stats.INCONCLUSIVE: PALE}
+    handles = [Line2D([], [], color=colour, marker="o", label=verdict) for verdict, colour in named.items()]
+    return [*handles, Line2D([], [], color=PALE, marker="o", markerfacecolor="white", label="no verdict")]
+
+
+def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> None:
+    verdict = str(row["verdict"])
+    decided = verdict in (*VERDICT_COLOURS, stats.INCONCLUSIVE)
+    colour = VERDICT_COLOURS.get(verdict, PALE)
+    if np.isfinite(row["low_percent"]):
+        axes.plot([row["low_percent"], row["high_percent"]], [place, place], color=colour, linewidth=1.8)
+        for end, marker in ((row["low_percent"], "<"), (row["high_percent"], ">")):
+            if abs(end) > widest:
+                # It goes on beyond the panel.
+                axes.plot(np.clip(end, -widest, widest), place, marker, color=colour, clip_on=False, markersize=4)
+    axes.plot(row["effect_percent"], place, "o", color=colour, markerfacecolor=colour if decided else "white")
+
+
+def performance_delta_heatmap_all(data: FigureData) -> Figure:
+    """The effect of every arm, models beside each other; bold where it has a verdict, dashes where it has no value."""
+    metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
+    cells = [cell for cell in data.cells if cell.scenario not in data.baselines]
+    if not metrics or not cells:
+        raise NothingToDraw(_NO_COMPARISON)
+    figure, grid = panels(data, (1, len(metrics)), (3.4, 0.3 * len(cells) + 1.7))
+    for axes, metric in zip(grid[0], metrics, strict=True):
+        effects = _effects(data, metric, cells)
+        # Red and green apart from each other by brightness alone would be lost on colour-blind readers: blue is better.
+        colours = "RdBu" if stats.METRICS[metric] else "RdBu_r"
+        widest = max(float(np.nanmax(np.abs(effects["value"]), initial=0.0)), 200 * data.margin)
+        norm = TwoSlopeNorm(0, -widest, widest)
+        axes.imshow(effects["value"], cmap=colours, norm=norm, aspect="auto")
+        axes.set_facecolor("#EDEDED")
+        for (place, at), value in np.ndenumerate(effects["value"]):
+            decided = bool(effects["decided"][place, at])
+            axes.text(
+                at,
+                place,
+                _signed(value),
+                ha="center",
+                va="center",
+                fontsize=8,
+                fontweight="bold" if decided else "normal",
+                color="white" if abs(value) > 0.65 * widest else "#222222" if decided else GREY,
+            )
+        cell_axis(axes, cells, labels=metric == metrics[0])
+        axes.set_ylim(len(cells) - 0.5, -0.5)
+        tilt = {"rotation": 30, "ha": "right"} if len(data.models) > 1 else {}
+        axes.set_xticks(range(len(data.models)), data.models, **tilt)
+        axes.grid(visible=False)
+        axes.set_title(METRIC_TITLES[metric])
+        figure.colorbar(
+            ScalarMappable(norm, colours), ax=axes, location="top", label="% of baseline (blue: better)", aspect=30
+        )
+    return figure
+
+
+def _signed(value: float) -> str:
+    """A whole number of per cent with its sign, a dash for none."""
+    if not np.isfinite(value):
+        return "–"
+    return f"{value:+.0f}" if round(value) else "0"
+
+
+def _effects(data: FigureData, metric: str, cells: Sequence[Cell]) -> dict[str, np.ndarray]:
+    table = _against_baselines(data, metric)
+    shape = (len(cells), len(data.models))
+    value, decided = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    for place, cell in enumerate(cells):
+        for at, model in enumerate(data.models):
+            rows = data.rows(table, model, cell)
+            if len(rows):
+                value[place, at] = rows.iloc[0]["effect_percent"]
+                decided[place, at] = rows.iloc[0]["verdict"] in VERDICT_COLOURS
+    return {"value": value, "decided": decided}
+
+
+FIGURES = {"effect_plot": effect_plot, "performance_delta_heatmap_all": performance_delta_heatmap_all}

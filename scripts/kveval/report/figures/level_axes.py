@@ -1,0 +1,126 @@
+"""Quantities against concurrency: means over runs as lines, with what the runs say about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kveval.analysis.cells import Cell
+from kveval.analysis.estimators.correlations import recorded
+from kveval.analysis.estimators.intervals import mean_interval
+from kveval.report.data.figures import FigureData
+from kveval.report.figures.axes import GREY, NothingToDraw, from_zero, level_axis, panels
+
+
+def mean_over_runs(rows: pd.DataFrame, column: str) -> pd.Series[float]:
+    """Return the mean of a column over runs, by level; levels without a value are left out."""
+    means: pd.Series[float] = rows.groupby("level")[column].mean().dropna()
+    return means
+
+
+# Levels x (low, high) of a column over the runs, from the rows of one cell.
+Bounds = Callable[[pd.DataFrame, str], pd.DataFrame]
+
+
+def run_range(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return the lowest and the highest run by level, where there are several."""
+    known = rows.dropna(subset=[column]).groupby("level")[column]
+    bounds = pd.DataFrame({"low": known.min(), "high": known.max()})
+    return bounds[known.count() > 1]
+
+
+def geometric_interval(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return the 95 % t interval of the geometric mean over runs by level, where there are several runs."""
+    known = rows[rows[column] > 0]
+    found = {
+        level: mean_interval(np.log(values.to_numpy(dtype=np.float64)))
+        for level, values in known.groupby("level")[column]
+        if len(values) > 1
+    }
+    return pd.DataFrame.from_dict(found, orient="index", columns=["low", "high"], dtype=float)
+
+
+def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds, unit: float = 1.0) -> bool:
+    """Draw one line of means over runs per cell, with its bounds; return whether there was anything to draw.
+
+    Values are divided by `unit`.
+    """
+    shown = data.cells_of(model)
+    drawn = False
+    for place, cell in enumerate(shown):
+        rows = data.rows(data.levels, model, cell)
+        means = mean_over_runs(rows, column)
+        if means.empty:
+            continue
+        drawn = True
+        # Moved a little sideways, so that lines that coincide can be seen.
+        aside = _step(data.grid) ** (place - (len(shown) - 1) / 2)
+        look = data.look(cell)
+        ends = bounds(rows, column) / unit
+        axes.vlines(ends.index.to_numpy() * aside, ends["low"], ends["high"], colors=look.colour, linewidth=1)
+        axes.plot(
+            means.index * aside,
+            means / unit,
+            color=look.colour,
+            marker=look.marker,
+            fillstyle=look.fill,
+            markerfacecoloralt="white",
+            linestyle=look.line,
+        )
+    level_axis(axes, data.grid, data.unit.axis)
+    return drawn
+
+
+def highest_shown(values: pd.Series[float]) -> float:
+    """Return the highest value that an axis must show: intervals of few, scattered runs may leave the panel."""
+    return 1.5 * float(values.max())
+
+
+def _step(levels: Sequence[int]) -> float:
+    return float((levels[-1] / levels[0]) ** 0.002) if len(levels) > 1 else 1.01
+
+
+def against_concurrency(
+    data: FigureData, columns: Mapping[str, str], limits: tuple[float, float] | None = None
+) -> Figure:
+    """One row of panels per recorded quantity, one column per model; a single quantity wraps to two columns."""
+    shown = recorded(data.levels, list(columns))
+    if not shown:
+        raise NothingToDraw(not_recorded(columns))
+    wrapped = len(shown) == 1
+    across = min(2, len(data.models)) if wrapped else len(data.models)
+    rows = math.ceil(len(data.models) / across) if wrapped else len(shown)
+    cells = [cell for cell in data.cells if _measured(data.levels, cell, shown)]
+    figure, grid = panels(data, (rows, across), (4.6 if wrapped else 3.1, 2.2), legend=cells)
+    for place, axes in enumerate(grid.flat):
+        if wrapped and place >= len(data.models):
+            axes.set_axis_off()
+            continue
+        model = data.models[place if wrapped else place % across]
+        name = shown[0 if wrapped else place // across]
+        if not curves(axes, data, model, name, run_range):
+            axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", color=GREY)
+        if limits:
+            axes.set_ylim(*limits)
+        else:
+            from_zero(axes)
+        axes.set_title(model if wrapped or place < across else "")
+        axes.set_ylabel(columns[name] if place % across == 0 else "")
+        if place // across < rows - 1:
+            axes.set_xlabel("")
+    return figure
+
+
+def not_recorded(columns: Iterable[str]) -> str:
+    """Return why there is nothing to draw of these columns."""
+    return f"not recorded, or too few samples in the levels' windows: {', '.join(columns)}"
+
+
+def _measured(levels: pd.DataFrame, cell: Cell, columns: Sequence[str]) -> bool:
+    of_cell = levels[(levels["scenario"] == cell.scenario) & (levels["cpu_blocks"] == cell.cpu_blocks)]
+    return bool(of_cell[list(columns)].notna().to_numpy().any())

@@ -1,0 +1,1 @@
+"""The tables of REPORT.md, one module a section."""

@@ -1,0 +1,137 @@
+"""The report's tables of caches: what a block weighs, what the tiers hold, whether they were used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from kveval.analysis.cells import CellKey, blocks_label
+from kveval.config.types import BLOCK_TOKENS
+from kveval.report.data import numbers as numerals
+from kveval.report.data.campaign import Measured, Plan, Table, cell_label
+from kveval.report.data.run_facts import working_set
+from kveval.report.tables.results import cells_of, models_of
+from kveval.spec.sizing import GIB
+from kveval.store.run_file import Run
+
+GB = 1e9
+
+
+def blocks_table(plan: Plan, measured: Measured) -> Table:
+    """What a token, a block and each CPU tier of the campaign weigh, by model: as named, and as it was served."""
+    sizes = sorted({cell[2] for cell in plan.cells if cell[2]})
+    header = ["model", "KV cache per token, KiB", f"block of {BLOCK_TOKENS} tokens, MB", "MiB"]
+    header += [f"{blocks_label(size)} blocks, {unit}" for size in sizes for unit in ("GB", "GiB")]
+    rows = []
+    for model in models_of(plan):
+        weights = {model: plan.models.get(model, {}).get("kv_bytes_per_token")}
+        served = _served_bytes(measured, model)
+        if served is not None and served != weights[model]:
+            weights[f"{model}, as served (miniature)"] = served
+        rows += [_weights(name, bytes_, sizes) for name, bytes_ in weights.items() if bytes_]
+    return Table(header, rows, frozenset(range(1, 4 + 2 * len(sizes))))
+
+
+def _served_bytes(measured: Measured, model: str) -> int | None:
+    for run in measured.runs:
+        if run.cell.model == model:
+            found = run.specification.get("model", {}).get("kv_bytes_per_token")
+            return None if found is None else int(found)
+    return None
+
+
+def _weights(name: str, per_token: int, sizes: Sequence[int]) -> list[str]:
+    block = BLOCK_TOKENS * per_token
+    row = [name, f"{per_token / 2**10:,.4g}", f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
+    return row + [f"{size * block / unit:,.4g}" for size in sizes for unit in (GB, GIB)]
+
+
+def budget_table(plan: Plan, measured: Measured) -> Table:
+    """What each cell's CPU tier holds, against the device's cache and the workload's prefixes."""
+    header = [
+        "model",
+        "arm",
+        "CPU tier, blocks",
+        "tokens",
+        "GiB",
+        "device cache, tokens",
+        "distinct prefixes, tokens",
+        "note",
+    ]
+    rows = []
+    for cell in _ordered(plan):
+        runs = measured.runs_of(cell)
+        if not runs:
+            continue
+        budget = runs[0].budget
+        tier = float(budget.get("tokens", math.nan)) if cell[2] else 0.0
+        device = float(budget.get("device_tokens") or math.nan)
+        bytes_ = budget.get("tier_bytes", budget.get("requested_bytes"))
+        working = sorted(set(working_set(runs[0].workload).values())) or [0]
+        working = [working[0], working[-1]] if len(working) > 1 else working
+        rows.append(
+            [
+                *(cell[0], cell_label(cell), f"{cell[2]:,}", numerals.rounded(tier, 0)),
+                f"{bytes_ / GIB:.4g}" if bytes_ is not None else numerals.MISSING,
+                numerals.rounded(device, 0),
+                " to ".join(f"{size:,}" for size in working),
+                "; ".join(_budget_notes(tier, device, working)),
+            ]
+        )
+    return Table(header, rows, frozenset({2, 3, 4, 5, 6}))
+
+
+def _budget_notes(tier: float, device: float, working: Sequence[int]) -> Iterator[str]:
+    if len(working) > 1:
+        yield "the working set grows with the level"
+    if max(working) <= device:
+        yield "the prefixes fit the device: a tier has nothing to add"
+    elif tier:
+        if tier < device:
+            yield "the tier is smaller than the device's cache"
+        if tier < max(working):
+            yield "the tier does not hold all prefixes"
+
+
+def activity_table(plan: Plan, measured: Measured) -> Table:
+    """How much the counters that prove an arm active moved in a level, over levels and runs."""
+    header = [
+        "model",
+        "arm",
+        "counter",
+        "needed a level",
+        "moved a level, least to most",
+        "active",
+        f"not {measured.unit.heading}",
+    ]
+    rows = []
+    for cell in _ordered(plan):
+        runs = measured.runs_of(cell)
+        for entry in plan.scenarios[cell[1]].get("exercised", ()):
+            levels = sorted({level.level for run in runs for level in run.levels})
+            moved = {level: list(_movements(runs, level, entry["counter"])) for level in levels}
+            needed = entry.get("at_least", 1)
+            still = [level for level, values in moved.items() if any(value < needed for value in values)]
+            everything = [value for values in moved.values() for value in values]
+            if everything:
+                active = "**no**" if max(everything) < needed else "in part" if still else "yes"
+                rows.append(
+                    [
+                        *(cell[0], cell_label(cell), f"`{entry['counter']}`"),
+                        f"{needed:g} {entry.get('unit', '')}".strip(),
+                        f"{min(everything):,.0f} to {max(everything):,.0f}",
+                        *(active, ", ".join(map(str, still))),
+                    ]
+                )
+    return Table(header, rows, frozenset({4}))
+
+
+def _movements(runs: Sequence[Run], level: int, counter: str) -> Iterator[float]:
+    for run in runs:
+        for entry in run.levels:
+            if entry.level == level and entry.status == "ok":
+                yield entry.counters[counter].delta if counter in entry.counters else 0.0
+
+
+def _ordered(plan: Plan) -> list[CellKey]:
+    return [cell for model in models_of(plan) for cell in cells_of(plan, model)]

@@ -1,0 +1,129 @@
+"""What the campaign does not say, why, and what would settle it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kveval.analysis.cells import by_size
+from kveval.analysis.levels.checks import MIN_RUNS
+from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.statistics.comparison import OPEN_LOOP
+from kveval.report.data.campaign import Measured, Plan, Table, cell_label
+from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.report.data.run_facts import key_of
+from kveval.report.figures.names import find_figure
+from kveval.report.tables.pairs import native_table, store_table, tier_table, undeclared
+
+# Words of a reason -> what would do away with it; the first that fits.
+_SETTLED_BY = {
+    OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
+    "observed": "longer levels",
+    "delivered": "longer levels",
+    "failed": "longer levels on an undisturbed machine: see the checks",
+    "run": f"`runs: {MIN_RUNS}` or more; what is measured already is kept",
+    "baseline": "measure its baseline",
+}
+# Below it no comparison gets a verdict.
+_ENOUGH_RUNS = 3
+
+
+def gap_table(plan: Plan, measured: Measured, empty: Mapping[str, str]) -> Table:
+    """Comparisons without a verdict, tables and figures without data; `empty`: figures with the reason."""
+    rows = [*_missing_cells(plan, measured), *_open_comparisons(measured)]
+    rows += [*_undeclared(plan, measured), *_absent_tables(plan, measured), *_scope(plan, measured)]
+    models = by_size(list(measured.levels["model"]), plan.parameters)
+    for name, reason in empty.items():
+        figure = find_figure(name, models)
+        rows.append([f"figure: {figure.title if figure else name}", reason, "record it; see config/metrics.yaml"])
+    return Table(["not assessed", "why", "what would settle it"], rows)
+
+
+def _missing_cells(plan: Plan, measured: Measured) -> Iterator[list[str]]:
+    for cell in plan.cells:
+        if not measured.runs_of(cell):
+            reason = measured.failures.get(cell, "not measured")
+            yield [f"{cell[0]}, {cell_label(cell)}", reason, "measure it: the same command does what is missing"]
+
+
+def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
+    """Comparisons without a verdict, those of one model and metric with the same reason together."""
+    table = measured.compared
+    open_ = table[~table["verdict"].isin([stats.BETTER, stats.WORSE, stats.PARITY])]
+    groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for row in open_.to_dict("records"):
+        reason = row["reason"] if isinstance(row["reason"], str) else ""
+        cell = cell_label((row["model"], row["scenario"], int(row["cpu_blocks"])))
+        against = str(row["baseline"]).split("/")
+        named = f"{cell} against {cell_label((against[0], against[1], int(against[2])))}" if len(against) == 3 else cell
+        metrics = groups.setdefault((str(row["model"]), reason, _settling(row)), {})
+        metrics.setdefault(METRIC_TITLES.get(row["metric"], str(row["metric"])), []).append(named)
+    for (model, reason, settling), metrics in groups.items():
+        for cells, titles in _inverted(metrics).items():
+            yield [f"{model}, {cells}: {', '.join(titles)}", reason or "no verdict", settling]
+
+
+def _inverted(metrics: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Turn metric -> cells into cells -> metrics, so that what is open for many metrics is said once."""
+    found: dict[str, list[str]] = {}
+    for title, cells in metrics.items():
+        found.setdefault("; ".join(dict.fromkeys(cells)), []).append(title)
+    return found
+
+
+def _settling(row: Mapping[Any, Any]) -> str:
+    """What would turn an open comparison into a verdict, by its verdict and reason."""
+    verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
+    if verdict == stats.NOT_EXERCISED:
+        return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"
+    if verdict == stats.INCONCLUSIVE:
+        more = needed is not None and needed > row["runs"]
+        return "longer levels, or more runs" + (f" ({needed:.0f} for the margin at this spread)" if more else "")
+    return next((what for words, what in _SETTLED_BY.items() if words in reason), "see the reason")
+
+
+def _undeclared(plan: Plan, measured: Measured) -> Iterator[list[str]]:
+    """Pairs of arms that are described and have no verdict, because nobody declared beforehand that they matter."""
+    for (one, other), models in undeclared(plan, measured).items():
+        how = f"`contrasts: [[{one}, {other}]]` under `comparison`; nothing is measured again for it"
+        yield [f"{one} against {other}: {', '.join(models)}", "described, and not declared as a contrast", how]
+
+
+def _absent_tables(plan: Plan, measured: Measured) -> Iterator[list[str]]:
+    if not store_table(plan, measured).rows:
+        yield [
+            "Redis against Valkey",
+            "no two arms that differ in nothing else were measured",
+            "scenarios such as lmcache-redis and lmcache-valkey in the matrix",
+        ]
+    if not native_table(plan, measured).rows:
+        yield [
+            "native offload against LMCache",
+            "not both were measured with the same number of blocks",
+            "scenarios native-offload and lmcache-local in the matrix",
+        ]
+    if not tier_table(plan, measured).rows:
+        yield ["the effect of the tier's size", "no arm was measured with two sizes", "a second entry in `cpu_blocks`"]
+
+
+def _scope(plan: Plan, measured: Measured) -> Iterator[list[str]]:
+    replicas = {int(run.specification.get("replicas", 1)) for run in measured.runs}
+    if replicas == {1}:
+        yield [
+            "routing over replicas, and indexing for it",
+            "one replica was measured: there was nothing to choose from",
+            "more replicas behind llm-d's endpoint picker",
+        ]
+
+
+def alike(measured: Measured) -> list[str]:
+    """Return the cells that ran the same configuration under different names: a difference between them is noise."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for run in measured.runs:
+        effective = {name: value for name, value in run.specification.items() if name != "cell"}
+        # A workload by itself says nothing about the server.
+        if set(effective) - {"workload"}:
+            text = json.dumps(effective, sort_keys=True, default=str)
+            found.setdefault((run.cell.model, text), {})[cell_label(key_of(run))] = None
+    return [f"{model}: {' and '.join(names)}" for (model, _), names in found.items() if len(names) > 1]

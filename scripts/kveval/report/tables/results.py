@@ -1,0 +1,258 @@
+"""The report's tables of results: peaks, comparisons, strategies, and latencies as llm-d's guide has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from kveval.analysis.cells import CellKey, by_size, common_level, rank_of
+from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.statistics import campaign as stats
+from kveval.report.data import numbers as numerals
+from kveval.report.data.campaign import Measured, Plan, Table, cell_label, rows_of
+from kveval.report.data.contrasts import pair
+
+_PARITY_CHANCE = "chance to find parity where it holds, %"
+_DECIDED = (stats.BETTER, stats.WORSE, stats.PARITY)
+
+
+def models_of(plan: Plan) -> list[str]:
+    """The models of the campaign by size."""
+    return by_size([cell[0] for cell in plan.cells], plan.parameters)
+
+
+def cells_of(plan: Plan, model: str) -> list[CellKey]:
+    """The cells asked for of a model, in the order of every figure."""
+    cells = [cell for cell in plan.cells if cell[0] == model]
+    return sorted(cells, key=lambda cell: (rank_of(cell[1]), cell[2]))
+
+
+def peak_table(plan: Plan, measured: Measured, model: str) -> Table:
+    """Every cell of a model that was asked for, with its peak, or that it was not measured."""
+    header = ["arm", "runs", "peak, output tok/s (95 %)", measured.unit.heading, "TTFT p50 / p90, ms", "TPOT p50, ms"]
+    header += ["E2E p50 / p90, ms", "arm active", "failed checks"]
+    rows = []
+    for cell in cells_of(plan, model):
+        peaks = rows_of(measured.peaks, cell)
+        if peaks.empty:
+            reason = measured.failures.get(cell, "not measured")
+            rows.append([cell_label(cell), f"0 of {plan.runs_of(cell)}", f"**{reason}**", *[""] * (len(header) - 3)])
+            continue
+        peak = peaks.iloc[0]
+        at = measured.levels_of(cell, peak["level"])
+        throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
+        rows.append(
+            [
+                cell_label(cell),
+                f"{peak['runs']:.0f} of {plan.runs_of(cell)}",
+                numerals.with_interval(*throughput),
+                _peak_level(peak),
+                _latency(at, "ttft", "p50", "p90"),
+                _latency(at, "tpot", "p50"),
+                _latency(at, "e2e", "p50", "p90"),
+                _yes_no(peak["exercised"]),
+                str(peak["checks_failed"]).replace(";", ", ") or "none",
+            ]
+        )
+    return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
+
+
+def _latency(rows: pd.DataFrame, name: str, *quantiles: str) -> str:
+    return " / ".join(numerals.mean_of(list(rows[f"{name}_ms_{quantile}"])) for quantile in quantiles)
+
+
+def _peak_level(peak: pd.Series[Any]) -> str:
+    """The level of the peak; in brackets the levels that are as good, and whether it lies at the edge."""
+    others = [level for level in str(peak["plateau"]).split(";") if level and int(level) != peak["level"]]
+    remarks = [f"or {', '.join(others)}"] if others else []
+    remarks += [] if peak["bracketed"] else ["edge"]
+    return " ".join([f"{peak['level']:.0f}", *(f"({remark})" for remark in remarks)])
+
+
+def _yes_no(value: Any) -> str:
+    if pd.isna(value):
+        return "nothing to prove"
+    return "yes" if value else "**no**"
+
+
+def completed_table(plan: Plan, measured: Measured) -> Table:
+    """Requests that completed at each cell's peak, over its runs, and what counting only them would make of it."""
+    header = ["model", "arm", measured.unit.heading, "completed", "unfinished", "failed", "unfinished, % of all"]
+    header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
+    rows = []
+    for cell in _measured_cells(plan, measured):
+        peak = rows_of(measured.peaks, cell).iloc[0]
+        at = measured.levels_of(cell, peak["level"])
+        counts = [int(peak[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")]
+        share = 100 * counts[1] / sum(counts) if sum(counts) else float("nan")
+        rows.append(
+            [
+                *(cell[0], cell_label(cell), f"{peak['level']:.0f}", *(f"{count:,}" for count in counts)),
+                numerals.significant(share),
+                numerals.mean_of(list(at[THROUGHPUT])),
+                numerals.mean_of(list(at.get("throughput_completed_tok_s", ()))),
+            ]
+        )
+    return Table(header, rows, frozenset(range(2, 9)))
+
+
+def _measured_cells(plan: Plan, measured: Measured) -> list[CellKey]:
+    cells = [cell for model in models_of(plan) for cell in cells_of(plan, model)]
+    return [cell for cell in cells if len(rows_of(measured.peaks, cell))]
+
+
+def comparison_table(measured: Measured, model: str, metric: str) -> Table:
+    """Every comparison of a model and metric with its interval and verdict."""
+    table = measured.compared
+    header = ["arm", "against", measured.unit.heading, "effect, % of what it is held against (95 %)"]
+    header += ["p (Holm)", "verdict", "why", "runs", *([_PARITY_CHANCE] if "parity_power_percent" in table else [])]
+    rows = []
+    for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
+        against = str(row["baseline"]).split("/")
+        rows.append(
+            [
+                cell_label((row["model"], row["scenario"], row["cpu_blocks"])),
+                cell_label((against[0], against[1], int(against[2]))) if len(against) == 3 else "",
+                count(row["level"]),
+                numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"]),
+                _p_value(row["p_holm"]),
+                verdict_text(row),
+                text(row["reason"]),
+                count(row["runs"]),
+                *([_parity_chance(row)] if _PARITY_CHANCE in header else []),
+            ]
+        )
+    return Table(header, rows, frozenset({2, 3, 4, 7, *range(8, len(header))}))
+
+
+def _parity_chance(row: Mapping[Any, Any]) -> str:
+    """Nothing for a comparison that got no verdict: its runs could not show parity."""
+    return count(row["parity_power_percent"]) if row["verdict"] in stats.VERDICTS else ""
+
+
+def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
+    return sorted(rows, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"]))
+
+
+def verdict_text(row: Mapping[Any, Any]) -> str:
+    """Return the verdict of a comparison as a table shows it, with what it points to where it is only indicative."""
+    indication = text(row.get("indication"))
+    return f"{row['verdict']}: {indication}" if indication else emphasised(str(row["verdict"]))
+
+
+def emphasised(verdict: str) -> str:
+    """Return a verdict as a table shows it: in bold if it decides something."""
+    return f"**{verdict}**" if verdict in _DECIDED else verdict
+
+
+def count(value: float) -> str:
+    """Return a whole number, nothing for a missing one."""
+    return "" if pd.isna(value) else f"{value:.0f}"
+
+
+def _p_value(value: float) -> str:
+    if pd.isna(value):
+        return ""
+    return "< 0.001" if value < 0.001 else f"{value:.2g}"
+
+
+def area_table(plan: Plan, measured: Measured, kinds: Sequence[str]) -> Table:
+    """Throughput of the arms of these kinds against their baselines, over all models."""
+    header = ["model", "arm", "output tok/s", "baseline", "output tok/s", measured.unit.heading]
+    header += ["arm against baseline, % of baseline (95 %)", "verdict", "why"]
+    rows = []
+    for row in measured.comparison[measured.comparison["metric"] == THROUGHPUT].to_dict("records"):
+        if plan.scenarios[row["scenario"]].get("arm") not in kinds or not _is_baseline(plan, row):
+            continue
+        cell = (str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"]))
+        if row["baseline"]:
+            found = pair(measured, cell, _key(row["baseline"]))
+            values = [found.value, cell_label(_key(row["baseline"])), found.other_value, count(found.level or math.nan)]
+            values.append(found.difference)
+        else:
+            values = [""] * 5
+        rows.append((cell, [cell[0], cell_label(cell), *values, verdict_text(row), text(row["reason"])]))
+    models = models_of(plan)
+    rows.sort(key=lambda entry: (models.index(entry[0][0]), rank_of(entry[0][1]), entry[0][2]))
+    return Table(header, [row for _, row in rows], frozenset({2, 4, 5, 6}))
+
+
+def text(value: Any) -> str:
+    """Return a text cell of a table, nothing for a missing one."""
+    return value if isinstance(value, str) else ""
+
+
+def strategy_table(plan: Plan, measured: Measured) -> Table:
+    """What the throughput verdicts say about each model's arms, and whether those that are better cost latency."""
+    header = ["model", "better than the baseline", "at parity with it", "worse", "open", "so"]
+    rows = []
+    table = measured.comparison
+    for model in models_of(plan):
+        against = table[(table["model"] == model) & (table["metric"] == THROUGHPUT)]
+        found: dict[str, list[str]] = {}
+        baselines: dict[str, None] = {}
+        for row in _in_order([row for row in against.to_dict("records") if _is_baseline(plan, row)]):
+            cell = (model, str(row["scenario"]), int(row["cpu_blocks"]))
+            verdict = str(row["verdict"])
+            named = cell_label(cell)
+            if verdict == stats.BETTER:
+                effect = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
+                named = " ".join([named, effect, *_latency_cost(measured, cell, str(row["baseline"]))])
+            found.setdefault(verdict if verdict in _DECIDED else "open", []).append(named)
+            if row["baseline"]:
+                baselines[cell_label(_key(row["baseline"]))] = None
+        if found:
+            cells = ["; ".join(found.get(verdict, ())) for verdict in (stats.BETTER, stats.PARITY, stats.WORSE, "open")]
+            rows.append([model, *cells, _conclusion(found, ", ".join(baselines))])
+    return Table(header, rows)
+
+
+def _is_baseline(plan: Plan, row: Mapping[Any, Any]) -> bool:
+    """Whether a row compares an arm with its baseline, and not with another arm."""
+    against = str(row["baseline"]).split("/")
+    return len(against) != 3 or against[1] == plan.baseline_of.get(str(row["scenario"]))
+
+
+def _latency_cost(measured: Measured, cell: CellKey, baseline: str) -> list[str]:
+    worse = [
+        name
+        for metric, name in (("ttft_ms_p50", "median TTFT"), ("e2e_ms_p50", "median end-to-end latency"))
+        if pair(measured, cell, _key(baseline), metric).verdict == stats.WORSE
+    ]
+    return [f"(but a worse {' and '.join(worse)})"] if worse else []
+
+
+def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
+    better, pending = found.get(stats.BETTER, ()), found.get("open", ())
+    if len(better) == 1:
+        return "the arm that is better" + (", unless an open one is" if pending else "")
+    if better:
+        return "one of the arms that are better; between them, see the tables of arms against each other"
+    if pending:
+        return f"undecided: {baseline} until an open arm has a verdict"
+    return f"{baseline}: no arm is better"
+
+
+def guide_table(plan: Plan, measured: Measured) -> Table:
+    """Mean and P90 of TTFT and end-to-end latency with the throughput of all tokens, at the common level."""
+    quantities = {"ttft_ms": "TTFT", "e2e_ms": "E2E latency"}
+    header = ["model", "arm", measured.unit.heading]
+    header += [f"{which} {title}, s" for title in quantities.values() for which in ("mean", "P90")]
+    header += ["prompt and output tokens, tok/s"]
+    rows = []
+    for cell in _measured_cells(plan, measured):
+        level = common_level(measured.comparison, measured.peaks, cell[0])
+        at = measured.levels_of(cell, level)
+        latencies = [f"{name}_{statistic}" for name in quantities for statistic in ("mean", "p90")]
+        cells = [numerals.mean_of([value / 1000 for value in at[name]]) for name in latencies]
+        total = numerals.mean_of(list(at["total_tok_s"])) if "total_tok_s" in at else numerals.MISSING
+        rows.append([cell[0], cell_label(cell), count(level or math.nan), *cells, total])
+    return Table(header, rows, frozenset(range(2, 8)))
+
+
+def _key(joined: str) -> CellKey:
+    model, scenario, blocks = joined.split("/")
+    return model, scenario, int(blocks)

@@ -1,0 +1,216 @@
+"""The report's tables of the system: metrics at the peak, means over models, checks, time, provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kveval.analysis.cells import CellKey
+from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.summaries import system_summary
+from kveval.analysis.system.metrics import BY_INSTANCE
+from kveval.report.data import numbers as numerals
+from kveval.report.data.campaign import Measured, Plan, Table, cell_label, rows_of
+from kveval.report.data.run_facts import key_of
+from kveval.report.tables.results import cells_of, count, models_of
+
+# Part of the system -> what is shown of it, entries of config/metrics.yaml.
+_PARTS = {
+    "The server and its caches": (
+        *("kv_cache_usage_percent", "prefix_cache_hit_percent", "external_cache_hit_percent", "requests_running"),
+        *("requests_waiting", "preemptions", "offload_load_mb_s", "offload_store_mb_s"),
+        *("offload_load_bandwidth_gb_s", "offload_store_bandwidth_gb_s", "server_queue_ms"),
+    ),
+    "Processors and memory of the host": (
+        *("cpu_utilisation_percent", "cpu_busiest_percent", "cpu_saturated_percent", "cpu_pressure_percent"),
+        *("server_cpu_cores", "memory_used_gib", "shared_memory_gib", "server_rss_gib", "memory_pressure_percent"),
+    ),
+    "GPUs": ("gpu_utilisation_percent", "gpu_memory_used_gib", "gpu_memory_bandwidth_percent", "gpu_power_w"),
+    "Network and disks": (
+        *("network_in_mb_s", "network_out_mb_s", "loopback_mb_s", "disk_read_mb_s", "disk_write_mb_s"),
+        "disk_busy_percent",
+    ),
+    "Routing, index and stores": (
+        *("epp_scheduling_ms", "epp_request_ms", "gateway_request_ms", "index_lookups", "index_hits"),
+        *("lmcache_hit_percent", "lmcache_l1_memory_gib", "store_keys", "store_memory_gib"),
+    ),
+}
+
+
+def system_tables(plan: Plan, measured: Measured) -> dict[str, Table]:
+    """System metrics in the window of each cell's peak level by part of the system; parts nobody recorded are left out.
+
+    Means over runs; of several GPUs each one's as well.
+    """
+    found = {title: _system_table(plan, measured, names) for title, names in _PARTS.items()}
+    found["Each GPU"] = _each_gpu(plan, measured)
+    return {title: table for title, table in found.items() if table.rows}
+
+
+def _system_table(plan: Plan, measured: Measured, wanted: Sequence[str]) -> Table:
+    peaks = measured.peaks
+    names = [name for name in wanted if name in peaks and name in plan.metrics and peaks[name].notna().any()]
+    titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
+    rows = []
+    for cell, peak in _peaks(plan, measured):
+        at = measured.levels_of(cell, peak["level"])
+        values = [numerals.mean_of(list(at[name])) for name in names]
+        rows.append([cell[0], cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))])
+    header = ["model", "arm", measured.unit.heading, *titles, "samples, least"]
+    return Table(header, rows if names else [], frozenset(range(2, len(header))))
+
+
+def _peaks(plan: Plan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
+    for model in models_of(plan):
+        for cell in cells_of(plan, model):
+            yield from ((cell, peak) for peak in rows_of(measured.peaks, cell).to_dict("records"))
+
+
+def _each_gpu(plan: Plan, measured: Measured) -> Table:
+    """What was recorded of each GPU, where a cell has several."""
+    names = [name for name in _PARTS["GPUs"] if name in plan.metrics and f"{name}{BY_INSTANCE}" in measured.levels]
+    titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
+    rows = []
+    for cell, peak in _peaks(plan, measured):
+        at = measured.levels_of(cell, peak["level"])
+        each = {name: [_instances(text) for text in at[f"{name}{BY_INSTANCE}"]] for name in names}
+        gpus = list(dict.fromkeys(gpu for runs in each.values() for run in runs for gpu in run))
+        for gpu in gpus if len(gpus) > 1 else ():
+            values = [numerals.mean_of([run[gpu] for run in runs if gpu in run]) for runs in each.values()]
+            rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *values])
+    header = ["model", "arm", measured.unit.heading, "GPU", *titles]
+    return Table(header, rows, frozenset({2, *range(4, len(header))}))
+
+
+def _instances(joined: object) -> dict[str, float]:
+    """Take `name=value;...` apart."""
+    pairs = [part.rpartition("=") for part in str(joined).split(";")] if isinstance(joined, str) else []
+    return {name: float(value) for name, _, value in pairs if name}
+
+
+_PANEL = {
+    "geomean_tps": "output tok/s, geometric mean",
+    "geomean_ratio_to_baseline": "ratio to the baseline, geometric mean",
+    "avg_gpu_util_pct": "GPU active, %",
+    "avg_cpu_util_pct": "CPU not idle, %",
+    "avg_kv_cache_pct": "KV cache in use, %",
+    "avg_prefix_hit_pct": "device hits, %",
+    "avg_running": "running",
+    "avg_waiting": "waiting",
+    "avg_rss_gib": "server resident, GiB",
+}
+
+
+def panel_table(plan: Plan, measured: Measured) -> Table:
+    """Means over models that were measured for every arm shown with them; empty for a campaign of one model."""
+    means = system_summary(measured.levels, measured.comparison, measured.peaks, plan.baseline_of, plan.parameters)
+    several = means[means["models"].str.contains(";")] if len(means) else means
+    shown = {name: title for name, title in _PANEL.items() if name in several and several[name].notna().any()}
+    rows = [
+        [
+            row["models"].replace(";", ", "),
+            cell_label(("", row["scenario"], int(row["cpu_blocks"]))),
+            *(numerals.significant(row[name], 3) for name in shown),
+            row["models_missing"].replace(";", ", ") or "none",
+        ]
+        for row in several.to_dict("records")
+    ]
+    header = ["over the models", "arm", *shown.values(), "models left out"]
+    return Table(header, rows, frozenset(range(2, 2 + len(shown))))
+
+
+def average_table(measured: Measured) -> Table:
+    """Effects on throughput averaged over the models that have every arm; empty for a campaign of one model."""
+    header = ["arm", "over the models", "effect, % of the baseline, geometric mean (95 % over models)", "without"]
+    rows = []
+    if {"metric", "models"} <= set(measured.averages):
+        table = measured.averages
+        for row in table[(table["metric"] == THROUGHPUT) & (table["models"] > 1)].to_dict("records"):
+            shown = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
+            cell = cell_label(("", str(row["scenario"]), int(row["cpu_blocks"])))
+            rows.append([cell, str(row["panel"]).replace(";", ", "), shown, str(row["missing"]).replace(";", ", ")])
+    return Table(header, rows, frozenset({2}))
+
+
+def check_tables(measured: Measured) -> tuple[Table, Table]:
+    """Failed checks, a row for what was found in the same words at several levels of a run; then warnings and notes
+    summed up. Those of the campaign's tables have no level.
+    """
+    failed: dict[tuple[str, ...], list[str]] = {}
+    others: dict[tuple[str, str], list[str]] = {}
+    of_tables: dict[tuple[str, str], list[str]] = {}
+    for row in measured.levels.to_dict("records"):
+        messages = dict(part.split(": ", 1) for part in str(row["checks_messages"]).split(" | ") if ": " in part)
+        cell = (row["model"], row["scenario"], int(row["cpu_blocks"]))
+        for name in filter(None, str(row["checks_failed"]).split(";")):
+            found = (cell[0], cell_label(cell), f"{row['run']}", f"`{name}`", messages.get(name, ""))
+            failed.setdefault(found, []).append(f"{row['level']}")
+        for severity in ("warned", "noted"):
+            for name in filter(None, str(row[f"checks_{severity}"]).split(";")):
+                others.setdefault((severity, name), []).append(messages.get(name, ""))
+    for name, severity, message in _of_campaign(measured):
+        if severity == "fail":
+            failed.setdefault(("", "", "", f"`{name}`", message), [])
+        else:
+            of_tables.setdefault(("warned" if severity == "warn" else "noted", name), []).append(message)
+    total = len(measured.levels)
+    counted = [(key, f"{len(found)} of {total}", found) for key, found in others.items()]
+    counted += [(key, f"{len(found)}, of the tables", found) for key, found in of_tables.items()]
+    summed = [
+        [f"`{name}`", "warning" if severity == "warned" else "note", count, found[0]]
+        for (severity, name), count, found in sorted(counted, reverse=True)
+    ]
+    rows = [[*where, ", ".join(levels), name, found] for (*where, name, found), levels in failed.items()]
+    return (
+        Table(["model", "arm", "run", measured.unit.heading, "check", "what was found"], rows, frozenset({2, 3})),
+        Table(["check", "weight", "levels", "for example"], summed, frozenset({2})),
+    )
+
+
+def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
+    """Name, severity and message of what the checks of the campaign's tables found, with the cell it is about."""
+    if not {"level", "check", "severity", "message"} <= set(measured.checks):
+        return
+    for row in measured.checks[measured.checks["level"].isna()].to_dict("records"):
+        about = ""
+        if isinstance(row["model"], str):
+            about = f"{row['model']}, {cell_label((row['model'], row['scenario'], int(row['cpu_blocks'])))}: "
+        yield str(row["check"]), str(row["severity"]), f"{about}{row['message']}"
+
+
+def time_table(measured: Measured) -> Table:
+    """Where the minutes of measuring went, over all runs."""
+    phases: dict[str, list[float]] = {}
+    for run in measured.runs:
+        for name, seconds in run.phases.items():
+            phases.setdefault(name, []).append(seconds)
+    total = sum(map(sum, phases.values()))
+    rows = [
+        [
+            name.removesuffix("_s").replace("_", " "),
+            numerals.minutes(sum(seconds)),
+            f"{100 * sum(seconds) / total:.0f} %",
+            f"{np.mean(seconds):.0f} s",
+        ]
+        for name, seconds in sorted(phases.items(), key=lambda item: -sum(item[1]))
+        if total
+    ]
+    return Table(["phase", "all runs", "share", "mean of a run"], rows, frozenset({1, 2, 3}))
+
+
+def provenance_table(measured: Measured) -> Table:
+    """Which measurements the report rests on."""
+    rows = [
+        [
+            run.cell.model,
+            cell_label(key_of(run)),
+            str(run.run),
+            f"`{run.measurement}`",
+            run.started[:19].replace("T", " "),
+            str(run.hardware.get("fingerprint", numerals.MISSING)),
+        ]
+        for run in sorted(measured.runs, key=lambda run: run.started)
+    ]
+    return Table(["model", "arm", "run", "measurement", "started (UTC)", "hardware"], rows, frozenset({2}))

@@ -1,0 +1,5 @@
+"""From a campaign to one cell's specification: sizes, arguments, the deployment on a cluster, the miniature.
+
+Pure functions. The specification, as JSON, is what is hashed to the measurement id: what enters it changes ids. Knows
+`config` and what is below. A new kind of arm goes into `arms`.
+"""

@@ -1,0 +1,222 @@
+"""The configuration of a campaign, checked: its cells, and what defines their measurements."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kveval.config.campaign import Campaign, Cell
+from kveval.config.catalogue import Catalogue
+from kveval.config.compare import Compared
+from kveval.config.imports import Import, ImportCampaign
+from kveval.config.problems import ConfigError, Problem
+from kveval.config.workload import Workload
+from kveval.host.hashing import content_hash
+from kveval.spec.resolve import ResolvedCell, resolve_cell
+from kveval.spec.warnings import cluster_warnings
+
+# As the checks and tables of kveval.analysis.levels have them, which take a second to import.
+MIN_RUNS = 3
+WARMUP_S = 30.0
+# Between the seeds of two runs, see kveval.load.guidellm.levels_of.
+_PILOT_SEED = 50_000
+
+PROTOCOL = 1
+"""Number of the way of measuring: raised when older measurements no longer compare, so that all are made anew."""
+
+
+def measurement_id(specification: Mapping[str, Any]) -> str:
+    """Return the id of what a specification defines: 16 hex digits of the SHA-256 of its canonical JSON."""
+    return content_hash(specification)
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """A campaign with the catalogues it chooses from, checked."""
+
+    campaign: Campaign
+    catalogue: Catalogue
+    compared: "Sequence[tuple[Compared, Config]]" = ()
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The campaign's cells in the matrix's order, each once."""
+        return tuple(dict.fromkeys(cell for entry in self.campaign.matrix for cell in entry.cells()))
+
+    def runs_of(self, cell: Cell) -> range:
+        """Return the numbers of a cell's runs; a bridge is measured in more of them than the campaign's others."""
+        rounds = sum(entry.rounds for entry in self.campaign.bridges if cell in entry.cells())
+        return range(1, self.campaign.runs * (1 + rounds) + 1)
+
+    @cached_property
+    def _resolved(self) -> dict[Cell, ResolvedCell]:
+        return {}
+
+    @cached_property
+    def _ids(self) -> dict[tuple[Cell, tuple[int, ...] | None], str]:
+        return {}
+
+    def cell(self, model: str, scenario: str, cpu_blocks: str | int) -> Cell:
+        """Return the cell of a path's parts, listed in the matrix or not, checked. Raises ConfigError."""
+        if isinstance(cpu_blocks, str) and not re.fullmatch(r"0|[1-9][0-9]*", cpu_blocks):
+            place = f"cell {model}/{scenario}/{cpu_blocks}"
+            raise ConfigError(
+                [Problem(place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...")]
+            )
+        cell = Cell(model, scenario, int(cpu_blocks))
+        self.check_cell(cell)
+        return cell
+
+    def check_cell(self, cell: Cell) -> None:
+        """Raise ConfigError, with everything that is wrong, unless the cell can be measured as configured."""
+        self.resolve(cell)
+
+    def resolve(self, cell: Cell) -> ResolvedCell:
+        """Return everything that defines the cell's measurement. Raises ConfigError when the cell makes no sense."""
+        if cell not in self._resolved:
+            resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL)
+            if resolved is None:
+                raise ConfigError(
+                    Problem(f"cell {cell.path}", problem.key, problem.message, problem.valid) for problem in problems
+                )
+            self._resolved[cell] = resolved
+        return self._resolved[cell]
+
+    def specification(self, cell: Cell, levels: Sequence[int] | None = None) -> dict[str, Any]:
+        """Return what defines the cell's measurement as plain JSON values.
+
+        `levels`: those that the pilot froze, where the workload has them searched: the measurement is then the same as
+        if they had been given.
+        """
+        specification = self.resolve(cell).specification()
+        if levels is not None and self.workload.searched is not None:
+            specification["workload"]["levels"] = list(levels)
+        return specification
+
+    def measurement_id(self, cell: Cell, levels: Sequence[int] | None = None) -> str:
+        """Return the id of the cell's measurement; see `specification`."""
+        key = cell, None if levels is None else tuple(levels)
+        if key not in self._ids:
+            self._ids[key] = measurement_id(self.specification(cell, levels))
+        return self._ids[key]
+
+    def pilot(self, cell: Cell) -> Cell | None:
+        """Return the cell whose pilot finds the levels of `cell`: its baseline, or itself; None for given levels."""
+        if self.workload.searched is None:
+            return None
+        return self.baseline(cell) or cell
+
+    def pilot_specification(self, cell: Cell) -> dict[str, Any]:
+        """Return what defines the pilot of a baseline, as plain JSON values."""
+        specification = self.resolve(cell).specification()
+        search = self.workload.searched
+        workload = specification["workload"]
+        if search is not None:
+            # Prompts of its own: levels must not be chosen by the very requests that they are then measured with.
+            workload |= {"seconds": search.seconds or workload["seconds"], "seed": workload["seed"] + _PILOT_SEED}
+        return specification
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """Return the cell that `cell` is compared with, or None for a baseline."""
+        name = self.catalogue.scenarios[cell.scenario].baseline
+        return None if name is None else Cell(cell.model, name, 0)
+
+    @property
+    def workload(self) -> Workload:
+        """The campaign's workload."""
+        return self.catalogue.workloads[self.campaign.workload]
+
+    @property
+    def searches(self) -> bool:
+        """Whether a pilot searches the levels; a campaign that measures nothing has no workload of its own."""
+        workload = self.catalogue.workloads.get(self.campaign.workload)
+        return workload is not None and workload.searched is not None
+
+    @property
+    def imports(self) -> tuple[Import, ...]:
+        """The trees of existing results that the campaign imports instead of measuring."""
+        return self.campaign.imports if isinstance(self.campaign, ImportCampaign) else ()
+
+    @property
+    def wildcard_constraints(self) -> dict[str, str]:
+        """Regular expressions for the parts of a cell's path: every name of the catalogues, escaped."""
+        return {
+            "model": "|".join(map(re.escape, self.catalogue.models)),
+            "scenario": "|".join(map(re.escape, self.catalogue.scenarios)),
+            "cpu_blocks": "0|[1-9][0-9]*",
+            # A measured run is run-1, an imported one run-i1.
+            "run": "i?[1-9][0-9]*",
+        }
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What can be measured but will not show what it seems to."""
+        if self.imports or self.compared:
+            return ()
+        return (
+            *self._working_set_warnings(),
+            *self._length_warnings(),
+            *self._matrix_warnings(),
+            *self._cluster_warnings(),
+            *self._replicate_warnings(),
+        )
+
+    def _working_set_warnings(self) -> list[str]:
+        tokens, device = self.workload.working_set_tokens, self.campaign.server.device_tokens
+        found = []
+        if device is not None and tokens <= device:
+            found.append(
+                f"workload {self.campaign.workload}: its {tokens} prefix tokens fit into the device's {device},"
+                " so no tier can matter"
+            )
+        if self.workload.varying_working_set:
+            found.append(
+                f"workload {self.campaign.workload}: the working set grows with the level, so levels differ in two ways"
+            )
+        return found
+
+    def _matrix_warnings(self) -> list[str]:
+        found = []
+        missing = {
+            f"{cell.scenario} is compared with {baseline.path}, which the matrix does not list"
+            for cell in self.cells
+            if (baseline := self.baseline(cell)) is not None and baseline not in self.cells
+        }
+        found += sorted(missing)
+        step = self.campaign.server.block_size
+        uneven = sorted({cell.cpu_blocks for cell in self.cells if cell.cpu_blocks * 16 % step})
+        found += [
+            f"cpu_blocks {blocks} are no whole number of server blocks of {step} tokens; the rest stays unused"
+            for blocks in uneven
+        ]
+        if self.campaign.runs < MIN_RUNS:
+            found.append(f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} and more, five to show parity")
+        return found
+
+    def _cluster_warnings(self) -> list[str]:
+        images = {cell: self.specification(cell).get("images", {}).get("server") for cell in self.cells}
+        baselines = {cell: self.baseline(cell) for cell in self.cells}
+        return cluster_warnings(self.campaign, self.catalogue, images, baselines)
+
+    def _length_warnings(self) -> list[str]:
+        """Levels too short for what is to be read off them; how many requests one will complete is not known yet."""
+        load, needed = self.workload, self.campaign.min_samples
+        window = load.seconds - max(load.warmup_s, min(WARMUP_S, load.seconds / 4))
+        if window >= needed:
+            return []
+        return [
+            f"workload {self.campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
+            " of the recording at one a second: its system metrics will be n/a"
+        ]
+
+    def _replicate_warnings(self) -> list[str]:
+        same: dict[str, list[str]] = {}
+        for cell in self.cells:
+            effective = {key: value for key, value in self.specification(cell).items() if key != "cell"}
+            same.setdefault(measurement_id(effective), []).append(cell.path)
+        return [
+            f"{' and '.join(paths)} are configured alike: a difference is noise"
+            for paths in same.values()
+            if len(paths) > 1
+        ]

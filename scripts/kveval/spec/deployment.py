@@ -1,0 +1,180 @@
+"""What of a deployment on a cluster defines the measurement: images, replicas, routing, memory; not the site."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from packaging.version import Version
+
+from kveval.config.campaign import Campaign, Server
+from kveval.config.catalogue import Scenario
+from kveval.config.problems import Problem
+from kveval.config.release import ImageName, Release
+from kveval.spec import arms
+from kveval.spec.routing import Index, picker_config
+from kveval.spec.sizing import GIB, Budget
+
+_RESET_REACHES_TIERS = Version("0.24")
+_GPU_SERVER_BYTES = 8 * GIB
+_GPU_RANK_BYTES = 8 * GIB
+_CPU_SERVER_BYTES = 6 * GIB
+_SHM_BYTES = 2 * GIB
+
+
+def deployment(
+    scenario: Scenario,
+    campaign: Campaign,
+    release: Release,
+    platform: arms.Platform,
+    budget: Budget,
+    *,
+    tensor_parallel_size: int,
+    device_bytes: int,
+    tier_bytes: int,
+    companions: tuple[arms.Companion, ...],
+) -> dict[str, Any]:
+    """Return the part of the specification that engine kubernetes adds, as plain JSON values.
+
+    `device_bytes`: size of the device's KV cache where the device is the CPU; `tier_bytes`: the tier in host memory as
+    the server gets it, a staging buffer included.
+    """
+    server = campaign.server
+    route = route_of(campaign)
+    picked = route == "gateway"
+    index = _index(scenario, platform)
+    in_server = arms.lmcache_form(platform) if scenario.arm in ("lmcache", "hybrid") else None
+    tokenized = picked and index is not None and release.epp.prefix_state == "producer"
+    beside = {companion.name for companion in companions}
+    needed: dict[ImageName, bool] = {
+        "guidellm": True,
+        "epp": picked,
+        "tokenizer": tokenized,
+        "redis": "redis" in beside,
+        "valkey": "valkey" in beside,
+        "lmcache": "lmcache" in beside,
+    }
+    routing = scenario.routing or server.routing
+    images = {name: _image(name, server, release) for name, used in needed.items() if used}
+    return {
+        "images": {"server": server_image(scenario, server, release), **images},
+        "deployment": {
+            "release": server.release,
+            "route": route,
+            "replicas": replicas(scenario, server),
+            "gpus": 0 if server.on_cpu else tensor_parallel_size,
+            **_memory(server, tensor_parallel_size, device_bytes, tier_bytes),
+            "server_labels": dict(release.server_labels),
+            "lmcache_form": in_server,
+            "picker": picker_config(release, routing, budget.tokens, index) if picked else None,
+            "picker_args": list(release.epp.args) if picked else [],
+            "picker_protocol": release.epp.app_protocol if picked else None,
+            "objectives": list(release.epp.objectives) if picked else [],
+            "tokenizer": _tokenizer(server, platform) if tokenized else None,
+            "file_medium": _file_medium(campaign) if scenario.arm == "files" else None,
+        },
+    }
+
+
+def route_of(campaign: Campaign) -> str:
+    """Return what the load goes through: the "gateway" and its endpoint picker, or the server's "service" alone."""
+    return "gateway" if campaign.cluster is not None and campaign.cluster.address == "gateway" else "service"
+
+
+def replicas(scenario: Scenario, server: Server) -> int:
+    """Return how many servers with equal caches there are."""
+    return scenario.replicas or server.replicas
+
+
+def server_image(scenario: Scenario, server: Server, release: Release) -> str:
+    """Return the image of the server: the scenario's own, the campaign's, or the release's."""
+    name: ImageName = "cpu_server" if server.on_cpu else "server"
+    return scenario.image or _image(name, server, release)
+
+
+def deployment_problems(
+    name: str, scenario: Scenario, campaign: Campaign, release: Release, platform: arms.Platform
+) -> Iterator[Problem]:
+    """Say what a cluster cannot do, or would not do as it seems."""
+    server = campaign.server
+    own_image = scenario.image or server.images.get("cpu_server" if server.on_cpu else "server")
+    if not server.on_cpu and own_image is None and Version(server.vllm) != Version(release.vllm):
+        yield Problem(
+            "",
+            "server.vllm",
+            f"{server.release} has vLLM {release.vllm}, declared is {server.vllm}",
+            f"{release.vllm}, or server.images.server with an image that has {server.vllm}",
+        )
+    if server.fs_dir is not None:
+        yield Problem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume")
+    several = replicas(scenario, server) > 1
+    if several and campaign.cluster is not None and campaign.cluster.shared_network:
+        yield Problem("", "server.replicas", f"{name}: replicas of one network would take one port", "1")
+    if scenario.arm == "llm-d-index":
+        yield from _index_problems(name, campaign, release, platform)
+    if campaign.reset_caches == "endpoint" and (why := _not_reset(scenario, platform)):
+        yield Problem("", "reset_caches", f"{name}: {why}, so that levels would start warm", "restart")
+
+
+def _index_problems(name: str, campaign: Campaign, release: Release, platform: arms.Platform) -> Iterator[Problem]:
+    server = campaign.server
+    if route_of(campaign) != "gateway":
+        yield Problem(
+            "", "cluster.address", f"{name} is an index for routing, and this load is not routed", "address: gateway"
+        )
+    if server.weights == "miniature" and release.epp.prefix_state == "scorer":
+        yield Problem(
+            "",
+            "scenarios",
+            f"{name}: the endpoint picker of {server.release} fetches the tokenizer from the hub,"
+            " which has none of a miniature",
+            "weights: full, or a newer release",
+        )
+
+
+def _not_reset(scenario: Scenario, platform: arms.Platform) -> str:
+    """Say why the server's endpoint would leave the arm's tier as it is; "" if it empties it."""
+    if scenario.arm in ("lmcache", "hybrid") and arms.lmcache_form(platform) == "process":
+        return "no endpoint of the server empties LMCache inside its process"
+    tiered = scenario.arm in ("native", "files", "hybrid") or scenario.cpu_tier
+    if tiered and platform.version < _RESET_REACHES_TIERS:
+        return f"the endpoint of vLLM {platform.vllm} empties the device's cache alone"
+    return ""
+
+
+def _index(scenario: Scenario, platform: arms.Platform) -> Index | None:
+    if scenario.arm != "llm-d-index" or scenario.store is None:
+        return None
+    return Index(scenario.store, platform.served_name, platform.block_size)
+
+
+def _tokenizer(server: Server, platform: arms.Platform) -> list[str]:
+    """Return the command that turns prompts into the model's tokens for the endpoint picker."""
+    model = "{model_dir}" if server.weights == "miniature" else platform.served_name
+    named = ("--served-model-name", platform.served_name)
+    return ["vllm", "launch", "render", model, *named, "--host", "0.0.0.0", "--port", "{tokenizer_port}"]
+
+
+def _image(name: ImageName, server: Server, release: Release) -> str:
+    image: str = server.images.get(name) or getattr(release.images, name)
+    places = {"vllm": server.vllm, "guidellm": server.guidellm, "lmcache": server.lmcache or ""}
+    for place, version in places.items():
+        image = image.replace(f"{{{place}}}", version)
+    return image
+
+
+def _memory(server: Server, ranks: int, device_bytes: int, tier_bytes: int) -> dict[str, int]:
+    """Return the server's memory limit and its /dev/shm, bytes, and the cores it asks for.
+
+    Newer servers keep the tier in /dev/shm, older ones beside it; it counts once in either case.
+    """
+    if server.on_cpu:
+        base, cpus = _CPU_SERVER_BYTES + device_bytes, 1
+    else:
+        base, cpus = _GPU_SERVER_BYTES + ranks * _GPU_RANK_BYTES, 4 + 2 * ranks
+    shm = _SHM_BYTES * ranks
+    return {"memory_bytes": base + shm + tier_bytes, "shm_bytes": shm + tier_bytes, "cpus": cpus}
+
+
+def _file_medium(campaign: Campaign) -> str:
+    """Name the disk under test: the node's own, or a storage class."""
+    volume = None if campaign.cluster is None else campaign.cluster.file_volume
+    return "node" if volume is None or volume.storage_class is None else volume.storage_class

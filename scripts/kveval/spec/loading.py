@@ -1,0 +1,101 @@
+"""A campaign and the catalogues read and checked: every mistake at once, each with its place."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kveval.config.campaign import Campaign, Cell, MatrixEntry
+from kveval.config.catalogue import Catalogue
+from kveval.config.compare import CompareCampaign
+from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
+from kveval.config.imports import ImportCampaign, import_problems
+from kveval.config.inheritance import CampaignSource, read_campaign
+from kveval.config.problems import ConfigError, Problem, problems_of
+from kveval.spec.compared import compared_campaigns, compared_catalogue, with_contrasts
+from kveval.spec.config import Config
+
+
+def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
+    """Read a campaign - a file, or the mapping Snakemake made of one - and the catalogues in `directory`.
+
+    A file may extend another, see kveval.config.inheritance. Raises ConfigError with every mistake found: syntax,
+    unknown or missing keys, wrong values, names that do not exist, and cells of the matrix that cannot be measured.
+    """
+    problems: list[Problem] = []
+    if isinstance(campaign, Mapping):
+        place, source = "campaign", CampaignSource(dict(campaign))
+    else:
+        place = campaign.as_posix()
+        source, problems = read_campaign(campaign)
+    try:
+        return _complete(source, directory, place, problems)
+    except ConfigError as error:
+        raise ConfigError(source.located(problem, place) for problem in error.problems) from None
+
+
+def _complete(source: CampaignSource, directory: Path, place: str, problems: list[Problem]) -> Config:
+    """Check a campaign that was read, with `problems`, from `place`, against the catalogues."""
+    raw = source.raw
+    readable = not problems
+    entries, unread = read_catalogues(directory, raw, place, problems)
+    valid = {kind: validate_entries(kind, entries[kind], problems) for kind in KINDS}
+    known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
+    check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
+    problems += check_names(raw, place, known)
+    parsed = _parse_campaign(raw, place, problems) if readable else None
+    if parsed is None:
+        raise ConfigError(problems)
+    own = {
+        kind: {name: entry for name, entry in valid[kind].items() if name in (raw.get(kind) or {})}
+        for kind in OWN_KINDS
+    }
+    config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
+    problems += [*_matrix_problems(config, place), *import_problems(config.campaign, config.catalogue, place)]
+    found, wrong = compared_campaigns(config.campaign, directory, place, load_config)
+    problems += wrong
+    if problems:
+        raise ConfigError(problems)
+    if not found:
+        return config
+    return Config(with_contrasts(config.campaign, found), compared_catalogue(found, config.catalogue), found)
+
+
+def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[Problem]) -> Campaign | None:
+    """Validate the campaign without its own catalogue entries, which may extend others and are validated with them."""
+    kind = ImportCampaign if "import" in raw else CompareCampaign if "compare" in raw else Campaign
+    try:
+        return kind.model_validate({key: value for key, value in raw.items() if key not in OWN_KINDS})
+    except ValidationError as error:
+        problems += problems_of(error, kind, raw, place)
+        return None
+
+
+def _matrix_problems(config: Config, place: str) -> list[Problem]:
+    """Resolve every cell of the matrix, so that no mistake waits for hours of other measurements.
+
+    Cells of names that do not exist, or whose entries are wrong, are left out: those are reported by themselves.
+    """
+    catalogue = config.catalogue
+    if config.campaign.workload not in catalogue.workloads:
+        return []
+    problems = []
+    for index, entry in enumerate(config.campaign.matrix):
+        for cell in entry.cells():
+            if cell.model not in catalogue.models or cell.scenario not in catalogue.scenarios:
+                continue
+            try:
+                config.check_cell(cell)
+            except ConfigError as error:
+                problems += [_in_matrix(problem, cell, entry, index, place) for problem in error.problems]
+    return problems
+
+
+def _in_matrix(problem: Problem, cell: Cell, entry: MatrixEntry, index: int, place: str) -> Problem:
+    positions = {
+        "models": f"matrix[{index}].models[{entry.models.index(cell.model)}]",
+        "scenarios": f"matrix[{index}].scenarios[{entry.scenarios.index(cell.scenario)}]",
+        "cpu_blocks": f"matrix[{index}].cpu_blocks[{entry.cpu_blocks.index(cell.cpu_blocks)}]",
+    }
+    return Problem(place, positions.get(problem.key, problem.key), problem.message, problem.valid)

@@ -1,0 +1,189 @@
+"""A random-weight model of the same architecture, for hosts without a GPU.
+
+vLLM serves it with `--load-format dummy`: config.json and a tokenizer are all it needs, and both are made here, so that
+nothing is downloaded from any hub. The tokenizer also serves the load generator.
+"""
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kveval.config.catalogue import Geometry, Model
+
+_VOCABULARY = 4096
+_SPECIALS = ("<s>", "</s>")
+_CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
+_MODEL_TYPES = {"Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
+# Common English words, in no order that matters; the statistics of letters come from them, too.
+_WORDS = Path(__file__).with_name("miniature_words.txt")
+_FREQUENT_PAIRS = 200
+
+
+def miniature_geometry(model: Model) -> Geometry:
+    """Shrink a model's shape: the same architecture, at least two layers, 512 bytes of KV cache per token and layer."""
+    full = model.geometry
+    return Geometry(
+        architecture=full.architecture,
+        layers=max(2, math.ceil(full.layers / 16)),
+        kv_heads=2,
+        head_dim=64,
+        hidden_size=256,
+        attention_heads=4,
+        intermediate_size=1024,
+        vocab_size=_VOCABULARY,
+        max_position_embeddings=40960,
+        tie_word_embeddings=True,
+    )
+
+
+def write_miniature(model: Model, directory: Path) -> Path:
+    """Write the miniature of `model` - config.json and tokenizer - into `directory`; the same bytes every time."""
+    return write_served(miniature_geometry(model).model_dump(), directory)
+
+
+def write_served(geometry: Mapping[str, Any], directory: Path) -> Path:
+    """Write a random-weight model of the given shape (a Geometry's fields, as a specification holds them)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write(directory / "config.json", model_config(geometry))
+    _write(directory / "tokenizer.json", tokenizer())
+    _write(
+        directory / "tokenizer_config.json",
+        {
+            # The one class that transformers 4 and 5 both read.
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": _SPECIALS[0],
+            "eos_token": _SPECIALS[1],
+            "model_max_length": geometry["max_position_embeddings"],
+            "clean_up_tokenization_spaces": False,
+            # Conversations of several turns go to the chat endpoint, which refuses a model without a template.
+            "chat_template": _CHAT_TEMPLATE,
+        },
+    )
+    return directory
+
+
+def model_config(geometry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config.json of a model of this shape, as transformers reads it."""
+    architecture = geometry["architecture"]
+    return {
+        "architectures": [architecture],
+        "model_type": _MODEL_TYPES[architecture],
+        "hidden_size": geometry["hidden_size"],
+        "intermediate_size": geometry["intermediate_size"],
+        "num_hidden_layers": geometry["layers"],
+        "num_attention_heads": geometry["attention_heads"],
+        "num_key_value_heads": geometry["kv_heads"],
+        "head_dim": geometry["head_dim"],
+        "vocab_size": geometry["vocab_size"],
+        "max_position_embeddings": geometry["max_position_embeddings"],
+        "tie_word_embeddings": geometry["tie_word_embeddings"],
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "attention_bias": False,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
+
+
+def tokenizer() -> dict[str, Any]:
+    """Return a tokenizer.json: byte-level BPE whose merges follow from the lists above instead of from training."""
+    vocabulary, merges = _vocabulary()
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": number, "content": text, **special} for number, text in enumerate(_SPECIALS)],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: number for number, token in enumerate(vocabulary)},
+            "merges": [f"{left} {right}" for left, right in merges],
+        },
+    }
+
+
+def byte_symbols() -> list[str]:
+    """Return the printable character that stands for each byte in byte-level BPE, in the bytes' order.
+
+    Printable Latin-1 bytes stand for themselves, the others move to U+0100 and up (the mapping of GPT-2's tokenizer).
+    """
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    moved = itertools.count(256)
+    return [chr(byte) if byte in printable else chr(next(moved)) for byte in range(256)]
+
+
+def _vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the tokens by id and the merges, the first to apply first: frequent pairs, whole words, and what fills up.
+
+    A word's merges join, left to right, the tokens that the merges before it make of it - so that an encoder, which
+    always applies the earliest merge it can, arrives at the whole word.
+    """
+    space = byte_symbols()[ord(" ")]
+    tokens = dict.fromkeys([*_SPECIALS, *byte_symbols()])
+    ranks: dict[tuple[str, str], int] = {}
+
+    def add(left: str, right: str) -> None:
+        room = len(tokens) < _VOCABULARY or left + right in tokens
+        if room and left in tokens and right in tokens and (left, right) not in ranks:
+            tokens[left + right] = None
+            ranks[left, right] = len(ranks)
+
+    words = _WORDS.read_text(encoding="ascii").split()
+    letters = _by_frequency(itertools.chain.from_iterable(words))
+    pairs = _by_frequency(first + second for word in words for first, second in itertools.pairwise(word))
+    pairs = pairs[:_FREQUENT_PAIRS]
+    for pair in pairs:
+        add(pair[0], pair[1])
+    for word in words:
+        first, *rest = _encode(space + word, ranks)
+        for token in rest:
+            add(first, token)
+            first += token
+    capitals = [letter.upper() for letter in letters]
+    for letter in [*letters, *capitals]:
+        add(space, letter)
+    for start, pair in itertools.product([space, *(space + letter for letter in capitals), *letters], pairs):
+        add(start, pair)
+    return list(tokens), list(ranks)
+
+
+def _by_frequency(items: Iterable[str]) -> list[str]:
+    counts = Counter(items)
+    return sorted(counts, key=lambda item: (-counts[item], item))
+
+
+def _encode(text: str, ranks: Mapping[tuple[str, str], int]) -> list[str]:
+    """Split text into tokens as byte-level BPE does: the earliest merge that applies, until none does."""
+    tokens = list(text)
+    while pairs := [pair for pair in itertools.pairwise(tokens) if pair in ranks]:
+        left, right = min(pairs, key=ranks.__getitem__)
+        merged: list[str] = []
+        for token in tokens:
+            if merged and merged[-1] == left and token == right:
+                merged[-1] = left + right
+            else:
+                merged.append(token)
+        tokens = merged
+    return tokens
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

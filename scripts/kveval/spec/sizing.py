@@ -1,0 +1,182 @@
+"""How large a KV cache is: bytes per token and block, and one budget translated for every arm.
+
+bytes per token = 2 (keys and values) x layers x KV heads x head dimension x bytes per element. Weight quantisation does
+not enter: the cache holds activations. `cpu_blocks` counts blocks of 16 tokens of the model as served, over all of its
+ranks, whatever block size the server itself runs with.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kveval.config.types import BLOCK_TOKENS
+
+GIB = 2**30
+_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+
+class CacheGeometry(Protocol):
+    """What the size of a KV cache depends on."""
+
+    @property
+    def layers(self) -> int:
+        """Transformer layers, each with a cache of its own."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads of a layer (fewer than attention heads under grouped-query attention)."""
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of one head's key or value vector."""
+
+
+def element_bytes(kv_cache_dtype: str, dtype: str = "bfloat16") -> int:
+    """Return the bytes of one cached element; "auto" is the model's own `dtype`. Raises ValueError otherwise."""
+    name = dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+    if name not in _DTYPE_BYTES:
+        raise ValueError(f"KV cache dtype {name!r} has no known size; known: auto, {', '.join(_DTYPE_BYTES)}")
+    return _DTYPE_BYTES[name]
+
+
+def rank_kv_bytes_per_token(
+    geometry: CacheGeometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
+) -> int:
+    """Return the bytes of cache one rank holds per token; with more ranks than KV heads, heads are replicated."""
+    heads = max(1, geometry.kv_heads // tensor_parallel_size)
+    return 2 * geometry.layers * heads * geometry.head_dim * element_bytes(kv_cache_dtype, dtype)
+
+
+class ModelGeometry(CacheGeometry, Protocol):
+    """What the number of a model's parameters depends on; also without biases, which are few."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+
+    @property
+    def attention_heads(self) -> int:
+        """Query heads of a layer."""
+
+    @property
+    def intermediate_size(self) -> int:
+        """Width of a layer's gated feed-forward network."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary."""
+
+    @property
+    def tie_word_embeddings(self) -> bool:
+        """Whether input and output embeddings are one matrix."""
+
+
+def parameter_count(geometry: ModelGeometry) -> int:
+    """Return the parameters of a dense decoder with grouped-query attention and a gated feed-forward network.
+
+    Embeddings, then per layer the projections of queries and outputs, of keys and values, and the three matrices of the
+    feed-forward network; norms and biases, less than a thousandth, are left out.
+    """
+    hidden, heads = geometry.hidden_size, geometry.head_dim
+    attention = 2 * hidden * heads * (geometry.attention_heads + geometry.kv_heads)
+    layer = attention + 3 * hidden * geometry.intermediate_size
+    embeddings = geometry.vocab_size * hidden * (1 if geometry.tie_word_embeddings else 2)
+    return embeddings + geometry.layers * layer
+
+
+def kv_bytes_per_token(
+    geometry: CacheGeometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
+) -> int:
+    """Return the bytes of cache per token over all ranks."""
+    return tensor_parallel_size * rank_kv_bytes_per_token(geometry, kv_cache_dtype, tensor_parallel_size, dtype)
+
+
+def bytes_per_block(
+    geometry: CacheGeometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
+) -> int:
+    """Return the bytes of one 16-token block over all ranks."""
+    return BLOCK_TOKENS * kv_bytes_per_token(geometry, kv_cache_dtype, tensor_parallel_size, dtype)
+
+
+def gib(size_bytes: int) -> float:
+    """Convert bytes to GiB; exact for anything that is a multiple of a KiB."""
+    return size_bytes / GIB
+
+
+def server_blocks(blocks: int, block_size: int) -> int:
+    """Return how many whole server blocks of `block_size` tokens fit into `blocks` 16-token blocks."""
+    return blocks * BLOCK_TOKENS // block_size
+
+
+def blocks_of_server(count: int, block_size: int) -> int:
+    """Return how many whole 16-token blocks `count` server blocks of `block_size` tokens hold."""
+    return count * block_size // BLOCK_TOKENS
+
+
+def blocks_for_tokens(tokens: int) -> int:
+    """Return the 16-token blocks needed to hold `tokens`."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A CPU tier's size. `tier_bytes` is what every arm is given: `requested_bytes` down to whole server blocks."""
+
+    cpu_blocks: int
+    tokens: int
+    requested_bytes: int
+    tier_blocks: int
+    tier_bytes: int
+    rank_bytes: int
+
+    @property
+    def tier_gib(self) -> float:
+        """The tier over all ranks, GiB."""
+        return gib(self.tier_bytes)
+
+    @property
+    def rank_gib(self) -> float:
+        """One rank's share of the tier, GiB."""
+        return gib(self.rank_bytes)
+
+    def part(self, tier_blocks: int) -> "Budget":
+        """Return the budget of so many of the server's blocks."""
+        block_bytes = self.tier_bytes // self.tier_blocks
+        per_token = self.requested_bytes // self.tokens
+        tier_bytes = tier_blocks * block_bytes
+        tokens = tier_bytes // per_token
+        ranks = self.tier_bytes // self.rank_bytes
+        return Budget(
+            cpu_blocks=tokens // BLOCK_TOKENS,
+            tokens=tokens,
+            requested_bytes=tier_bytes,
+            tier_blocks=tier_blocks,
+            tier_bytes=tier_bytes,
+            rank_bytes=tier_bytes // ranks,
+        )
+
+
+def budget(
+    geometry: CacheGeometry,
+    cpu_blocks: int,
+    *,
+    block_size: int = BLOCK_TOKENS,
+    kv_cache_dtype: str = "auto",
+    tensor_parallel_size: int = 1,
+    dtype: str = "bfloat16",
+) -> Budget:
+    """Translate `cpu_blocks` (16-token blocks) for a server with blocks of `block_size` tokens.
+
+    The bytes given to an arm are a multiple of the server's block, so that arms which count blocks and arms which count
+    bytes get the same tier.
+    """
+    per_token = kv_bytes_per_token(geometry, kv_cache_dtype, tensor_parallel_size, dtype)
+    blocks = server_blocks(cpu_blocks, block_size)
+    tier_bytes = blocks * block_size * per_token
+    return Budget(
+        cpu_blocks=cpu_blocks,
+        tokens=cpu_blocks * BLOCK_TOKENS,
+        requested_bytes=cpu_blocks * BLOCK_TOKENS * per_token,
+        tier_blocks=blocks,
+        tier_bytes=tier_bytes,
+        rank_bytes=tier_bytes // tensor_parallel_size,
+    )

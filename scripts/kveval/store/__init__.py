@@ -1,0 +1,4 @@
+"""The measurement store: complete, checksummed runs under the hash of what defines them, never changed: docs/store.md.
+
+Knows `host`. What a run's description holds is in `run_file`; tidying and sharing are in kveval.workflow.upkeep.
+"""

@@ -1,0 +1,59 @@
+"""Tables that are made from the store: whether they can be read in full, and what was made from them in turn."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kveval.host.errors import Failure
+
+NAMES = ("levels.parquet", "requests.parquet", "pcp.parquet")
+_OF_CELLS = ("levels.csv", "peak.csv")
+
+
+class DamagedTable(Failure):
+    """A table that is made from the store cannot be read; the message says how to have it made again."""
+
+
+@contextlib.contextmanager
+def readable(*tables: Path) -> Iterator[None]:
+    """Raise DamagedTable in place of a failure of the body that one of these tables, being damaged, is the cause of."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        for path in tables:
+            if damage := damage_in(path):
+                raise DamagedTable(
+                    f"{path} is damaged ({damage}): `snakemake verify` removes it, the next run makes it again"
+                ) from error
+        raise
+
+
+def derived_files(pointers: Iterable[Path]) -> list[Path]:
+    """Return the tables that lie beside these pointers (measurement.json)."""
+    return [path for pointer in pointers for name in NAMES if (path := pointer.with_name(name)).exists()]
+
+
+def damage_in(path: Path) -> str | None:
+    """Return why a Parquet file cannot be read in full, None when it can: every page is decoded."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for number in range(file.metadata.num_row_groups):
+                file.read_row_group(number, use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def remove_derived(path: Path) -> list[Path]:
+    """Remove a run's table and its cell's, which may have been made from it damaged; return what was there.
+
+    What follows from the cell's tables is made again with them.
+    """
+    cell = path.parent.parent
+    removed = [file for file in (path, *(cell / name for name in _OF_CELLS)) if file.exists()]
+    for file in removed:
+        file.unlink()
+    return removed

@@ -1,0 +1,133 @@
+"""Judging one entry of a store by everything that it says of itself: checksums, description, id, hardware."""
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from kveval.host import hardware
+from kveval.host.hashing import content_hash
+from kveval.store.listing import Entry, size_bytes
+from kveval.store.run_file import IMPORTED, SCHEMA, RunFileError, read_run
+from kveval.store.store import REASON, RUN, Defect, StoreError, extra_files, listed, verify_file
+
+State = Literal["sound", "damaged", "arriving", "kept"]
+"""arriving: it may still be on its way. kept: something is wrong with it that setting it aside would not mend."""
+Arriving = Callable[[Path, StoreError], bool]
+_FIXES: Mapping[Defect, str] = {
+    "unreadable": "chmod -R g+rX the entry as its owner, or see to the disk",
+    "original missing": "put the results that were imported back, or import them with copy: true",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an entry is, and why; `extra` are files that its checksums do not cover."""
+
+    entry: Entry
+    state: State
+    reason: str = ""
+    fix: str = ""
+    extra: list[str] = field(default_factory=list)
+    bytes: int = 0
+    label: str = ""
+    fingerprint: str = ""
+    imported: bool = False
+
+
+def judge(entry: Entry, arriving: Arriving) -> Verdict:
+    """Check an entry thoroughly; `arriving` tells of an error whether the entry may lack what is still to come."""
+    facts = entry.facts
+    state, reason, fix = _state(entry, facts, arriving)
+    recorded = facts.get("hardware")
+    return Verdict(
+        entry,
+        state,
+        reason,
+        fix,
+        extra=[] if state == "arriving" else [name for name in extra_files(entry.place) if name != REASON],
+        bytes=size_bytes(entry.place),
+        label=entry.label,
+        fingerprint=str(recorded.get("fingerprint", "")) if isinstance(recorded, dict) else "",
+        imported=facts.get("engine") == IMPORTED,
+    )
+
+
+def _state(entry: Entry, facts: Mapping[str, Any], arriving: Arriving) -> tuple[State, str, str]:
+    errors = _wrong_files(entry.place)
+    if errors:
+        first = errors[0]
+        # What is only on its way, or out of reach, is no damage; one file that differs is.
+        worst = next((error for error in errors if error.defect in ("differs", "missing")), first)
+        more = f", and {len(errors) - 1} more files" if len(errors) > 1 else ""
+        reason = f"{str(worst).removeprefix(f'{entry.place}/').removeprefix(f'{entry.place}: ')}{more}"
+        if worst.defect in _FIXES:
+            return "kept", reason, _FIXES[worst.defect]
+        return ("arriving" if arriving(entry.place, worst) else "damaged"), reason, ""
+    if facts.get("schema", SCHEMA) != SCHEMA:
+        return (
+            "kept",
+            f"{RUN} has schema {facts['schema']}, this version knows {SCHEMA}",
+            "use the version that wrote it",
+        )
+    try:
+        read_run(entry.place)
+    except RunFileError as error:
+        return "damaged", str(error).removeprefix(f"{entry.place}/"), ""
+    wrong = _contradiction(entry, facts)
+    if wrong:
+        return "damaged", wrong, ""
+    doubt = _doubt(facts)
+    return ("kept", doubt, "find out who wrote it; it is adopted as it is") if doubt else ("sound", "", "")
+
+
+def _wrong_files(place: Path) -> list[StoreError]:
+    try:
+        names = listed(place)
+    except StoreError as error:
+        return [error]
+    errors = []
+    for name, expected in names.items():
+        try:
+            verify_file(place, name, expected)
+        except StoreError as error:
+            errors.append(error)
+    return errors
+
+
+def _contradiction(entry: Entry, facts: Mapping[str, Any]) -> str:
+    """Return what a whole run's description says that its place, its id or its files do not."""
+    if facts["measurement"] != entry.measurement or facts["run"] != entry.run:
+        return f"{RUN} describes run {facts['run']} of {facts['measurement']}"
+    fingerprint = str(facts.get("hardware", {}).get("fingerprint"))
+    if not re.fullmatch(rf"run-{entry.run}(@{re.escape(fingerprint)}(-[0-9]+)?)?", entry.place.name):
+        return f"{RUN} names hardware {fingerprint}, its folder another"
+    defining = specification(facts)
+    if content_hash(defining) != entry.measurement:
+        return f"the specification in {RUN} hashes to {content_hash(defining)}"
+    covered = listed(entry.place)
+    missing = [level["report"] for level in facts["levels"] if level.get("report") and level["report"] not in covered]
+    return f"{RUN} refers to {missing[0]}, which is not there" if missing else ""
+
+
+def _doubt(facts: Mapping[str, Any]) -> str:
+    """Return what does not add up and need not be damage: how hardware is told apart may change with the program."""
+    if facts["engine"] != "local":
+        return ""
+    with contextlib.suppress(KeyError, TypeError):
+        computed = hardware.fingerprint(facts["hardware"])
+        if computed != facts["hardware"]["fingerprint"]:
+            return f"its hardware has the fingerprint {computed}, recorded is {facts['hardware']['fingerprint']}"
+    return ""
+
+
+def specification(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run's id is the hash of; of an imported run the checksums of its sources and its levels as well."""
+    given: dict[str, Any] = facts["specification"]
+    if facts["engine"] != IMPORTED:
+        return given
+    sources = {source["path"]: source["sha256"] for source in facts["sources"]}
+    levels = [[level["level"], level.get("benchmark", 0), level["status"] == "ok"] for level in facts["levels"]]
+    return {**given, "sources": sorted(sources.values()), "levels": levels}

@@ -1,0 +1,114 @@
+"""Who is at work in a store: the owner of a run in progress, and the lock between adopting and deleting.
+
+A store may be on a file system that several hosts share, and not every such file system has locks. So nothing rests on
+a lock alone: runs come into place by renames, a run in progress carries its owner in its name, and what is deleted is
+moved away and asked for once more before it goes.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kveval.host.errors import Failure
+from kveval.host.sessions import process_start
+
+LOCK = ".lock"
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
+_OWNER = re.compile(r"^.+-run-[0-9]+-(?P<host>.+)-(?P<pid>[0-9]+)-(?P<start>[0-9]+)$")
+
+
+class StoreInUse(Failure):
+    """Others are using the store, so nothing may be deleted from it now."""
+
+
+def owner() -> str:
+    """Return what tells this process from all others of all hosts, for the name of its run in progress."""
+    return f"{_host()}-{os.getpid()}-{process_start(os.getpid())}"
+
+
+def abandoned(folder: Path) -> bool:
+    """Tell whether a run in progress is one no more: its process, one of this host, is gone.
+
+    Another host's processes cannot be seen from here, so theirs are never taken for abandoned.
+    """
+    named = _OWNER.match(folder.name)
+    if named is None or named["host"] != _host():
+        return False
+    if str(process_start(int(named["pid"]))) == named["start"]:
+        return False
+    # A container may have the host's name and processes of its own, which are not seen; the kernel's locks are.
+    return not _locked(folder)
+
+
+def hold(folder: Path) -> int:
+    """Lock a folder for as long as this process lives or until the descriptor that is returned is closed."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
+
+
+@contextlib.contextmanager
+def store_lock(
+    root: Path, *, exclusive: bool, patience_s: float = 60.0, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[None]:
+    """Hold the store's lock: shared by those who adopt, exclusive for whoever deletes.
+
+    Raises StoreInUse when it cannot be had within `patience_s`. Without a lock where the file system has none, or where
+    this user may not write.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError:
+        yield
+        return
+    with contextlib.suppress(OSError):
+        (root / LOCK).chmod(root.stat().st_mode & 0o666)
+    try:
+        _wait(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, root, patience_s, sleep)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int, kind: int, root: Path, patience_s: float, sleep: Callable[[float], None]) -> None:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return
+            if time.monotonic() >= deadline:
+                raise StoreInUse(
+                    f"{root}: in use for {patience_s:.0f} s; try again when what runs has begun"
+                ) from error
+        sleep(0.2)
+
+
+def _locked(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", platform.node()) or "host"

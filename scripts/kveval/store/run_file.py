@@ -1,0 +1,164 @@
+"""Typed reading of run.json: what was measured, where and how, as the analysis needs it."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zstandard
+
+from kveval.host.errors import Failure
+
+SCHEMA = 1
+IMPORTED = "imported"
+"""Engine of a run that was measured elsewhere and whose files were imported."""
+BESIDE = "beside"
+"""Key of a pointer that does not name a place in the store: the folder beside it that has the run's files."""
+
+
+class RunFileError(Failure):
+    """A measurement's run.json is missing, damaged or of another schema."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A server counter before and after a level, summed over label sets."""
+
+    before: float
+    after: float
+    delta: float
+
+
+class LevelRun(msgspec.Struct, frozen=True):
+    """One level of a run; `start` and `end` are the load generator's measured window, epoch seconds UTC.
+
+    `benchmark` is the number of the level's benchmark in a report that holds several; `throughput_tok_s` what was
+    delivered as it looked right away, by which a search chose the next level.
+    """
+
+    level: int
+    status: str = "ok"
+    start: float | None = None
+    end: float | None = None
+    report: str | None = None
+    error: str | None = None
+    counters: dict[str, Change] = {}
+    command: list[str] = []
+    benchmark: int | None = None
+    throughput_tok_s: float | None = None
+
+
+class Companion(msgspec.Struct, frozen=True):
+    """What ran beside the server: LMCache's server, a store, the endpoint picker; its version as it told it."""
+
+    name: str
+    version: str = ""
+    argv: list[str] = []
+
+
+class CellName(msgspec.Struct, frozen=True):
+    """The cell that was measured."""
+
+    model: str
+    scenario: str
+    cpu_blocks: int
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of one cell; `specification` is everything that defined it, as it was hashed into `measurement`."""
+
+    schema: int
+    measurement: str
+    run: int
+    cell: CellName
+    specification: dict[str, Any]
+    engine: str
+    weights: str
+    started: str
+    finished: str
+    levels: list[LevelRun]
+    hardware: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+    server: dict[str, Any] = {}
+    companions: list[Companion] = []
+    budget: dict[str, Any] = {}
+    phases: dict[str, float] = {}
+    # The recording's clock minus the load generator's.
+    clock_offset_s: float = 0.0
+    exercised: dict[str, Any] = {}
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Version by tool, those beside the server included."""
+        return self.versions | {beside.name: beside.version for beside in self.companions if beside.version}
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """The workload as it was asked for."""
+        workload: dict[str, Any] = self.specification.get("workload", {})
+        return workload
+
+
+def read_run(directory: Path) -> Run:
+    """Read `directory`/run.json. Raises RunFileError when it is missing, not JSON, incomplete or of another schema."""
+    path = directory / "run.json"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunFileError(f"{path}: no readable description of the run ({error.strerror})") from error
+    try:
+        run = msgspec.json.decode(content, type=Run)
+    except msgspec.DecodeError as error:
+        raise RunFileError(f"{path}: not the description of a run ({error})") from error
+    if run.schema != SCHEMA:
+        raise RunFileError(f"{path}: schema {run.schema}, this version reads schema {SCHEMA}")
+    return run
+
+
+def pointed_run(pointer: Path) -> Run:
+    """Read the run that a measurement.json points to, by the scenario's name that it has there. Raises RunFileError."""
+    return renamed(read_run(stored_run(pointer)), scenario_name(pointer))
+
+
+def collect_runs(pointers: Iterable[Path], output: Path) -> None:
+    """Write the runs that these measurement.json point to into one file, a line of JSON a run. Raises RunFileError.
+
+    What reads every run then needs one file, and not the measurement store. It is compressed with zstd.
+    """
+    lines = b"".join(msgspec.json.encode(pointed_run(pointer)) + b"\n" for pointer in pointers)
+    # At once, so that the file says how long it is: only then is a truncated one found out.
+    output.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
+
+
+def collected_runs(path: Path) -> list[Run]:
+    """Read what `collect_runs` wrote, in its order. Raises RunFileError."""
+    try:
+        lines = zstandard.ZstdDecompressor().decompress(path.read_bytes())
+        return msgspec.json.Decoder(Run).decode_lines(lines)
+    except (OSError, zstandard.ZstdError, msgspec.DecodeError) as error:
+        raise RunFileError(f"{path}: no readable list of runs ({error})") from error
+
+
+def renamed(run: Run, scenario: str | None) -> Run:
+    """Return a run under another scenario's name, unchanged for None."""
+    if scenario is None:
+        return run
+    return msgspec.structs.replace(run, cell=msgspec.structs.replace(run.cell, scenario=scenario))
+
+
+def scenario_name(pointer: Path) -> str | None:
+    """Return the name that a measurement.json gives the scenario, None where it is the measurement's own."""
+    try:
+        name = json.loads(pointer.read_text()).get("scenario")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunFileError(f"{pointer}: no pointer to a measurement ({error})") from error
+    return None if name is None else str(name)
+
+
+def stored_run(pointer: Path) -> Path:
+    """Return the folder that a measurement.json points to, in the measurement store. Raises RunFileError."""
+    try:
+        content = json.loads(pointer.read_text())
+        return pointer.with_name(content[BESIDE]) if BESIDE in content else Path(content["path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFileError(f"{pointer}: no pointer to a measurement ({error})") from error

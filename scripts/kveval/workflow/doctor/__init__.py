@@ -1,0 +1,1 @@
+"""Can a campaign run where it says? What is missing, and the fix."""

@@ -1,0 +1,282 @@
+"""Whether a cluster can run a campaign: what its facts mean, each with the command or the key that mends it."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from kveval.engines.kubernetes.api.kinds import Kind
+from kveval.engines.kubernetes.api.probe import Answer
+from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, POOL_GROUP, namespace_of, permissions
+from kveval.host.findings import Finding, error, ok, warning
+from kveval.workflow.doctor.capacity import capacity
+from kveval.workflow.doctor.cluster_facts import Denied, Facts, Trial
+from kveval.workflow.doctor.documents import CampaignPlan
+from kveval.workflow.doctor.image_pulls import ImageTrial
+from kveval.workflow.doctor.volumes import volumes
+
+T = TypeVar("T")
+OLDEST, NEWEST = (1, 25), (1, 37)
+"""Releases of Kubernetes whose schemas the manifests are validated against."""
+CLOCK_LIMIT_S = 1.0
+_ENFORCE = "pod-security.kubernetes.io/enforce"
+_CLOCKS = "synchronise both (chronyc tracking shows by how much): times of load and recording are compared"
+_INSTALL = {
+    POOL_GROUP: "kubectl apply -f https://github.com/kubernetes-sigs/gateway-api-inference-extension/releases/"
+    "latest/download/manifests.yaml",
+    GATEWAY_GROUP: "kubectl apply -f https://github.com/kubernetes-sigs/gateway-api/releases/"
+    "latest/download/standard-install.yaml",
+    "networking.istio.io": "install Istio; or cluster.gateway.class, of the Gateway that there is",
+    "networking.gke.io": "cluster.gateway.class, of the Gateway that there is: this is no GKE",
+}
+
+
+def examine(plan: CampaignPlan, facts: Facts, grant: str) -> list[Finding]:
+    """Return what the facts mean for the campaign; `grant`: the command that grants what the account needs."""
+    return [
+        _api(facts),
+        *_permissions(plan, facts.denied, grant),
+        *_namespaces(plan, facts, grant),
+        *_kinds(facts),
+        *_gateway(plan, facts),
+        *capacity(plan, facts.nodes, facts.pods),
+        *volumes(plan, facts.storage_classes, facts.claims),
+        *_secret(plan, facts.secret),
+        *_images(facts.images),
+        *_recorder(plan, facts),
+        *_trials(plan, facts),
+        *_clocks(facts),
+    ]
+
+
+def _api(facts: Facts) -> Finding:
+    said = f"{facts.server} answers: Kubernetes {facts.version}" + (f", as {facts.user}" if facts.user else "")
+    numbers = re.match(r"v?(\d+)\.(\d+)", facts.version)
+    release = (int(numbers[1]), int(numbers[2])) if numbers else None
+    if release is not None and OLDEST <= release <= NEWEST:
+        return ok("API server", said)
+    fix = f"use {_dotted(OLDEST)} to {_dotted(NEWEST)}, which the manifests are validated for; or see the dry run below"
+    return warning("API server", said, fix)
+
+
+def _dotted(release: tuple[int, int]) -> str:
+    return f"{release[0]}.{release[1]}"
+
+
+def _permissions(plan: CampaignPlan, denied: Sequence[Denied], grant: str) -> Iterator[Finding]:
+    table = permissions(plan.site)
+    if not denied:
+        total = sum(len(permission.verbs) for permission in table)
+        yield ok("permissions", f"all {total} verbs on {len(table)} resources")
+        return
+    for permission in table:
+        verbs = [entry.verb for entry in denied if entry.permission == permission]
+        if verbs:
+            place = namespace_of(permission.place, plan.site)
+            where = f"in namespace {place}" if place else "in the cluster"
+            names = f" {', '.join(permission.names)}" if permission.names else ""
+            said = f"may not {', '.join(verbs)} {permission.qualified}{names} {where}: {permission.why}"
+            yield (warning if permission.advisory else error)("permissions", said, grant)
+
+
+def _namespaces(plan: CampaignPlan, facts: Facts, grant: str) -> Iterator[Finding]:
+    for name, answer in facts.namespaces.items():
+        if answer.status == 404 and name == plan.site.pcp_namespace and facts.may_make_namespaces:
+            yield ok("namespace", f"{name} is not there and will be made")
+        elif answer.status == 404:
+            fix = f"kubectl create namespace {name}   (or {grant})"
+            yield error("namespace", f"{name} does not exist", fix)
+        elif answer.found and "deletionTimestamp" in answer.body.get("metadata", {}):
+            yield error("namespace", f"{name} is being deleted", f"wait: kubectl wait --for=delete namespace/{name}")
+        elif answer.found:
+            yield ok("namespace", f"{name} exists")
+        else:
+            yield warning("namespace", f"{name} cannot be looked at: {answer.message}", grant)
+
+
+def _kinds(facts: Facts) -> Iterator[Finding]:
+    missing: dict[tuple[str, str], list[Kind]] = {}
+    for kind, resource in facts.served.items():
+        if resource is None:
+            missing.setdefault((kind.group, kind.api_version), []).append(kind)
+    for (group, version), lacking in missing.items():
+        names = ", ".join(kind.kind for kind in lacking)
+        others = ", ".join(facts.versions.get(group, ()))
+        said = f"the cluster has no {names} of {version}" + (f", only {others}" if others else "")
+        yield error("kinds", said, _INSTALL.get(group, "use a cluster that serves it"))
+    if not missing:
+        custom = sorted({kind.api_version for kind in facts.served if "." in kind.group and "k8s.io" in kind.group})
+        yield ok("kinds", f"all {len(facts.served)} are served" + (f"; {', '.join(custom)}" if custom else ""))
+
+
+def _gateway(plan: CampaignPlan, facts: Facts) -> Iterator[Finding]:
+    site, answer = plan.site, facts.gateway
+    if site.gateway is None or answer is None:
+        return
+    place = namespace_of("gateway", site)
+    name, show = f"{place}/{site.gateway.name}", f"kubectl -n {place} describe gateway {site.gateway.name}"
+    if answer.found:
+        yield from _gateway_state(name, answer, site.namespace, show)
+    elif answer.denied:
+        yield warning("Gateway", f"{name} cannot be looked at: {answer.message}", "an account that may get gateways")
+    elif not site.gateway.create:
+        fix = "cluster.gateway.create: true with cluster.gateway.class; or name one of: kubectl get gateways -A"
+        yield error("Gateway", f"there is no {name}", fix)
+    else:
+        yield from _gateway_class(str(site.gateway.class_name), facts.gateway_class)
+
+
+def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
+    if answer is None or not answer.found:
+        said = f"there is no GatewayClass {name}" if answer is not None and answer.status == 404 else "cannot be seen"
+        level = error if answer is not None and answer.status == 404 else warning
+        yield level("Gateway", said, "cluster.gateway.class; `kubectl get gatewayclasses` shows what there is")
+    elif _condition(answer, "Accepted") in ("True", ""):
+        yield ok("Gateway", f"will be made with class {name}")
+    else:
+        fix = f"kubectl describe gatewayclass {name}"
+        yield error("Gateway", f"no controller has accepted GatewayClass {name}", fix)
+
+
+def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iterator[Finding]:
+    programmed = _condition(answer, "Programmed")
+    addresses = ", ".join(entry["value"] for entry in answer.body.get("status", {}).get("addresses", []))
+    if programmed != "True":
+        why = _condition(answer, "Programmed", "message") or "no controller has looked at it"
+        yield error("Gateway", f"{name} is not programmed: {why}", show)
+    elif not addresses:
+        yield warning("Gateway", f"{name} is programmed and has no address", f"{show}; or cluster.gateway.url")
+    else:
+        yield ok("Gateway", f"{name} is programmed, at {addresses}")
+    own = answer.body.get("metadata", {}).get("namespace")
+    allowed = [
+        listener.get("allowedRoutes", {}).get("namespaces", {}).get("from", "Same")
+        for listener in answer.body.get("spec", {}).get("listeners", [])
+    ]
+    if own != namespace and allowed and not set(allowed) - {"Same"}:
+        fix = f"kubectl edit gateway of {name}: listeners[].allowedRoutes.namespaces.from: All; or one in {namespace}"
+        yield error("Gateway", f"{name} takes routes of its own namespace only, and the campaign's is {namespace}", fix)
+
+
+def _condition(answer: Answer, name: str, key: str = "status") -> str:
+    conditions = answer.body.get("status", {}).get("conditions", [])
+    return next((str(entry.get(key, "")) for entry in conditions if entry["type"] == name), "")
+
+
+def _secret(plan: CampaignPlan, answer: Answer | None) -> Iterator[Finding]:
+    wanted = plan.site.token_secret
+    full = any(cell.specification["weights"] == "full" for cell in plan.cells)
+    if wanted is None:
+        if full:
+            said = "no cluster.token_secret: a hub refuses gated models, and slows down who has no token"
+            yield warning("token", said, "cluster.token_secret: {name: ..., key: ...}")
+        return
+    name = f"{plan.site.namespace}/{wanted.name}"
+    make = f"kubectl -n {plan.site.namespace} create secret generic {wanted.name} --from-file={wanted.key}=FILE"
+    if answer is None or answer.denied:
+        yield warning("token", f"Secret {name} cannot be looked at", "the permission above")
+    elif not answer.found:
+        yield error("token", f"there is no Secret {name}", make)
+    elif wanted.key not in answer.body["data"]:
+        keys = ", ".join(answer.body["data"]) or "none"
+        yield error("token", f"Secret {name} has no key {wanted.key}; its keys: {keys}", "cluster.token_secret.key")
+    else:
+        yield ok("token", f"Secret {name} has the key {wanted.key}")
+
+
+def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
+    fixes = {
+        "refused": "server.images: {NAME: IMAGE}; for a private registry cluster.image_pull_secrets: [NAME]",
+        "rejected": "what the API server says there; cluster.user_id, cluster.annotations",
+        "unplaced": "cluster.node_selector, cluster.tolerations; no node took a pod of 10m CPU and 16 MiB",
+    }
+    for trial in trials:
+        if trial.outcome in fixes:
+            said = f"{trial.image} ({trial.used_by}) {trial.outcome}: {trial.message or 'no reason given'}"
+            yield error("image", said, fixes[trial.outcome])
+    pulled = [trial for trial in trials if trial.outcome == "pulled"]
+    if pulled:
+        nodes = ", ".join(sorted({trial.node for trial in pulled if trial.node}))
+        slowest = max(trial.seconds for trial in pulled)
+        yield ok(
+            "images", f"{len(pulled)} of {len(trials)} pulled within {slowest:.0f} s{f' on {nodes}' * bool(nodes)}"
+        )
+    for trial in trials:
+        if trial.outcome == "pulling":
+            yield ok("image", f"{trial.image} is on its way to {trial.node}: not refused in {trial.seconds:.0f} s")
+
+
+def _recorder(plan: CampaignPlan, facts: Facts) -> Iterator[Finding]:
+    place = plan.site.pcp_namespace
+    space, tried = facts.namespaces[place], [trial for trial in facts.trials if trial.pod and trial.namespace == place]
+    label = f"kubectl label --overwrite namespace {place} {_ENFORCE}=privileged"
+    enforced = (space.body.get("metadata", {}).get("labels") or {}).get(_ENFORCE)
+    refused = [trial for trial in tried if not trial.answer.found]
+    if refused:
+        message = refused[0].answer.message
+        scc = f"oc adm policy add-scc-to-user privileged -z default -n {place}"
+        fix = scc if "security context constraint" in message else label if "PodSecurity" in message else "as it says"
+        yield error("recorder", f"its pods would be refused in {place}: {message}", fix)
+    elif enforced not in (None, "privileged"):
+        yield error("recorder", f"{place} enforces pod security {enforced}; the recorder's pods need privileges", label)
+    elif tried:
+        yield ok("recorder", f"its pods, with their privileges, would be admitted in {place}")
+    else:
+        fix = f"kubectl create namespace {place} && {label}"
+        yield warning("recorder", f"its privileges can be tried once namespace {place} exists", fix)
+
+
+def _trials(plan: CampaignPlan, facts: Facts) -> Iterator[Finding]:
+    recorder = plan.site.pcp_namespace
+    # A recorder's pod that is refused has a finding of its own; so has what the account may not do.
+    tried = [trial for trial in facts.trials if not (trial.pod and trial.namespace == recorder)]
+    wrong = [trial for trial in tried if not trial.answer.found and not (facts.denied and _unauthorised(trial))]
+    for message, trials in _grouped(wrong, lambda trial: trial.answer.message).items():
+        others = f" (and {len(trials) - 1} more)" if len(trials) > 1 else ""
+        if "does not support dry run" in message:
+            fix = "nothing, unless the first run is refused: this admission webhook cannot be tried"
+            yield warning("dry run", f"{trials[0].what}{others}: {message}", fix)
+        else:
+            yield error("dry run", f"{trials[0].what}{others}: {message}", "what the API server says there")
+    warned = [(text, trial) for trial in tried if trial.answer.found for text in trial.answer.warnings]
+    for text, pairs in _grouped(warned, lambda pair: pair[0]).items():
+        others = f" (and {len(pairs) - 1} more)" if len(pairs) > 1 else ""
+        yield warning("dry run", f"{pairs[0][1].what}{others}: {text}", "nothing, as long as it is a warning")
+    accepted = sum(trial.answer.found for trial in tried)
+    if accepted and not wrong:
+        pods = sum(trial.answer.found and trial.pod for trial in tried)
+        yield ok("dry run", f"the API server accepts {accepted - pods} documents and {pods} pods made of them")
+
+
+def _unauthorised(trial: Trial) -> bool:
+    # Where the object would be new, the server gives no reason behind the colon.
+    said = trial.answer.message.strip()
+    return trial.answer.denied and (" cannot " in said or said.endswith("is forbidden:"))
+
+
+def _grouped(things: Iterable[T], text: Callable[[T], str]) -> Mapping[str, list[T]]:
+    """Group what differs in quoted names only, by the first such text."""
+    groups: dict[str, list[T]] = {}
+    shown: dict[str, str] = {}
+    for thing in things:
+        said = text(thing)
+        key = shown.setdefault(re.sub(r'"[^"]*"', '""', said), said)
+        groups.setdefault(key, []).append(thing)
+    return groups
+
+
+def _clocks(facts: Facts) -> Iterator[Finding]:
+    nodes = {trial.node: trial.node_ahead for trial in facts.images if trial.node_ahead is not None}
+    wrong = {name: bounds for name, bounds in nodes.items() if bounds.beyond(CLOCK_LIMIT_S)}
+    for name, bounds in wrong.items():
+        said = f"node {name} is {bounds.low:+.0f} to {bounds.high:+.0f} s ahead of the API server"
+        yield warning("clocks", said, _CLOCKS)
+    own = facts.ahead
+    if own is None:
+        return
+    if own.low > own.high:
+        yield warning("clocks", "the API servers behind this address disagree on the time", _CLOCKS)
+    elif own.beyond(CLOCK_LIMIT_S):
+        yield warning("clocks", f"this host is {own.low:+.1f} to {own.high:+.1f} s ahead of the API server", _CLOCKS)
+    elif not wrong:
+        seen = f"; so do {', '.join(sorted(nodes))}, to the second" if nodes else ""
+        yield ok("clocks", f"this host and the API server agree, to {own.low:+.2f} to {own.high:+.2f} s{seen}")

@@ -1,0 +1,226 @@
+"""What a cluster has and allows, collected for the doctor's checks; nothing is changed but for the trials of images."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.kinds import Kind, Resource, described, kind_of
+from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds
+from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, Permission, namespace_of, permissions
+from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, kinds, pod_needs
+from kveval.workflow.doctor.documents import CampaignPlan
+from kveval.workflow.doctor.image_pulls import ImageTrial, try_images
+
+_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_DRY_RUN: Mapping[str, str] = {"dryRun": "All", "fieldManager": "kveval", "fieldValidation": "Strict"}
+
+
+@dataclass(frozen=True)
+class Denied:
+    """A verb of the table that the account does not have; the namespace is empty outside namespaces."""
+
+    permission: Permission
+    verb: str
+    namespace: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A document sent to the API server with the request to do nothing; `pod`: as its pod, not by itself."""
+
+    what: str
+    namespace: str
+    pod: bool
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a cluster answered. Whatever the account may not see is an Answer that says so.
+
+    Attributes:
+        ahead: how far this host's clock is ahead of the API server's, seconds.
+        user: the account, as the server knows it; empty where it does not say.
+        served: where each kind of the campaign is served; None where it is not.
+        versions: for the groups of those that are not, the versions that are.
+        secret: the token's Secret without its values: only the keys are kept.
+        claims: of the volumes that the site names, or that an earlier run has made.
+    """
+
+    server: str
+    version: str
+    ahead: Bounds | None
+    user: str
+    denied: Sequence[Denied]
+    may_make_namespaces: bool
+    namespaces: Mapping[str, Answer]
+    served: Mapping[Kind, Resource | None]
+    versions: Mapping[str, Sequence[str]]
+    gateway: Answer | None
+    gateway_class: Answer | None
+    nodes: Answer
+    pods: Answer
+    storage_classes: Answer
+    claims: Mapping[str, Answer]
+    secret: Answer | None
+    trials: Sequence[Trial]
+    images: Sequence[ImageTrial] = field(default_factory=tuple)
+
+
+def collect(api: Api, plan: CampaignPlan, image_limit_s: float) -> Facts:
+    """Ask a cluster. Raises ClusterError when it cannot be reached, or does not know who asks.
+
+    `image_limit_s`: longest wait for images, seconds; 0 tries none.
+    """
+    asking, site = Asking(api.transport), plan.site
+    version = api.get("/version")
+    served = {kind: api.find(kind) for kind in kinds(plan.documents)}
+    namespaces = {name: asking.get(f"/api/v1/namespaces/{name}") for name in (site.namespace, site.pcp_namespace)}
+    there = {name for name, answer in namespaces.items() if answer.status != 404}
+    return Facts(
+        server=asking.server,
+        version=str(version.get("gitVersion", "")),
+        user=_user(asking),
+        denied=_denied(asking, site),
+        may_make_namespaces=_allowed(asking, {"verb": "create", "resource": "namespaces"}),
+        namespaces=namespaces,
+        served=served,
+        versions={kind.group: _versions(asking, kind.group) for kind, found in served.items() if found is None},
+        gateway=_gateway(asking, site),
+        gateway_class=_gateway_class(asking, site),
+        nodes=asking.get("/api/v1/nodes"),
+        pods=asking.get("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed"),
+        storage_classes=asking.get("/apis/storage.k8s.io/v1/storageclasses"),
+        claims=_claims(asking, plan),
+        secret=_secret(asking, site),
+        trials=_trials(asking, plan, served, there),
+        images=try_images(asking, plan, image_limit_s) if image_limit_s and site.namespace in there else (),
+        ahead=asking.ahead,
+    )
+
+
+def _user(asking: Asking) -> str:
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    answer = asking.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, review)
+    return str(answer.body.get("status", {}).get("userInfo", {}).get("username", "")) if answer.found else ""
+
+
+def _allowed(asking: Asking, attributes: Mapping[str, str]) -> bool:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": dict(attributes)},
+    }
+    return bool(asking.request("POST", _REVIEW, {}, review).body.get("status", {}).get("allowed", False))
+
+
+def _denied(asking: Asking, site: Cluster) -> list[Denied]:
+    """Return the verbs of the table that the account does not have."""
+    wanted = [
+        (Denied(permission, verb, namespace_of(permission.place, site)), name)
+        for permission in permissions(site)
+        for verb in permission.verbs
+        for name in permission.names or ("",)
+    ]
+
+    def missing(question: tuple[Denied, str]) -> bool:
+        entry, name = question
+        resource, _, subresource = entry.permission.resource.partition("/")
+        attributes = {
+            "namespace": entry.namespace,
+            "verb": entry.verb,
+            "group": entry.permission.group,
+            "resource": resource,
+            "subresource": subresource,
+            "name": name,
+        }
+        return not _allowed(asking, {key: value for key, value in attributes.items() if value})
+
+    answers = zip(wanted, asking.each(missing, wanted), strict=True)
+    return list(dict.fromkeys(entry for (entry, _), lacks in answers if lacks))
+
+
+def _versions(asking: Asking, group: str) -> list[str]:
+    if not group:
+        return ["v1"]
+    found = asking.get(f"/apis/{group}").body.get("versions", [])
+    return [str(entry["version"]) for entry in found]
+
+
+def _gateway(asking: Asking, site: Cluster) -> Answer | None:
+    if site.gateway is None:
+        return None
+    namespace = namespace_of("gateway", site)
+    return asking.get(f"/apis/{GATEWAY_GROUP}/v1/namespaces/{namespace}/gateways/{site.gateway.name}")
+
+
+def _gateway_class(asking: Asking, site: Cluster) -> Answer | None:
+    if site.gateway is None or not site.gateway.create:
+        return None
+    return asking.get(f"/apis/{GATEWAY_GROUP}/v1/gatewayclasses/{site.gateway.class_name}")
+
+
+def _claims(asking: Asking, plan: CampaignPlan) -> dict[str, Answer]:
+    names = {claim.name for claim in claims(plan.documents)}
+    if plan.site.model_cache is not None and plan.site.model_cache.claim is not None:
+        names.add(plan.site.model_cache.claim)
+    path = f"/api/v1/namespaces/{plan.site.namespace}/persistentvolumeclaims"
+    return {name: asking.get(f"{path}/{name}") for name in sorted(names)}
+
+
+def _secret(asking: Asking, site: Cluster) -> Answer | None:
+    if site.token_secret is None:
+        return None
+    answer = asking.get(f"/api/v1/namespaces/{site.namespace}/secrets/{site.token_secret.name}")
+    if not answer.found:
+        return answer
+    return Answer(answer.status, {"data": dict.fromkeys(answer.body.get("data") or {}, "")})
+
+
+def _trials(
+    asking: Asking, plan: CampaignPlan, served: Mapping[Kind, Resource | None], namespaces: set[str]
+) -> list[Trial]:
+    """Send every document, and every pod of one, as a dry run: admission and validation answer as they would later."""
+    accounts = {one["metadata"]["name"] for one in plan.documents if one["kind"] == "ServiceAccount"}
+    within = [one for one in plan.documents if one["metadata"].get("namespace", "") in namespaces]
+
+    def document(one: Mapping[str, Any]) -> Trial | None:
+        resource = served[kind_of(one)]
+        if resource is None:
+            return None
+        namespace = one["metadata"].get("namespace", "")
+        path = resource.path(namespace, one["metadata"]["name"])
+        answer = asking.request("PATCH", path, {**_DRY_RUN, "force": "true"}, one, "apply")
+        return Trial(described(one), namespace, False, answer)
+
+    def pod(need: PodNeed) -> Trial:
+        path = f"/api/v1/namespaces/{need.namespace}/pods"
+        answer = asking.request("POST", path, _DRY_RUN, _pod(need, accounts))
+        return Trial(f"pod of {need.owner}", need.namespace, True, answer)
+
+    found = [trial for trial in asking.each(document, within) if trial is not None]
+    # A DaemonSet is only warned about where its pods would be refused.
+    return found + asking.each(pod, [need for need in pod_needs(within) if need.owner.split()[0] != "Pod"])
+
+
+def _pod(need: PodNeed, accounts: set[str]) -> dict[str, Any]:
+    """Return one pod of a document. An account that the campaign would make is not there yet: the default stands in."""
+    metadata = need.template.get("metadata", {})
+    spec = dict(need.spec)
+    if spec.get("serviceAccountName") in accounts:
+        del spec["serviceAccountName"]
+    # What the controllers would fill in.
+    spec.setdefault("restartPolicy", "Always")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": "kveval-doctor-",
+            "namespace": need.namespace,
+            "labels": metadata.get("labels", {}),
+            "annotations": metadata.get("annotations", {}),
+        },
+        "spec": spec,
+    }

@@ -1,0 +1,72 @@
+"""Whether a campaign can run where it says, looked at before hours are spent on it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.manifests.permissions import fix_command
+from kveval.host.findings import Finding, error, ok, warning
+from kveval.spec.config import Config
+from kveval.workflow.doctor.cluster import examine
+from kveval.workflow.doctor.cluster_facts import collect
+from kveval.workflow.doctor.documents import planned
+from kveval.workflow.doctor.local import examine_local, local_facts
+
+IMAGE_LIMIT_S = 60.0
+_OUTAGE_S = 10.0
+
+
+def diagnose(
+    config: Config,
+    campaign: str,
+    *,
+    store: Path,
+    server_environment: Path,
+    at_once: int | None,
+    say: Callable[[str], None],
+    image_limit_s: float = IMAGE_LIMIT_S,
+) -> list[Finding]:
+    """Return what was found about a campaign.
+
+    `campaign`: its file, for commands; `store` and `server_environment`: of the local engine; `at_once`: measurements
+    that the workflow would run at once, None for no limit; `say` hears what takes long; `image_limit_s`: longest wait
+    for images on a cluster, seconds.
+    """
+    if config.imports:
+        return [ok("campaign", f"{config.campaign.name} imports results; nothing is measured")]
+    said = f"{config.campaign.name}: {len(config.cells)} cells x {config.campaign.runs} runs, {config.campaign.engine}"
+    if config.campaign.engine == "kubernetes":
+        return [ok("campaign", said), *_slots(config, at_once), *_cluster(config, campaign, say, image_limit_s)]
+    specifications = [config.specification(cell) for cell in config.cells]
+    facts = local_facts(specifications, config, store, server_environment)
+    return [ok("campaign", said), *examine_local(config, specifications, facts)]
+
+
+def _slots(config: Config, at_once: int | None) -> list[Finding]:
+    """Compare the cells that the workflow starts at once with those that the campaign has room for."""
+    assert config.campaign.cluster is not None
+    slots = config.campaign.cluster.slots
+    if at_once == slots:
+        return []
+    many = "all cells" if at_once is None else f"{at_once} at once"
+    said = f"measurement_slot lets {many} be measured, and cluster.slots is {slots}"
+    fix = f"leave --resources measurement_slot out of command and profile, or give {slots}"
+    level = error if at_once is None or at_once > slots else warning
+    return [level("slots", said, fix)]
+
+
+def _cluster(config: Config, campaign: str, say: Callable[[str], None], image_limit_s: float) -> list[Finding]:
+    site = config.campaign.cluster
+    assert site is not None
+    plan = planned(config)
+    say(f"asking the cluster; images are tried by pods that end at once, for {image_limit_s:.0f} s at most")
+    try:
+        api = Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
+        facts = collect(api, plan, image_limit_s)
+    except ClusterError as failure:
+        fix = "cluster.context, cluster.kubeconfig, or KUBECONFIG; `kubectl config get-contexts` shows what there is"
+        if failure.status == 401:
+            fix = "credentials that the cluster accepts: log in again, or make a new token (docs/cluster.md)"
+        return [error("API server", str(failure), fix)]
+    return examine(plan, facts, fix_command(campaign))

@@ -1,0 +1,59 @@
+"""Everything that a campaign would put on a cluster, rendered before it starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.api.kinds import kind_of
+from kveval.engines.kubernetes.manifests.recorder import recording_documents
+from kveval.engines.kubernetes.manifests.rendering import collector_pod, download_job, load_job, render
+from kveval.engines.kubernetes.manifests.templates import Document
+from kveval.spec.config import Config
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """One run of a cell: its specification, the servers' documents, and those of load and collection."""
+
+    path: str
+    specification: Mapping[str, Any]
+    serving: tuple[Document, ...]
+    driving: tuple[Document, ...]
+
+
+@dataclass(frozen=True)
+class CampaignPlan:
+    """A campaign on its site; `recording`: the documents that all cells share."""
+
+    name: str
+    site: Cluster
+    cells: tuple[CellPlan, ...]
+    recording: tuple[Document, ...]
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        """All documents, each object once."""
+        every = [*self.recording, *(one for cell in self.cells for one in (*cell.serving, *cell.driving))]
+        unique = {
+            (kind_of(one), one["metadata"].get("namespace", ""), one["metadata"]["name"]): one
+            for one in reversed(every)
+        }
+        return tuple(reversed(unique.values()))
+
+
+def planned(config: Config) -> CampaignPlan:
+    """Render a campaign of engine kubernetes, each cell's first run."""
+    site, name = config.campaign.cluster, config.campaign.name
+    assert site is not None
+    cells = []
+    for cell in config.cells:
+        specification = config.specification(cell)
+        driving = [
+            collector_pod(specification, site, 1, name),
+            load_job(specification, site, 1, name, level=0, argv=["guidellm", "--version"], env={}),
+        ]
+        if site.model_cache is not None and specification["weights"] == "full":
+            driving.append(download_job(specification, site, 1, name))
+        cells.append(CellPlan(cell.path, specification, render(specification, site, 1, name).documents, tuple(driving)))
+    return CampaignPlan(name, site, tuple(cells), recording_documents(name, site, {}))

@@ -1,0 +1,214 @@
+"""Whether nodes can pull a campaign's images: a pod each, which ends at once, and is removed.
+
+Nothing but a node has the cluster's mirrors, credentials and network. An image that does not exist, or may not be read,
+is refused within seconds; a large one may still be on its way when the time is over, and that is what is said then.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from kveval.engines.kubernetes.api.names import labels, selector
+from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds
+from kveval.engines.kubernetes.manifests.requirements import PodNeed, pod_needs
+from kveval.workflow.doctor.documents import CampaignPlan
+
+COMPONENT = "doctor"
+_POLL_S = 0.5
+_REFUSALS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+_AFTER_PULL = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError", "CrashLoopBackOff")
+
+Outcome = Literal["pulled", "pulling", "refused", "unplaced", "rejected"]
+
+
+@dataclass(frozen=True)
+class ImageTrial:
+    """What became of an image.
+
+    Attributes:
+        outcome: pulled; pulling, not refused within the time; refused by the registry or the node; unplaced, no node
+            took the pod; rejected, the API server did not take it.
+        message: the cluster's own words.
+        node_ahead: how far the node's clock was ahead of the API server's, seconds; None where it did not get there.
+    """
+
+    image: str
+    used_by: str
+    outcome: Outcome
+    message: str = ""
+    node: str = ""
+    seconds: float = 0.0
+    node_ahead: Bounds | None = None
+
+
+def try_images(asking: Asking, plan: CampaignPlan, limit_s: float) -> list[ImageTrial]:
+    """Try every image of a campaign, all at once, for `limit_s` seconds at most."""
+    users: dict[str, PodNeed] = {}
+    for need in pod_needs(plan.documents):
+        for image in need.images:
+            users.setdefault(image, need)
+    pods = {image: trial_pod(image, need, plan, limit_s) for image, need in users.items()}
+    path = f"/api/v1/namespaces/{plan.site.namespace}/pods"
+    with _removed(asking, path, plan.name):
+        made = dict(
+            zip(pods, asking.each(lambda pod: asking.request("POST", path, {}, pod), pods.values()), strict=True)
+        )
+        rejected = [
+            ImageTrial(image, users[image].owner, "rejected", answer.message)
+            for image, answer in made.items()
+            if not answer.found
+        ]
+        waiting = {answer.body["metadata"]["name"]: image for image, answer in made.items() if answer.found}
+        return [*rejected, *_watched(asking, path, plan.name, waiting, users, limit_s)]
+
+
+def trial_pod(image: str, need: PodNeed, plan: CampaignPlan, limit_s: float) -> dict[str, Any]:
+    """Return the pod that tries an image where `need` would run it, without its GPUs, volumes and privileges."""
+    site = plan.site
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        # Ends it even when the doctor is killed; the next teardown removes it by its labels.
+        "activeDeadlineSeconds": int(limit_s) + 60,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            **({} if site.user_id is None else {"runAsUser": site.user_id}),
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": "trial",
+                "image": image,
+                "command": ["true"],
+                "resources": {
+                    "requests": {"cpu": "10m", "memory": "16Mi"},
+                    "limits": {"cpu": "100m", "memory": "64Mi"},
+                },
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+    }
+    spec |= {key: need.spec[key] for key in ("nodeSelector", "tolerations", "imagePullSecrets") if key in need.spec}
+    digest = hashlib.sha256(image.encode()).hexdigest()[:8]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": f"kveval-doctor-{digest}-",
+            "namespace": site.namespace,
+            "labels": labels(plan.name, "", None, "", COMPONENT),
+            "annotations": need.template.get("metadata", {}).get("annotations", {}),
+        },
+        "spec": spec,
+    }
+
+
+def outcome_of(pod: Mapping[str, Any]) -> tuple[Outcome | None, str]:
+    """Return what a trial's pod says of its image, and in which words; None while that is open."""
+    status = pod.get("status", {})
+    for container in status.get("containerStatuses", []):
+        state = container.get("state", {})
+        if "running" in state or "terminated" in state:
+            return "pulled", ""
+        waiting = state.get("waiting", {})
+        if waiting.get("reason") in _REFUSALS:
+            return "refused", f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+        if waiting.get("reason") in _AFTER_PULL:
+            return "pulled", ""
+    if status.get("phase") in ("Succeeded", "Failed") and status.get("reason") != "DeadlineExceeded":
+        return "pulled", ""
+    return None, ""
+
+
+def unschedulable(pod: Mapping[str, Any]) -> str:
+    """Return why no node takes the pod; empty when one did, or nobody has looked yet."""
+    for condition in pod.get("status", {}).get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}".strip(": ")
+    return ""
+
+
+def node_ahead(pod: Mapping[str, Any], seen: float) -> Bounds | None:
+    """Bound how far a node's clock is ahead of the API server's, from a pod's times, which are cut to whole seconds.
+
+    The node noted its start between the pod's creation and the moment it was `seen`, both by the API server's clock.
+    """
+    start, creation = pod.get("status", {}).get("startTime"), pod["metadata"].get("creationTimestamp")
+    if start is None or creation is None:
+        return None
+    return Bounds(_seconds(start) - seen, _seconds(start) + 1 - _seconds(creation))
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _watched(
+    asking: Asking,
+    path: str,
+    campaign: str,
+    waiting: dict[str, str],
+    users: Mapping[str, PodNeed],
+    limit_s: float,
+) -> Iterator[ImageTrial]:
+    """Yield the trials as their pods are decided; at the end of the time, what is known of the others."""
+    begin = time.monotonic()
+    clocks: dict[str, Bounds] = {}
+    last: dict[str, Mapping[str, Any]] = {}
+    while waiting and time.monotonic() - begin < limit_s:
+        time.sleep(_POLL_S)
+        answer = asking.get(path, labelSelector=selector(campaign=campaign, component=COMPONENT))
+        # The server's clock now is at most this.
+        seen = time.time() - (asking.ahead.low if asking.ahead else 0.0)
+        for pod in answer.body.get("items", []):
+            name = pod["metadata"]["name"]
+            if name not in waiting:
+                continue
+            last[name] = pod
+            bounds = node_ahead(pod, seen)
+            if bounds is not None:
+                clocks[name] = bounds if name not in clocks else clocks[name].and_(bounds)
+            outcome, message = outcome_of(pod)
+            if outcome is not None:
+                image = waiting.pop(name)
+                yield _trial(image, users[image], outcome, message, pod, time.monotonic() - begin, clocks.get(name))
+    for name, image in waiting.items():
+        pod = last.get(name, {})
+        why = unschedulable(pod)
+        placed = bool(pod.get("spec", {}).get("nodeName"))
+        outcome = "pulling" if placed else "unplaced"
+        yield _trial(image, users[image], outcome, why, pod, time.monotonic() - begin, clocks.get(name))
+
+
+def _trial(
+    image: str,
+    user: PodNeed,
+    outcome: Outcome,
+    message: str,
+    pod: Mapping[str, Any],
+    seconds: float,
+    ahead: Bounds | None,
+) -> ImageTrial:
+    node = str(pod.get("spec", {}).get("nodeName", ""))
+    return ImageTrial(image, user.owner, outcome, " ".join(message.split()), node, seconds, ahead)
+
+
+@contextmanager
+def _removed(asking: Asking, path: str, campaign: str) -> Iterator[None]:
+    """Remove the trials' pods on every way out, those of a killed doctor at the start as well."""
+    _remove(asking, path, campaign)
+    try:
+        yield
+    finally:
+        _remove(asking, path, campaign)
+
+
+def _remove(asking: Asking, path: str, campaign: str) -> None:
+    found: Answer = asking.get(path, labelSelector=selector(campaign=campaign, component=COMPONENT))
+    names: Sequence[str] = [pod["metadata"]["name"] for pod in found.body.get("items", [])]
+    asking.each(lambda name: asking.request("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0}), names)

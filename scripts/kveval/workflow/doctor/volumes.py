@@ -1,0 +1,117 @@
+"""Whether a cluster can make the volumes that a campaign asks for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kveval.engines.kubernetes.api.probe import Answer
+from kveval.engines.kubernetes.manifests.requirements import Claim, claims, quantity
+from kveval.host.findings import Finding, error, ok, warning
+from kveval.workflow.doctor.documents import CampaignPlan
+
+_DEFAULT = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
+# Block devices and folders of one node: a claim that asks for ReadWriteMany stays Pending for ever.
+ONE_NODE_ONLY = (
+    "ebs.csi.aws.com",
+    "kubernetes.io/aws-ebs",
+    "pd.csi.storage.gke.io",
+    "kubernetes.io/gce-pd",
+    "disk.csi.azure.com",
+    "kubernetes.io/azure-disk",
+    "cinder.csi.openstack.org",
+    "rancher.io/local-path",
+    "k8s.io/minikube-hostpath",
+    "topolvm.io",
+    "topolvm.cybozu.com",
+    "openebs.io/local",
+)
+_GIB = 2**30
+_SHOW = "`kubectl get storageclass` shows what there is"
+
+
+def volumes(plan: CampaignPlan, classes: Answer, there: Mapping[str, Answer]) -> list[Finding]:
+    """Return what is to be said of claims, their classes and the model cache; `there`: claims by name."""
+    return [*_existing(plan, there), *_asked(plan, classes, there)]
+
+
+def _existing(plan: CampaignPlan, there: Mapping[str, Answer]) -> Iterator[Finding]:
+    cache = plan.site.model_cache
+    full = any(cell.specification["weights"] == "full" for cell in plan.cells)
+    if cache is None:
+        if full:
+            said = "no cluster.model_cache: every server downloads its weights anew, before every run"
+            yield warning(
+                "model cache", said, "cluster.model_cache: {size: 200Gi}, or {claim: NAME} of an existing one"
+            )
+        return
+    if cache.claim is None:
+        return
+    answer = there[cache.claim]
+    name = f"claim {plan.site.namespace}/{cache.claim}"
+    if answer.status == 404:
+        fix = f"cluster.model_cache: {{size: 200Gi}}; or kubectl -n {plan.site.namespace} get pvc"
+        yield error("model cache", f"there is no {name}", fix)
+    elif not answer.found:
+        yield warning("model cache", f"{name} cannot be looked at: {answer.message}", "the permission above")
+    else:
+        yield _state("model cache", name, answer.body, plan.site.slots)
+
+
+def _state(check: str, name: str, claim: Mapping[str, Any], slots: int) -> Finding:
+    phase = claim.get("status", {}).get("phase", "unknown")
+    modes = claim.get("spec", {}).get("accessModes", [])
+    size = quantity(claim.get("status", {}).get("capacity", {}).get("storage")) / _GIB
+    said = f"{name} is {phase}, {size:.0f} GiB, {', '.join(modes)}"
+    if phase == "Lost":
+        return error(check, said, "a new claim: its volume is gone")
+    if slots > 1 and "ReadWriteMany" not in modes:
+        fix = "cluster.slots: 1; or a claim with ReadWriteMany: cells on several nodes cannot share this one"
+        return warning(check, said, fix)
+    return ok(check, said)
+
+
+def _asked(plan: CampaignPlan, classes: Answer, there: Mapping[str, Answer]) -> Iterator[Finding]:
+    asked = claims(plan.documents)
+    new = [claim for claim in asked if not there[claim.name].found]
+    for claim in asked:
+        if claim not in new:
+            yield _state("storage", f"claim {claim.namespace}/{claim.name}", there[claim.name].body, 1)
+    if not new:
+        return
+    if not classes.found:
+        said = f"classes cannot be looked at: {classes.message}"
+        yield warning("storage", said, "the permission above; or cluster.storage_class, if the claims stay Pending")
+        return
+    by_name = {entry["metadata"]["name"]: entry for entry in classes.body.get("items", [])}
+    defaults = [name for name, entry in by_name.items() if _is_default(entry)]
+    found = {_of_class(claim, by_name, defaults) for claim in new}
+    yield from sorted(found, key=lambda finding: finding.level)
+    alone = [claim.name for claim in new if "ReadWriteMany" not in claim.modes]
+    if alone and plan.site.slots > 1:
+        fix = "cluster.results_access, cluster.model_cache.access: ReadWriteMany; or cluster.slots: 1"
+        said = f"{', '.join(alone)} can be on one node at a time, and {plan.site.slots} cells at once may take several"
+        yield warning("storage", said, fix)
+
+
+def _is_default(entry: Mapping[str, Any]) -> bool:
+    annotations = entry["metadata"].get("annotations") or {}
+    return any(annotations.get(name) == "true" for name in _DEFAULT)
+
+
+def _of_class(claim: Claim, classes: Mapping[str, Mapping[str, Any]], defaults: list[str]) -> Finding:
+    wanted = claim.storage_class
+    if wanted is None:
+        if not defaults:
+            return error("storage", "the cluster has no default storage class", f"cluster.storage_class: NAME; {_SHOW}")
+        wanted = defaults[0]
+    elif wanted not in classes:
+        return error("storage", f"there is no storage class {wanted}", f"cluster.storage_class; {_SHOW}")
+    provisioner = classes[wanted].get("provisioner", "")
+    said = f"class {wanted} ({provisioner}) for {', '.join(claim.modes)}"
+    if "ReadWriteMany" in claim.modes and provisioner in ONE_NODE_ONLY:
+        fix = "a class that can be shared (NFS, CephFS, Filestore, EFS) as cluster.storage_class; or"
+        fix += " cluster.model_cache.access and cluster.results_access: ReadWriteOnce"
+        return error("storage", f"{said}: its volumes are for one node at a time", fix)
+    return ok("storage", said)

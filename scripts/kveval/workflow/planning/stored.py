@@ -1,0 +1,173 @@
+"""What a store holds and what points into it, as far as a plan needs it: read quickly, not verified."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kveval.analysis.levels.pilot import frozen_levels
+from kveval.config.campaign import Cell
+from kveval.spec.config import Config
+from kveval.store.listing import Entry, contents, size_bytes
+from kveval.store.store import RUN, SUMS
+
+
+class StoredLevel(msgspec.Struct, frozen=True):
+    """A level that was measured."""
+
+    level: int
+    status: str = "ok"
+    counters: dict[str, dict[str, float]] = {}
+
+
+class Hardware(msgspec.Struct, frozen=True):
+    """The machine of a run."""
+
+    fingerprint: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What run.json says that a plan rests on. `phases`: wall seconds of the parts of the run."""
+
+    measurement: str
+    run: int
+    cell: dict[str, Any] = {}
+    specification: dict[str, Any] = {}
+    finished: str = ""
+    hardware: Hardware = Hardware()
+    phases: dict[str, float] = {}
+    levels: list[StoredLevel] = []
+
+    @property
+    def path(self) -> str:
+        """The cell's MODEL/SCENARIO/BLOCKS."""
+        return "/".join(str(self.cell.get(key)) for key in ("model", "scenario", "cpu_blocks"))
+
+
+_FACTS = msgspec.json.Decoder(Facts)
+
+
+def facts_of(place: Path) -> Facts | None:
+    """Return what a stored run says of itself; None where it cannot be read: a plan measures that again."""
+    try:
+        return _FACTS.decode((place / RUN).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The runs of one measurement id: `places` by number of run."""
+
+    places: Mapping[int, tuple[Path, ...]]
+
+    @cached_property
+    def first(self) -> Facts | None:
+        """What one of the runs says; their specification is the same."""
+        found = (facts_of(place) for places in self.places.values() for place in places)
+        return next((facts for facts in found if facts is not None), None)
+
+    def runs(self, number: int) -> list[Facts]:
+        """Return what the runs of a number say: more than one where several machines measured it."""
+        found = (facts_of(place) for place in self.places.get(number, ()))
+        return [facts for facts in found if facts is not None]
+
+    def bytes(self) -> int:
+        """Return the size of one run."""
+        places = next(iter(self.places.values()), ())
+        return size_bytes(places[0]) if places else 0
+
+
+@dataclass(frozen=True)
+class Shelves:
+    """A store by measurement id."""
+
+    shelves: Mapping[str, Shelf] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, root: Path) -> "Shelves":
+        """List a store; runs that are not sealed are left out. An empty one for a folder that is not there."""
+        places: dict[str, dict[int, tuple[Path, ...]]] = {}
+        for entry in contents(root).measurements:
+            _shelve(entry, places)
+        return cls({name: Shelf(runs) for name, runs in places.items()})
+
+    @cached_property
+    def by_cell(self) -> dict[str, list[Facts]]:
+        """One run of every measurement id, by the path of its cell."""
+        found: dict[str, list[Facts]] = {}
+        for shelf in self.shelves.values():
+            if shelf.first is not None and shelf.first.specification:
+                found.setdefault(shelf.first.path, []).append(shelf.first)
+        return found
+
+    def like(self, specification: Mapping[str, Any]) -> Iterator[list[Facts]]:
+        """Yield what may stand for a specification, the nearest first: runs of its cell, of its arm, of its model.
+
+        One run of every id; all are of the same model on the same kind of engine and device.
+        """
+        kind, cell = _kind(specification), specification["cell"]
+        for key in ((kind, cell["scenario"], cell["cpu_blocks"]), (kind, cell["scenario"]), (kind,)):
+            yield self._by_likeness.get(key, [])
+
+    @cached_property
+    def _by_likeness(self) -> dict[tuple[Any, ...], list[Facts]]:
+        found: dict[tuple[Any, ...], list[Facts]] = {}
+        for facts in self.all():
+            kind, scenario, blocks = (
+                _kind(facts.specification),
+                facts.cell.get("scenario"),
+                facts.cell.get("cpu_blocks"),
+            )
+            for key in ((kind, scenario, blocks), (kind, scenario), (kind,)):
+                found.setdefault(key, []).append(facts)
+        return found
+
+    def all(self) -> Iterator[Facts]:
+        """Yield one run of every measurement id."""
+        for several in self.by_cell.values():
+            yield from several
+
+    def get(self, measurement: str) -> Shelf:
+        """Return the runs of a measurement id, none if it was never measured."""
+        return self.shelves.get(measurement, Shelf({}))
+
+
+def _kind(specification: Mapping[str, Any]) -> tuple[Any, ...]:
+    model = specification.get("model", {})
+    return (model.get("hf_id"), *(specification.get(key) for key in ("engine", "weights", "build")))
+
+
+def _shelve(entry: Entry, places: dict[str, dict[int, tuple[Path, ...]]]) -> None:
+    if entry.measurement is None or entry.run is None or not (entry.place / SUMS).is_file():
+        return
+    runs = places.setdefault(entry.measurement, {})
+    runs[entry.run] = (*runs.get(entry.run, ()), entry.place)
+
+
+def frozen(config: Config, results: Path) -> dict[Cell, tuple[int, ...]]:
+    """Return the levels that pilots found, by the pilot's cell; nothing where the workload gives its levels."""
+    found = {}
+    for cell in dict.fromkeys(config.pilot(cell) for cell in config.cells):
+        if cell is not None and (path := results / cell.path / "pilot" / "levels.json").exists():
+            found[cell] = frozen_levels(path)
+    return found
+
+
+def pointed(results: Path, runs: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """Return (cell's path, run) -> measurement id of every run that has a pointer below `results`."""
+    found = {}
+    for path, run in runs:
+        try:
+            pointer = json.loads((results / path / f"run-{run}" / "measurement.json").read_bytes())
+            found[path, run] = str(pointer["measurement"])
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError):
+            # There, but of no use: it is no pointer to what is planned.
+            found[path, run] = ""
+    return found

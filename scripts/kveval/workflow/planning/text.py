@@ -1,0 +1,176 @@
+"""A plan in words and as a table: what would be measured and why, what it takes, in which order, what to mind."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from kveval.config.campaign import Cell
+from kveval.store.listing import size_text
+from kveval.workflow.planning.costs import Cost, cost, disk, shortages
+from kveval.workflow.planning.plan import Plan, PlannedRun
+from kveval.workflow.planning.stored import Shelves
+
+_ROWS = 60
+_NEXT = 12
+_COLUMNS = ("order", "model", "scenario", "cpu_blocks", "run", "block", "state", "reason", "measurement")
+_COSTS = ("seconds", "gpus", "gpu_hours", "start_s", "basis")
+
+
+class Outline:
+    """A plan with what it costs. `cpus`: of the host that would measure, for the room that reports take."""
+
+    def __init__(self, plan: Plan, store: Shelves, cpus: int) -> None:
+        self.plan = plan
+        self.store = store
+        self.cpus = cpus
+
+    @cached_property
+    def costs(self) -> dict[Cell, Cost]:
+        """One run's cost of every cell that is to be measured."""
+        return {cell: cost(self.plan.specification(cell), self.store) for cell in self.plan.to_measure}
+
+    def lines(self) -> Iterator[str]:
+        """Yield the plan, line by line."""
+        campaign = self.plan.config.campaign
+        runs = self.plan.runs
+        yield f"Campaign {campaign.name}: {campaign.title}"
+        states = Counter(run.state for run in runs)
+        yield (
+            f"{len(self.plan.config.cells)} cells, {len(runs)} runs: {states['there']} there, {states['adopt']} to be"
+            f" adopted from the store, {states['measure']} to be measured"
+        )
+        parts = (self._adopted, self._searched, self._measured, self._order, self._short, self._bridges)
+        for part in parts:
+            yield from part()
+
+    def _adopted(self) -> Iterator[str]:
+        adopted = Counter(run.reason for run in self.plan.of("adopt"))
+        for reason, count in adopted.items():
+            yield f"  adopted: {count} runs ({reason})"
+
+    def _searched(self) -> Iterator[str]:
+        if not self.plan.pilots:
+            return
+        each = [cost(self.plan.pilot_specification(cell), self.store) for cell in self.plan.pilots]
+        hours = sum(one.seconds for one in each) / 3600
+        yield ""
+        yield (
+            f"Pilots that search the levels first: {len(each)}, at most {hours:.1f} h,"
+            f" {sum(one.gpu_hours for one in each):.1f} GPU hours"
+        )
+        for cell in self.plan.pilots:
+            yield f"  {cell.path}"
+
+    def _measured(self) -> Iterator[str]:
+        cells = self.plan.to_measure
+        if not cells:
+            return
+        hours = sum(self.costs[cell].seconds * len(runs) for cell, runs in cells.items()) / 3600
+        gpu_hours = sum(self.costs[cell].gpu_hours * len(runs) for cell, runs in cells.items())
+        bytes_each, seen = disk(self._workload(), self.store, self.cpus)
+        total = size_text(bytes_each * sum(map(len, cells.values())))
+        yield ""
+        yield (
+            f"To be measured: {len(cells)} cells, {hours:.1f} h one after the other, {gpu_hours:.1f} GPU hours,"
+            f" {'about' if seen else 'at most'} {total} of disk"
+        )
+        rows: list[tuple[str, ...]] = [("cell", "runs", "h", "GPU h", "why", "times")]
+        rows += [self._row(cell, runs) for cell, runs in list(cells.items())[:_ROWS]]
+        yield from _aligned(rows)
+        if len(cells) > _ROWS:
+            yield f"  ... and {len(cells) - _ROWS} cells more, all in the table"
+
+    def _row(self, cell: Cell, runs: Sequence[PlannedRun]) -> tuple[str, ...]:
+        one = self.costs[cell]
+        reasons = dict.fromkeys(run.reason for run in runs)
+        return (
+            cell.path,
+            ", ".join(str(number) for number in sorted(run.run for run in runs)),
+            f"{one.seconds * len(runs) / 3600:.2f}",
+            f"{one.gpu_hours * len(runs):.2f}",
+            "; ".join(reasons),
+            f"{one.start_s:.0f} s {one.basis}",
+        )
+
+    def _order(self) -> Iterator[str]:
+        following = self.plan.of("measure")
+        if not following:
+            return
+        yield ""
+        yield f"Order: randomised blocks, seed {self.plan.config.campaign.seed}; first"
+        for number, run in enumerate(following[:_NEXT], start=1):
+            yield f"  {number}. block {run.block}: {run.cell.path}, run {run.run}"
+        if len(following) > _NEXT:
+            yield f"  ... and {len(following) - _NEXT} more, all in the table"
+
+    def _short(self) -> Iterator[str]:
+        known = [cell for cell in self.plan.to_measure if self.plan.config.pilot(cell) not in self.plan.pilots]
+        found, unknown = shortages(map(self.plan.specification, known), self.store)
+        if found:
+            yield ""
+            yield "Levels too short for what is to be read off them:"
+        for entry in found:
+            enough = "" if entry.seconds is None else f"; {entry.seconds:.0f} s would do"
+            yield f"  {entry.model}, level {entry.level}: {entry.lacks}{enough}"
+        if unknown:
+            yield ""
+            yield (
+                f"How many requests a level of {', '.join(unknown)} completes is not known before a run of it is in the"
+                " store; measure one baseline run, and plan again"
+            )
+
+    def _bridges(self) -> Iterator[str]:
+        bridges = [run for run in self.plan.runs if run.bridge]
+        if bridges:
+            yield ""
+            cells = dict.fromkeys(run.cell.path for run in bridges)
+            yield f"Bridges, measured again beside the new cells: {', '.join(cells)}"
+        lonely = self.plan.lonely_baselines(self.store)
+        if not lonely:
+            return
+        yield ""
+        yield (
+            "Compared with baselines of another time; verdicts are indicative at most. To see drift between then and"
+            " now, measure these again:"
+        )
+        for cell, date in lonely.items():
+            yield f"  {cell.path}" + (f", measured {date}" if date else "")
+        yield "with"
+        yield from _bridge_lines(lonely)
+
+    def _workload(self) -> Mapping[str, object]:
+        workload: Mapping[str, object] = self.plan.specification(next(iter(self.plan.to_measure)))["workload"]
+        return workload
+
+    def write_table(self, path: Path) -> None:
+        """Write one row a run, in the order of measuring, as CSV."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*_COLUMNS, *_COSTS], restval="")
+            writer.writeheader()
+            for number, run in enumerate(self.plan.runs, start=1):
+                writer.writerow({"order": number, **self._facts(run)})
+
+    def _facts(self, run: PlannedRun) -> dict[str, object]:
+        facts = {name: getattr(run, name) for name in _COLUMNS if hasattr(run, name)}
+        facts |= {name: getattr(run.cell, name) for name in ("model", "scenario", "cpu_blocks")}
+        if run.state != "measure":
+            return facts
+        return facts | {name: getattr(self.costs[run.cell], name) for name in _COSTS}
+
+
+def _bridge_lines(cells: Mapping[Cell, str]) -> Iterator[str]:
+    models: dict[tuple[str, int], list[str]] = {}
+    for cell in cells:
+        models.setdefault((cell.scenario, cell.cpu_blocks), []).append(cell.model)
+    yield "  bridges:"
+    for (scenario, blocks), names in models.items():
+        yield f"    - {{models: [{', '.join(names)}], scenarios: [{scenario}], cpu_blocks: [{blocks}]}}"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    for row in rows:
+        yield "  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

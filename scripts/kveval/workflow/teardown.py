@@ -1,0 +1,64 @@
+"""Removing what a campaign has left running, on a cluster or on this host, and nothing else."""
+
+from collections.abc import Callable
+
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.names import selector
+from kveval.engines.kubernetes.leases import holder_of, living
+from kveval.engines.kubernetes.teardown import remove
+from kveval.host.errors import Failure
+from kveval.host.lock import LOCK, holder, host_lock
+from kveval.host.processes import registry_path, remove_leftovers
+from kveval.spec.config import Config
+
+Say = Callable[[str], None]
+
+
+class StillMeasuring(Failure):
+    """A living job owns what would be removed."""
+
+
+def tear_down(config: Config, say: Say) -> None:
+    """Remove what the campaign's jobs have left, and say what that was.
+
+    On a cluster: every object with the campaign's label, volumes included. On this host: what killed measurements, of
+    whatever campaign, have noted. Raises StillMeasuring while a job of it lives, ClusterError where something stays.
+    """
+    if config.campaign.cluster is not None:
+        _on_cluster(config.campaign.name, config.campaign.cluster, say)
+    else:
+        _on_host(say)
+
+
+def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
+    api = Api.connect(site.kubeconfig, site.context, say=say)
+    ours, namespaces = selector(campaign=campaign), [site.namespace, site.pcp_namespace]
+    jobs = [holder_of(lease) for lease in living(api, site.namespace, campaign)]
+    if jobs:
+        raise StillMeasuring(
+            f"campaign {campaign} is being measured by {', '.join(jobs)}: stop snakemake there (Ctrl-C), or wait until"
+            " the job's Lease has run out"
+        )
+    result = remove(api, ours, namespaces, remove_volumes=True, say=say)
+    for name in result.removed:
+        say(f"removed {name}")
+    for name in result.kept:
+        say(f"kept {name}")
+    if result.notes:
+        # An account that may not list a kind cannot have made one.
+        say(f"not looked at: {len(result.notes)} kinds that this account may not list, or whose server is silent")
+    if not result.removed:
+        say(f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}")
+
+
+def _on_host(say: Say) -> None:
+    measuring = holder(LOCK)
+    if measuring is not None:
+        raise StillMeasuring(f"a measurement is running ({measuring}): stop it first (Ctrl-C in its snakemake)")
+    with host_lock("teardown", waiting=say, path=LOCK):
+        removed = remove_leftovers(registry_path())
+    for name in removed:
+        say(f"removed {name}")
+    if not removed:
+        say("nothing of a killed measurement is left on this host")

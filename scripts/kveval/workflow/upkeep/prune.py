@@ -1,0 +1,286 @@
+"""What a store keeps that nothing refers to, and deleting it on request: `snakemake prune`.
+
+Nothing that a campaign or a pointer refers to is ever deleted, and nothing at all while what a campaign refers to is
+not known. An entry goes in three steps - moved away, asked for once more, deleted - under a lock that those share who
+adopt; so it is never gone from under a job, also where the file system has no locks.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kveval.host.errors import Failure
+from kveval.host.files import clock_s, last_change_s, make_folder
+from kveval.store.listing import PRUNED, Contents, Entry, Pointer, contents, pointers, size_text, written_s
+from kveval.store.lock import abandoned, store_lock
+from kveval.store.run_file import IMPORTED
+from kveval.store.store import SUMS, Store
+from kveval.workflow.upkeep.references import References, campaign_files, references
+
+KINDS = {
+    "measurement": "no campaign and no result refers to it",
+    "import": "no campaign and no result refers to it",
+    "failed": "a failed attempt, kept for its logs",
+    "damaged": "set aside; its REASON says why",
+    "partial": "its job is gone",
+    "incoming": "a copy that was cut off",
+    "pruned": "an earlier prune was interrupted",
+}
+_DAY_S = 86400.0
+# What came a moment ago may be about to be pointed to; what others do on other hosts is judged by a day's silence.
+_YOUNG_S = 3600.0
+_SILENT_S = _DAY_S
+_GRACE_S = 2.0
+
+
+class PruneError(Failure):
+    """Nothing can be deleted as asked; the message says what would be right."""
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A copy of the workflow that uses the store: its folder, and what its campaigns refer to."""
+
+    folder: Path
+    wanted: References
+
+    def pointers(self, store: Store) -> list[Pointer]:
+        """Return what points to stored runs in its results."""
+        return pointers(self.wanted.roots(self.folder), store.root, self.folder)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An entry that may go: of what kind, how large, how old (days)."""
+
+    kind: str
+    entry: Entry
+    label: str
+    bytes: int
+    days: float
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What may go, and what stays although nothing refers to it, with the reason."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    spared: list[tuple[Entry, str]] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the table of what may go, the largest first."""
+        rows = [("what", "size", "days", "run", "why", "where")]
+        for one in sorted(self.candidates, key=lambda one: (one.kind, -one.bytes)):
+            why = KINDS[one.kind]
+            rows.append((one.kind, size_text(one.bytes), f"{one.days:.0f}", one.label, why, str(one.entry.place)))
+        widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        lines = [
+            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[5]]) for row in rows
+        ]
+        total = size_text(sum(one.bytes for one in self.candidates))
+        lines = [*lines, "", f"{len(self.candidates)} entries, {total}"] if self.candidates else ["Nothing to prune."]
+        lines += [f"stays: {entry.place}: {why}" for entry, why in self.spared]
+        lines += [
+            f"cannot be read, what it refers to is not known: {name}: {why}" for name, why in self.unreadable.items()
+        ]
+        return "\n".join(lines)
+
+
+def plan_pruning(
+    store: Store, workflows: Sequence[Workflow], kinds: Collection[str] = tuple(KINDS), older_than_days: float = 0.0
+) -> Pruning:
+    """Say what may be deleted: of these kinds, and finished at least `older_than_days` ago."""
+    pruning = Pruning(unreadable={name: why for flow in workflows for name, why in flow.wanted.unreadable.items()})
+    found = contents(store.root)
+    now = clock_s(store.root)
+    pointed = _pointed(store, workflows)
+    for kind, entry in _unreferred(found, workflows, pointed):
+        days = max(0.0, now - written_s(entry)) / _DAY_S
+        if kind not in kinds or days < older_than_days:
+            continue
+        why = _spared(kind, entry, now)
+        if why:
+            pruning.spared.append((entry, why))
+        else:
+            pruning.candidates.append(Candidate(kind, entry, entry.label, entry.bytes(), days))
+    return pruning
+
+
+def prune(
+    store: Store,
+    workflows: Sequence[Workflow],
+    kinds: Collection[str],
+    older_than_days: float = 0.0,
+    grace_s: float = _GRACE_S,
+) -> Pruning:
+    """Delete what `plan_pruning` names and return it.
+
+    Raises PruneError, and deletes nothing, when a campaign cannot be read; StoreInUse when others are adopting for too
+    long.
+    """
+    with store_lock(store.root, exclusive=True):
+        pruning = plan_pruning(store, workflows, kinds, older_than_days)
+        if pruning.unreadable:
+            names = "; ".join(f"{name}: {why}" for name, why in pruning.unreadable.items())
+            raise PruneError(f"what these campaigns refer to is not known, so nothing is deleted: {names}")
+        moved = [_moved(store, one) for one in pruning.candidates]
+        time.sleep(grace_s if any(moved) else 0.0)
+        pointed = _pointed(store, workflows)
+        gone = []
+        for one, place in zip(pruning.candidates, moved, strict=True):
+            if place is None:
+                pruning.spared.append((one.entry, "this user may not delete it"))
+                continue
+            origin = _origin(store, place)
+            if origin != place and _referred(
+                Entry(origin, one.entry.measurement, one.entry.run), place, workflows, pointed
+            ):
+                said = "referred to by now" if _restored(store, place) else "referred to by now; its place is taken"
+                pruning.spared.append((one.entry, said))
+                continue
+            shutil.rmtree(place, ignore_errors=True)
+            if place.exists():
+                pruning.spared.append((one.entry, f"what is left of it in {place} cannot be deleted"))
+            else:
+                gone.append(one)
+        _remove_empty_folders(store)
+    return Pruning(gone, pruning.spared)
+
+
+def workflows(folder: Path, campaign: Path, also: object = ()) -> list[Workflow]:
+    """Return the workflow in `folder`, with the campaign that was asked for, and others that use the same store.
+
+    `also`: further campaign files, or folders of other copies of the workflow with campaigns, catalogues and results of
+    their own. Raises PruneError for a path that is neither.
+    """
+    paths = [Path(str(path)) for path in (also if isinstance(also, list | tuple) else [also])]
+    unknown = [path for path in paths if not (path.is_file() or (path / "config").is_dir())]
+    if unknown:
+        raise PruneError(f"prune_also names {unknown[0]}: neither a campaign's file nor a copy of the workflow")
+    own = [*campaign_files(folder), campaign, *(path for path in paths if path.is_file())]
+    others = [path for path in paths if path.is_dir()]
+    return [
+        Workflow(folder, references(own, folder / "config")),
+        *(Workflow(other, references(campaign_files(other), other / "config")) for other in others),
+    ]
+
+
+def prune_as_asked(store: Store, using: Sequence[Workflow], asked: object, days: object) -> str:
+    """Show what may go, or delete it: what `snakemake prune` does. Return what is to be said.
+
+    `asked`, `days`: the values of `--config prune=... prune_days=...`. Raises PruneError for values that make no sense.
+    """
+    kinds = kinds_of(asked)
+    try:
+        older_than_days = float(str(days))
+    except ValueError:
+        raise PruneError(f"prune_days={days}: a number of days is valid") from None
+    if kinds:
+        pruned = prune(store, using, kinds, older_than_days)
+        return f"Deleted:\n{pruned.text()}" if pruned.candidates else pruned.text()
+    shown = plan_pruning(store, using, older_than_days=older_than_days)
+    if not shown.candidates:
+        return shown.text()
+    some = ",".join(dict.fromkeys(one.kind for one in shown.candidates))
+    return (
+        f"{shown.text()}\n\nNothing was deleted. All of this: snakemake prune --config prune=delete"
+        f"\nSome of it: snakemake prune --config prune={some} prune_days=30"
+    )
+
+
+def kinds_of(asked: object) -> Collection[str]:
+    """Return what `--config prune=...` asks to delete: `delete` everything, or kinds; nothing when it is left out.
+
+    Raises PruneError for anything else.
+    """
+    if asked is None:
+        return ()
+    words = [str(word).strip() for word in (asked if isinstance(asked, list | tuple) else str(asked).split(","))]
+    if words == ["delete"]:
+        return tuple(KINDS)
+    unknown = [word for word in words if word not in KINDS]
+    if unknown:
+        raise PruneError(f"prune={unknown[0]}: valid are delete, for everything, or some of {', '.join(KINDS)}")
+    return tuple(words)
+
+
+def _unreferred(
+    found: Contents, workflows: Sequence[Workflow], pointed: Collection[str]
+) -> Iterable[tuple[str, Entry]]:
+    for entry in found.measurements:
+        if not _referred(entry, entry.place, workflows, pointed):
+            yield ("import" if entry.facts.get("engine") == IMPORTED else "measurement"), entry
+    for kind in ("failed", "damaged", "partial", "incoming", "pruned"):
+        for entry in getattr(found, kind):
+            yield kind, entry
+
+
+def _referred(entry: Entry, place: Path, workflows: Iterable[Workflow], pointed: Collection[str]) -> bool:
+    """Tell whether anything refers to an entry whose files lie in `place` at the moment."""
+    facts = Entry(place, None, None).facts
+    wanted = any(flow.wanted.wanting(entry.measurement, entry.run, facts) for flow in workflows)
+    return wanted or os.path.realpath(entry.place) in pointed
+
+
+def _pointed(store: Store, workflows: Iterable[Workflow]) -> set[str]:
+    links = (link for flow in workflows for link in flow.pointers(store))
+    return {os.path.realpath(link.place) for link in links if link.place is not None}
+
+
+def _spared(kind: str, entry: Entry, now: float) -> str:
+    """Return why an entry that nothing refers to stays all the same; empty where nothing speaks for it."""
+    try:
+        if entry.place.lstat().st_uid != os.geteuid():
+            return "another user's"
+    except OSError:
+        return "cannot be looked at"
+    silent_s = now - last_change_s(entry.place)
+    if kind == "partial":
+        return "" if abandoned(entry.place) or silent_s > _SILENT_S else "a measurement in progress, or another host's"
+    if kind == "incoming" or (kind in ("measurement", "import") and not (entry.place / SUMS).exists()):
+        return "" if silent_s > _SILENT_S else "it may still be being copied"
+    if kind in ("measurement", "import") and silent_s < _YOUNG_S:
+        return "it came here less than an hour ago"
+    return ""
+
+
+def _moved(store: Store, one: Candidate) -> Path | None:
+    """Move an entry to where nobody finds it; return that, None where this user may not."""
+    place = one.entry.place
+    if one.kind not in ("measurement", "import"):
+        return place
+    target = store.root / PRUNED / place.relative_to(store.root)
+    with contextlib.suppress(OSError):
+        make_folder(target.parent, store.root)
+        shutil.rmtree(target, ignore_errors=True)
+        place.rename(target)
+        return target
+    return None
+
+
+def _origin(store: Store, place: Path) -> Path:
+    """Return where an entry was that was moved away; of any other, where it is."""
+    away = store.root / PRUNED
+    return store.root / place.relative_to(away) if place.is_relative_to(away) else place
+
+
+def _restored(store: Store, place: Path) -> bool:
+    """Move an entry back that was moved away and is pointed to."""
+    origin = _origin(store, place)
+    if origin.exists():
+        return False
+    make_folder(origin.parent, store.root)
+    place.rename(origin)
+    return True
+
+
+def _remove_empty_folders(store: Store) -> None:
+    for folder in [*store.root.glob("*"), *(store.root / PRUNED).glob("*"), store.root / PRUNED]:
+        if folder.is_dir() and folder.name not in ("partial", "failed"):
+            with contextlib.suppress(OSError):
+                folder.rmdir()

@@ -1,0 +1,79 @@
+"""What campaigns refer to: the runs that they measure, by id, and the trees that they import."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kveval.config.problems import ConfigError
+from kveval.spec.loading import load_config
+from kveval.store.run_file import IMPORTED
+
+
+@dataclass
+class References:
+    """(measurement id, run) -> cells and campaigns that want it; imported tree -> campaigns; what could not be read.
+
+    What an unreadable campaign refers to is not known, so nothing may be deleted then. `searched`: cell -> campaigns
+    that search its levels: every run of it may be theirs, because an id holds the levels that a pilot has found.
+    `results`: the campaigns' folders of results, relative to the workflow's.
+    """
+
+    runs: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    trees: dict[str, list[str]] = field(default_factory=dict)
+    searched: dict[str, list[str]] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    results: set[str] = field(default_factory=lambda: {"results"})
+
+    def roots(self, workflow: Path) -> list[Path]:
+        """Return the folders below which pointers lie, none of them within another."""
+        inner = {name for name in self.results for other in self.results if name.startswith(f"{other}/")}
+        return [workflow / name for name in sorted(self.results - inner)]
+
+    def wanting(self, measurement: str | None, run: int | None, facts: Mapping[str, Any]) -> list[str]:
+        """Return who wants a run: by its id, or by the tree that its description says it was imported from."""
+        if facts.get("engine") == IMPORTED:
+            return self.trees.get(str(facts.get("tree")), [])
+        found = self.runs.get((measurement or "", run or 0), [])
+        return found or self.searched.get("/".join(map(str, _cell(facts))), [])
+
+
+def campaign_files(folder: Path) -> list[Path]:
+    """Return the campaign files of a copy of the workflow: config/config.yaml and config/campaigns/*.yaml."""
+    default = folder / "config" / "config.yaml"
+    return [*([default] if default.exists() else []), *sorted((folder / "config" / "campaigns").glob("*.yaml"))]
+
+
+def references(campaigns: Iterable[Path], catalogues: Path) -> References:
+    """Read campaigns and say what they refer to; `catalogues` is the folder of models.yaml and the others."""
+    found = References()
+    for path in dict.fromkeys(campaigns):
+        add_campaign(found, path, catalogues)
+    return found
+
+
+def add_campaign(found: References, path: Path, catalogues: Path) -> None:
+    """Add what one campaign refers to."""
+    try:
+        config = load_config(path, catalogues)
+    except ConfigError as error:
+        found.unreadable[path.as_posix()] = "; ".join(map(str, error.problems))
+        return
+    name = config.campaign.name
+    found.results.add(config.campaign.results)
+    for tree in config.imports:
+        found.trees.setdefault(tree.path, []).append(f"imported by {name}")
+    for cell in config.cells:
+        for wanted_cell in {cell.path, pilot.path} if (pilot := config.pilot(cell)) else ():
+            found.searched.setdefault(wanted_cell, []).append(f"{wanted_cell} of {name}")
+        measurement = config.measurement_id(cell)
+        for run in config.runs_of(cell):
+            wanted = found.runs.setdefault((measurement, run), [])
+            if (text := f"{cell.path} run {run} of {name}") not in wanted:
+                wanted.append(text)
+
+
+def _cell(facts: Mapping[str, Any]) -> list[Any]:
+    """Return model, scenario and size of a run's description; empty where it has none."""
+    cell = facts.get("cell")
+    return [cell.get(key) for key in ("model", "scenario", "cpu_blocks")] if isinstance(cell, dict) else []

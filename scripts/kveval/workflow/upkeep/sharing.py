@@ -1,0 +1,39 @@
+"""Runs and results on their way between this machine and jobs that see none of its folders."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from kveval.store.run_file import BESIDE, stored_run
+from kveval.store.store import RUN, StoreError, key_of, verify, write_json
+
+
+def share_run(pointer: Path, shared: Path, description: Path, raw: Path) -> None:
+    """Copy the run that `pointer` (measurement.json) names, every checksum verified, and write a pointer to the copy.
+
+    `shared`: the pointer; `description` and `raw`: the copies of run.json and of the folder of what was measured, in a
+    folder beside it. Raises StoreError when the run is not what was measured, RunFileError when the pointer is none.
+    """
+    place = stored_run(pointer)
+    try:
+        key = key_of(json.loads((place / RUN).read_text()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{place / RUN}: not a run's description ({error!r})", "wrong", place / RUN) from error
+    verify(place, key)
+    shutil.copytree(place / "raw", raw, dirs_exist_ok=True)
+    shutil.copyfile(place / RUN, description)
+    content = json.loads(pointer.read_text())
+    write_json(
+        shared, {name: value for name, value in content.items() if name != "path"} | {BESIDE: description.parent.name}
+    )
+
+
+def bring(files: Iterable[Path], places: Iterable[Path], made: Path) -> None:
+    """Copy each of `files` to its place, and list the places in `made`."""
+    brought = []
+    for file, place in zip(files, places, strict=True):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
+        brought.append(place)
+    made.write_text("".join(f"{place}\n" for place in brought))

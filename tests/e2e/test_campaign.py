@@ -1,0 +1,215 @@
+"""The whole chain for real: vLLM, GuideLLM and PCP on this machine, from a campaign file to REPORT.md."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+from PIL import Image
+from tests.support.paths import REPOSITORY
+
+from kveval.pcp.parquet.reading import describe, series
+from kveval.pcp.recording import RecordingError, require_pcp
+
+pytestmark = pytest.mark.e2e
+CELL = "Qwen3-0.6B/native-offload/10000"
+RESULTS = "results/campaigns/smoke"
+CAMPAIGN = ("--configfile", "config/campaigns/smoke.yaml")
+
+
+def missing() -> str | None:
+    if not (REPOSITORY / ".server-venv" / "bin" / "guidellm").exists():
+        return "no server environment: bash scripts/setup.sh server"
+    try:
+        require_pcp()
+    except RecordingError as error:
+        return str(error)
+    return None
+
+
+needs_chain = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+
+RUNNING_BEFORE = frozenset(psutil.pids())
+
+
+def temporary_folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("kveval-run-*"))
+
+
+FOLDERS_BEFORE = temporary_folders()
+
+
+def leftovers() -> list[str]:
+    """Processes of a run: servers, load generators, recorders; not those the host had before."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if process.pid in RUNNING_BEFORE:
+            continue
+        line = " ".join(process.info["cmdline"] or [])
+        if re.search(r"vllm\.entrypoints|VLLM::|guidellm run|pmlogger .*pcp|pmcd .*pmcd\.conf", line):
+            found.append(line)
+    return found
+
+
+def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["snakemake", "--cores", "2", *arguments, *CAMPAIGN],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A copy of the workflow in which a small campaign has run: two arms, one run, two short levels."""
+    folder = tmp_path_factory.mktemp("e2e") / "repository"
+    folder.mkdir()
+    for part in ("config", "rules", "scripts", "profiles", "envs"):
+        shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy2(REPOSITORY / "Snakefile", folder)
+    (folder / ".server-venv").symlink_to(REPOSITORY / ".server-venv")
+    done = snakemake(folder, "report")
+    assert done.returncode == 0, done.stdout[-6000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_json(finished) -> dict:
+    pointer = json.loads((finished / RESULTS / CELL / "run-1" / "measurement.json").read_text())
+    return json.loads((finished / pointer["path"] / "run.json").read_text())
+
+
+@needs_chain
+def test_nothing_is_left_running(finished):
+    assert leftovers() == []
+    assert temporary_folders() <= FOLDERS_BEFORE
+    assert list((finished / "results" / "measurements").glob("partial/*/")) == []
+
+
+@needs_chain
+def test_the_server_was_vllm_with_exactly_the_arms_arguments(run_json):
+    assert run_json["versions"]["vllm"].startswith("0.32.0")
+    connector = json.loads(run_json["server"]["argv"][run_json["server"]["argv"].index("--kv-transfer-config") + 1])
+    assert connector["kv_connector_extra_config"]["cpu_bytes_to_use"] == 10000 * 16 * 1024
+    assert run_json["server"]["facts"]["kv_cache_tokens"] == 17920
+
+
+@needs_chain
+def test_the_offload_was_really_exercised(run_json):
+    assert run_json["exercised"]["exercised"] is True
+    hits = [level["counters"]["vllm:external_prefix_cache_hits_total"]["delta"] for level in run_json["levels"]]
+    assert max(hits) > 1000
+    # Resetting the caches between levels really reset them: a level cannot hit more than it stored itself.
+    for level in run_json["levels"]:
+        counters = level["counters"]
+        assert counters["vllm:kv_offload_store_bytes_total"]["delta"] > 0
+
+
+@needs_chain
+def test_what_guidellm_received_is_what_vllm_generated(finished):
+    levels = pd.read_parquet(finished / RESULTS / CELL / "run-1" / "levels.parquet")
+    assert list(levels["level"]) == [1, 4]
+    assert (levels["requests_completed"] >= 2).all()
+    assert (levels["requests_errored"] == 0).all()
+    assert levels["ttft_ms_p50"].between(1, 20_000).all()
+    # The server's own count is the independent witness, to within the tokens in flight at the window's edges.
+    assert levels["throughput_server_difference"].abs().max() < 0.25
+
+
+@needs_chain
+def test_a_level_whose_streams_were_not_kept_busy_says_so(finished):
+    """How busy two cores keep four streams is the machine's affair; that the check tells is ours."""
+    for cell in (CELL, "Qwen3-0.6B/no-offload/0"):
+        levels = pd.read_parquet(finished / RESULTS / cell / "run-1" / "levels.parquet")
+        streams, in_flight = levels["level"], levels["concurrency_mean"]
+        # A closed loop never has more in flight than it was told to.
+        assert (in_flight <= 1.01 * streams).all()
+        assert (in_flight[streams == 4] > in_flight[streams == 1].max()).all()
+        told = levels["checks_failed"].str.split(";").map(lambda names: "closed_loop" in names)
+        assert list(told) == list(in_flight < 0.95 * streams)
+
+
+@needs_chain
+def test_the_recording_covers_the_levels_and_keeps_units(finished, run_json):
+    pcp = finished / RESULTS / CELL / "run-1" / "pcp.parquet"
+    level = run_json["levels"][-1]
+    window = {"start_ns": int(level["start"] * 1e9), "finish_ns": int(level["end"] * 1e9)}
+    running = series(pcp, "openmetrics.vllm.vllm.num_requests_running", **window)
+    # One sample a second over a level of 14 s; a busy machine may be late with some.
+    assert len(running) >= 6
+    assert running["value"].max() >= 2
+    assert describe(pcp)["mem.util.available"].units == "Kbyte"
+    peak = pd.read_csv(finished / RESULTS / CELL / "peak.csv").iloc[0]
+    if peak["pcp_samples"] >= 6:
+        assert 1 < peak["kv_cache_usage_percent"] <= 100
+    else:
+        assert pd.isna(peak["kv_cache_usage_percent"])
+
+
+@needs_chain
+def test_the_report_says_what_was_measured_and_what_cannot_be_said(finished):
+    report = (finished / RESULTS / "REPORT.md").read_text()
+    for part in ("miniature", "| vLLM | 0.32.0 |", "no-offload", "native-offload", "not assessed"):
+        assert part in report
+    figures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report)
+    assert len(figures) >= 5
+    for figure in figures:
+        with Image.open(finished / RESULTS / figure) as picture:
+            assert min(picture.size) > 200
+
+
+@needs_chain
+def test_a_second_run_has_nothing_to_do(finished):
+    assert "Nothing to be done" in snakemake(finished, "-n", "report").stdout
+
+
+@needs_chain
+def test_a_report_over_what_there_is_names_what_is_missing(finished, tmp_path):
+    folder = tmp_path / "partly"
+    shutil.copytree(finished, folder, symlinks=True)
+    shutil.rmtree(folder / RESULTS / "Qwen3-0.6B" / "no-offload")
+    log = folder / "logs" / "smoke" / "benchmark" / "Qwen3-0.6B" / "no-offload" / "0" / "run-1.log"
+    log.write_text(log.read_text() + "12:00:00 FAILED: the server died (exit code 3)\n")
+    done = snakemake(folder, "report_so_far")
+    assert done.returncode == 0, done.stdout[-3000:]
+    report = (folder / RESULTS / "so-far" / "REPORT.md").read_text()
+    assert "no-offload: failed: the server died (exit code 3)" in report
+    assert "native-offload 10K" in report
+    assert list((folder / RESULTS / "so-far" / "figures").glob("*.png"))
+
+
+@needs_chain
+def test_the_job_tears_down_when_it_is_asked_to_stop(finished):
+    """SIGTERM in the middle of a level: the job ends, the attempt is kept, nothing runs on, nothing is adopted."""
+    job = subprocess.Popen(
+        ["snakemake", "--cores", "2", "report", *CAMPAIGN, "--config", "runs=2", "--until", "benchmark"],
+        cwd=finished,
+        env={**os.environ, "PYTHONPATH": ""},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not any("guidellm run" in line for line in leftovers()):
+        assert time.monotonic() < deadline
+        assert job.poll() is None
+        time.sleep(0.5)
+    measuring = [p for p in psutil.process_iter(["cmdline"]) if "scripts/benchmark.py" in (p.info["cmdline"] or [])]
+    job.send_signal(15)
+    for process in measuring:
+        process.terminate()
+    job.wait(timeout=60)
+    assert leftovers() == []
+    assert len(list((finished / "results" / "measurements" / "failed").iterdir())) == 1
+    assert not list(finished.glob(f"{RESULTS}/Qwen3-0.6B/*/*/run-2/measurement.json"))

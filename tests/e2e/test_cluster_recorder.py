@@ -1,0 +1,107 @@
+"""The recorder's start script with the real PCP of this machine, with the capabilities that its pod has."""
+
+import http.server
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.manifests.recorder import PLACE, SOURCE_GROUPS, logged_groups, pcp_environment
+from kveval.engines.kubernetes.manifests.templates import MANIFESTS
+from kveval.pcp.installation import RecordingError, free_port, require_pcp
+
+pytestmark = pytest.mark.e2e
+SITE = Cluster.model_validate({"address": "service"})
+
+
+class Metrics(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b"# HELP busy How busy\n# TYPE busy gauge\nbusy 42\n"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def url():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{{host}}:{server.server_address[1]}/metrics"
+        server.shutdown()
+
+
+@pytest.fixture
+def recorder(tmp_path, url):
+    """The environment of a recorder that runs, under the pod's capabilities where this is root."""
+    try:
+        require_pcp()
+    except RecordingError as error:
+        pytest.skip(str(error))
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "dcgm.url").write_text(f"{url}\n")
+    environment = {
+        name: value.replace("/var/lib/kveval", str(tmp_path)) for name, value in pcp_environment(SITE).items()
+    }
+    environment |= {"KVEVAL_SOURCES": str(sources), "HOST_IP": "127.0.0.1", "PMCD_PORT": str(free_port())}
+    environment |= {"PATH": os.environ["PATH"]}
+    command = ["sh", str(MANIFESTS / "start-pmcd.sh")]
+    if os.geteuid() == 0 and shutil.which("setpriv"):
+        allowed = "-all,+dac_read_search,+sys_ptrace"
+        command = ["setpriv", "--no-new-privs", "--inh-caps=-all", f"--bounding-set={allowed}", *command]
+    with (tmp_path / "out").open("wb") as out:
+        process = subprocess.Popen(
+            command, env=environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    yield environment
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(10)
+
+
+def ask(environment, *command, timeout_s=30.0):
+    """Run one of PCP's clients as in the container, again until it succeeds."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        done = subprocess.run(
+            ["sh", "-c", '. /etc/pcp.env; PATH=$PATH:$PCP_BINADM_DIR; exec "$@"', "sh", *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode == 0 or time.monotonic() > deadline:
+            return done.stdout + done.stderr
+        time.sleep(0.2)
+
+
+def test_kernel_processes_and_sources_are_recorded_with_two_capabilities(recorder, tmp_path):
+    assert "value 42" in ask(recorder, "pminfo", "-h", "unix:", "-f", "openmetrics.dcgm.busy")
+    assert "value 0" in ask(recorder, "pminfo", "-h", "unix:", "-f", "pmcd.agent.status")
+    for metric in ("kernel.all.load", "network.interface.in.bytes", "proc.io.read_bytes", "proc.fd.count"):
+        name, count = ask(recorder, "pmprobe", "-h", "unix:", metric).split()[:2]
+        assert (name, int(count) > 0) == (metric, True)
+    folder = Path(recorder["PCP_VAR_DIR"]) / "pmdas/openmetrics/config.d"
+    (folder / "vllm_1a2b3c4d.url").write_text((folder / "dcgm.url").read_text())
+    assert "value 42" in ask(recorder, "pminfo", "-h", "unix:", "-f", "openmetrics.vllm_1a2b3c4d.busy")
+
+
+def test_what_is_logged_is_a_configuration_that_pmlogger_takes(recorder, tmp_path):
+    groups = logged_groups()
+    assert set(SOURCE_GROUPS) < set(groups)
+    parts = [groups["once"], groups["host"], groups["dcgm"].replace(PLACE, "dcgm"), groups["access"]]
+    configuration = tmp_path / "pmlogger.conf"
+    configuration.write_text("\n".join(parts))
+    ask(recorder, "pminfo", "-h", "unix:", "-f", "openmetrics.dcgm.busy")
+    said = ask(recorder, "pmlogger", "-C", "-c", str(configuration), "-h", "unix:", timeout_s=0)
+    assert "error" not in said.lower(), said
+    configuration.write_text("log mandatory on default {\n    kernel.all.load\n")
+    assert "error" in ask(recorder, "pmlogger", "-C", "-c", str(configuration), "-h", "unix:", timeout_s=0).lower()

@@ -1,0 +1,233 @@
+"""How vLLM itself dies and hangs: one campaign in which every cell is broken, and one cell of it measured after all."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from tests.support.fault_chain import CAMPAIGN, REPOSITORY, Chain, needs_pcp, workflow_copy
+from tests.support.leftovers import Trace
+
+from kveval.engines.watchdog import read_work
+
+pytestmark = pytest.mark.e2e
+needs_server = pytest.mark.skipif(
+    not (REPOSITORY / ".server-venv" / "bin" / "guidellm").exists(),
+    reason="no server environment: bash scripts/setup.sh server",
+)
+STALL_LIMIT_S = 5
+MODEL = "Qwen3-0.6B"
+WORKLOAD = {
+    "levels": [2],
+    "seconds": 20,
+    "prefix_tokens": 500,
+    "prefix_count": 4,
+    "prompt_tokens": 64,
+    "output_tokens": 32,
+    "seed": 1,
+}
+
+
+@dataclass(frozen=True)
+class Death:
+    """A row: how the arm's server is made to fail, the cause expected, and seconds until it is said.
+
+    `pattern` and `number`: the process of the server that gets a signal in the level; without them it fails by itself
+    with these `args`, and the seconds count from its start.
+    """
+
+    scenario: str
+    cause: str
+    limit_s: float
+    args: tuple[str, ...] = ()
+    pattern: str = ""
+    number: signal.Signals = signal.SIGKILL
+
+
+DEATHS = [
+    Death(
+        "bad-argument",
+        r"the server died \(exit code 2\): api_server\.py: error: unrecognized arguments: --no-such-option; see \S+log",
+        90,
+        ("--no-such-option",),
+    ),
+    Death(
+        "import-error",
+        r"the server died \(exit code 1\): ModuleNotFoundError: No module named 'no_such_module'; see \S+server\.log",
+        180,
+        ("--worker-cls", "no_such_module.Worker"),
+    ),
+    Death("api-killed", r"the server died \(killed by SIGKILL[^)]*\).*server\.log", 5, (), r"vllm\.entrypoints"),
+    Death(
+        "engine-killed",
+        r"(?:\(VLLM::EngineCore\) died|an engine process was gone) without a word.*; see \S+server\.log",
+        5,
+        (),
+        "VLLM::EngineCore",
+    ),
+    Death(
+        "engine-stopped",
+        # A server stopped between two requests knows of none.
+        r"the server hangs(?:: [12] requests in work,|, or gets no requests:) no token for \d+ s"
+        rf" \(limit: stall_limit_s {STALL_LIMIT_S}\)",
+        STALL_LIMIT_S + 5,
+        (),
+        "VLLM::EngineCore",
+        signal.SIGSTOP,
+    ),
+]
+
+
+@dataclass
+class Outcome:
+    """What came of the campaign: the workflow's exit and output, and seconds until each fault was said."""
+
+    folder: Path
+    code: int
+    output: str
+    seconds: dict[str, float]
+    left: list[str]
+
+    def log(self, scenario: str) -> Path:
+        return self.folder / "logs" / "faults" / "benchmark" / MODEL / scenario / "0" / "run-1.log"
+
+
+def workflow(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    with (folder / "output").open("ab") as output:
+        return subprocess.Popen(
+            ["snakemake", "--cores", "2", *arguments, "--configfile", "campaign.yaml"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": "", "HOME": str(home)},
+            stdout=output,
+            stderr=output,
+        )
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    """The workflow has run with every cell's server broken in its way."""
+    folder = workflow_copy(tmp_path_factory.mktemp("faults") / "repository")
+    (folder / ".server-venv").symlink_to(REPOSITORY / ".server-venv")
+    server = {name: value for name, value in CAMPAIGN["server"].items() if name != "env"}
+    scenarios = {
+        death.scenario: {"extends": "no-offload", "title": death.scenario, "args": list(death.args)} for death in DEATHS
+    }
+    campaign = {
+        **CAMPAIGN,
+        "server": server,
+        "workloads": {"short": WORKLOAD},
+        "stall_limit_s": STALL_LIMIT_S,
+        "scenarios": scenarios,
+        "matrix": [{"models": [MODEL], "scenarios": list(scenarios), "cpu_blocks": [0]}],
+    }
+    (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign))
+    outcome = Outcome(folder, -1, "", {}, [])
+    running = workflow(folder, "report")
+    trace = Trace(running.pid, folder / "home")
+    try:
+        break_servers(running, outcome)
+        outcome.code = running.wait(timeout=120)
+    finally:
+        running.terminate()
+        running.wait()
+        trace.end()
+    outcome.output = (folder / "output").read_text()
+    outcome.left = trace.left()
+    yield outcome
+
+
+def break_servers(running: "subprocess.Popen[bytes]", outcome: Outcome) -> None:
+    """Do what the table says to each server as its turn comes, and note how long the job took to say it."""
+    started: dict[str, float] = {}
+    acted: dict[str, float] = {}
+    waiting = {death.scenario: death for death in DEATHS}
+    while waiting and running.poll() is None:
+        for scenario, death in list(waiting.items()):
+            said = outcome.log(scenario).read_text() if outcome.log(scenario).exists() else ""
+            if "starting the server" in said:
+                started.setdefault(scenario, time.monotonic())
+            if death.pattern and scenario not in acted and working(running, said):
+                child(running, death.pattern).send_signal(death.number)
+                acted[scenario] = time.monotonic()
+            if "tearing down" in said:
+                outcome.seconds[scenario] = time.monotonic() - acted.get(scenario, started[scenario])
+                del waiting[scenario]
+        time.sleep(0.05)
+
+
+def working(running: "subprocess.Popen[bytes]", said: str) -> bool:
+    """Tell whether the server of the job that has said this generates for the load generator."""
+    if "level 2 (1 of 1)" not in said or "tearing down" in said:
+        return False
+    argv = child(running, r"vllm\.entrypoints").cmdline()
+    url = f"http://127.0.0.1:{argv[argv.index('--port') + 1]}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        work = read_work(answer.read().decode())
+    time.sleep(0.2)
+    return work.requests >= 2
+
+
+def child(running: "subprocess.Popen[bytes]", pattern: str) -> psutil.Process:
+    for process in psutil.Process(running.pid).children(recursive=True):
+        if re.search(pattern, " ".join(process.cmdline())):
+            return process
+    raise AssertionError(f"no {pattern} below the workflow")
+
+
+@needs_pcp
+@needs_server
+@pytest.mark.parametrize("death", DEATHS, ids=lambda death: death.scenario)
+def test_the_death_of_a_real_server_is_found_and_named(
+    broken: Outcome, death: Death, record_fault: Callable[..., None]
+) -> None:
+    said = broken.log(death.scenario).read_text()
+    assert re.search(r"failed, tearing down: .*" + death.cause, said), said
+    assert re.search(r"FAILED: .*" + death.cause, said)
+    record_fault(f"vLLM: {death.scenario}", broken.seconds[death.scenario], death.limit_s)
+    assert broken.seconds[death.scenario] <= death.limit_s
+
+
+@needs_pcp
+@needs_server
+def test_the_workflow_goes_on_fails_and_leaves_nothing(broken: Outcome) -> None:
+    assert broken.code == 1
+    assert broken.left == []
+    # One line a failed run, with its cause and its log, and the way to a report, at the end of what snakemake prints.
+    end = broken.output[broken.output.index("Some measurements failed") :]
+    for death in DEATHS:
+        assert re.search(rf"{MODEL}/{death.scenario}/0/run-1: .*{death.cause}.*run-1\.log", end)
+    assert "snakemake --cores 4 report_so_far --configfile campaign.yaml" in end
+
+
+@needs_pcp
+@needs_server
+def test_a_rerun_measures_what_is_missing(broken: Outcome) -> None:
+    target = f"results/faults/{MODEL}/api-killed/0/run-1/measurement.json"
+    assert workflow(broken.folder, target).wait(timeout=400) == 0
+    pointer = json.loads((broken.folder / target).read_text())
+    assert (broken.folder / pointer["path"] / "SHA256SUMS").exists()
+
+
+@needs_pcp
+@needs_server
+def test_a_server_that_gets_no_memory_says_so(tmp_path: Path, record_fault: Callable[..., None]) -> None:
+    chain = Chain(tmp_path, REPOSITORY / ".server-venv")
+    chain.campaign = {**CAMPAIGN, "server": {k: v for k, v in CAMPAIGN["server"].items() if k != "env"}}
+    chain.configure(server={"device_blocks": 352_000})
+    job = chain.start(["sh", "-c", 'ulimit -v 6291456 && exec "$@"', "sh"])
+    job.wait_for("starting the server", 3600)
+    cause = r"the server died \(exit code 1\): RuntimeError: .*can't allocate memory.*; see \S+server\.log"
+    record_fault("vLLM: out of memory", job.wait_for("tearing down: " + cause, 180), 180)
+    assert job.end() == 1
+    assert chain.left(10) == []

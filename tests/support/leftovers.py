@@ -1,0 +1,86 @@
+"""What a program could leave on the host, traced while it runs: only what is its own counts, whatever else goes on."""
+
+import contextlib
+import json
+import threading
+from pathlib import Path
+
+import psutil
+
+from kveval.host.registry import SharedMemory, TemporaryFolder, mapped_by, thing_of
+from kveval.host.sessions import Session, members_of
+
+
+class Trace:
+    """Follows a process and everything below it, and what the registry files of a home note, until `end`."""
+
+    def __init__(self, pid: int, home: Path, interval_s: float = 0.5) -> None:
+        self._interval_s = interval_s
+        self._roots = [psutil.Process(pid)]
+        self._home = home
+        self._processes: dict[psutil.Process, str] = {}
+        self._segments: set[SharedMemory] = set()
+        self._folders: set[TemporaryFolder] = set()
+        self._ports: set[int] = set()
+        self._system_v = _system_v()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while not self._over.wait(self._interval_s):
+            self.look()
+
+    def look(self) -> None:
+        """Note what there is now."""
+        found = set(self._roots)
+        for root in self._roots:
+            with contextlib.suppress(psutil.Error):
+                found.update(root.children(recursive=True))
+        things = []
+        for path in (self._home / ".cache" / "kveval").glob("*.json"):
+            with contextlib.suppress(OSError, ValueError):
+                things += [thing_of(entry) for entry in json.loads(path.read_text())]
+        self._folders.update(thing for thing in things if isinstance(thing, TemporaryFolder))
+        found.update(members_of(thing for thing in things if isinstance(thing, Session)))
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                self._processes[process] = " ".join(process.cmdline()) or process.name()
+        self._segments |= mapped_by(process.pid for process in found)
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                sockets = process.net_connections("tcp")
+                self._ports.update(s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN)
+
+    def end(self) -> None:
+        """Stop following."""
+        self._over.set()
+        self._thread.join()
+
+    def seen(self) -> list[str]:
+        """The command lines of all processes that were there."""
+        return list(self._processes.values())
+
+    def left(self) -> list[str]:
+        """Name what of it is still there."""
+        found = []
+        for process, line in self._processes.items():
+            with contextlib.suppress(psutil.Error):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(f"process {process.pid}: {line}")
+        found += [f"/dev/shm/{segment.segment}" for segment in self._segments if segment.exists()]
+        found += [folder.path for folder in self._folders if Path(folder.path).exists()]
+        listening = {s.laddr.port for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN}
+        found += [f"port {port}" for port in self._ports & listening]
+        found += [f"System V {entry}" for entry in _system_v() - self._system_v]
+        found += [str(path) for path in (self._home / ".cache" / "kveval").glob("*")]
+        return sorted(found)
+
+
+def _system_v() -> set[str]:
+    found = set()
+    for kind in ("shm", "sem", "msg"):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]
+            found |= {f"{kind} {line.split()[1]}" for line in lines}
+    return found

@@ -1,0 +1,207 @@
+"""A campaign of many cells without their measurements, and a bare workflow of the same jobs, to time planning by."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from tests.support.paths import REPOSITORY
+
+from kveval.report.figures.names import FAMILIES, figures_of
+
+PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
+MODELS, TIERED = 10, 9
+"""A model has one cell without a tier, and one for every tiered scenario and size."""
+_PER_RUN = ("measurement.json", "levels.parquet", "requests.parquet", "pcp.parquet")
+_PER_CELL = ("levels.csv", "peak.csv")
+_COLLECTED = ("complete_metrics", "peak_throughput_all", "pcp_metrics_peak")
+_COMPARED = ("comparison", "contrasts", "peak_comparison", "averages", "checks")
+_SUMMARISED = ("summary", "detailed", "pcp_summary_stats")
+_TABLES = _COLLECTED + _COMPARED + _SUMMARISED
+# The workflow's rules, the jobs of `report` and what they read of each other, in Snakemake's bare language. That rules
+# and jobs are the workflow's is asserted wherever the two are compared, and in test_planning_toy.py.
+_TOY = """
+import json
+PLAN = json.load(open("plan.json"))
+RUNS, CELLS, FAMILIES = PLAN["runs"], PLAN["cells"], PLAN["families"]
+RUNS_FILE = "results/analysis/runs.jsonl.zst"
+POINTERS = [f"results/{cell}/run-{run}/measurement.json" for run in RUNS for cell in CELLS]
+TABLES, COMPARED, SUMMARIES = [[f"results/analysis/{name}.csv" for name in names] for names in PLAN["tables"]]
+REPORTS = "results/analysis/benchmark_reports.txt"
+
+rule report:
+    input: "results/REPORT.md", REPORTS
+    default_target: True
+rule benchmark:
+    output: "results/{model}/{scenario}/{blocks}/run-{run}/measurement.json"
+    wildcard_constraints: run="[1-9][0-9]*"
+    shell: "touch {output}"
+rule convert_load:
+    input: "results/{model}/{scenario}/{blocks}/run-{run}/measurement.json"
+    output: "results/{model}/{scenario}/{blocks}/run-{run}/levels.parquet",
+            "results/{model}/{scenario}/{blocks}/run-{run}/requests.parquet"
+    shell: "touch {output}"
+rule convert_pcp:
+    input: "results/{model}/{scenario}/{blocks}/run-{run}/measurement.json"
+    output: "results/{model}/{scenario}/{blocks}/run-{run}/pcp.parquet"
+    shell: "touch {output}"
+rule extract_peak:
+    input: expand("results/{{model}}/{{scenario}}/{{blocks}}/run-{run}/{n}.parquet", run=RUNS, n=["levels", "pcp"])
+    output: "results/{model}/{scenario}/{blocks}/levels.csv", "results/{model}/{scenario}/{blocks}/peak.csv"
+    shell: "touch {output}"
+rule collect_metrics:
+    input: expand("results/{cell}/{name}.csv", cell=CELLS, name=["levels", "peak"]), POINTERS
+    output: TABLES, RUNS_FILE
+    shell: "touch {output}"
+rule compare_scenarios:
+    input: TABLES[:2]
+    output: COMPARED
+    shell: "touch {output}"
+rule summarise_campaign:
+    input: TABLES[:2], COMPARED[0]
+    output: SUMMARIES
+    shell: "touch {output}"
+for family, figures in FAMILIES.items():
+    rule:
+        name: f"plot_{family}"
+        input: TABLES[:2], COMPARED[0], RUNS_FILE,
+               [p.replace("measurement.json", "pcp.parquet") for p in POINTERS] if family == "recordings" else []
+        output: figures
+        shell: "touch {output}"
+rule write_report:
+    input: TABLES[:2], COMPARED[0], RUNS_FILE, SUMMARIES, *FAMILIES.values()
+    output: "results/REPORT.md", "results/report.json"
+    shell: "touch {output}"
+rule export_benchmark_reports:
+    input: TABLES[:2], COMPARED[0], RUNS_FILE
+    output: REPORTS
+    shell: "touch {output}"
+# Rules that `report` has no job of.
+CELL = "results/{model}/{scenario}/{blocks}"
+for name in ("link_run", "import_run"):
+    rule:
+        name: name
+        output: f"{CELL}/run-{{run}}/measurement.json"
+        wildcard_constraints: run="i[1-9][0-9]*"
+        shell: "touch {output}"
+ruleorder: import_run > link_run
+rule pilot:
+    output: f"{CELL}/pilot/measurement.json"
+    shell: "touch {output}"
+rule freeze_levels:
+    input: f"{CELL}/pilot/measurement.json"
+    output: f"{CELL}/pilot/levels.json"
+    shell: "touch {output}"
+rule preview_deployment:
+    output: f"{CELL}/deployment.yaml"
+    shell: "touch {output}"
+rule list_imports:
+    output: "results/analysis/imported.csv"
+    shell: "touch {output}"
+rule peaks:
+    input: expand("results/{cell}/peak.csv", cell=CELLS)
+rule preview:
+    input: expand("results/{cell}/deployment.yaml", cell=CELLS)
+rule figures:
+    input: *FAMILIES.values()
+for name in ("doctor", "teardown", "plan", "report_so_far", "verify", "prune"):
+    rule:
+        name: name
+        shell: "true"
+"""
+
+
+def sizes(cells: int) -> range:
+    """The sizes, thousands of blocks, that make a campaign of this many cells; ValueError where none do."""
+    count, rest = divmod(cells - MODELS, MODELS * TIERED)
+    if rest or count < 1:
+        raise ValueError(
+            f"{cells} cells: only {MODELS} + {MODELS * TIERED} x a number of sizes, such as 100, 1000, 10000"
+        )
+    return range(1, count + 1)
+
+
+def make_campaign(folder: Path, cells: int, runs: int) -> None:
+    """Copy the workflow and give it a campaign of `cells` cells."""
+    for part in PARTS:
+        source = REPOSITORY / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, folder / part)
+    models = {name: {"extends": "Qwen3-8B"} for name in _models()}
+    tiered = {f"tier-{number}": {"extends": "native-offload"} for number in range(TIERED)}
+    blocks = [1000 * size for size in sizes(cells)]
+    campaign = {
+        **{"name": "large", "results": "results", "engine": "local", "workload": "published", "runs": runs},
+        "server": {"vllm": "0.22.1", "guidellm": "0.8.1", "weights": "full"},
+        **{"models": models, "scenarios": tiered},
+        "matrix": [
+            {"models": [*models], "scenarios": ["no-offload"], "cpu_blocks": [0]},
+            {"models": [*models], "scenarios": [*tiered], "cpu_blocks": blocks},
+        ],
+    }
+    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(campaign))
+
+
+def cell_paths(cells: int) -> list[str]:
+    """MODEL/SCENARIO/CPU_BLOCKS of all cells, as the campaign orders them."""
+    plain = [f"{model}/no-offload/0" for model in _models()]
+    tiers = [f"{m}/tier-{s}/{1000 * size}" for m in _models() for s in range(TIERED) for size in sizes(cells)]
+    return plain + tiers
+
+
+def make_toy(folder: Path, cells: int, runs: int) -> None:
+    """Write the bare workflow of the same jobs."""
+    families = {
+        family: [*(f"results/figures/{name}" for name in names), f"results/figures/{family}.json"]
+        for family, names in _figures().items()
+    }
+    folder.mkdir(parents=True)
+    plan = {"runs": list(range(1, runs + 1)), "cells": cell_paths(cells), "families": families}
+    plan["tables"] = [_COLLECTED, _COMPARED, _SUMMARISED]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "Snakefile").write_text(_TOY)
+
+
+def job_counts(output: str) -> dict[str, int]:
+    """Rule -> number of its jobs, from what a dry run prints."""
+    table = re.search(r"^job +count\n[- ]+\n(.*?)^total", output, flags=re.MULTILINE | re.DOTALL)
+    assert table, output[-2000:]
+    return {name: int(count) for name, count in (line.split() for line in table.group(1).splitlines())}
+
+
+def rule_names(output: str) -> set[str]:
+    """The names in what --list-rules prints."""
+    return {line.strip() for line in output.splitlines() if line.strip().isidentifier()}
+
+
+def _models() -> list[str]:
+    return [f"model-{number}" for number in range(MODELS)]
+
+
+def _figures() -> dict[str, list[str]]:
+    return {
+        family: [f"{each.name}.{kind}" for each in figures_of(_models(), family) for kind in ("png", "svg")]
+        for family in FAMILIES
+    }
+
+
+def finish(folder: Path, cells: int, runs: int, snakemake: Callable[..., object]) -> None:
+    """Put every file of the plan there, empty, and have Snakemake count it as made; `snakemake` runs it in `folder`."""
+    made = [f"{path}/{name}" for path in cell_paths(cells) for name in _PER_CELL]
+    made += [
+        f"{path}/run-{run}/{name}" for path in cell_paths(cells) for run in range(1, runs + 1) for name in _PER_RUN
+    ]
+    for family, figures in _figures().items():
+        made += [*(f"figures/{name}" for name in figures), f"figures/{family}.json"]
+    made += [f"analysis/{name}.csv" for name in _TABLES]
+    made += ["analysis/runs.jsonl.zst", "analysis/benchmark_reports.txt", "REPORT.md", "report.json"]
+    for name in made:
+        path = folder / "results" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    snakemake("--touch", "report")

@@ -1,0 +1,122 @@
+"""The structure of the library, measured: `PYTHONPATH=scripts:. python -m tests.support.structure` prints it."""
+
+import ast
+import graphlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import grimp
+from tests.support.paths import SCRIPTS
+
+LIBRARY = SCRIPTS / "kveval"
+_BELOW_SPEC = ("host", "load", "pcp", "store", "config")
+ALLOWED: Mapping[str, Sequence[str]] = {
+    "host": (),
+    "load": ("host",),
+    "pcp": ("host",),
+    "store": ("host",),
+    "config": ("host", "load", "pcp", "store"),
+    "spec": _BELOW_SPEC,
+    "engines": (*_BELOW_SPEC, "spec"),
+    "analysis": (*_BELOW_SPEC, "spec"),
+    "importing": (*_BELOW_SPEC, "spec"),
+    "report": (*_BELOW_SPEC, "spec", "analysis"),
+    # A search for levels judges each level at once, with the checks of the report.
+    "measure": (*_BELOW_SPEC, "spec", "engines", "analysis"),
+    "workflow": (*_BELOW_SPEC, "spec", "engines", "analysis", "importing", "report", "measure"),
+}
+"""What each package may import of the others; docs/architecture.md draws it."""
+
+
+def imports() -> list[tuple[str, str]]:
+    """Return every import of one module of kveval by another, those for type checking alone included."""
+    graph = grimp.build_graph("kveval", cache_dir=None)
+    return [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
+
+
+def forbidden(edges: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the imports that ALLOWED does not have, and those of a package that it does not know."""
+    return [
+        (one, other)
+        for one, other in edges
+        if (source := _part(one, 1)) != (target := _part(other, 1))
+        and target
+        and (source not in ALLOWED or target not in ALLOWED[source])
+    ]
+
+
+def circles(edges: Sequence[tuple[str, str]]) -> list[Sequence[str]]:
+    """Return a circle of modules or packages for every package whose members import each other in one."""
+    inside: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for one, other in edges:
+        common = 0
+        while _part(one, common) == _part(other, common) != "":
+            common += 1
+        if _part(one, common) and _part(other, common):
+            inside[".".join(one.split(".")[:common])][_part(one, common)].add(_part(other, common))
+    found = []
+    for package, members in sorted(inside.items()):
+        try:
+            graphlib.TopologicalSorter(members).prepare()
+        except graphlib.CycleError as error:
+            found.append([f"{package}.{name}" for name in error.args[1]])
+    return found
+
+
+def entries() -> list[str]:
+    """Return what lies at the top of kveval."""
+    return sorted(path.name for path in LIBRARY.iterdir() if path.name not in ("__init__.py", "__pycache__"))
+
+
+def sizes() -> dict[str, int]:
+    """Return the number of modules in each folder, its own beginning left out."""
+    count: dict[str, int] = defaultdict(int)
+    for path in LIBRARY.rglob("*.py"):
+        count[path.parent.relative_to(SCRIPTS).as_posix()] += path.name != "__init__.py"
+    return dict(count)
+
+
+def naming_vllm() -> list[str]:
+    """Return the modules that have the word vLLM in a string that is no docstring."""
+    return sorted(
+        path.relative_to(LIBRARY).as_posix()
+        for path in LIBRARY.rglob("*.py")
+        if any("vllm" in text.lower() for text in _strings(ast.parse(path.read_text(encoding="utf-8"))))
+    )
+
+
+def lines() -> int:
+    """Return the lines of Python in scripts/."""
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in SCRIPTS.rglob("*.py"))
+
+
+def _strings(tree: ast.AST) -> Iterator[str]:
+    spoken = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in spoken:
+            yield node.value
+
+
+def _part(module: str, depth: int) -> str:
+    parts = module.split(".")
+    return parts[depth] if depth < len(parts) else ""
+
+
+def main() -> None:
+    """Print the structure."""
+    edges = imports()
+    folder, modules = max(sizes().items(), key=lambda entry: entry[1])
+    wrong, round_ = forbidden(edges), circles(edges)
+    print(f"entries at the top of kveval: {len(entries())} ({', '.join(entries())})")
+    print(f"largest folder: {folder}, {modules} modules of {sum(sizes().values())}")
+    print(f"imports: {len(edges)}, against the direction: {len(wrong)}, circles: {len(round_)}")
+    for one, other in wrong:
+        print(f"  {one} imports {other}")
+    for circle in round_:
+        print(f"  {' -> '.join(circle)}")
+    print(f"modules that say vLLM: {len(naming_vllm())} ({', '.join(naming_vllm())})")
+    print(f"lines of Python in scripts/: {lines()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""A copy of the workflow with a made-up campaign in it, measured and compared: only what is published is missing."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import yaml
+from tests.support import synthetic_campaign as campaign
+from tests.support.paths import REPOSITORY
+
+from kveval.analysis.cells import CellKey
+from kveval.analysis.peaks import collect
+from kveval.report.data.run_facts import key_of
+
+PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
+# The site and the release of the published evaluation.
+PUBLISHED = REPOSITORY / "config" / "campaigns" / "feb-2026.yaml"
+
+
+def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
+    """Copy the workflow and put a campaign's tables, pointers and recordings where its rules would."""
+    for part in PARTS:
+        source = REPOSITORY / part
+        copy = shutil.copytree if source.is_dir() else shutil.copy2
+        copy(source, folder / part)
+    matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in keys]
+    config = yaml.safe_load(PUBLISHED.read_text()) | {"name": "large", "results": "results", "comparison": {}}
+    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(config | {"runs": 3, "matrix": matrix}))
+    levels = campaign.levels_table(keys)
+    measured = campaign.measured(levels)
+    results = folder / "results"
+    recording = campaign.recording(results / "recording", cpus=48)
+    for run in measured.runs:
+        place = results.joinpath(*map(str, key_of(run)), f"run-{run.run}")
+        stored = Path("results/measurements") / run.measurement / f"run-{run.run}"
+        place.mkdir(parents=True)
+        (folder / stored).mkdir(parents=True)
+        (folder / stored / "run.json").write_bytes(msgspec.json.encode(run))
+        (place / "measurement.json").write_text(json.dumps({"measurement": run.measurement, "path": str(stored)}))
+        rows = measured.levels_of(key_of(run))
+        loaded = [name for name in rows if name not in campaign.METRICS and not name.startswith("pcp_")]
+        rows[rows["run"] == run.run][loaded].to_parquet(place / "levels.parquet", index=False)
+        (place / "requests.parquet").write_bytes(b"")
+        (place / "pcp.parquet").hardlink_to(recording)
+    pairs = []
+    for key in keys:
+        place = results.joinpath(*map(str, key))
+        pairs.append((place / "levels.csv", place / "peak.csv"))
+        measured.levels_of(key).to_csv(pairs[-1][0], index=False)
+        peaks = measured.peaks
+        peaks[(peaks[["model", "scenario", "cpu_blocks"]] == list(key)).all(axis=1)].to_csv(pairs[-1][1], index=False)
+    (results / "analysis").mkdir()
+    for name, table in collect([p[0] for p in pairs], [p[1] for p in pairs], campaign.METRICS).items():
+        table.to_csv(results / "analysis" / f"{name}.csv", index=False)
+    measured.comparison.to_csv(results / "analysis" / "comparison.csv", index=False)

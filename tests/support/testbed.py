@@ -1,0 +1,346 @@
+"""A disposable Kubernetes API server for tests: a real control plane whose node runs pods as processes of this machine.
+
+KUBECONFIG names a running one; KVEVAL_TESTBED the folder with its start.sh and stop.sh, for tests that need one of
+their own, to break it or to give it other rights. Tests never touch a cluster without the stand-in node `fake-0`.
+
+    KVEVAL_TESTBED=... PYTHONPATH=.:scripts python -m tests.support.testbed "FLAGS OF ITS NODE" COMMAND...
+
+runs a command with KUBECONFIG of a testbed that is started for it, and stopped after it.
+"""
+
+import contextlib
+import lzma
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE
+from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
+
+STAND_IN_NODE = "fake-0"
+_START_S = 300.0
+
+
+@pytest.fixture(scope="session")
+def cluster_api() -> Api:
+    """The API of the testbed that KUBECONFIG names."""
+    if not os.environ.get("KUBECONFIG"):
+        pytest.skip("no KUBECONFIG of a running testbed")
+    try:
+        api = Api.connect(outage_s=0.0)
+        node = api.read(NODE, STAND_IN_NODE)
+    except ClusterError as error:
+        pytest.skip(f"the testbed of KUBECONFIG does not answer: {error}")
+    if node is None:
+        pytest.skip(f"KUBECONFIG names a cluster without the testbed's node {STAND_IN_NODE}: tests leave it alone")
+    return Api.connect(outage_s=60.0)
+
+
+@pytest.fixture
+def namespace(cluster_api: Api) -> Iterator[str]:
+    """A namespace for one test, without our label; gone afterwards with all that is in it."""
+    with a_namespace(cluster_api) as name:
+        yield name
+
+
+@contextlib.contextmanager
+def a_namespace(api: Api) -> Iterator[str]:
+    """Offer a new namespace, as an administrator would make it."""
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    api.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}])
+    try:
+        wait_until(lambda: api.get(f"/api/v1/namespaces/{name}/serviceaccounts").get("items"), "a service account")
+        yield name
+    finally:
+        api.delete(NAMESPACE, name)
+
+
+def wait_until(found: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+    """Return the first true value of `found`."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < timeout_s:
+        value = found()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not come in {timeout_s:.0f} s")
+
+
+# --- objects of tests
+
+
+def pod_template(mode: str, command: str = "", **annotations: str) -> dict[str, Any]:
+    """Make a pod's template for the stand-in node, which serves, fails and so on by annotation."""
+    container: dict[str, Any] = {"name": "main", "image": "example.test/image:v1"}
+    if command:
+        container["command"] = ["sh", "-c", command]
+    marks = {"fakelet/mode": mode} | {f"fakelet/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return {"metadata": {"annotations": marks, "labels": {}}, "spec": {"containers": [container]}}
+
+
+def labelled(namespace: str, name: str, **labels: str) -> dict[str, Any]:
+    """Make the metadata of an object of ours."""
+    return {"name": name, "namespace": namespace, "labels": {MANAGED_BY: MANAGER, "app": name} | labels}
+
+
+def a_deployment(namespace: str, name: str, template: dict[str, Any], replicas: int = 1, **spec: Any) -> dict[str, Any]:
+    """Make a Deployment of pods from `template`."""
+    metadata = labelled(namespace, name)
+    template["metadata"]["labels"] |= metadata["labels"]
+    found = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template} | spec
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": found}
+
+
+def a_job(namespace: str, name: str, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """Make a Job that tries once."""
+    metadata = labelled(namespace, name)
+    template["metadata"]["labels"] |= metadata["labels"]
+    template["spec"]["restartPolicy"] = "Never"
+    found = {"backoffLimit": 0, "template": template} | spec
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": found}
+
+
+def a_pod(namespace: str, name: str, template: dict[str, Any]) -> dict[str, Any]:
+    """Make a pod of its own."""
+    metadata = labelled(namespace, name) | {"annotations": template["metadata"]["annotations"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+# --- a control plane of one's own
+
+
+@dataclass
+class Testbed:
+    """A control plane that a test may break."""
+
+    __test__ = False
+    folder: Path
+    server_command: list[str] = field(default_factory=list)
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    def api(self, outage_s: float = 60.0, **options: Any) -> Api:
+        return Api.connect(self.kubeconfig, outage_s=outage_s, **options)
+
+    def kill_api_server(self) -> None:
+        """End the API server as a crash would; its controllers stand still until it is back.
+
+        They would look for it ever later, up to a minute apart, and everything after it would wait for them.
+        """
+        os.kill(self._pid("kube-controller-manager"), signal.SIGSTOP)
+        pid = self._pid("kube-apiserver")
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        self.server_command = [os.fsdecode(word) for word in command]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not _answers(self._port()), "the API server's end")
+
+    def start_api_server(self) -> None:
+        """Start it anew, as it was; returns before it answers."""
+        with (self.folder / "log/kube-apiserver.log").open("ab") as log:
+            process = subprocess.Popen(
+                self.server_command,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        (self.folder / "kube-apiserver.pid").write_text(str(process.pid))
+        threading.Thread(target=self._controllers_go_on, daemon=True).start()
+
+    def _controllers_go_on(self) -> None:
+        wait_until(lambda: _answers(self._port()), "the API server")
+        os.kill(self._pid("kube-controller-manager"), signal.SIGCONT)
+
+    def kill_control_plane(self) -> None:
+        """End what runs of it for good: in order, they would wait for each other, and nothing of theirs is kept."""
+        for name in ("kube-apiserver", "kube-controller-manager", "etcd"):
+            with contextlib.suppress(OSError):
+                pid = self._pid(name)
+                os.kill(pid, signal.SIGKILL)
+                # One that start_api_server has started is this process's own.
+                os.waitpid(pid, 0)
+
+    def _pid(self, name: str) -> int:
+        return int((self.folder / f"{name}.pid").read_text())
+
+    def _port(self) -> int:
+        return int(
+            str(yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]).rpartition(":")[2]
+        )
+
+
+@contextlib.contextmanager
+def own_testbed(
+    folder: Path, flags: str = "--default-mode serve --job-mode exec", authz: str = "AlwaysAllow"
+) -> Iterator[Testbed]:
+    """Start a control plane in `folder` on free ports; stop it afterwards. Skips without KVEVAL_TESTBED."""
+    scripts = os.environ.get("KVEVAL_TESTBED")
+    if not scripts:
+        pytest.skip("no KVEVAL_TESTBED: the folder with start.sh and stop.sh of the testbed")
+    ports = {"PORT": free_pair(), "ETCD_PORT": free_pair(), "KUBELET_PORT": free_pair()}
+    env = {**os.environ, "FAKELET_FLAGS": flags, "AUTHZ": authz, "PY": sys.executable}
+    env |= {name: str(port) for name, port in ports.items()}
+    env["XDG_CACHE_HOME"] = str(_programs(Path(scripts), folder.parent / f"{folder.name}-programs"))
+    try:
+        with (folder.parent / f"{folder.name}-start.log").open("wb") as log:
+            done = subprocess.run(
+                ["bash", str(Path(scripts) / "start.sh"), str(folder)],
+                env=env,
+                stdout=log,
+                stderr=log,
+                timeout=_START_S,
+            )
+        assert done.returncode == 0, Path(log.name).read_text()
+        yield Testbed(folder)
+    finally:
+        Testbed(folder).kill_control_plane()
+        subprocess.run(["bash", str(Path(scripts) / "stop.sh"), str(folder)], capture_output=True, timeout=60)
+
+
+def _programs(scripts: Path, cache: Path) -> Path:
+    """Lay out the testbed's programs so that several control planes run on one host.
+
+    Of the controller manager's old port 10252, which start.sh leaves as it is, there is one: it ended at once without.
+    """
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kube-testbed"
+    own = cache / "kube-testbed"
+    own.mkdir(parents=True, exist_ok=True)
+    for name, option in (("kube-apiserver", ""), ("kube-controller-manager", "--port=0")):
+        program = usual / name
+        if not program.exists():
+            program = own / f"{name}-itself"
+            with lzma.open(scripts / "bin" / f"{name}.xz") as packed, program.open("wb") as unpacked:
+                shutil.copyfileobj(packed, unpacked)
+            program.chmod(0o755)
+        (own / name).write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} "$@" {option}\n')
+        (own / name).chmod(0o755)
+    return cache
+
+
+def free_pair() -> int:
+    """Return a free port of the loopback interface whose successor is free, too; both below the range of clients."""
+    for _ in range(200):
+        port = 20000 + int.from_bytes(os.urandom(2)) % 10000
+        first, second = (("127.0.0.1", port + number) for number in (0, 1))
+        with contextlib.suppress(OSError), socket.create_server(first), socket.create_server(second):
+            return port
+    raise AssertionError("no two free ports in a row")
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.settimeout(1.0)
+        return trial.connect_ex(("127.0.0.1", port)) == 0
+
+
+# --- a connection that breaks
+
+
+class CuttingProxy:
+    """Passes connections on to a port; each of `cuts` ends the connection that brought so many bytes."""
+
+    def __init__(self, port: int, *cuts: int) -> None:
+        self._target, self.cuts, self.done = port, list(cuts), 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                for source, sink, counted in ((client, server, False), (server, client, True)):
+                    threading.Thread(target=self._pass_on, args=(source, sink, counted), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+        brought = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+                brought += len(data)
+                if counted and self._is_cut(brought):
+                    break
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _is_cut(self, brought: int) -> bool:
+        with self._lock:
+            if self.cuts and brought >= self.cuts[0]:
+                self.cuts.pop(0)
+                self.done += 1
+                return True
+            return False
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@contextlib.contextmanager
+def through_proxy(api: Api, folder: Path, *cuts: int) -> Iterator[tuple[Api, CuttingProxy]]:
+    """Offer the same cluster through a proxy that cuts connections."""
+    port = int(api.server.rpartition(":")[2])
+    proxy = CuttingProxy(port, *cuts)
+    source = Path(os.environ["KUBECONFIG"])
+    config = re.sub(rf"127\.0\.0\.1:{port}\b", f"127.0.0.1:{proxy.port}", source.read_text())
+    path = folder / "kubeconfig-through-proxy"
+    path.write_text(config)
+    try:
+        yield Api.connect(path, outage_s=60.0), proxy
+    finally:
+        proxy.close()
+
+
+def shell(api: Api, namespace: str, pod: str, text: str, *words: str, timeout_s: float = 120.0) -> str:
+    """Run a line of shell in a pod's container `main`; its exit code must be 0."""
+    done = api.exec(namespace, pod, "main", ["sh", "-c", text, "test", *words], timeout_s)
+    assert done.returncode == 0, f"{shlex.join([text, *words])}: {done}"
+    return done.text
+
+
+def main() -> int:
+    """Run a command beside a testbed, and return its exit code."""
+    flags, *command = sys.argv[1:]
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    # A background job of a script is started with Ctrl-C ignored, and the command would be, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with (
+        tempfile.TemporaryDirectory(prefix="testbed-", ignore_cleanup_errors=True) as folder,
+        own_testbed(Path(folder) / "run", flags) as testbed,
+        subprocess.Popen(command, env={**os.environ, "KUBECONFIG": str(testbed.kubeconfig)}) as process,
+    ):
+        try:
+            return process.wait()
+        except SystemExit:
+            # As Ctrl-C does by itself: the tests stop what they have started, too.
+            process.send_signal(signal.SIGINT)
+            process.wait(_START_S)
+            raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())

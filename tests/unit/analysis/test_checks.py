@@ -1,0 +1,158 @@
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from tests.support.synthetic import level_row, run_description
+
+from kveval.analysis.levels import checks, checks_run  # noqa: F401  (registers its checks)
+from kveval.analysis.levels.outcomes import Outcome, add_outcomes, columns
+from kveval.analysis.levels.requests import Requests
+from kveval.load.reports import LevelReport, RequestRecord
+from kveval.store.run_file import Change, LevelRun, Run
+
+
+def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.Level:
+    """A level that passes every check: 120 s at a constant rate."""
+    row = level_row("m", "native-offload", 1, streams, rate)
+    row |= {"throughput_req_s": rate / 64, "requests_total": row["requests_completed"] + streams, "turns_seen": 3}
+    row |= {"working_set_tokens": 400_000.0, "tier_tokens": 640_000.0}
+    row |= {"requests_completed": 1200, "ttft_count": 1200, "throughput_server_difference": 0.0, "warmup_s": 30.0}
+    row |= {f"{name}_ms_mean": row[f"{name}_ms_p50"] for name in ("ttft", "tpot", "itl", "e2e")}
+    return checks.Level(
+        row={**row, **changes},
+        run=msgspec.convert(run_description("m", "native-offload", 1, 1), Run),
+        entry=LevelRun(level=streams, start=0.0, end=120.0, counters={"vllm:hits_total": Change(1.0, 2.0, 1.0)}),
+        report=LevelReport("concurrent", streams, 0.0, 120.0, 30.0, 0.0, 1200, streams, 0, (), 0),
+        requests=steady(rate, 120.0),
+        window=(0.0, 120.0),
+    )
+
+
+def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
+    """Requests of 64 tokens back to back; the last third of the time delivers `late` times the rate."""
+    records = []
+    time = 0.0
+    while time < seconds:
+        length = 64 / rate / (late if time > 2 / 3 * seconds else 1.0)
+        times, ms = (time, time, time + length, time + length), 1000 * length
+        records.append(RequestRecord("completed", *times, 64, 64, 1.0, ms / 64, ms / 63, ms, "c", 0))
+        time += length
+    return Requests(records)
+
+
+def found(judged: checks.Level) -> dict[str, str]:
+    return {outcome.name: outcome.severity for outcome in checks.judge(judged)}
+
+
+def test_a_good_level_passes_everything() -> None:
+    assert found(level()) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "severity"),
+    [
+        ({"requests_completed": 0}, "completed", "fail"),
+        ({"requests_errored": 1}, "errors", "warn"),
+        ({"requests_errored": 100}, "errors", "fail"),
+        ({"output_tokens": 2499.0}, "few_tokens", "warn"),
+        ({"requests_completed": 199}, "few_completions", "note"),
+        ({"ttft_count": 999}, "few_latencies", "note"),
+        ({"concurrency_mean": 7.5}, "closed_loop", "fail"),
+        ({"throughput_req_s": 8.9}, "littles_law", "note"),
+        ({"throughput_req_s": 8.0}, "littles_law", "fail"),
+        ({"ttft_ms_p90": 1.0}, "percentiles", "fail"),
+        ({"e2e_ms_p50": 0.0}, "percentiles", "fail"),
+        ({"ttft_ms_mean": 1e6}, "mean_above_p90", "note"),
+        ({"throughput_server_difference": -0.03}, "server_tokens", "warn"),
+        ({"throughput_server_difference": 0.051}, "server_tokens", "fail"),
+        ({"turns_seen": 1}, "turns", "fail"),
+        ({"turns_seen": 1, "requests_completed": 47}, "turns", "note"),
+    ],
+)
+def test_each_check_finds_its_fault(changes: dict[str, Any], name: str, severity: str) -> None:
+    assert found(level(**changes))[name] == severity
+
+
+def test_unsteady_delivery_fails_and_steady_passes() -> None:
+    assert "steadiness" not in found(level())
+    assert found(replace(level(), requests=steady(640.0, 120.0, late=1.2)))["steadiness"] == "fail"
+    change, _ = checks.steadiness_change(steady(640.0, 120.0, late=1.2), 0.0, 120.0)
+    assert change == pytest.approx(0.2 / 1.1, abs=0.01)
+
+
+def test_a_report_of_another_level_or_window_fails() -> None:
+    good = level()
+    assert found(replace(good, report=replace(good.report, streams=16)))["streams"] == "fail"
+    assert found(replace(good, report=replace(good.report, end=125.0)))["window"] == "fail"
+    assert found(replace(good, report=replace(good.report, completed=1300)))["totals"] == "warn"
+    assert found(replace(good, report=replace(good.report, warmup_s=0.0)))["warmup"] == "warn"
+
+
+def test_nothing_known_is_nothing_failed() -> None:
+    unknown = level(throughput_server_difference=np.nan, ttft_ms_p50=np.nan, ttft_ms_p90=np.nan, ttft_ms_mean=np.nan)
+    assert "server_tokens" not in found(unknown)
+    assert "percentiles" not in found(unknown)
+
+
+def test_columns_sort_names_by_severity() -> None:
+    row = columns([Outcome("a", "fail", "one"), Outcome("b", "note", "two"), Outcome("c", "fail", "x")])
+    assert row["checks_failed"] == "a;c"
+    assert (row["checks_warned"], row["checks_noted"]) == ("", "b")
+    assert row["checks_messages"] == "a: one | b: two | c: x"
+
+
+def test_a_later_outcome_joins_the_row_it_belongs_to() -> None:
+    table = pd.DataFrame([columns([Outcome("a", "fail", "one")]), columns([])])
+    joined = add_outcomes(table, [[Outcome("b", "fail", "two")], []])
+    assert list(joined["checks_failed"]) == ["a;b", ""]
+    assert list(joined["checks_messages"]) == ["a: one | b: two", ""]
+
+
+def open_loop(profile: str = "poisson", strategy: str = "poisson", asked: int = 600, **changes: Any) -> checks.Level:
+    """A level of `asked` requests a minute, answered as fast as they come: 10/s with 8 in flight."""
+    closed = level(**changes)
+    run = msgspec.convert(run_description("m", "native-offload", 1, 1), Run)
+    run.specification["workload"] |= {"profile": profile}
+    # A report of a trace does not say at which rate it was sent.
+    rate = None if strategy == "trace" else 10.0
+    report = LevelReport(strategy, None, 0.0, 120.0, 30.0, 0.0, 1200, 8, 0, (), 0, rate)
+    return replace(closed, run=run, report=report, entry=msgspec.structs.replace(closed.entry, level=asked))
+
+
+OPEN_LOOPS = [("poisson", "poisson"), ("constant", "constant"), ("bursts", "trace")]
+
+
+@pytest.mark.parametrize(("profile", "strategy"), OPEN_LOOPS)
+def test_an_open_loop_is_judged_by_its_rate_and_not_by_streams(profile: str, strategy: str) -> None:
+    assert found(open_loop(profile, strategy)) == {"open_loop": "note"}
+    assert found(open_loop(profile, strategy, throughput_req_s=8.0))["saturated_open_loop"] == "fail"
+
+
+@pytest.mark.parametrize(("profile", "strategy"), OPEN_LOOPS)
+def test_few_requests_in_a_window_are_no_saturation_by_chance_alone(profile: str, strategy: str) -> None:
+    """12 requests a minute: 4.5 are due in 22.5 s, and 4 or 5 come."""
+    few = replace(open_loop(profile, strategy, asked=12, throughput_req_s=4 / 22.5), window=(0.0, 22.5))
+    few = replace(few, report=replace(few.report, rate_req_s=None if strategy == "trace" else 0.2))
+    records = [replace(few.requests.records[0], start=time) for time in (1.0, 6.0, 11.0, 16.0, 21.0)]
+    assert "saturated_open_loop" not in found(replace(few, requests=Requests(records)))
+    # Of twice as many that were sent, as many again wait.
+    assert "saturated_open_loop" in found(replace(few, requests=Requests(records * 2)))
+
+
+def test_random_arrivals_may_be_fewer_than_due_where_evenly_spaced_ones_may_not() -> None:
+    """10/s for 10 s, of which 80 came and were answered."""
+    for strategy, outcome in (("poisson", None), ("constant", "fail")):
+        few = replace(open_loop(strategy, strategy, throughput_req_s=8.0), window=(0.0, 10.0))
+        few = replace(few, requests=Requests(few.requests.records[:80]))
+        assert found(few).get("saturated_open_loop") == outcome
+
+
+def test_one_request_at_a_time_whatever_the_level_counts() -> None:
+    good = level(streams=1)
+    good.run.specification["workload"] |= {"profile": "prefix-length"}
+    by_length = replace(good, entry=msgspec.structs.replace(good.entry, level=4096))
+    assert (by_length.streams, by_length.in_flight) == (1, 1)
+    assert not {"streams", "closed_loop"} & set(found(by_length))

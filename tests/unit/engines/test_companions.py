@@ -1,0 +1,258 @@
+"""The servers beside vLLM, for real: Redis, Valkey, LMCache's own."""
+
+import json
+import socket
+import subprocess
+
+import psutil
+import pytest
+from tests.support.paths import REPOSITORY
+
+from kveval.engines.local.companions import companions, fill, find_program
+from kveval.engines.servers import lmcache
+from kveval.engines.servers.lmcache import LMCacheQuestions, _moving, _objects, _read_locked, _same_release
+from kveval.engines.servers.program import CompanionError
+from kveval.host.processes import supervisor
+
+ENVIRONMENT = REPOSITORY / ".server-venv"
+VERSIONS = {"vllm": "0.32.0", "lmcache": "0.5.6"}
+LMCACHE = {
+    "name": "lmcache",
+    "argv": [
+        *("lmcache", "server", "--host", "{lmcache_host}", "--port", "{lmcache_port}"),
+        *("--http-host", "{lmcache_host}", "--http-port", "{lmcache_http_port}"),
+        *("--l1-size-gb", "0.03125", "--eviction-policy", "LRU", "--chunk-size", "256"),
+    ],
+    "env": {"PYTHONHASHSEED": "0", "LMCACHE_TRACK_USAGE": "false"},
+}
+
+
+def store(name):
+    argv = [f"{name}-server", "--bind", f"{{{name}_host}}", "--port", f"{{{name}_port}}", "--save", ""]
+    return {"name": name, "argv": [*argv, "--appendonly", "no"], "env": {}}
+
+
+def has(program):
+    try:
+        find_program(program, ENVIRONMENT)
+    except CompanionError:
+        return False
+    return True
+
+
+@pytest.fixture
+def start(tmp_path):
+    def start(*wanted, ports=None, versions=VERSIONS, timeout_s=60.0):
+        return companions(
+            processes,
+            wanted,
+            environment=ENVIRONMENT,
+            base_env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
+            versions=versions,
+            logs=tmp_path,
+            ports={} if ports is None else ports,
+            timeout_s=timeout_s,
+        )
+
+    with supervisor(tmp_path / "registry.json") as processes:
+        yield start
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("name", ["redis", "valkey"])
+def test_a_store_starts_empty_counts_is_emptied_and_is_gone_afterwards(start, name):
+    if not has(f"{name}-server"):
+        pytest.skip(f"no {name}-server: bash scripts/setup.sh redis server")
+    ports = {}
+    with start(store(name), ports=ports) as (server,):
+        assert server.version[0].isdigit()
+        before = server.counters()
+        assert before[f"{name}_keys"] == 0
+        for key in range(5):
+            assert server._ask(f"SET key{key} value") == "OK"
+        assert server._ask("GET key3") == "value"
+        after = server.counters()
+        assert after[f"{name}_keys"] == 5
+        assert after[f"{name}_keyspace_hits_total"] - before[f"{name}_keyspace_hits_total"] == 1
+        assert after[f"{name}_received_bytes_total"] > before[f"{name}_received_bytes_total"]
+        assert server.reported_bytes() is None
+        server.reset(5.0)
+        assert server.counters()[f"{name}_keys"] == 0
+        assert listens(ports[f"{name}_port"])
+        pid = server.program.process.pid
+    assert not psutil.pid_exists(pid)
+    assert not listens(ports[f"{name}_port"])
+
+
+def test_redis_is_not_taken_for_valkey(start, tmp_path):
+    if not has("redis-server"):
+        pytest.skip("no redis-server: bash scripts/setup.sh redis")
+    disguised = {**store("valkey"), "argv": ["redis-server", *store("valkey")["argv"][1:]]}
+    with pytest.raises(CompanionError, match="on the port of valkey is redis; see"), start(disguised):
+        pytest.fail("taken for valkey")
+
+
+def test_a_store_whose_port_is_taken_says_so_with_its_log(start):
+    if not has("redis-server"):
+        pytest.skip("no redis-server: bash scripts/setup.sh redis")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = {"redis_port": taken.getsockname()[1]}
+        cause = r"redis died \(exit code 1\).*[Aa]ddress already in use.*redis\.log"
+        with pytest.raises(CompanionError, match=cause), start(store("redis"), ports=ports):
+            pytest.fail("started on a port that is taken")
+
+
+def test_a_store_that_dies_in_service_is_noticed(start):
+    if not has("redis-server"):
+        pytest.skip("no redis-server: bash scripts/setup.sh redis")
+    with start(store("redis")) as (server,):
+        server.program.require_alive()
+        server.program.process.kill()
+        server.program.process.wait()
+        with pytest.raises(CompanionError, match=r"redis died \(killed by SIGKILL.*redis\.log"):
+            server.program.require_alive()
+        with pytest.raises(CompanionError, match="redis does not answer"):
+            server.counters()
+
+
+@pytest.mark.e2e
+def test_lmcache_reports_its_size_version_and_counters_and_can_be_emptied(start):
+    if not has("lmcache"):
+        pytest.skip("no lmcache: bash scripts/setup.sh server")
+    ports = {}
+    with start(LMCACHE, ports=ports) as (server,):
+        assert server.version.startswith("0.5.6")
+        assert server.reported_bytes() == 32 * 2**20
+        assert server.counters()["lmcache_l1_memory_bytes"] == 0
+        server.reset(5.0)
+        assert server._ask("/cache/clear", "POST", {"tier": "l1", "force": True})["status"] == "ok"
+        assert set(ports) == {"lmcache_port", "lmcache_http_port"}
+    assert not any(listens(port) for port in ports.values())
+    with (
+        pytest.raises(CompanionError, match=r"LMCache 0\.5\.6.*declares 0\.4\.0"),
+        start(LMCACHE, versions={**VERSIONS, "lmcache": "0.4.0"}),
+    ):
+        pytest.fail("another version was accepted")
+
+
+def test_a_program_that_is_missing_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for program in ("redis-server", "valkey-server", "lmcache"):
+        with pytest.raises(CompanionError, match=f"this host has no {program}: run scripts/setup.sh"):
+            find_program(program, tmp_path)
+
+
+def test_an_environments_own_program_goes_before_the_hosts(tmp_path):
+    own = tmp_path / "bin" / "redis-server"
+    own.parent.mkdir()
+    own.touch()
+    assert find_program("redis-server", tmp_path) == [str(tmp_path / "bin" / "python"), str(own)]
+
+
+def test_ports_hosts_and_folders_are_filled_and_other_braces_left():
+    text = '{"host":"{redis_host}","port":{redis_port},"dir":"{fs_dir}"}'
+    assert json.loads(fill(text, {"redis_port": 7, "fs_dir": "/data"})) == {
+        "host": "127.0.0.1",
+        "port": 7,
+        "dir": "/data",
+    }
+
+
+def status(objects=0, **transfers):
+    tier = {"total_object_count": objects, "write_locked_count": 0, "read_locked_count": 0} | transfers
+    return {
+        "l1_managers": {"_default": tier},
+        "store_controllers": {"_default": {"in_flight_task_count": 0, "pending_keys_count": 0} | transfers},
+    }
+
+
+@pytest.mark.parametrize("transfer", ["write_locked_count", "in_flight_task_count", "pending_keys_count"])
+def test_a_transfer_under_way_is_seen_in_lmcaches_status(transfer):
+    quiet = status(objects=3)
+    assert _objects(quiet) == 3
+    assert not _moving(quiet)
+    assert _moving(status(objects=3, **{transfer: 1}))
+    assert not _moving(status(objects=3, read_locked_count=2))
+    assert _read_locked(status(objects=3, read_locked_count=2)) == 2
+
+
+class Tier(LMCacheQuestions):
+    """An LMCache with five objects, two of them locked by a reader, and what happens to it at each look."""
+
+    def __init__(self, *looks):
+        super().__init__("lmcache.log")
+        self.objects, self.locked = 5, 2
+        self.looks, self.cleared = list(looks), []
+
+    def _send(self, path, method="GET", body=None, timeout_s=10.0):
+        if path == "/cache/clear":
+            force = bool(body and body["force"])
+            self.cleared.append(force)
+            self.objects = 0 if force else self.locked
+            self.locked = 0 if force else self.locked
+            return {"status": "ok"}
+        moving = {}
+        if self.looks:
+            self.locked, moving = self.looks.pop(0)
+        return {"storage_manager": status(self.objects, read_locked_count=self.locked, **moving)}
+
+    def _metrics(self):
+        return ""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        seconds = 100.0
+
+        def monotonic(self):
+            return self.seconds
+
+        def sleep(self, seconds):
+            self.seconds += seconds
+
+    monkeypatch.setattr(lmcache, "time", clock := Clock())
+    return clock
+
+
+def test_lmcache_is_emptied_once_its_readers_are_done(clock):
+    tier = Tier((2, {}), (2, {}), (0, {}))
+    tier.reset(20.0)
+    assert tier.objects == 0
+    assert tier.cleared == [False]
+
+
+def test_locks_that_a_request_left_behind_in_lmcache_are_overridden(clock):
+    tier = Tier()
+    tier.reset(20.0)
+    assert tier.objects == 0
+    assert tier.cleared == [True]
+    assert clock.seconds == pytest.approx(100 + lmcache.ABANDONED_S, abs=0.5)
+
+
+def test_locks_in_lmcache_are_never_overridden_while_anything_moves(clock):
+    tier = Tier(*[(2, {"in_flight_task_count": 1})] * 1000)
+    with pytest.raises(CompanionError, match="LMCache still holds 5 objects after 20 s of clearing it"):
+        tier.reset(20.0)
+    assert tier.cleared == []
+
+
+@pytest.mark.parametrize(
+    ("found", "declared", "same"),
+    [("0.5.6-g3e11e108", "0.5.6", True), ("0.5.6", "0.5.6", True), ("0.5.7", "0.5.6", False), ("", "0.5.6", False)],
+)
+def test_lmcaches_release_is_told_from_its_commit(found, declared, same):
+    assert _same_release(found, declared) is same
+
+
+def test_programs_of_the_environment_answer_with_their_version():
+    if not has("valkey-server"):
+        pytest.skip("no valkey-server: bash scripts/setup.sh server")
+    command = [*find_program("valkey-server", ENVIRONMENT), "--version"]
+    assert "v=" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,108 @@
+"""Another process takes the server's port between its choice and the start; it must never be measured in its place."""
+
+import contextlib
+import http.server
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.support.fault_chain import stand_in_environment
+
+from kveval.engines.local import server as local
+from kveval.engines.local.server import Deployment, PortTaken, ServerPlan, ServerSlot, deployed
+from kveval.host.ports import strangers
+from kveval.host.processes import supervisor
+
+ENV = {"STAND_IN_VERSION": "0.32.0", "STAND_IN_MODEL": "tiny", "STAND_IN_TOKENS": "17920"}
+
+
+class SameAnswers(http.server.BaseHTTPRequestHandler):
+    """What another measurement's server would say: the very version and model that are expected."""
+
+    def do_GET(self) -> None:
+        body = {"/version": b'{"version": "0.32.0"}', "/v1/models": b'{"data": [{"id": "tiny"}]}'}.get(self.path, b"")
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def another_server() -> Iterator[int]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SameAnswers)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@contextlib.contextmanager
+def silent_listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Iterator[Callable[[Callable[[str], None]], ServerSlot]]:
+    plan = ServerPlan(["--port", "{port}"], ENV, "tiny", {"vllm": "0.32.0"}, 17920, start_timeout_s=20.0)
+    environment = stand_in_environment(tmp_path / "server")
+    with supervisor(tmp_path / "registry.json") as processes, contextlib.ExitStack() as stack:
+
+        def deploy(ports: dict[str, int]) -> contextlib.AbstractContextManager[Deployment]:
+            log = tmp_path / "server.log"
+            return deployed(
+                processes, plan, environment=environment, model_dir=tmp_path, files_in=tmp_path, log=log, ports=ports
+            )
+
+        def make(say: Callable[[str], None]) -> ServerSlot:
+            return stack.enter_context(contextlib.closing(ServerSlot(deploy, say)))
+
+        yield make
+
+
+@pytest.mark.parametrize("taker", [another_server, silent_listener])
+def test_a_port_taken_before_the_start_is_told_and_another_chosen(
+    slot: Callable[..., ServerSlot],
+    taker: Callable[[], contextlib.AbstractContextManager[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    with taker() as taken:
+        chosen = iter([taken, local.free_port()])
+        monkeypatch.setattr(local, "free_port", lambda: next(chosen))
+        server = slot(said.append).start()
+        assert not server.url.endswith(f":{taken}")
+        server.require_alive()
+    assert len(said) == 1
+    assert "server.log; trying other ports" in said[0]
+    if taker is another_server:
+        me = psutil.Process()
+        assert f"port {taken} was taken meanwhile by process {me.pid} ({me.name()})" in said[0]
+    else:
+        assert "Address already in use" in said[0]
+
+
+def test_a_port_taken_at_a_restart_is_an_error_because_the_recording_reads_it(
+    slot: Callable[..., ServerSlot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = slot(lambda text: None)
+    port = int(made.start().url.rpartition(":")[2])
+    made.close()
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTaken, match="Address already in use"):
+        made.start()
+
+
+def test_only_other_listeners_are_strangers() -> None:
+    with silent_listener() as port:
+        assert strangers(port, [os.getpid()]) == []
+        assert strangers(port, []) == [f"process {os.getpid()} ({psutil.Process().name()})"]
+    assert strangers(port, []) == []

@@ -1,0 +1,170 @@
+"""Why a pod will not run, from statuses as kubelets and schedulers write them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kveval.engines.kubernetes.wait.diagnosis import Patience, alive, is_ready, restarts, trouble_of
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def ago(seconds: float) -> str:
+    return (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def a_pod(phase: str = "Running", seconds: float = 5, conditions: Any = (), **status: Any) -> dict[str, Any]:
+    """A pod that was bound to its node `seconds` ago."""
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": ago(seconds)}
+    found = [*conditions] or [bound]
+    return {
+        "metadata": {"name": "server-0", "creationTimestamp": ago(seconds)},
+        "spec": {"nodeName": "gpu-1"},
+        "status": {"phase": phase, "conditions": found, **status},
+    }
+
+
+def container(state: dict[str, Any], last: dict[str, Any] | None = None, again: int = 0) -> dict[str, Any]:
+    return {"name": "vllm", "image": "vllm:v1", "restartCount": again, "state": state, "lastState": last or {}}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+def terminated(code: int, reason: str = "Error") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason}}
+
+
+RUNNING: dict[str, Any] = {"running": {"startedAt": ago(5)}}
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "words"),
+    [
+        (container(waiting("ImagePullBackOff", "Back-off pulling")), "ImagePullBackOff", "image vllm:v1, Back-off"),
+        (container(waiting("ErrImagePull", "manifest for vllm:v1 not found")), "ErrImagePull", "image's name and tag"),
+        (container(waiting("ErrImagePull", "pull access denied")), "ErrImagePull", "image_pull_secrets"),
+        (container(waiting("InvalidImageName")), "InvalidImageName", "image vllm:v1"),
+        (
+            container(waiting("CreateContainerConfigError", 'secret "hf" not found')),
+            "CreateContainerConfigError",
+            '"hf"',
+        ),
+        (container(waiting("RunContainerError", "no such file")), "RunContainerError", "is its command in the image"),
+        (container(waiting("CrashLoopBackOff"), terminated(1), 3), "CrashLoopBackOff", "exit code 1"),
+        (container(waiting("CrashLoopBackOff"), terminated(137), 1), "CrashLoopBackOff", "killed by signal 9"),
+        (container(waiting("CrashLoopBackOff"), terminated(137, "OOMKilled"), 4), "OOMKilled", "memory limit"),
+        (container(terminated(137, "OOMKilled")), "OOMKilled", "exit code 137"),
+        (container(RUNNING, terminated(137, "OOMKilled"), 1), "OOMKilled", "memory limit"),
+        (container(RUNNING, terminated(1), 1), "Error", "exit code 1"),
+        (container(terminated(2)), "Error", "exit code 2"),
+    ],
+)
+def test_a_container_that_will_not_run_is_named_with_the_cause(status: Any, cause: str, words: str) -> None:
+    found = trouble_of(a_pod(containerStatuses=[status]), now=NOW)
+    assert found is not None
+    assert (found.cause, found.pod, found.container) == (cause, "server-0", "vllm")
+    line = found.line()
+    assert line.startswith(f"{cause}: container vllm of pod server-0")
+    assert words in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        container(RUNNING),
+        container(waiting("ContainerCreating")),
+        container(waiting("PodInitializing")),
+        container(waiting("ErrImagePull", "toomanyrequests: try again later")),
+        container(terminated(0, "Completed")),
+    ],
+)
+def test_what_passes_by_itself_is_no_trouble(status: Any) -> None:
+    assert trouble_of(a_pod("Pending", containerStatuses=[status], startTime=ago(5)), now=NOW) is None
+
+
+def test_the_log_before_a_restart_tells_more_when_the_container_runs_again() -> None:
+    again = trouble_of(a_pod(containerStatuses=[container(RUNNING, terminated(1), 1)]), now=NOW)
+    crashed = trouble_of(a_pod(containerStatuses=[container(waiting("CrashLoopBackOff"), terminated(1), 1)]), now=NOW)
+    assert again is not None and again.previous
+    assert crashed is not None and not crashed.previous
+
+
+def test_a_container_may_end_as_often_as_the_patience_says_but_not_for_want_of_memory() -> None:
+    patience = Patience(restarts=2)
+    for number, fine in ((0, True), (1, True), (2, False)):
+        pod = a_pod(containerStatuses=[container(waiting("CrashLoopBackOff"), terminated(1), number)])
+        assert (trouble_of(pod, now=NOW, patience=patience) is None) is fine
+    assert trouble_of(a_pod(containerStatuses=[container(terminated(137, "OOMKilled"))]), now=NOW, patience=patience)
+
+
+def test_a_failing_init_container_is_named() -> None:
+    first = container(waiting("CrashLoopBackOff"), terminated(1), 1) | {"name": "download"}
+    pod = a_pod("Pending", initContainerStatuses=[first], containerStatuses=[container(waiting("PodInitializing"))])
+    found = trouble_of(pod, now=NOW)
+    assert found is not None and found.container == "download"
+
+
+def unschedulable(seconds: float) -> dict[str, Any]:
+    message = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+    at = ago(seconds)
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    pod = a_pod("Pending", seconds, [said | {"lastTransitionTime": at}])
+    pod["spec"] = {}
+    return pod
+
+
+def test_an_unschedulable_pod_is_given_time_for_a_node_to_be_added() -> None:
+    assert trouble_of(unschedulable(119), now=NOW) is None
+    found = trouble_of(unschedulable(121), now=NOW)
+    assert found is not None and found.cause == "Unschedulable"
+    assert "4 Insufficient nvidia.com/gpu" in found.line()
+    assert trouble_of(unschedulable(11), now=NOW, patience=Patience(unschedulable_s=10)) is not None
+
+
+@pytest.mark.parametrize(("reason", "words"), [("FailedMount", "ConfigMap"), ("FailedCreatePodSandBox", "network")])
+def test_a_pod_that_cannot_be_set_up_is_known_by_its_events(reason: str, words: str) -> None:
+    events = [{"reason": "Scheduled"}, {"reason": reason, "message": 'configmap "plan" not found'}]
+    status = {"containerStatuses": [container(waiting("ContainerCreating"))]}
+    assert trouble_of(a_pod("Pending", 60, startTime=ago(60), **status), events, NOW) is None
+    found = trouble_of(a_pod("Pending", 100, startTime=ago(100), **status), events, NOW)
+    assert found is not None and found.cause == reason
+    assert words in found.line() and '"plan" not found' in found.line()
+
+
+def test_a_large_image_may_take_its_time() -> None:
+    events = [{"reason": "Pulling", "message": "Pulling image"}]
+    status = {"containerStatuses": [container(waiting("ContainerCreating"))]}
+    assert trouble_of(a_pod("Pending", 1800, startTime=ago(1800), **status), events, NOW) is None
+
+
+def test_a_pod_that_nobody_takes_up_is_told() -> None:
+    assert trouble_of(a_pod("Pending", 100), now=NOW) is None
+    found = trouble_of(a_pod("Pending", 130), now=NOW)
+    assert found is not None and "node gpu-1 has not taken it up for 130 s" in found.line()
+    lost = a_pod("Pending", 130, [{"type": "Other"}])
+    lost["spec"] = {}
+    found = trouble_of(lost, now=NOW)
+    assert found is not None and "is the cluster's scheduler running?" in found.line()
+
+
+def test_an_evicted_pod_says_why() -> None:
+    pod = a_pod("Failed", reason="Evicted", message="The node was low on resource: memory.")
+    found = trouble_of(pod, now=NOW)
+    assert found is not None and found.ended
+    assert found.line().startswith("Evicted: pod server-0, The node was low on resource: memory.; the node ran out")
+
+
+def test_a_pod_that_is_being_deleted_does_not_count_however_ready_it_looks() -> None:
+    ready = a_pod(conditions=[{"type": "Ready", "status": "True"}])
+    going = a_pod(conditions=[{"type": "Ready", "status": "True"}])
+    going["metadata"]["deletionTimestamp"] = ago(1)
+    assert alive([ready, going]) == [ready]
+    assert is_ready(ready) and not is_ready(going)
+
+
+def test_restarts_of_all_containers_count() -> None:
+    assert restarts(a_pod(containerStatuses=[container(RUNNING, again=2), container(RUNNING, again=1)])) == 3

@@ -1,0 +1,459 @@
+"""The cluster engine's own decisions, on stand-ins for the way to a cluster; the whole runs in test_kubernetes_*."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
+
+from kveval.config.site import Cluster
+from kveval.engines.counters import parse_counters
+from kveval.engines.kubernetes import leases, merge_metrics, recorder_scripts
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.pod_logs import Follower
+from kveval.engines.kubernetes.api.transport import Reply
+from kveval.engines.kubernetes.api.upload import upload
+from kveval.engines.kubernetes.companions import PodKeyValueStore, environment
+from kveval.engines.kubernetes.engine import images_of, own_ports
+from kveval.engines.kubernetes.load_jobs import exit_code
+from kveval.engines.kubernetes.manifests.rendering import PORTS
+from kveval.engines.kubernetes.nodes import describe, stable
+from kveval.engines.kubernetes.pod_http import Reach
+from kveval.engines.kubernetes.recordings import process_block
+from kveval.engines.kubernetes.replicas import ClusterServer, Replica
+from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.servers.program import CompanionError
+from kveval.engines.watchdog import StallError
+from kveval.host.http import HttpError
+from kveval.store.lock import owner
+
+SPECIFICATION = {"cell": {"model": "Qwen3-0.6B", "scenario": "native-offload", "cpu_blocks": 10000}}
+SITE = Cluster.model_validate({"namespace": "bench", "address": "service"})
+POD_OF_SERVER = made("Pod", "server-0")
+
+
+def place(transport: FakeTransport, site: Cluster = SITE) -> Place:
+    return Place(Api(transport, outage_s=0), site, "spring", SPECIFICATION, "0123456789abcdef", 1, PORTS)
+
+
+# Leases
+
+
+class LeaseServer:
+    """The one Lease of a run, with the API server's optimistic locking."""
+
+    def __init__(self, holder: str | None = None) -> None:
+        self.lease: dict[str, Any] | None = None
+        self.version = 0
+        if holder is not None:
+            self.lease = {"metadata": {"name": "x", "uid": "u"}, "spec": {"holderIdentity": holder}}
+            self._count()
+
+    def _count(self) -> None:
+        assert self.lease is not None
+        self.version += 1
+        self.lease["metadata"]["resourceVersion"] = str(self.version)
+
+    def __call__(self, call: Call) -> Reply:
+        if call.path.endswith("coordination.k8s.io/v1"):
+            verbs = ["get", "list", "create", "patch", "delete"]
+            return ok({"resources": [{"name": "leases", "kind": "Lease", "namespaced": True, "verbs": verbs}]})
+        if call.method == "POST":
+            return self._create(call.body)
+        if call.path.endswith("/leases"):
+            return ok({"items": [self.lease] if self.lease else [], "metadata": {}})
+        if self.lease is None:
+            return status(404, "NotFound")
+        if call.method == "DELETE":
+            self.lease = None
+            return ok({})
+        return self._patch(call.body) if call.method == "PATCH" else ok(self.lease)
+
+    def _create(self, document: Mapping[str, Any]) -> Reply:
+        if self.lease is not None:
+            return status(409, "AlreadyExists")
+        self.lease = json.loads(json.dumps(document))
+        self.lease["metadata"]["uid"] = "u"
+        self._count()
+        return ok(self.lease, 201)
+
+    def _patch(self, change: Mapping[str, Any]) -> Reply:
+        assert self.lease is not None
+        if change["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            return status(409, "Conflict")
+        self.lease["spec"] |= change["spec"]
+        self._count()
+        return ok(self.lease)
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "_POLL_S", 0.02)
+    monkeypatch.setattr(leases, "_RENEW_S", 0.05)
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_lease_is_held_renewed_and_given_back() -> None:
+    server = LeaseServer()
+    with leases.held(place(FakeTransport(server)), pytest.fail, "r1"):
+        assert server.lease is not None
+        assert server.lease["spec"]["holderIdentity"] == owner()
+        before = server.lease["spec"]["renewTime"]
+        time.sleep(0.2)
+        assert server.lease["spec"]["renewTime"] > before
+        assert leases.mark_of(server.lease) == "r1"
+    assert server.lease is None
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() -> None:
+    server = LeaseServer(holder="elsewhere-1-1")
+    said: list[str] = []
+    begin = time.monotonic()
+    with leases.held(place(FakeTransport(server)), said.append, "r1", duration_s=0.3) as lease:
+        assert time.monotonic() - begin >= 0.3
+        lease.check()
+        assert server.lease is not None
+        server.lease["spec"]["holderIdentity"] = "another-2-2"
+        time.sleep(0.2)
+        with pytest.raises(leases.LeaseLost, match="was taken over by another-2-2: not measuring twice"):
+            lease.check()
+    # What another holds is not given back.
+    assert server.lease is not None
+    assert said == ["waiting for this run: elsewhere-1-1 is measuring it, or was until 0 s ago"]
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_holder_of_this_host_that_is_gone_is_not_waited_for() -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    holder = owner().replace(f"-{owner().split('-')[-2]}-", f"-{dead.pid}-")
+    server = LeaseServer(holder=holder)
+    begin = time.monotonic()
+    with leases.held(place(FakeTransport(server)), pytest.fail, "r1", duration_s=60):
+        assert time.monotonic() - begin < 10
+
+
+def test_only_leases_that_were_renewed_lately_live() -> None:
+    server = LeaseServer(holder="elsewhere-1-1")
+    assert server.lease is not None
+    api = place(FakeTransport(server)).api
+    server.lease["spec"] |= leases.renewed()
+    assert len(leases.living(api, "bench", "spring")) == 1
+    server.lease["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
+    assert leases.living(api, "bench", "spring") == []
+
+
+# Hardware
+
+
+def node(gpus: int = 8, product: str = "H100", memory: str = "1056Gi", **changes: Any) -> dict[str, Any]:
+    return made(
+        "Node",
+        changes.pop("name", "a"),
+        {"nvidia.com/gpu.product": product, "nvidia.com/gpu.memory": "81559", **changes.pop("labels", {})},
+        status={
+            "capacity": {"cpu": "64", "memory": memory, "nvidia.com/gpu": str(gpus)},
+            "nodeInfo": {"architecture": "amd64", "kernelVersion": changes.pop("kernel", "6.1")},
+        },
+    )
+
+
+def fingerprint(*nodes: Mapping[str, Any]) -> str:
+    return str(describe(nodes, "nvidia.com/gpu")["fingerprint"])
+
+
+def test_the_fingerprint_is_of_kinds_of_nodes_not_of_their_number() -> None:
+    assert fingerprint(node()) == fingerprint(node(), node(name="b", kernel="6.6"))
+    # Kernels keep slightly different amounts for themselves.
+    assert fingerprint(node()) == fingerprint(node(memory=str(1056 * 2**30 - 10**6)))
+    others = [node(product="A100"), node(gpus=4), node(labels={"node.kubernetes.io/instance-type": "a3"})]
+    assert len({fingerprint(other) for other in [node(), *others]}) == 4
+
+
+def test_hardware_is_described_as_a_hosts_is() -> None:
+    found = describe([node()], "nvidia.com/gpu")
+    assert found["cpus"] == 64
+    assert found["memory_bytes"] == 1056 * 2**30
+    assert [card["name"] for card in found["gpus"]] == ["H100"] * 8
+    assert found["gpus"][0]["memory_bytes"] == 81559 * 2**20
+    assert found["machines"] == [stable(node(), "nvidia.com/gpu")]
+
+
+# Pods
+
+
+def test_a_pod_is_asked_through_the_api_server_or_where_the_address_leads() -> None:
+    transport = FakeTransport(lambda call: ok({"version": "0.11.2"}))
+    reach = Reach(place(transport), POD_OF_SERVER, 8000)
+    assert reach.ask("/version?a=b") == {"version": "0.11.2"}
+    assert transport.calls[-1].path == "/api/v1/namespaces/bench/pods/server-0:8000/proxy/version"
+    assert transport.calls[-1].query == {"a": "b"}
+    shared = SITE.model_copy(update={"shared_network": True, "address": "http://127.0.0.1:{port}"})
+    assert Reach(place(transport, shared), POD_OF_SERVER, 8123).direct == "http://127.0.0.1:8123"
+
+
+@pytest.mark.parametrize("code", [404, 500, 502, 503])
+def test_what_a_proxied_pod_answers_is_not_taken_for_an_api_server_that_is_away(code: int) -> None:
+    transport = FakeTransport(lambda call: status(code, "ServiceUnavailable", "connection refused"))
+    patient = Place(Api(transport), SITE, "spring", SPECIFICATION, "0", 1, PORTS)
+    begin = time.monotonic()
+    with pytest.raises(HttpError, match="of pod server-0 failed"):
+        Reach(patient, POD_OF_SERVER, 8000).ask("/health")
+    assert time.monotonic() - begin < 5
+
+
+def store(tmp_path: Path, script: str) -> PodKeyValueStore:
+    client = tmp_path / "redis-cli"
+    client.write_text(f"#!/bin/sh\n{script}\n")
+    client.chmod(0o755)
+    transport = FakeTransport(environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    pod = made("Pod", "redis-0", spec={"containers": [{"name": "redis", "command": ["redis-server"], "args": ["--x"]}]})
+    # The stand-in starts programs itself and finds them by this process's PATH.
+    return PodKeyValueStore(place(transport), pod, "redis", 6379, "redis.log")
+
+
+def test_a_store_in_a_pod_is_asked_with_its_own_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    info = "redis_version:7.4.2\\r\\nused_memory:10\\r\\ntotal_net_input_bytes:1\\r\\ntotal_net_output_bytes:2\\r\\n"
+    info += "keyspace_hits:3\\r\\nkeyspace_misses:4\\r\\n"
+    found = store(tmp_path, f'case "$3" in INFO) printf "{info}" ;; DBSIZE) echo 7 ;; *) echo OK ;; esac')
+    found.identify({})
+    assert found.version == "7.4.2"
+    assert found.counters()["redis_keys"] == 7
+    assert found.argv == ["redis-server", "--x"]
+    broken = store(tmp_path, "echo no route >&2; exit 1")
+    with pytest.raises(CompanionError, match=r"redis does not answer DBSIZE: no route; see redis\.log"):
+        broken._ask("DBSIZE")
+
+
+def test_a_containers_environment_is_shown_without_what_comes_from_secrets() -> None:
+    env = [
+        {"name": "A", "value": "1"},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+    ]
+    pod = made("Pod", "x", spec={"containers": [{"name": "server", "env": env}]})
+    assert environment(pod, "server") == {"A": "1", "IP": "{status.podIP}", "TOKEN": "{secret hub/token}"}
+
+
+def test_how_a_generator_ended_and_what_was_pulled_is_read_from_its_pod() -> None:
+    ended = {"name": "load", "state": {"terminated": {"exitCode": 137}}, "imageID": "registry/guidellm@sha256:ab"}
+    pod = made("Pod", "x", status={"phase": "Failed", "containerStatuses": [ended]})
+    assert exit_code(pod) == 137
+    assert exit_code(made("Pod", "x", status={"phase": "Succeeded"})) == 0
+    assert images_of([pod]) == {"load": "registry/guidellm@sha256:ab"}
+
+
+def test_ports_of_a_shared_network_are_all_different() -> None:
+    ports = own_ports()
+    assert ports.keys() == PORTS.keys()
+    assert len(set(ports.values())) == len(PORTS)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3 * 2**10, 10_000])
+def test_a_file_is_brought_into_a_pod_as_it_is(tmp_path: Path, size: int) -> None:
+    source, target = tmp_path / "trace", tmp_path / "there" / "trace"
+    source.write_bytes(bytes(range(256)) * (size // 256) + b"x" * (size % 256))
+    upload(place(FakeTransport()).api, "bench", "collector", "collector", source, str(target))
+    assert target.read_bytes() == source.read_bytes()
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text("x")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError, match="cannot be written in pod collector"):
+        upload(place(FakeTransport()).api, "bench", "collector", "c", tmp_path / "trace", f"{tmp_path}/file/trace")
+
+
+# The recorder's scripts, run here with stand-ins for PCP's programs
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Run a script of the recorder with /etc/pcp.env and pmlogger replaced."""
+    binaries, state = tmp_path / "bin", tmp_path / "state"
+    sources = state / "var" / "pmdas" / "openmetrics" / "config.d"
+    binaries.mkdir()
+    sources.mkdir(parents=True)
+    (tmp_path / "pcp.env").write_text(f"PCP_BIN_DIR={binaries} PCP_BINADM_DIR={binaries} PCP_VERSION=7.2.1\n")
+    (binaries / "pmlogger").write_text(
+        '#!/bin/sh\ntrap "exit 0" TERM\necho "$@" > "$(dirname "$2")/started"\nwhile :; do sleep 0.05; done\n'
+    )
+    (binaries / "pmlogger").chmod(0o755)
+    groups = tmp_path / "groups"
+    groups.mkdir()
+    for name, text in {"once": "ONCE", "host": "HOST", "vllm": "log @SOURCE@", "access": "ACCESS"}.items():
+        (groups / name).write_text(text + "\n")
+
+    def run(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        text = script.replace("/etc/pcp.env", str(tmp_path / "pcp.env"))
+        argv = ["sh", "-c", text, str(tmp_path / "runs" / "rabc"), *arguments]
+        env = {"PATH": f"{binaries}:/usr/bin:/bin", "PCP_VAR_DIR": str(state / "var")}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30)
+
+    return run
+
+
+def test_a_recording_is_started_stopped_and_removed_with_its_sources(
+    recorder: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    folder, sources = tmp_path / "runs" / "rabc", tmp_path / "state" / "var" / "pmdas" / "openmetrics" / "config.d"
+    assert recorder(recorder_scripts.SOURCES, "", "vllm_rabc", "http://10.0.0.1:8000/metrics").returncode == 0
+    (sources / "dcgm.url").write_text("http://n:9400/metrics\n")
+    assert (sources / "vllm_rabc.url").read_text() == "http://10.0.0.1:8000/metrics\n"
+    block = process_block([12, 34])
+    begun = recorder(recorder_scripts.START, str(tmp_path / "groups"), block, "1000", "vllm_rabc", "vllm")
+    assert begun.returncode == 0, begun.stderr
+    deadline = time.monotonic() + 10
+    while not (folder / "started").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    text = (folder / "pmlogger.conf").read_text()
+    assert text.startswith("ONCE\nHOST\nlog mandatory on default {\n    proc.psinfo.rss [ 12, 34 ]")
+    assert text.endswith("log vllm_rabc\nACCESS\n")
+    assert "-t 1000msec" in (folder / "started").read_text()
+    assert recorder(recorder_scripts.LIST).stdout.split() == ["rabc"]
+    assert recorder(recorder_scripts.STOP).returncode == 0
+    # It ended, and whoever asks once more is told that it had.
+    assert recorder(recorder_scripts.STOP).returncode == 3
+    assert recorder(recorder_scripts.REMOVE).returncode == 0
+    assert not folder.exists()
+    assert [path.name for path in sources.iterdir()] == ["dcgm.url"]
+    assert recorder(recorder_scripts.VERSION).stdout == "7.2.1\n"
+
+
+def test_a_source_of_several_replicas_is_one_page_with_their_label(
+    recorder: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    pages = [
+        "# HELP vllm:t tokens\n# TYPE vllm:t_total counter\nvllm:t_total 3\n# TYPE x gauge\nx 1\n",
+        "vllm:t_total 4\n",
+    ]
+    for number, page in enumerate(pages):
+        (tmp_path / str(number)).write_text(page)
+    urls = " ".join(f"file://{tmp_path}/{number}" for number in range(2))
+    program = Path(merge_metrics.__file__).read_text()
+    assert recorder(recorder_scripts.SOURCES, program, "vllm_rabc", urls).returncode == 0
+    source = tmp_path / "state" / "var" / "pmdas" / "openmetrics" / "config.d" / "vllm_rabc"
+    page = subprocess.run([source], capture_output=True, text=True, check=True).stdout
+    assert parse_counters(page) == {
+        "vllm:t_total": 7.0,
+        'vllm:t_total{replica="0"}': 3.0,
+        'vllm:t_total{replica="1"}': 4.0,
+    }
+    # A total of some would pass for that of all.
+    (tmp_path / "1").unlink()
+    assert subprocess.run([source], capture_output=True).returncode != 0
+    assert recorder(recorder_scripts.REMOVE).returncode == 0
+    assert not source.exists()
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=4))
+def test_merged_pages_have_the_sum_of_all(pages: list[dict[str, int]]) -> None:
+    texts = [
+        "".join(
+            f'# TYPE vllm:n{name}_total counter\nvllm:n{name}_total{{engine="0"}} {value}\n'
+            for name, value in page.items()
+        )
+        for page in pages
+    ]
+    found = parse_counters(merge_metrics.merged(texts))
+    for name in "abc":
+        total = sum(page.get(name, 0) for page in pages)
+        assert found.get(f"vllm:n{name}_total", 0) == total
+
+
+def test_without_processes_nothing_is_logged_of_them() -> None:
+    assert process_block([]) == ""
+
+
+class Replicas:
+    """Two model servers behind the API server's proxy."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, call: Call) -> Reply:
+        pod, _, path = call.path.partition("/pods/")[2].partition("/proxy")
+        if not path:
+            return status(404, "NotFound")
+        self.asked.append(f"{call.method} {pod}{path}")
+        number = int(pod[len("server-")])
+        if path == "/metrics":
+            page = "# TYPE vllm:generation_tokens_total counter\n"
+            page += f"vllm:generation_tokens_total {10 + number}\nvllm:num_requests_running {number}\n"
+            return Reply(200, {}, page.encode())
+        if path == "/v1/completions":
+            return ok({"usage": {"completion_tokens": 4}})
+        return ok({"success": True})
+
+
+def two_servers(tmp_path: Path, answers: Callable[[Call], Reply]) -> ClusterServer:
+    here = replace(place(FakeTransport(answers)), specification={**SPECIFICATION, "model": {"served_name": "m"}})
+    pods = [made("Pod", f"server-{number}") for number in range(2)]
+    replicas = [
+        Replica(pod, Reach(here, pod, 8000), Follower(here.api, pod, "server", tmp_path / f"server-{number}.log"))
+        for number, pod in enumerate(pods)
+    ]
+    for replica in replicas:
+        replica.follower.close()
+    return ClusterServer(here, replicas, [], pods)
+
+
+def test_every_replica_is_asked_warmed_up_and_emptied(tmp_path: Path) -> None:
+    answers = Replicas()
+    server = two_servers(tmp_path, answers)
+    assert server.counters() == {"vllm:generation_tokens_total": 21.0}
+    server.warm_up(100)
+    server.reset_caches()
+    for number in range(2):
+        assert answers.asked.count(f"POST server-{number}:8000/v1/completions") == 2
+        assert answers.asked.count(f"POST server-{number}:8000/reset_prefix_cache") == 1
+
+
+def test_a_replica_without_requests_may_rest_while_another_works(tmp_path: Path) -> None:
+    server = two_servers(tmp_path, Replicas())
+    checks = server.stall_checks(limit_s=0.01, idle_s=1000.0, loaded_s=0.0)
+    # One per replica, and one over all of them.
+    assert len(checks) == 3
+    first, second, together = (check for check, _ in checks)
+    for check in (first, second, together):
+        check()
+        check()
+    time.sleep(0.02)
+    first()
+    together()
+    with pytest.raises(StallError, match="1 requests in work, no token"):
+        second()
+
+
+def test_replicas_that_all_rest_for_too_long_are_reported(tmp_path: Path) -> None:
+    *_, (together, _) = two_servers(tmp_path, Replicas()).stall_checks(limit_s=0.01, idle_s=0.05, loaded_s=0.0)
+    together()
+    together()
+    time.sleep(0.1)
+    with pytest.raises(StallError, match="the server hangs, or gets no requests"):
+        together()
+
+
+def test_a_place_finds_its_own_pods_alone() -> None:
+    going = made("Pod", "b", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    transport = FakeTransport(lambda call: ok({"items": [going, made("Pod", "a")], "metadata": {}}))
+    here = place(transport)
+    assert [pod["metadata"]["name"] for pod in here.pods("model-server")] == ["a"]
+    asked = str(transport.calls[-1].query["labelSelector"])
+    assert "kveval.dev/campaign=spring" in asked
+    assert "kveval.dev/run=1" in asked
+    other = replace(here, run=2)
+    assert other.selector() != here.selector()
+    assert other.name("model-server") != here.name("model-server")

@@ -1,0 +1,81 @@
+"""`snakemake preview` of a cluster campaign: every document of a cell as YAML, checked, and nothing else."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.support.cluster_cells import cells, variants
+from tests.support.config_files import RELEASES
+from tests.support.paths import REPOSITORY
+
+from kveval.engines.kubernetes.manifests.preview import preview_text
+from kveval.engines.kubernetes.manifests.recorder import recording_documents
+from kveval.engines.kubernetes.manifests.rendering import render
+from kveval.engines.kubernetes.manifests.templates import ManifestError
+from kveval.spec.config import measurement_id
+
+
+def previewed(specification, site):
+    return list(yaml.load_all(preview_text(specification, site, "c"), Loader=yaml.CSafeLoader))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_preview_is_what_would_be_deployed(release):
+    specifications, site = cells(release)
+    for path in ("Qwen3-14B/llm-d-redis/0", "Qwen3-32B-AWQ/hybrid/20000"):
+        found = previewed(specifications[path], site)
+        for document in (*render(specifications[path], site, 1, "c").documents, *recording_documents("c", site, {})):
+            assert document in found
+        assert [document["kind"] for document in found].count("Job") == 2
+
+
+def test_the_load_is_the_command_that_would_run():
+    specifications, site = variants(RELEASES[1])[3]
+    found = previewed(specifications["Qwen3-0.6B/native-offload/2000"], site)
+    (job,) = [document for document in found if document["kind"] == "Job"]
+    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[:2] == ["guidellm", "run"]
+    assert any("target=http://127.0.0.1:8000," in part for part in command)
+    assert "kind=hf_auto,model=/model" in command
+
+
+def test_the_measurement_is_named():
+    specifications, site = cells(RELEASES[0])
+    specification = specifications["Qwen3-8B/no-offload/0"]
+    first = preview_text(specification, site, "c").splitlines()[0]
+    assert first.startswith("# Qwen3-8B/no-offload/0: measurement ")
+    assert measurement_id(specification) in first
+
+
+def test_what_does_not_fit_together_is_not_previewed():
+    specifications, site = cells(RELEASES[0])
+    specification = specifications["Qwen3-8B/no-offload/0"]
+    broken = {**specification, "deployment": {**specification["deployment"], "server_labels": {"kveval.dev/x": "a/b"}}}
+    with pytest.raises(ManifestError, match="cannot have the value 'a/b'"):
+        preview_text(broken, site, "c")
+
+
+@pytest.mark.workflow
+def test_snakemake_writes_the_preview(tmp_path):
+    for part in ("Snakefile", "config", "manifests", "profiles", "rules", "scripts", "envs"):
+        source = REPOSITORY / part
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / part)
+    snakemake = Path(sys.executable).parent / "snakemake"
+    campaign = "config/campaigns/cluster-first.yaml"
+    done = subprocess.run(
+        [str(snakemake), "--cores", "1", "preview", "--configfile", campaign],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{snakemake.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = sorted(tmp_path.glob("results/campaigns/cluster-first/*/*/*/deployment.yaml"))
+    assert len(found) == 2
+    for file in found:
+        kinds = [document["kind"] for document in yaml.safe_load_all(file.read_text())]
+        assert {"Deployment", "Service", "PersistentVolumeClaim", "Job", "Pod", "DaemonSet"} <= set(kinds)

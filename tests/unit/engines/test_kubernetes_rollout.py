@@ -1,0 +1,406 @@
+"""Waiting for workloads: what ends a wait, and what does not, with a cluster whose objects change between two looks."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.support.fake_cluster import FakeTransport, Objects, made
+
+from kveval.engines.kubernetes.api import watch as watching
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import Unreachable
+from kveval.engines.kubernetes.wait import wait as waiting
+from kveval.engines.kubernetes.wait.diagnosis import Patience
+from kveval.engines.kubernetes.wait.rollout import (
+    RolloutError,
+    require_unchanged,
+    wait_for_daemonset,
+    wait_for_deployment,
+    wait_for_job,
+    wait_for_pod,
+)
+
+LABELS = {"app": "server"}
+READY = {"type": "Ready", "status": "True"}
+Change = Callable[[Objects], None]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_COALESCE_S", 0.0)
+    monkeypatch.setattr(watching, "_PAUSE_S", 0.001)
+
+
+def stamp(seconds_ago: float = 0.0) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def a_deployment(generation: int = 1, observed: int = 1, wanted: int = 2, **status: Any) -> dict[str, Any]:
+    about = {"generation": generation, "annotations": {"deployment.kubernetes.io/revision": str(generation)}}
+    spec = {"replicas": wanted, "selector": {"matchLabels": LABELS}}
+    status = {"observedGeneration": observed} | status
+    return made("Deployment", "server", version="apps/v1", metadata=about, spec=spec, status=status)
+
+
+def a_replica_set(deployment: dict[str, Any], revision: int = 1) -> dict[str, Any]:
+    about = {"annotations": {"deployment.kubernetes.io/revision": str(revision)}}
+    return made("ReplicaSet", f"server-{revision}", LABELS, owner=deployment, version="apps/v1", metadata=about)
+
+
+def a_pod(name: str, owner: dict[str, Any] | None, *, ready: bool = True, going: bool = False, **status: Any) -> Any:
+    about = {"creationTimestamp": stamp()} | ({"deletionTimestamp": stamp()} if going else {})
+    found = {"phase": "Running", "conditions": [READY] if ready else [], "startTime": stamp()} | status
+    job = {"job-name": "load"} if owner is not None and owner["kind"] == "Job" else {}
+    return made("Pod", name, LABELS | job, owner=owner, metadata=about, spec={}, status=found)
+
+
+def crashing(name: str, owner: dict[str, Any] | None) -> Any:
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    last = {"terminated": {"exitCode": 1}}
+    return a_pod(name, owner, ready=False, containerStatuses=[{"name": "vllm", "state": state, "lastState": last}])
+
+
+FULL = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+ONE = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}
+
+
+def rolled_out(objects: Objects, *changes: Change, timeout_s: float = 5.0, **options: Any) -> list[str]:
+    """Wait; each change happens before another look at the pods."""
+    objects.changes = list(changes)
+    found = wait_for_deployment(Api(FakeTransport(objects)), "bench", "server", timeout_s, **options)
+    return [pod["metadata"]["name"] for pod in found]
+
+
+def put(objects: Objects, document: dict[str, Any]) -> None:
+    """Replace an object by a newer state of itself, or add it."""
+    objects.present = [found for found in objects.present if found["metadata"]["uid"] != document["metadata"]["uid"]]
+    objects.present.append(document)
+
+
+def test_a_deployment_is_done_when_all_replicas_of_the_newest_revision_are_available() -> None:
+    deployment = a_deployment(**FULL)
+    replicas = a_replica_set(deployment)
+    assert rolled_out(Objects(deployment, replicas, a_pod("a", replicas), a_pod("b", replicas))) == ["a", "b"]
+
+
+def test_an_update_looks_ready_before_its_controller_has_seen_it() -> None:
+    before = a_deployment(generation=2, observed=1, **FULL)
+    old = a_replica_set(before)
+    objects = Objects(before, old, a_pod("old-a", old), a_pod("old-b", old))
+    with pytest.raises(RolloutError, match="is not done after 0 s: its controller has not seen it yet"):
+        rolled_out(objects, timeout_s=0.2)
+    after = a_deployment(generation=2, observed=2, **FULL)
+    new = a_replica_set(after, 2)
+    objects = Objects(after, old, new, a_pod("old-a", old), a_pod("a", new), a_pod("b", new))
+    assert rolled_out(objects) == ["a", "b"]
+
+
+def test_pods_of_an_earlier_rollout_count_neither_as_ready_nor_as_broken() -> None:
+    deployment = a_deployment(generation=2, observed=2, wanted=1, **ONE)
+    old, new = a_replica_set(deployment, 1), a_replica_set(deployment, 2)
+    objects = Objects(deployment, old, new, crashing("old", old), a_pod("going", new, going=True))
+    with pytest.raises(RolloutError, match="0 of 1 replicas are available"):
+        rolled_out(objects, timeout_s=0.2)
+    assert rolled_out(objects, lambda state: put(state, a_pod("new", new))) == ["new"]
+
+
+def test_the_first_broken_pod_ends_the_wait_with_events_and_log() -> None:
+    deployment = a_deployment()
+    replicas = a_replica_set(deployment)
+    event = made(
+        "Event",
+        "e1",
+        type="Warning",
+        reason="BackOff",
+        message="Back-off restarting failed container",
+        count=3,
+        lastTimestamp="2026-03-01T12:00:00Z",
+        involvedObject={"name": "a", "uid": "Pod-a"},
+    )
+    objects = Objects(deployment, replicas, a_pod("b", replicas, ready=False), event)
+    with pytest.raises(RolloutError) as failure:
+        rolled_out(objects, lambda state: None, lambda state: put(state, crashing("a", replicas)))
+    first, *rest = str(failure.value).splitlines()
+    assert first.startswith(
+        "Deployment bench/server: CrashLoopBackOff: container vllm of pod a, exit code 1; the contai"
+    )
+    assert rest == [
+        "events of Pod bench/a:",
+        "  2026-03-01T12:00:00Z Warning BackOff (x3): Back-off restarting failed container",
+        "last log lines of container vllm of pod a:",
+        "  Traceback",
+        "  ValueError: no GPU",
+    ]
+    assert (failure.value.cause, failure.value.pod) == ("CrashLoopBackOff", "a")
+
+
+def test_a_pod_deleted_while_waited_for_is_replaced_by_its_controller() -> None:
+    deployment = a_deployment(wanted=1, **ONE)
+    replicas = a_replica_set(deployment)
+    first = a_pod("a", replicas, ready=False)
+
+    def delete(state: Objects) -> None:
+        state.present.remove(first)
+
+    changes = [lambda state: None, delete, lambda state: put(state, a_pod("b", replicas))]
+    assert rolled_out(Objects(deployment, replicas, first), *changes) == ["b"]
+
+
+def test_a_deployment_deleted_and_made_anew_is_waited_for_and_one_that_stays_away_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "_MISSING_S", 0.3)
+    gone = a_deployment(wanted=1)
+    back = a_deployment(wanted=1, **ONE)
+    back["metadata"] |= {"uid": "Deployment-again"}
+    replicas = a_replica_set(back)
+    objects = Objects(gone)
+
+    def return_later() -> None:
+        objects.present = [back, replicas, a_pod("a", replicas)]
+
+    def vanish(state: Objects) -> None:
+        state.present = []
+        threading.Timer(0.1, return_later).start()
+
+    assert rolled_out(objects, lambda state: None, vanish) == ["a"]
+    with pytest.raises(RolloutError, match="Deployment bench/server was deleted while it was waited for") as failure:
+        rolled_out(Objects(gone), lambda state: state.present.clear())
+    assert failure.value.cause == "Deleted"
+    with pytest.raises(RolloutError, match="Deployment bench/server does not exist"):
+        rolled_out(Objects())
+
+
+def test_pods_that_may_not_be_made_end_the_wait_with_the_controllers_words() -> None:
+    failed = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "lastTransitionTime": stamp(30),
+        "message": "exceeded quota: gpus",
+    }
+    deployment = a_deployment(conditions=[failed])
+    with pytest.raises(
+        RolloutError, match=r"FailedCreate: for 3\d s no pod could be made, exceeded quota: gpus; a quota,"
+    ):
+        rolled_out(Objects(deployment, a_replica_set(deployment)))
+
+
+def test_the_controllers_own_deadline_ends_the_wait() -> None:
+    late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    deployment = a_deployment(conditions=[late])
+    with pytest.raises(RolloutError, match="has made no progress for its progressDeadlineSeconds") as failure:
+        rolled_out(Objects(deployment, a_replica_set(deployment)))
+    assert failure.value.cause == "ProgressDeadlineExceeded"
+
+
+def test_what_is_waited_for_is_said_when_it_changes() -> None:
+    deployment = a_deployment(wanted=1)
+    replicas = a_replica_set(deployment)
+    said: list[str] = []
+    full = a_deployment(wanted=1, **ONE)
+
+    def finish(state: Objects) -> None:
+        put(state, full)
+        put(state, a_pod("a", replicas))
+
+    nothing: Change = lambda state: None  # noqa: E731
+    assert rolled_out(Objects(deployment, replicas), nothing, nothing, finish, nothing, say=said.append) == ["a"]
+    assert [text.partition(" (")[0] for text in said] == ["Deployment bench/server: 0 of 1 replicas are available"]
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        [[b'{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}']],
+        [[], [], []],
+        [Unreachable("reset"), Unreachable("reset")],
+        [[b"not json"], [b'{"type": "BOOKMARK"}']],
+    ],
+    ids=["410", "silent end", "cut", "nonsense"],
+)
+def test_no_wait_depends_on_what_a_watch_says(streams: list[Any]) -> None:
+    deployment = a_deployment(wanted=1)
+    replicas = a_replica_set(deployment)
+    full = a_deployment(wanted=1, **ONE)
+    objects = Objects(deployment, replicas, a_pod("a", replicas))
+    objects.changes = [lambda state: None, lambda state: put(state, full), lambda state: None]
+    api = Api(FakeTransport(objects, streams=streams))
+    assert len(wait_for_deployment(api, "bench", "server", 5.0)) == 1
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch-")]
+
+
+# --- daemon sets and pods
+
+
+def a_daemon_set(wanted: int, ready: int, age_s: float = 0.0) -> dict[str, Any]:
+    about = {"generation": 1, "creationTimestamp": stamp(age_s)}
+    status = {
+        "observedGeneration": 1,
+        "desiredNumberScheduled": wanted,
+        "currentNumberScheduled": wanted,
+        "updatedNumberScheduled": wanted,
+        "numberAvailable": ready,
+    }
+    spec = {"selector": {"matchLabels": LABELS}}
+    return made("DaemonSet", "recorder", version="apps/v1", metadata=about, spec=spec, status=status)
+
+
+def test_a_daemon_set_is_done_when_every_node_has_it() -> None:
+    daemon_set = a_daemon_set(1, 1)
+    objects = Objects(daemon_set, a_pod("a", daemon_set))
+    assert len(wait_for_daemonset(Api(FakeTransport(objects)), "bench", "recorder", 1.0)) == 1
+    with pytest.raises(RolloutError, match="1 of 2 nodes have it available"):
+        wait_for_daemonset(Api(FakeTransport(Objects(a_daemon_set(2, 1)))), "bench", "recorder", 0.1)
+
+
+def test_a_daemon_set_that_is_for_no_node_is_told() -> None:
+    objects = Objects(a_daemon_set(0, 0, age_s=30))
+    with pytest.raises(RolloutError, match="NoNode: no node is meant: its node selector or tolerations match none"):
+        wait_for_daemonset(Api(FakeTransport(objects)), "bench", "recorder", 5.0)
+
+
+def test_a_pod_of_its_own_is_ready_or_broken() -> None:
+    assert wait_for_pod(Api(FakeTransport(Objects(a_pod("c", None)))), "bench", "c", 1.0)["metadata"]["name"] == "c"
+    with pytest.raises(RolloutError, match="Pod bench/c: CrashLoopBackOff"):
+        wait_for_pod(Api(FakeTransport(Objects(crashing("c", None)))), "bench", "c", 1.0)
+    with pytest.raises(RolloutError, match="Pod bench/c ended, with success, instead of staying"):
+        ended = a_pod("c", None, ready=False, phase="Succeeded")
+        wait_for_pod(Api(FakeTransport(Objects(ended))), "bench", "c", 1.0)
+
+
+# --- jobs
+
+
+def a_job(condition: dict[str, Any] | None = None, uid: str = "Job-load", **spec: Any) -> dict[str, Any]:
+    status = {"conditions": [condition | {"status": "True"}]} if condition else {}
+    about = {"uid": uid, "creationTimestamp": stamp()}
+    return made("Job", "load", version="batch/v1", metadata=about, spec=spec, status=status)
+
+
+def job_done(objects: Objects, *changes: Change, timeout_s: float = 5.0, **options: Any) -> Any:
+    objects.changes = list(changes)
+    return wait_for_job(Api(FakeTransport(objects)), "bench", "load", timeout_s, **options)
+
+
+def test_a_job_that_completed_returns_its_pod() -> None:
+    job = a_job({"type": "Complete"})
+    objects = Objects(job, a_pod("load-x", job, ready=False, phase="Succeeded"))
+    assert job_done(objects)["metadata"]["name"] == "load-x"
+
+
+def test_a_job_that_failed_says_how_its_pod_ended() -> None:
+    job = a_job({"type": "Failed", "reason": "BackoffLimitExceeded", "message": "Job has reached the limit"})
+    state = {"terminated": {"exitCode": 3, "reason": "Error"}}
+    pod = a_pod("load-x", job, ready=False, phase="Failed", containerStatuses=[{"name": "guidellm", "state": state}])
+    with pytest.raises(
+        RolloutError, match=r"^Job bench/load: Error: container guidellm of pod load-x, exit code 3;"
+    ) as e:
+        job_done(Objects(job, pod))
+    assert "ValueError: no GPU" in str(e.value)
+
+
+def test_a_job_that_took_too_long_says_its_limit() -> None:
+    verdict = {
+        "type": "Failed",
+        "reason": "DeadlineExceeded",
+        "message": "Job was active longer than specified deadline",
+    }
+    with pytest.raises(RolloutError, match=r"Job bench/load: DeadlineExceeded: Job was active .* \(120 s\)") as failure:
+        job_done(Objects(a_job(verdict, activeDeadlineSeconds=120)))
+    assert failure.value.cause == "DeadlineExceeded"
+
+
+def overdue_job(seconds_ago: float, phase: str = "Running") -> Objects:
+    job = a_job(activeDeadlineSeconds=120)
+    job["status"] = {"startTime": stamp(seconds_ago)}
+    return Objects(job, a_pod("load-x", job, phase=phase))
+
+
+def test_a_deadline_that_the_jobs_controller_missed_is_not_waited_out() -> None:
+    with pytest.raises(RolloutError, match=r"DeadlineExceeded: still active after its deadline \(120 s\)") as failure:
+        job_done(overdue_job(140))
+    assert failure.value.cause == "DeadlineExceeded"
+    for patient in (overdue_job(121), overdue_job(140, "Succeeded")):
+        with pytest.raises(RolloutError) as failure:
+            job_done(patient, timeout_s=0.1)
+        assert failure.value.cause == "Timeout"
+
+
+def test_a_pod_that_ended_is_left_to_the_jobs_own_verdict() -> None:
+    job = a_job()
+    state = {"terminated": {"exitCode": 3, "reason": "Error"}}
+    failed = a_pod("load-x", job, ready=False, phase="Failed", containerStatuses=[{"name": "g", "state": state}])
+
+    def finish(state: Objects) -> None:
+        put(state, a_job({"type": "Complete"}))
+        put(state, a_pod("load-y", job, ready=False, phase="Succeeded"))
+
+    nothing: Change = lambda state: None  # noqa: E731
+    assert job_done(Objects(job, failed), nothing, finish, nothing)["metadata"]["name"] == "load-y"
+
+
+def test_a_job_whose_pod_was_deleted_is_not_measured_by_another_one() -> None:
+    job = a_job()
+    first = a_pod("load-x", job)
+
+    def replace(state: Objects) -> None:
+        state.present.remove(first)
+        put(state, a_pod("load-y", job))
+
+    with pytest.raises(
+        RolloutError, match="Job bench/load lost its pod load-x, which was deleted while it ran"
+    ) as failure:
+        job_done(Objects(job, first), lambda state: None, replace)
+    assert failure.value.cause == "PodDeleted"
+
+
+def test_a_job_made_anew_by_someone_else_is_not_taken_for_the_same() -> None:
+    job = a_job()
+
+    def replace(state: Objects) -> None:
+        state.present = [a_job({"type": "Complete"}, uid="another")]
+
+    with pytest.raises(RolloutError, match="was deleted and made anew by someone else"):
+        job_done(Objects(job, a_pod("load-x", job)), lambda state: None, replace, lambda state: None)
+
+
+def test_what_happens_meanwhile_can_end_the_wait() -> None:
+    job = a_job()
+
+    def look_elsewhere(pods: Any) -> None:
+        raise RuntimeError(f"the server died while {pods[0]['metadata']['name']} ran")
+
+    with pytest.raises(RuntimeError, match="the server died while load-x ran"):
+        job_done(Objects(job, a_pod("load-x", job)), meanwhile=look_elsewhere)
+
+
+# --- pods in use
+
+
+def test_pods_in_use_must_stay_the_same() -> None:
+    state = {"name": "vllm", "restartCount": 1, "state": {"running": {}}, "lastState": {}}
+    before = a_pod("a", None, containerStatuses=[state])
+    api = Api(FakeTransport(Objects(before)))
+    require_unchanged(api, [before])
+
+    last = {"terminated": {"exitCode": 139, "reason": "Error"}}
+    again = a_pod("a", None, containerStatuses=[state | {"restartCount": 2, "lastState": last}])
+    with pytest.raises(RolloutError, match=r"Pod bench/a: .*exit code 139"):
+        require_unchanged(Api(FakeTransport(Objects(again))), [before])
+    for now in ([], [a_pod("a", None, going=True)], [a_pod("a", None) | {}]):
+        if now and not now[0]["metadata"].get("deletionTimestamp"):
+            now[0]["metadata"]["uid"] = "another"
+        with pytest.raises(RolloutError, match="Pod bench/a was deleted while it was in use"):
+            require_unchanged(Api(FakeTransport(Objects(*now))), [before])
+
+
+def test_patience_is_the_callers() -> None:
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": stamp(20)}
+    pod = a_pod("c", None, ready=False, phase="Pending", conditions=[said], startTime=None)
+    api = Api(FakeTransport(Objects(pod)))
+    with pytest.raises(RolloutError, match="Unschedulable: pod c"):
+        wait_for_pod(api, "bench", "c", 5.0, patience=Patience(unschedulable_s=10))
+    with pytest.raises(RolloutError, match="is not done after 0 s"):
+        wait_for_pod(api, "bench", "c", 0.2)

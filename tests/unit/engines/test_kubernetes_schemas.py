@@ -1,0 +1,95 @@
+"""Every document of every cell is what the API servers of Kubernetes 1.25 to 1.37, and the custom kinds, take."""
+
+import functools
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+
+import kubernetes_validate
+import pytest
+from jsonschema import Draft202012Validator
+from kubernetes_validate.utils import all_versions
+from referencing import Registry, Resource
+from tests.support.cluster_cells import all_documents
+
+from kveval.engines.kubernetes.manifests.validation import CUSTOM_KINDS, problems
+
+BUNDLED = tuple(dict.fromkeys(all_versions()))
+_FOLDER = files(kubernetes_validate) / "kubernetes-json-schema"
+
+
+@functools.cache
+def registry(version):
+    folder = _FOLDER / f"v{version}-local-strict"
+    return Resource.from_contents(json.loads((folder / "_definitions.json").read_text())) @ Registry()
+
+
+@functools.cache
+def validator(version, kind, api_version):
+    """Return kubernetes-validate's strict schema of a kind, read once."""
+    group, _, rest = api_version.rpartition("/")
+    name = f"{kind.lower()}-{group.split('.')[0] + '-' if group else ''}{rest}.json"
+    schema = json.loads((_FOLDER / f"v{version}-local-strict" / name).read_text())
+    return Draft202012Validator(schema, registry=Resource.from_contents(schema) @ registry(version))
+
+
+def shape(value):
+    """Return a document without its texts: two of one shape are valid or not together."""
+    if isinstance(value, Mapping):
+        return tuple((key, shape(item)) for key, item in sorted(value.items()))
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(shape(item) for item in value))
+    return type(value).__name__
+
+
+def built_in():
+    return [
+        (title, document)
+        for title, documents in all_documents()
+        for document in documents
+        if document["kind"] not in CUSTOM_KINDS
+    ]
+
+
+def findings(version, documents):
+    return [
+        f"{title}: {document['kind']}: {'.'.join(map(str, error.absolute_path))}: {error.message}"
+        for title, document in documents
+        for error in validator(version, document["kind"], document["apiVersion"]).iter_errors(document)
+    ]
+
+
+def test_the_bundled_versions_are_those_that_are_promised():
+    assert [version.rpartition(".")[0] for version in BUNDLED] == [f"1.{minor}" for minor in range(25, 38)]
+
+
+def test_references_labels_security_and_custom_kinds():
+    assert [f"{title}: {problem}" for title, documents in all_documents() for problem in problems(documents)] == []
+
+
+def test_every_shape_of_document_is_valid_in_the_newest_version():
+    shapes = {shape(document): (title, document) for title, document in built_in()}
+    assert len(shapes) > 30
+    assert findings(BUNDLED[-1], shapes.values()) == []
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("version", BUNDLED)
+def test_every_document_is_valid_in_every_version(version):
+    assert findings(version, built_in()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d["spec"].update(replica=2), "replica"),
+        (lambda d: d["spec"]["template"]["spec"]["containers"][0].update(imagePullPolicies="Always"), "imagePullPol"),
+        (lambda d: d["spec"].update(replicas="2"), "'2'"),
+    ],
+)
+def test_a_mistake_would_be_found(change, says):
+    document = json.loads(json.dumps(next(d for _, d in built_in() if d["kind"] == "Deployment")))
+    change(document)
+    found = findings(BUNDLED[-1], [("changed", document)])
+    assert found
+    assert says in found[0]

@@ -1,0 +1,142 @@
+"""A teardown removes what is ours, all of it and nothing else, and does not end before it is gone."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.fake_cluster import FakeTransport, Objects, made
+
+from kveval.engines.kubernetes import teardown
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER, selector
+from kveval.engines.kubernetes.teardown import TeardownError, ours, remove
+
+OURS = {MANAGED_BY: MANAGER, "kveval.dev/campaign": "c"}
+OTHER_CAMPAIGN = OURS | {"kveval.dev/campaign": "d"}
+THEIRS = {"app": "somebody-else", "kveval.dev/campaign": "c"}
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teardown.time, "sleep", lambda seconds: None)
+
+
+def removed(objects: Objects, wanted: str = selector("c"), **options: Any) -> teardown.Removed:
+    return remove(Api(FakeTransport(objects)), wanted, ["bench", "pcp"], **options)
+
+
+def names(objects: Objects) -> list[str]:
+    return [f"{found['kind']} {found['metadata']['name']}" for found in objects.present]
+
+
+def a_deployment() -> list[dict[str, Any]]:
+    deployment = made("Deployment", "server", OURS, version="apps/v1")
+    replicas = made("ReplicaSet", "server-1", OURS, owner=deployment, version="apps/v1")
+    return [deployment, replicas, made("Pod", "server-1-a", OURS, owner=replicas)]
+
+
+def test_all_of_one_campaign_goes_and_nothing_else() -> None:
+    others = [
+        made("Pod", "theirs", THEIRS),
+        made("ConfigMap", "other-campaign", OTHER_CAMPAIGN),
+        made("ConfigMap", "elsewhere", OURS, namespace="default"),
+    ]
+    objects = Objects(*a_deployment(), made("Job", "load", OURS, version="batch/v1"), *others)
+    objects.present.append(made("ConfigMap", "plan", OURS, namespace="pcp"))
+    found = removed(objects)
+    assert names(objects) == ["Pod theirs", "ConfigMap other-campaign", "ConfigMap elsewhere"]
+    assert sorted(found.removed) == [
+        "ConfigMap pcp/plan",
+        "Deployment bench/server",
+        "Job bench/load",
+        "Pod bench/server-1-a",
+        "ReplicaSet bench/server-1",
+    ]
+
+
+def test_what_belongs_to_something_goes_with_it_or_it_would_be_made_anew() -> None:
+    objects = Objects(*reversed(a_deployment()))
+    objects.stay = {"server-1"}
+    with pytest.raises(TeardownError):
+        removed(objects, timeout_s=0.0)
+    assert objects.deleted == ["Deployment server"]
+
+
+def test_an_orphan_goes_too() -> None:
+    objects = Objects(*a_deployment()[1:])
+    removed(objects)
+    assert names(objects) == []
+
+
+def test_what_works_goes_before_what_it_needs() -> None:
+    kinds = ("Namespace", "PersistentVolumeClaim", "ConfigMap", "Service", "Pod")
+    objects = Objects(*(made(kind, kind.lower(), OURS, namespace="pcp") for kind in kinds))
+    removed(objects, remove_volumes=True)
+    assert [entry.split()[0] for entry in objects.deleted] == list(reversed(kinds))
+
+
+def test_volumes_stay_unless_they_are_asked_for() -> None:
+    objects = Objects(made("PersistentVolumeClaim", "results", OURS), made("Pod", "p", OURS))
+    found = removed(objects)
+    assert names(objects) == ["PersistentVolumeClaim results"]
+    assert found.kept == ["PersistentVolumeClaim bench/results (a volume, kept unless asked for)"]
+    removed(objects, remove_volumes=True)
+    assert names(objects) == []
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        made("PersistentVolumeClaim", "results", OURS, namespace="pcp"),
+        made("Pod", "theirs", THEIRS, namespace="pcp"),
+        made("Secret", "password", namespace="pcp", type="Opaque"),
+    ],
+    ids=["volume", "pod", "secret"],
+)
+def test_a_namespace_of_ours_stays_for_what_is_in_it_and_must_not_go(inside: dict[str, Any]) -> None:
+    objects = Objects(made("Namespace", "pcp", OURS), inside)
+    kept = removed(objects).kept
+    assert names(objects) == ["Namespace pcp", f"{inside['kind']} {inside['metadata']['name']}"]
+    assert any(f"Namespace pcp (holds {inside['kind']} pcp/{inside['metadata']['name']})" in text for text in kept)
+
+
+def test_a_namespace_of_ours_goes_with_what_every_namespace_has() -> None:
+    native = made("ConfigMap", "kube-root-ca.crt", namespace="pcp")
+    objects = Objects(made("Namespace", "pcp", OURS), native, made("Namespace", "bench"))
+    assert removed(objects).removed == ["Namespace pcp"]
+    assert names(objects) == ["Namespace bench"]
+
+
+def test_kinds_that_the_account_may_not_list_are_noted_in_one_line() -> None:
+    objects = Objects(made("Pod", "p", OURS))
+    objects.forbidden = {"namespaces", "endpoints", "configmaps"}
+    found = removed(objects)
+    assert names(objects) == []
+    assert found.notes[0] == "not looked at in namespace bench, which this account may not list: configmaps, endpoints"
+    assert found.notes[-1] == "not looked at of the whole cluster, which this account may not list: namespaces"
+
+
+def test_what_will_not_go_is_named_with_what_holds_it() -> None:
+    volume = made("PersistentVolumeClaim", "results", OURS, metadata={"finalizers": ["kubernetes.io/pvc-protection"]})
+    objects = Objects(volume)
+    objects.stay = {"results"}
+    with pytest.raises(TeardownError, match=r"bench/results \(held by finalizer kubernetes.io/pvc-protection"):
+        removed(objects, remove_volumes=True, timeout_s=0.0)
+    assert objects.deleted == ["PersistentVolumeClaim results"]
+
+
+def test_what_appears_while_the_rest_goes_is_removed_as_well() -> None:
+    objects = Objects(made("Pod", "first", OURS))
+    objects.changes = [
+        lambda state: None,
+        lambda state: state.present.append(made("ConfigMap", "late", OURS, namespace="pcp")),
+    ]
+    assert sorted(removed(objects).removed) == ["ConfigMap pcp/late", "Pod bench/first"]
+
+
+@given(st.sampled_from(["", "app=x", "kveval.dev/cell=a,kveval.dev/run=1", selector(), selector("c", "cell", 3)]))
+def test_a_selector_always_asks_for_ours(text: str) -> None:
+    assert f"{MANAGED_BY}={MANAGER}" in ours(text).split(",")
+    assert ours(ours(text)) == ours(text)
+    assert set(filter(None, text.split(","))) <= set(ours(text).split(","))

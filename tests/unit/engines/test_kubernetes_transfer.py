@@ -1,0 +1,198 @@
+"""Files out of pods arrive whole, whatever happens to the connection; the pods are processes of this machine."""
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.fake_cluster import FakeTransport
+
+from kveval.engines.kubernetes.api import download as transfer
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.download import TransferError, collect, collect_folder
+from kveval.engines.kubernetes.api.pod_scripts import BLOCK, parse_list
+
+POD = ("bench", "collector", "main")
+
+
+def an_api(*cuts: int, environment: dict[str, str] | None = None) -> Api:
+    return Api(FakeTransport(cuts=list(cuts), environment=environment))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer.time, "sleep", lambda seconds: None)
+
+
+def test_a_file_arrives_whole_though_the_connection_is_cut(tmp_path: Path) -> None:
+    there, here = tmp_path / "there.bin", tmp_path / "here.bin"
+    there.write_bytes(random.Random(1).randbytes(700_001))
+    # The first command lists; each of the others brings a part before it is cut.
+    found = collect(an_api(10**9, 100_000, 65_536, 1), *POD, str(there), here)
+    assert here.read_bytes() == there.read_bytes()
+    assert (found.cuts, found.received) == (3, 700_001)
+    assert [entry.path for entry in found.files] == ["there.bin"]
+    assert not here.with_name("here.bin.part").exists()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7]), max_size=4),
+    cuts=st.lists(st.integers(0, 4 * BLOCK), max_size=4),
+    chunk=st.sampled_from([40_000, BLOCK, 10**9]),
+)
+def test_a_folder_arrives_whole_whatever_the_sizes_and_cuts(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], cuts: list[int], chunk: int
+) -> None:
+    there, here = tmp_path_factory.mktemp("there"), tmp_path_factory.mktemp("here")
+    generator = random.Random(7)
+    for number, size in enumerate(sizes):
+        file = there / f"level {number}" / f".hidden 'quoted' \n{number}"
+        file.parent.mkdir()
+        file.write_bytes(generator.randbytes(size))
+    found = collect_folder(an_api(*cuts), *POD, str(there), here, chunk_bytes=chunk)
+    assert contents(here) == contents(there)
+    assert sum(entry.size for entry in found.files) == sum(sizes)
+
+
+def test_a_later_process_goes_on_from_what_is_on_disk(tmp_path: Path) -> None:
+    there, here = tmp_path / "there.bin", tmp_path / "here.bin"
+    data = random.Random(2).randbytes(500_000)
+    there.write_bytes(data)
+    here.with_name("here.bin.part").write_bytes(data[:300_000])
+    found = collect(an_api(), *POD, str(there), here)
+    assert here.read_bytes() == data
+    assert found.received == 200_000
+
+
+def test_what_is_on_disk_but_is_not_the_files_beginning_is_brought_anew(tmp_path: Path) -> None:
+    there, here = tmp_path / "there.bin", tmp_path / "here.bin"
+    data = random.Random(3).randbytes(500_000)
+    there.write_bytes(data)
+    here.with_name("here.bin.part").write_bytes(b"another run's" + data[13:300_000])
+    assert collect(an_api(), *POD, str(there), here).received == 500_000
+    assert here.read_bytes() == data
+
+
+def test_what_is_here_already_is_not_brought_again(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    for name in ("a", "b"):
+        (there / name).write_bytes(name.encode() * 1000)
+    collect_folder(an_api(), *POD, str(there), here)
+    (here / "b").write_bytes(b"damaged")
+    assert collect_folder(an_api(), *POD, str(there), here).received == 1000
+    assert contents(here) == contents(there)
+
+
+def test_a_log_that_grows_is_taken_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, here = tmp_path / "server.log", tmp_path / "here.log"
+    there.write_bytes(b"line\n" * 1000)
+    listed = transfer.parse_list
+
+    def list_and_grow(output: bytes) -> list[object]:
+        with there.open("ab") as file:
+            file.write(b"more\n" * 100_000)
+        return listed(output)
+
+    monkeypatch.setattr(transfer, "parse_list", list_and_grow)
+    collect(an_api(), *POD, str(there), here)
+    assert here.read_bytes() == b"line\n" * 1000
+
+
+def test_a_file_that_was_written_anew_meanwhile_is_brought_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there.json", tmp_path / "here.json"
+    there.write_bytes(b"old" * 1000)
+    listed = transfer.parse_list
+    monkeypatch.setattr(transfer, "parse_list", lambda output: (there.write_bytes(b"new!" * 1000), listed(output))[1])
+    collect(an_api(), *POD, str(there), here)
+    assert here.read_bytes() == b"new!" * 1000
+
+
+def test_a_file_that_keeps_changing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = tmp_path / "there.json"
+    numbers = iter(range(100))
+    there.write_bytes(b"first")
+    listed = transfer.parse_list
+    monkeypatch.setattr(
+        transfer, "parse_list", lambda output: (there.write_bytes(b"%05d" % next(numbers)), listed(output))[1]
+    )
+    with pytest.raises(TransferError, match="keeps changing: stop what writes it"):
+        collect(an_api(), *POD, str(there), tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_connection_that_brings_nothing_any_more_is_given_up_and_what_came_is_kept(tmp_path: Path) -> None:
+    there, here = tmp_path / "there.bin", tmp_path / "here.bin"
+    there.write_bytes(random.Random(4).randbytes(400_000))
+    with pytest.raises(TransferError, match="nothing arrived in 5 attempts, 131072 of 400000 bytes are here"):
+        collect(an_api(10**9, 131_072, *[0] * 9), *POD, str(there), here)
+    assert not here.exists()
+    assert collect(an_api(), *POD, str(there), here).received == 400_000 - 131_072
+    assert here.read_bytes() == there.read_bytes()
+
+
+@pytest.mark.parametrize("missing", ["sha256sum", "dd", "head"])
+def test_a_missing_tool_is_named(tmp_path: Path, missing: str) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in {"sha256sum", "dd", "head", "wc", "sh"} - {missing}:
+        found = shutil.which(tool)
+        assert found is not None
+        (tools / tool).symlink_to(found)
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(TransferError, match=f"the container's image has no `{missing}`"):
+        collect(an_api(environment={"PATH": str(tools)}), *POD, str(tmp_path / "file"), tmp_path / "here")
+
+
+def test_an_image_without_a_shell_is_said_to_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "kveval.engines.kubernetes.api.download.script", lambda text, *words: ["no-such-shell", "-c", text]
+    )
+    with pytest.raises(TransferError, match="the container's image has no shell"):
+        collect(an_api(), *POD, str(tmp_path / "file"), tmp_path / "here")
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match=f"there is no {tmp_path}/report.json"):
+        collect(an_api(), *POD, str(tmp_path / "report.json"), tmp_path / "here")
+    with pytest.raises(TransferError, match=f"there is no folder {tmp_path}/results"):
+        collect_folder(an_api(), *POD, f"{tmp_path}/results", tmp_path / "here")
+
+
+def test_links_are_left_out_and_an_empty_folder_is_none_less(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "empty").mkdir(parents=True)
+    (there / "link").symlink_to("/etc/passwd")
+    (there / "loop").symlink_to(there)
+    assert collect_folder(an_api(), *POD, str(there), here).files == ()
+    (there / "one").write_bytes(b"1")
+    assert [entry.path for entry in collect_folder(an_api(), *POD, str(there), here).files] == ["one"]
+
+
+def test_many_small_files_need_few_commands_and_each_a_short_url(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    for number in range(200):
+        (there / f"archive-{number:03}.json").write_bytes(os.urandom(number))
+    api = an_api()
+    collect_folder(api, *POD, str(there), tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(there)
+    commands = api.transport.commands
+    assert len(commands) < 12
+    assert max(sum(len(word) for word in query["command"]) for query in commands) < 5000
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", ""])
+def test_a_pod_cannot_name_a_place_outside_the_folder(path: str) -> None:
+    with pytest.raises(ValueError, match="unexpected entry"):
+        parse_list(b"1 %s %s\0end\0" % (b"0" * 64, path.encode()))

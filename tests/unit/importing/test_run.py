@@ -1,0 +1,279 @@
+"""One imported run: files referred to with their checksums, archives chosen by time, counters from the recording."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.support.config_files import CONFIG
+from tests.support.guidellm_reports import START, Story
+from tests.support.result_trees import HOUR, native, write_archive, write_level, write_report
+
+from kveval.analysis.levels.recording import convert_recording
+from kveval.analysis.levels.tables import run_tables
+from kveval.analysis.peaks import cell_tables
+from kveval.importing.archives import Span, covering, spans
+from kveval.importing.campaign import import_plan
+from kveval.importing.plan import ImportPlan
+from kveval.importing.run import ImportFailure, import_run, plan_from
+from kveval.importing.table import write_table
+from kveval.pcp.parquet.reading import archive_info, describe
+from kveval.spec.loading import load_config
+from kveval.store.run_file import read_run, stored_run
+from kveval.store.store import Store
+
+MODEL = "Qwen3-0.6B"
+METRICS = {
+    "requests_running": {
+        **{"title": "running", "unit": "requests", "pcp": "openmetrics.vllm.vllm.num_requests_running"},
+        **{"reduction": "mean", "instances": "sum"},
+    },
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return tmp_path / "tree"
+
+
+def plan(tree: Path, **asked: Any) -> ImportPlan:
+    values = {"name": "test", "import": [{"path": str(tree), **asked}]}
+    return import_plan(load_config(values, CONFIG), tree.parent / "index")
+
+
+def imported(tree: Path, number: int = 0, **asked: Any) -> Path:
+    """Import a run and return its folder in the store."""
+    output = tree.parent / "pointers" / f"{number}.json"
+    import_run(plan(tree, **asked).runs[number], Store(tree.parent / "store"), output)
+    return stored_run(output)
+
+
+def facts(place: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((place / "run.json").read_text())
+    return content
+
+
+def test_a_run_refers_to_its_files_and_reads_like_a_measured_one(tree: Path) -> None:
+    for rate in (1, 4):
+        write_level(tree, MODEL, "native-offload-10k", rate, start=START + rate * HOUR, args=native(10_000))
+    place = imported(tree)
+    run, content = read_run(place), facts(place)
+    assert (run.engine, run.weights, run.run, run.cell.cpu_blocks) == ("imported", "full", 1, 10_000)
+    assert [(level.level, level.status, level.start) for level in run.levels] == [
+        *((1, "ok", START + HOUR), (4, "ok", START + 4 * HOUR)),
+    ]
+    for source in content["sources"]:
+        path = Path(source["path"])
+        assert (path.stat().st_size, len(source["sha256"])) == (source["bytes"], 64)
+    linked = [path for path in (place / "raw").rglob("*") if path.is_file()]
+    assert len(linked) == len(content["sources"]) == 2 * (1 + 2 + 3)
+    assert all(path.is_symlink() for path in linked)
+    levels, requests = run_tables(place)
+    assert list(levels["level"]) == [1, 4]
+    assert (levels["engine"] == "imported").all()
+    assert len(requests) == 30 + 120
+    assert levels["exercised"].all()
+
+
+def test_a_levels_window_of_the_recording_is_the_reports(tree: Path, tmp_path: Path) -> None:
+    for rate in (1, 4):
+        write_level(tree, MODEL, "no-offload", rate, start=START + rate * HOUR)
+    place = imported(tree)
+    convert_recording(place, tmp_path / "pcp.parquet")
+    run_tables(place)[0].to_parquet(tmp_path / "levels.parquet")
+    table, peak = cell_tables([tmp_path / "levels.parquet"], [tmp_path / "pcp.parquet"], METRICS, "0.11.2", 10)
+    assert list(table["requests_running"]) == pytest.approx([0.8, 3.2])
+    assert (table["pcp_samples"] > 20).all()
+    assert peak["level"].iloc[0] == 4
+
+
+def test_the_servers_counters_come_from_the_recording(tree: Path) -> None:
+    write_level(tree, MODEL, "native-offload-10k", 4, args=native(10_000), hits=500.0)
+    counters = facts(imported(tree))["levels"][0]["counters"]
+    assert counters["vllm:external_prefix_cache_hits_total"]["delta"] == pytest.approx(500.0 * 30)
+    generated = counters["vllm:generation_tokens_total"]["delta"]
+    assert generated == pytest.approx(Story(streams=4).delivered, rel=0.001)
+    levels, _ = run_tables(imported(tree))
+    assert levels["exercised"].iloc[0]
+    assert abs(levels["throughput_server_difference"].iloc[0]) < 0.01
+    assert "server_tokens" not in levels["checks_failed"].iloc[0]
+
+
+def test_an_arm_whose_counters_did_not_move_was_not_exercised(tree: Path) -> None:
+    write_level(tree, MODEL, "native-offload-10k", 4, args=native(10_000), hits=0.0)
+    assert not run_tables(imported(tree))[0]["exercised"].iloc[0]
+
+
+def test_without_a_recording_nothing_is_known_of_the_counters(tree: Path, tmp_path: Path) -> None:
+    write_level(tree, MODEL, "native-offload-10k", 4, args=native(10_000), archive=False)
+    place = imported(tree)
+    assert facts(place)["recording"]["notes"] == ["no recording was found with the results"]
+    levels, _ = run_tables(place)
+    assert levels["exercised"].isna().all()
+    convert_recording(place, tmp_path / "pcp.parquet")
+    assert describe(tmp_path / "pcp.parquet") == {}
+    assert archive_info(tmp_path / "pcp.parquet").problems[0].message == "no recording was found with the results"
+
+
+def test_a_damaged_archive_costs_the_recording_alone(tree: Path, tmp_path: Path) -> None:
+    folder = write_level(tree, MODEL, "no-offload", 4)
+    for path in (folder / "pcp-archives").rglob("*.zst"):
+        path.write_bytes(b"not an archive")
+    place = imported(tree)
+    assert "no PCP archive" in facts(place)["recording"]["notes"][0]
+    convert_recording(place, tmp_path / "pcp.parquet")
+    assert describe(tmp_path / "pcp.parquet") == {}
+    assert run_tables(place)[0]["throughput_tok_s"].notna().all()
+
+
+def test_archives_are_chosen_by_the_times_they_name(tree: Path) -> None:
+    folder = write_level(tree, MODEL, "no-offload", 4)
+    for name, hours in (("node-0", -3), ("node-2", 2)):
+        write_archive(folder / "pcp-archives" / name, Story(start=START + hours * HOUR), host="node-1")
+    place = imported(tree)
+    assert [path.name for path in (place / "raw" / "pcp" / "0004").iterdir()] == ["node-1"]
+    assert facts(place)["recording"]["hosts"] == ["node-1"]
+
+
+def test_several_hosts_are_said(tree: Path) -> None:
+    folder = write_level(tree, MODEL, "no-offload", 4)
+    write_archive(folder / "pcp-archives" / "node-2", Story(streams=4), host="node-2")
+    assert "several hosts (node-1, node-2)" in facts(imported(tree))["recording"]["notes"][0]
+
+
+def test_an_archive_that_covers_nothing_is_said_and_left_out(tree: Path) -> None:
+    folder = write_level(tree, MODEL, "no-offload", 4, archive=False)
+    write_archive(folder / "pcp-archives" / "node-1", Story(start=START + HOUR))
+    notes = facts(imported(tree))["recording"]["notes"]
+    assert notes[0] == "level 4: none of its 1 archives covers its time"
+
+
+@pytest.mark.parametrize(
+    ("given", "window", "expected"),
+    [
+        ([("a", 0, 100)], (500, 600), ["a"]),
+        ([("a", 700, 800)], (500, 600), []),
+        ([("a", 0, 100), ("a", 400, 900)], (500, 600), ["1"]),
+        ([("a", 0, 490), ("a", 2000, 3000)], (500, 600), ["0"]),
+        ([("a", 0, 100), ("b", 400, None)], (500, 600), ["1"]),
+        ([("a", 0, None), ("a", 550, None)], (500, 600), ["0", "1"]),
+        ([], (500, 600), []),
+    ],
+)
+def test_which_archives_cover_a_window(
+    given: list[tuple[str, int, int | None]], window: tuple[int, int], expected: list[str]
+) -> None:
+    found = [
+        Span(str(number), host, start * 10**9, None if end is None else end * 10**9, ())
+        for number, (host, start, end) in enumerate(given)
+    ]
+    chosen = covering(found, *window)
+    assert [span.base for span in chosen] == (["0"] if expected == ["a"] else expected)
+
+
+def test_the_span_of_an_archive_is_read_from_its_files(tmp_path: Path) -> None:
+    paths = write_archive(tmp_path, Story(seconds=60.0))
+    found, problems = spans(tmp_path, [path.name for path in paths])
+    assert problems == []
+    assert (found[0].host, found[0].start_ns) == ("node-1", round((START - 20) * 1e9))
+    assert found[0].end_ns == round((START + 80) * 1e9)
+
+
+def test_an_archive_packed_whole_beside_an_older_report(tree: Path, tmp_path: Path) -> None:
+    stem = "benchmark_20251101_120000_Qwen3-0.6B_no-offload_rate4"
+    story = Story(streams=4)
+    write_report(tree / f"{stem}_guidellm.json", [story], layers=0, generation="0.4")
+    write_archive(tmp_path / "archive", story)
+    shutil.make_archive(str(tree / f"{stem}_pcp"), "xztar", tmp_path / "archive")
+    place = imported(tree)
+    assert facts(place)["recording"]["sources"] == ["raw/pcp-0004.tar.xz"]
+    convert_recording(place, tmp_path / "pcp.parquet")
+    assert describe(tmp_path / "pcp.parquet")["mem.util.used"].samples > 20
+
+
+def test_a_long_archive_over_all_results_is_cut_to_the_runs_time(tree: Path, tmp_path: Path) -> None:
+    stories = [Story(strategy="synchronous", streams=1), Story(strategy="throughput", streams=8, start=START + 66)]
+    write_report(tree / f"oct2025-{MODEL}-default.json", stories, layers=0, generation="0.3", keep=0)
+    write_archive(tree / "pcp-archives" / "node", Story(seconds=3 * HOUR, start=START - HOUR), step=10.0)
+    place = imported(tree, pattern="oct2025-{model}-{arm}.json", scenarios={"default": "no-offload"})
+    convert_recording(place, tmp_path / "pcp.parquet")
+    info = archive_info(tmp_path / "pcp.parquet")
+    assert START - 31 <= info.start_ns / 1e9 < info.end_ns / 1e9 <= START + 157
+    levels, _ = run_tables(place)
+    assert list(levels["strategy"]) == ["synchronous", "throughput"]
+    # Ten seconds between samples do not tell one strategy's tokens from the next one's.
+    assert levels["server_generation_tokens"].isna().all()
+
+
+def test_a_failed_level_is_a_row_that_fails(tree: Path) -> None:
+    write_level(tree, MODEL, "no-offload", 1)
+    folder = write_level(tree, MODEL, "no-offload", 4)
+    (folder / "guidellm-results.json.zst").write_bytes(b"x")
+    levels, _ = run_tables(imported(tree))
+    assert list(levels["checks_failed"] == "level_failed") == [False, True]
+
+
+def test_the_same_files_are_adopted_and_changed_ones_are_noticed(tree: Path) -> None:
+    folder = write_level(tree, MODEL, "no-offload", 4)
+    first = imported(tree)
+    assert imported(tree) == first
+    write_report(folder / "guidellm-results.json.zst", [Story(streams=4, latency_s=3.0)])
+    second = imported(tree)
+    assert second != first
+    # The older entry no longer is what its checksums say.
+    store = Store(tree.parent / "store")
+    assert (second / "SHA256SUMS").read_text() != (first / "SHA256SUMS").read_text()
+    content = facts(first)
+    from kveval.store.store import Key  # noqa: PLC0415
+
+    assert store.find(Key(content["measurement"], 1, content["hardware"]["fingerprint"])) is None
+    assert list((tree.parent / "store" / "damaged").glob("*/REASON"))
+
+
+def test_copies_are_kept_when_asked_for(tree: Path) -> None:
+    write_level(tree, MODEL, "no-offload", 4)
+    place = imported(tree, copy=True)
+    files = [path for path in (place / "raw").rglob("*") if path.is_file()]
+    assert files
+    assert not any(path.is_symlink() for path in files)
+    shutil.rmtree(tree)
+    assert run_tables(place)[0]["throughput_tok_s"].notna().all()
+
+
+def test_a_relative_tree_is_referred_to_relatively(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_level(tree, MODEL, "no-offload", 4)
+    monkeypatch.chdir(tmp_path)
+    values = {"name": "test", "import": [{"path": "tree"}]}
+    planned = import_plan(load_config(values, CONFIG), Path("index"))
+    import_run(planned.runs[0], Store(Path("store")), Path("pointer.json"))
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    shutil.move("tree", moved / "tree")
+    shutil.move("store", moved / "store")
+    place = moved / stored_run(Path("pointer.json"))
+    assert run_tables(place)[0]["throughput_tok_s"].notna().all()
+
+
+def test_a_file_that_is_gone_is_named(tree: Path) -> None:
+    folder = write_level(tree, MODEL, "no-offload", 4)
+    run = plan(tree).runs[0]
+    (folder / "guidellm-results.json.zst").unlink()
+    with pytest.raises(ImportFailure, match=r"guidellm-results\.json\.zst: cannot be read"):
+        import_run(run, Store(tree.parent / "store"), tree.parent / "p.json")
+    assert Store(tree.parent / "store").partial() == []
+
+
+def test_a_plan_survives_as_plain_values(tree: Path) -> None:
+    import msgspec  # noqa: PLC0415
+
+    write_level(tree, MODEL, "no-offload", 4)
+    run = plan(tree).runs[0]
+    assert plan_from(json.loads(json.dumps(msgspec.to_builtins(run)))) == run
+
+
+def test_the_recordings_of_runs_are_in_the_table(tree: Path, tmp_path: Path) -> None:
+    write_level(tree, MODEL, "no-offload", 4)
+    write_table(plan(tree), {(f"{MODEL}/no-offload/0", 1): ["a note"]}, tmp_path / "imported.csv")
+    assert pd.read_csv(tmp_path / "imported.csv")["recording"].tolist() == ["a note"]

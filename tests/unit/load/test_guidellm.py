@@ -1,0 +1,214 @@
+import json
+import os
+import sys
+
+import pytest
+
+from kveval.host.processes import supervisor
+from kveval.load.guidellm import (
+    Level,
+    LoadError,
+    Target,
+    command,
+    data_argument,
+    environment,
+    levels_of,
+    loaded_s,
+    profile_argument,
+    report_facts,
+    run_level,
+    time_limit_s,
+    worker_processes,
+)
+
+WORKLOAD = {
+    "profile": "concurrent",
+    "prompt_tokens": 64,
+    "output_tokens": 16,
+    "turns": 3,
+    "prefix_tokens": 2000,
+    "prefix_count": 20,
+    "seed": 889,
+    "levels": [1, 4, 8],
+    "seconds": 20,
+    "warmup_s": 4,
+    "request_timeout_s": 60,
+}
+
+
+def test_seeds_differ_by_run_and_level_and_not_by_arm():
+    seeds = [level.seed for run in (1, 2, 3) for level in levels_of(WORKLOAD, run)]
+    assert len(set(seeds)) == 9
+    assert levels_of(WORKLOAD, 2) == levels_of(dict(WORKLOAD), 2)
+
+
+def test_the_published_workload_is_passed_on_as_guidellm_names_it():
+    published = WORKLOAD | {
+        "prefix_tokens": 10000,
+        "prefix_count": 800,
+        "prompt_tokens": 128,
+        "output_tokens": 128,
+        "turns": 5,
+    }
+    assert data_argument(published, 650) == (
+        "kind=synthetic_text,prompt_tokens=128,output_tokens=128,turns=5,prefix_tokens=10000,prefix_count=800"
+    )
+
+
+def test_the_prefix_count_may_follow_the_level():
+    assert "prefix_count=1300" in data_argument(WORKLOAD | {"prefix_count": {"per_level": 2}}, 650)
+
+
+@pytest.mark.parametrize(
+    ("profile", "level", "expected"),
+    [
+        ("concurrent", 8, {"kind": "concurrent", "streams": [8]}),
+        ("constant", 90, {"kind": "constant", "rate": [1.5]}),
+        ("poisson", 90, {"kind": "poisson", "rate": [1.5]}),
+        ("prefix-length", 512, {"kind": "synchronous"}),
+    ],
+)
+def test_every_profile_is_passed_on_as_guidellm_names_it(profile, level, expected):
+    assert json.loads(profile_argument(WORKLOAD | {"profile": profile, "warmup_s": 0}, level)) == expected
+
+
+def test_varying_lengths_and_the_length_of_a_prefix_are_passed_on():
+    varying = WORKLOAD | {"profile": "prefix-length", "prefix_tokens": 0, "prefix_count": {"tokens": 4096}}
+    varying |= {"output_spread": {"stdev": 8, "min": 2, "max": 64}}
+    assert data_argument(varying, 512) == (
+        "kind=synthetic_text,prompt_tokens=64,output_tokens=16,turns=3,"
+        "output_tokens_stdev=8,output_tokens_min=2,output_tokens_max=64,prefix_tokens=512,prefix_count=8"
+    )
+
+
+def test_poisson_arrivals_come_from_one_worker_process():
+    assert worker_processes(64, WORKLOAD | {"profile": "poisson"}) == 1
+    assert worker_processes(64, WORKLOAD) == 10
+
+
+def test_a_workload_without_prefixes_asks_for_none():
+    assert "prefix" not in data_argument(WORKLOAD | {"prefix_tokens": 0}, 1)
+
+
+def test_the_command_asks_for_one_level_with_warm_up_and_every_record(tmp_path):
+    argv = command(
+        "guidellm",
+        WORKLOAD,
+        Level(8, 2, 123),
+        Target("http://127.0.0.1:1", "m", tmp_path),
+        tmp_path / "r.json",
+    )
+    options = dict(zip(argv[2:-2:2], argv[3:-2:2], strict=True))
+    assert json.loads(options["--profile"]) == {
+        "kind": "concurrent",
+        "streams": [8],
+        "warmup": {"value": 4, "mode": "duration"},
+    }
+    assert options["--constraint"] == "kind=max_duration,seconds=20"
+    assert options["--seed"] == "kind=static,value=123"
+    assert options["--metrics"] == "kind=generative,sample_size=0"
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected_s"),
+    [("concurrent", 120), ("prefix-length", 120), ("poisson", 0), ("constant", 0), ("bursts", 0)],
+)
+def test_only_a_closed_loop_always_has_requests_in_flight(profile, expected_s):
+    assert loaded_s({"profile": profile, "seconds": 120}, 4) == expected_s
+
+
+def test_the_time_limit_leaves_room_for_writing_the_prefixes():
+    assert time_limit_s(WORKLOAD | {"prefix_tokens": 10000, "prefix_count": 800}, 1) > time_limit_s(WORKLOAD, 1) + 55
+
+
+@pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (2, 1), (16, 4), (128, 10)])
+def test_worker_processes_follow_the_host(cpus, workers):
+    assert worker_processes(cpus) == workers
+
+
+def test_the_environment_holds_no_secret(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert "hf_secret" not in environment(2).values()
+
+
+def start(tmp_path, program, *, limit_s=20.0, watch=lambda elapsed_s: None):
+    report = tmp_path / "raw" / "guidellm-0001.json"
+    report.parent.mkdir(exist_ok=True)
+    with supervisor(tmp_path / "registry.json") as processes:
+        argv = [sys.executable, "-c", program, str(report)]
+        return run_level(
+            processes, argv, report, report.with_suffix(".log"), limit_s=limit_s, env=os.environ, watch=watch
+        )
+
+
+def test_a_generator_that_fails_is_named_with_its_log(tmp_path):
+    with pytest.raises(LoadError, match=r"exit code 3\); see .*guidellm-0001\.log"):
+        start(tmp_path, "print('cause'); raise SystemExit(3)")
+    assert "cause" in (tmp_path / "raw" / "guidellm-0001.log").read_text()
+
+
+def test_a_generator_that_hangs_is_stopped(tmp_path):
+    with pytest.raises(LoadError, match="still running after 1 s"):
+        start(tmp_path, "import time; time.sleep(100)", limit_s=1.0)
+
+
+def test_a_dead_server_ends_the_level_at_once(tmp_path):
+    def watch(elapsed_s):
+        raise RuntimeError("the server died")
+
+    with pytest.raises(RuntimeError, match="server died"):
+        start(tmp_path, "import time; time.sleep(100)", watch=watch)
+
+
+def test_the_report_of_an_earlier_attempt_does_not_pass_for_this_ones(tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "guidellm-0001.json").write_text("{}")
+    start(tmp_path, "pass")
+    assert not (tmp_path / "raw" / "guidellm-0001.json").exists()
+
+
+def report_with(tmp_path, **changed):
+    content = {
+        "metadata": {"guidellm_version": "0.8.1"},
+        "benchmarks": [
+            {
+                "start_time": 10.0,
+                "end_time": 26.0,
+                "metrics": {"request_totals": {"successful": 5, "errored": 1}},
+            }
+        ],
+    } | changed
+    path = tmp_path / "guidellm-0008.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_the_measured_window_comes_from_the_report(tmp_path):
+    facts = report_facts(report_with(tmp_path), "0.8.1")
+    assert (facts.start, facts.end) == (10.0, 26.0)
+
+
+def test_another_version_of_the_generator_is_refused(tmp_path):
+    with pytest.raises(LoadError, match=r"is GuideLLM 0\.8\.1, the campaign declares 0\.5\.3"):
+        report_facts(report_with(tmp_path), "0.5.3")
+
+
+def test_a_level_in_which_every_request_failed_is_a_failure(tmp_path):
+    benchmark = {
+        "start_time": 1,
+        "end_time": 2,
+        "metrics": {"request_totals": {"successful": 0, "errored": 17}},
+    }
+    with pytest.raises(LoadError, match=r"no request completed \(17 failed\)"):
+        report_facts(report_with(tmp_path, benchmarks=[benchmark]), "0.8.1")
+
+
+@pytest.mark.parametrize("text", ["", '{"benchmarks": []}', '{"benchmarks": [{"met', "[]"])
+def test_a_missing_truncated_or_foreign_report_is_a_failure(tmp_path, text):
+    path = tmp_path / "guidellm-0008.json"
+    path.write_text(text)
+    with pytest.raises(LoadError, match="no usable report"):
+        report_facts(path, "0.8.1")
+    path.unlink()
+    with pytest.raises(LoadError, match="no usable report"):
+        report_facts(path, "0.8.1")

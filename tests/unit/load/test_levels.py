@@ -1,0 +1,122 @@
+"""What a level counts, and what a workload may say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from kveval.config.workload import Workload
+from kveval.load import levels as workloads
+from kveval.spec.resolve import workload_specification
+
+PLAIN = {"seconds": 60.0, "prompt_tokens": 64, "output_tokens": 32, "seed": 1}
+SPREAD = {"stdev": 10, "min": 5, "max": 200}
+BURSTS = {"factor": 5.0, "share": 0.1, "mean_s": 20.0}
+
+
+def workload(**values):
+    return workload_specification(Workload.model_validate({**PLAIN, "levels": [1, 60], **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "streams", "rate", "unit"),
+    [
+        ({}, 60, None, "streams"),
+        ({"profile": "constant"}, None, 1.0, "requests/min"),
+        ({"profile": "poisson"}, None, 1.0, "requests/min"),
+        ({"profile": "bursts", "bursts": BURSTS}, None, 1.0, "requests/min"),
+        ({"profile": "prefix-length", "prefix_count": 3}, 1, None, "prefix tokens"),
+    ],
+)
+def test_the_profile_says_what_a_level_counts(values, streams, rate, unit):
+    load = workload(**values)
+    assert workloads.streams_at(load, 60) == streams
+    assert workloads.rate_req_s_at(load, 60) == rate
+    assert workloads.level_unit(load) == unit
+
+
+@pytest.mark.parametrize(
+    ("values", "lengths", "arrivals"),
+    [
+        ({}, "fixed lengths", "without pause"),
+        ({"profile": "constant"}, "fixed lengths", "evenly spaced"),
+        ({"profile": "poisson", "prompt_spread": SPREAD}, "drawn at random", "at random, whatever"),
+        ({"profile": "bursts", "bursts": BURSTS}, "fixed lengths", "in random bursts"),
+        ({"profile": "prefix-length", "prefix_count": 3}, "fixed lengths", "without pause"),
+    ],
+)
+def test_the_words_for_a_workload_are_those_of_its_profile(values, lengths, arrivals):
+    words = workloads.in_words(workload(**values))
+    assert lengths in words
+    assert arrivals in words.partition("requests")[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "level", "tokens", "count"),
+    [
+        ({}, 60, 0, 0),
+        ({"prefix_tokens": 100, "prefix_count": 7}, 60, 100, 7),
+        ({"prefix_tokens": 100, "prefix_count": {"per_level": 2}}, 60, 100, 120),
+        ({"prefix_tokens": 100, "prefix_count": {"tokens": 1050}}, 60, 100, 10),
+        ({"profile": "prefix-length", "prefix_count": 3}, 60, 60, 3),
+        ({"profile": "prefix-length", "prefix_count": {"tokens": 600}}, 60, 60, 10),
+        ({"profile": "prefix-length", "prefix_count": {"tokens": 600}}, 1, 1, 600),
+    ],
+)
+def test_prefixes_may_follow_the_level(values, level, tokens, count):
+    load = workload(**values)
+    assert workloads.prefix_tokens_at(load, level) == tokens
+    assert workloads.prefix_count_at(load, level) == count
+    assert workloads.working_set_tokens_at(load, level) == tokens * count
+
+
+@given(length=st.integers(1, 10_000), tokens=st.integers(10_000, 10**7))
+def test_a_working_set_is_never_larger_than_asked_and_short_by_less_than_a_prefix(length, tokens):
+    load = workload(profile="prefix-length", prefix_count={"tokens": tokens}, levels=[length])
+    assert tokens - length < workloads.working_set_tokens_at(load, length) <= tokens
+
+
+def test_results_from_elsewhere_may_say_nothing():
+    assert workloads.streams_at({}, 8) == 8
+    assert workloads.streams_at({"profile": "sweep"}, 8) is None
+    assert workloads.working_set_tokens_at({"prefix_tokens": 10, "prefix_count": None}, 8) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"profile": "bursts"}, "go together"),
+        ({"bursts": BURSTS}, "go together"),
+        ({"profile": "bursts", "bursts": BURSTS, "turns": 2}, "turns must be 1"),
+        ({"profile": "bursts", "bursts": BURSTS | {"share": 0.5}}, "with at most 0.2"),
+        ({"profile": "prefix-length", "prefix_count": 3, "prefix_tokens": 10}, "no prefix_tokens"),
+        ({"profile": "prefix-length"}, "takes prefix_count"),
+        ({"profile": "prefix-length", "prefix_count": {"tokens": 30}}, "holds no prefix of 60"),
+        ({"profile": "poisson", "levels": []}, "at least one"),
+        ({"prompt_spread": SPREAD | {"min": 65}}, "prompt_tokens 64 is not between 65 and 200"),
+        ({"output_spread": SPREAD | {"max": 31}}, "output_tokens 32 is not between 5 and 31"),
+        ({"prefix_tokens": 10}, "go together"),
+    ],
+)
+def test_what_makes_no_load_is_refused(values, says):
+    with pytest.raises(ValidationError, match=says):
+        Workload.model_validate({**PLAIN, "levels": [1, 60], **values})
+
+
+def test_what_is_left_out_is_not_in_the_specification():
+    known = {*PLAIN, "profile", "levels", "warmup_s", "request_timeout_s", "turns", "prefix_tokens", "prefix_count"}
+    assert workload().keys() == known
+    assert workload(prompt_spread=SPREAD).keys() == known | {"prompt_spread"}
+
+
+def test_the_longest_conversation_counts():
+    load = Workload.model_validate({**PLAIN, "levels": [60], "turns": 3, "prompt_spread": SPREAD})
+    assert load.conversation_tokens == 3 * (200 + 32)
+    load = Workload.model_validate({**PLAIN, "levels": [60, 500], "profile": "prefix-length", "prefix_count": 2})
+    assert load.conversation_tokens == 500 + 64 + 32
+
+
+@pytest.mark.parametrize(("count", "varies"), [(3, True), ({"tokens": 6000}, False), ({"per_level": 1}, True)], ids=str)
+def test_a_working_set_that_follows_the_level_is_known_to(count, varies):
+    values = {**PLAIN, "levels": [50, 60], "profile": "prefix-length", "prefix_count": count}
+    assert Workload.model_validate(values).varying_working_set is varies

@@ -1,0 +1,120 @@
+"""GuideLLM held before its first request, for real: what it makes ahead, and that it then sends what it would have."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fault_chain import REPOSITORY
+
+from kveval.host.http import HttpError, request
+from kveval.load.guidellm import Level, Target, command
+from kveval.load.loadside import sitecustomize
+from kveval.spec.miniature import write_served
+
+ENVIRONMENT = REPOSITORY / ".server-venv"
+GUIDELLM = ENVIRONMENT / "bin" / "guidellm"
+FOLDER = Path(sitecustomize.__file__).parent
+WORKLOAD: dict[str, Any] = {
+    "profile": "concurrent",
+    "prompt_tokens": 16,
+    "output_tokens": 8,
+    "turns": 1,
+    "prefix_tokens": 200,
+    "prefix_count": 4,
+    "seconds": 3,
+    "warmup_s": 0,
+}
+
+
+GEOMETRY = {
+    "architecture": "Qwen3ForCausalLM",
+    "layers": 2,
+    "kv_heads": 2,
+    "head_dim": 64,
+    "hidden_size": 256,
+    "attention_heads": 4,
+    "intermediate_size": 1024,
+    "vocab_size": 4096,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+}
+
+
+def test_without_its_variables_nothing_is_changed() -> None:
+    code = "import sys; print([type(f).__name__ for f in sys.meta_path if type(f).__name__ == 'Holding'])"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER)}
+    for extra, expected in (({}, "[]"), ({"KVEVAL_GO": "/nowhere/go"}, "['Holding']")):
+        done = subprocess.run([sys.executable, "-c", code], env={**env, **extra}, capture_output=True, text=True)
+        assert done.stdout.strip() == expected, done.stderr
+
+
+def test_the_probe_shows_that_it_is_imported(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER), "KVEVAL_PROBE": str(tmp_path / "probe")}
+    subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
+    assert (tmp_path / "probe").exists()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """GuideLLM's own mock of a server, and its log."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path / "server.log"
+    argv = [str(ENVIRONMENT / "bin" / "python"), str(GUIDELLM), "mock-server", "--port", str(port), "--model", "tiny"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(argv, stdout=output, stderr=output)
+    url = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            request(f"{url}/health", timeout_s=2)
+            break
+        except HttpError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    yield url, log
+    process.terminate()
+    process.wait(timeout=30)
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server")
+def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(server: tuple[str, Path], tmp_path: Path) -> None:
+    url, _ = server
+    model = write_served(GEOMETRY, tmp_path / "model")
+    report, go = tmp_path / "report.json", tmp_path / "go"
+    argv = command(str(GUIDELLM), WORKLOAD, Level(2, 0, 7), Target(url, "tiny", model), report)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(FOLDER)}
+    env |= {"KVEVAL_GO": str(go), "GUIDELLM__MAX_WORKER_PROCESSES": "1", "TMPDIR": str(tmp_path)}
+    log = tmp_path / "guidellm.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(ENVIRONMENT / "bin" / "python"), *argv], env=env, cwd=tmp_path, stdout=output, stderr=output
+        )
+    deadline = time.monotonic() + 120
+    while not sitecustomize.ready_file(go).exists():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    time.sleep(1.0)
+    assert not report.exists()
+    told = time.time()
+    go.touch()
+    assert process.wait(timeout=60) == 0, log.read_text()
+    benchmark = json.loads(report.read_text())["benchmarks"][0]
+    assert benchmark["start_time"] >= told
+    assert benchmark["start_time"] - told < 5
+    totals = benchmark["metrics"]["request_totals"]
+    assert totals["successful"] > 0
+    assert totals["errored"] == 0
+    assert not re.search("Traceback", log.read_text())

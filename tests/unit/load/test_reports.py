@@ -1,0 +1,148 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from tests.support.paths import DATA
+
+from kveval.load.reports import ReportError, decode_report, read_report
+
+# Our own measurement: vLLM 0.32 on a CPU with a miniature, 8 streams, texts and statistics taken out.
+REPORT = DATA / "guidellm-0.8.1-0008.json.zst"
+
+
+def content() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(zstandard.ZstdDecompressor().stream_reader(REPORT.read_bytes()).read())
+    return document
+
+
+def test_reads_a_report_of_0_8_1() -> None:
+    report = read_report(REPORT)
+    assert (report.guidellm_version, report.schema, len(report.levels)) == ("0.8.1", 2, 1)
+    level = report.levels[0]
+    assert (level.strategy, level.streams, level.completed, level.incomplete, level.errored) == (
+        "concurrent",
+        8,
+        162,
+        7,
+        0,
+    )
+    assert level.end - level.start == pytest.approx(16.01, abs=0.01)
+    assert level.warmup_s == pytest.approx(3.985, abs=0.001)
+    assert [request.status for request in level.requests].count("completed") == 164
+    assert level.requests_missing == 0
+
+
+def test_a_request_that_never_got_a_token_has_no_latency() -> None:
+    silent = [request for request in read_report(REPORT).levels[0].requests if request.first_token is None]
+    assert silent
+    for request in silent:
+        assert (request.ttft_ms, request.e2e_ms, request.output_tokens) == (None, None, 0)
+
+
+def test_a_cut_off_request_keeps_its_partial_output() -> None:
+    partial = [r for r in read_report(REPORT).levels[0].requests if r.status == "incomplete" and r.output_tokens]
+    assert len(partial) == 7
+    assert all(request.ttft_ms and request.e2e_ms is None for request in partial)
+
+
+def test_stream_events_stand_in_for_a_missing_token_count() -> None:
+    document = content()
+    request = document["benchmarks"][0]["requests"]["incomplete"][0]
+    request["output_tokens"], events = None, request["info"]["timings"]["token_iterations"]
+    report = decode_report(json.dumps(document).encode(), "r.json")
+    assert next(r for r in report.levels[0].requests if r.status == "incomplete").output_tokens == events
+
+
+def test_plain_json_reads_as_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(content()))
+    assert read_report(path) == read_report(REPORT)
+
+
+def test_says_how_many_requests_were_not_kept() -> None:
+    document = content()
+    del document["benchmarks"][0]["requests"]["successful"][10:]
+    assert decode_report(json.dumps(document).encode(), "r.json").levels[0].requests_missing == 154
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "is empty"),
+        (b'{"metadata": {"version": 2', "truncated or damaged"),
+        (b"[1, 2]", "not a GuideLLM report"),
+        (b'{"results": []}', "no list 'benchmarks'"),
+        (b'{"metadata": {"version": 2}, "benchmarks": []}', "holds no benchmark"),
+        (b'{"metadata": {"version": 1}, "benchmarks": [{}]}', "not as report version 1 .GuideLLM 0.5 and 0.6. has it"),
+        (b'{"benchmarks": [{"args": {}}]}', "not as the schema of GuideLLM 0.3 has it"),
+        (b'{"benchmarks": [{"scheduler": {}}]}', "not as the schema of GuideLLM 0.4's previews has it"),
+        (b'{"benchmarks": [{"config": {}}]}', "not as the schema of GuideLLM 0.4 has it"),
+        (b'{"benchmarks": [{"name": "another tool"}]}', "its benchmarks are of no known shape"),
+        (b'{"benchmarks": [17]}', "not a GuideLLM report"),
+        (b'{"metadata": {"version": 3}, "benchmarks": [{}]}', "version 3 is not supported; supported: .* version 2"),
+        (b'{"metadata": {"version": 2}, "benchmarks": [{"config": {}}]}', "not as report version 2 .* has it"),
+    ],
+)
+def test_says_what_is_wrong_with_a_file(tmp_path: Path, text: bytes, message: str) -> None:
+    path = tmp_path / "guidellm-0008.json"
+    path.write_bytes(text)
+    with pytest.raises(ReportError, match=message) as caught:
+        read_report(path)
+    assert "guidellm-0008.json" in str(caught.value)
+
+
+def test_a_truncated_compressed_report_is_an_error_at_any_length(tmp_path: Path) -> None:
+    whole, path = REPORT.read_bytes(), tmp_path / "r.json.zst"
+    for length in (3, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ReportError):
+            read_report(path)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_report_compressed_again_reads_as_compressed_once(tmp_path: Path, layers: int) -> None:
+    path = tmp_path / "r.json.zst.zst"
+    whole = REPORT.read_bytes()
+    for _ in range(layers - 1):
+        whole = zstandard.compress(whole)
+    path.write_bytes(whole)
+    assert read_report(path) == read_report(REPORT)
+
+
+def test_a_truncated_report_compressed_twice_is_an_error_at_any_length(tmp_path: Path) -> None:
+    inner, path = REPORT.read_bytes(), tmp_path / "r.json.zst.zst"
+    outer = zstandard.compress(inner)
+    broken = [outer[:length] for length in (5, 100, len(outer) // 2, len(outer) - 1)]
+    broken += [zstandard.compress(inner[:length]) for length in (0, 3, 100, len(inner) // 2, len(inner) - 1)]
+    for content_ in broken:
+        path.write_bytes(content_)
+        with pytest.raises(ReportError, match=r"r\.json\.zst\.zst: .*(truncated|empty|damaged|readable)"):
+            read_report(path)
+
+
+def test_frames_one_after_another_are_one_report(tmp_path: Path) -> None:
+    plain = json.dumps(content()).encode()
+    path = tmp_path / "r.json.zst"
+    path.write_bytes(zstandard.compress(plain[:1000]) + zstandard.compress(plain[1000:]))
+    assert read_report(path) == read_report(REPORT)
+
+
+def test_numbers_that_json_has_no_word_for_are_missing(tmp_path: Path) -> None:
+    document = content()
+    document["benchmarks"][0]["metrics"]["output_tokens_per_second"]["total"]["mean"] = float("nan")
+    document["benchmarks"][0]["requests"]["successful"][0]["inter_token_latency_ms"] = float("inf")
+    level = decode_report(json.dumps(document).encode(), "r.json").levels[0]
+    assert level.requests[0].itl_ms is None
+    assert level.aggregate is not None
+    assert level.aggregate.output_tok_s.everything is None
+
+
+def test_a_missing_file_and_an_empty_window_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="cannot be read"):
+        read_report(tmp_path / "none.json")
+    document = content()
+    document["benchmarks"][0]["end_time"] = document["benchmarks"][0]["start_time"]
+    with pytest.raises(ReportError, match="empty window"):
+        decode_report(json.dumps(document).encode(), "r.json")

@@ -1,0 +1,44 @@
+import json
+
+from kveval.measure.progress import Progress, campaign_progress, expected_run_s, minutes
+
+WORKLOAD = {"levels": [1, 4, 8], "seconds": 20}
+
+
+def test_durations_are_read_as_minutes_and_seconds():
+    assert [minutes(seconds) for seconds in (-3, 0, 59.6, 125)] == ["0:00", "0:00", "1:00", "2:05"]
+
+
+def test_a_line_names_the_run_its_place_in_the_campaign_and_the_time_left(tmp_path, capsys):
+    pointers = [tmp_path / f"{number}.json" for number in range(3)]
+    pointers[0].write_text("{}")
+    progress = Progress("Qwen3-0.6B/no-offload/0 run 1", 120.0, tmp_path / "log", pointers)
+    progress.level(8, 3, 3, 12.0, 20.0)
+    line = capsys.readouterr().err
+    assert "[2/3] Qwen3-0.6B/no-offload/0 run 1 · level 8 (3 of 3) · 12 s of about 32 s" in line
+    assert "this run 2:00 left, campaign about 4:00" in line
+    assert (tmp_path / "log").read_text() == line
+
+
+def test_a_level_is_reported_at_most_every_ten_seconds(tmp_path, capsys):
+    progress = Progress("run", 120.0, tmp_path / "log")
+    progress.level(8, 3, 3, 1.0, 20.0)
+    progress.level(8, 3, 3, 1.5, 20.0)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_estimate_comes_from_finished_runs_where_there_are_any(tmp_path):
+    (tmp_path / "stored").mkdir()
+    (tmp_path / "stored" / "run.json").write_text(json.dumps({"phases": {"server_start_s": 30.0, "levels_s": 70.0}}))
+    (tmp_path / "one.json").write_text(json.dumps({"path": str(tmp_path / "stored")}))
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "runs").write_text(f"{tmp_path}/one.json\n{tmp_path}/broken.json\n{tmp_path}/missing.json\n")
+    progress = campaign_progress("run", WORKLOAD, tmp_path / "runs", tmp_path / "logs" / "log")
+    assert list(progress.seen_s) == [100.0]
+    assert progress.left().startswith("this run 1:40 left, campaign about 1:40")
+
+
+def test_without_a_list_of_runs_the_workload_gives_the_estimate(tmp_path):
+    progress = campaign_progress("run", WORKLOAD, tmp_path / "none", tmp_path / "log")
+    assert progress.expected_s == expected_run_s(WORKLOAD) > 60
+    assert "campaign" not in progress.left()

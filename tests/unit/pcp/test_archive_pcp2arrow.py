@@ -1,0 +1,88 @@
+"""The other converter: PCP's own tool, here a stand-in that writes what `pcp2arrow -r` writes."""
+
+import stat
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tests.support.paths import SCRIPTS
+from tests.unit.pcp.test_archive_damage import archive
+from tests.unit.pcp.test_archive_writer import all_types
+
+from kveval.pcp.conversion.conversion import convert
+from kveval.pcp.conversion.pcp2arrow import ToolError, from_pcp2arrow
+
+# As PCP 7 does in raw mode: one row a record, singular metrics null, a naive time stamp, a folder that must not exist.
+TOOL = """#!{python}
+import sys
+sys.path.insert(0, {scripts!r})
+from pathlib import Path
+import pyarrow as pa, pyarrow.parquet as pq
+from kveval.pcp.conversion.conversion import convert
+source, output = Path(sys.argv[sys.argv.index("-a") + 1]), Path(sys.argv[sys.argv.index("-o") + 1])
+if "broken" in str(source):
+    sys.exit("pcp2arrow: no such archive")
+convert(source, output.with_suffix(".long"))
+rows = pq.read_table(output.with_suffix(".long")).to_pylist()
+kinds = {{"i32": pa.int32(), "u32": pa.uint32(), "i64": pa.int64(), "u64": pa.uint64(), "float": pa.float32(),
+         "double": pa.float64(), "string": pa.string()}}
+times = sorted({{row["timestamp"] for row in rows}})
+columns = {{}}
+for row in rows:
+    name = row["metric"] + ("[%s]" % row["instance"] if row["instance"] else "")
+    cells = columns.setdefault(name, [None] * len(times))
+    value = row["text"] if row["text"] is not None else row["value_int"] or row["value"]
+    if row["instance"]:
+        cells[times.index(row["timestamp"])] = value if isinstance(value, (str, float)) else int(value)
+arrays = [pa.array([time.value for time in times]).cast(pa.timestamp("ns"))]
+for name, cells in columns.items():
+    kind = kinds.get(name.split("[")[0].split(".")[1], pa.uint32())
+    if not pa.types.is_string(kind) and not pa.types.is_floating(kind):
+        cells = [None if cell is None else int(cell) for cell in cells]
+    arrays.append(pa.array(cells, kind))
+output.mkdir()
+pq.write_table(pa.Table.from_arrays(arrays, ["timestamp", *columns]), output / "part-0.parquet")
+"""
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bin" / "pcp2arrow"
+    path.parent.mkdir()
+    scripts = str(SCRIPTS)
+    path.write_text(TOOL.format(python=sys.executable, scripts=scripts))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(path.parent), prepend=":")
+
+
+@pytest.mark.usefixtures("tool")
+def test_the_same_long_form(tmp_path: Path) -> None:
+    base = all_types(tmp_path, 3).close()
+    theirs = from_pcp2arrow(base, tmp_path / "theirs.parquet")
+    convert(base, tmp_path / "ours.parquet")
+    ours = pq.read_table(tmp_path / "ours.parquet")
+    expected = [row for row in ours.to_pylist() if row["instance"] is not None]
+    read = pq.read_table(tmp_path / "theirs.parquet")
+    assert read.schema.remove_metadata() == ours.schema.remove_metadata()
+    assert read.to_pylist() == expected
+    left_out = [problem.message for problem in theirs.problems if problem.where == "pcp2arrow"]
+    assert "5 of 5 values of one.u64 are not in its output" in left_out
+    assert len(left_out) == 7
+    assert theirs.metrics["disk.u32"].units == "byte"
+
+
+@pytest.mark.usefixtures("tool")
+def test_window_and_failure(tmp_path: Path) -> None:
+    base = archive(tmp_path)
+    start = 1_700_000_010 * 10**9
+    assert from_pcp2arrow(base, tmp_path / "out.parquet", start_ns=start, finish_ns=start + 10**9).rows == 6
+    with pytest.raises(ToolError, match="no such archive"):
+        from_pcp2arrow(archive(tmp_path / "broken"), tmp_path / "failed.parquet")
+    assert not (tmp_path / "failed.parquet").exists()
+
+
+def test_a_missing_tool_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match=r"not installed .* use kveval's own converter"):
+        from_pcp2arrow(archive(tmp_path), tmp_path / "out.parquet")

@@ -1,0 +1,241 @@
+import functools
+import re
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+import pytest
+from tests.support.synthetic import (
+    BASELINES,
+    METRICS,
+    comparison_table,
+    levels_table,
+    peaks_table,
+    required_counters,
+    runs,
+)
+
+from kveval.report.data.campaign import Measured, Plan, Table
+from kveval.report.data.run_facts import footer, working_set
+from kveval.report.report import ReportError, markdown_table, render, report_context, write_report
+
+KINDS = {
+    "no-offload": {"arm": "none", "store": None},
+    "native-offload": {"arm": "native", "store": None},
+    "lmcache-redis": {"arm": "lmcache", "store": "redis"},
+    "idle": {"arm": "native", "store": None},
+}
+CELLS = [("Qwen3-0.6B", name, 0 if name == "no-offload" else 10_000) for name in BASELINES]
+
+
+def plan(**changes: object) -> Plan:
+    scenarios = {
+        name: {"title": name, "baseline": baseline, "exercised": required_counters(name), **KINDS[name]}
+        for name, baseline in BASELINES.items()
+    }
+    facts = {"name": "test", "title": "A test", "description": "", "runs": 5, "cells": CELLS, "scenarios": scenarios}
+    return Plan(**{**facts, "metrics": METRICS, **changes})
+
+
+@functools.cache
+def tables() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    levels = levels_table()
+    return levels, peaks_table(levels), comparison_table(levels)
+
+
+def measured(levels: pd.DataFrame | None = None, **changes: object) -> Measured:
+    if levels is None:
+        return Measured(runs(tables()[0], **changes), *tables())
+    return Measured(runs(levels, **changes), levels, peaks_table(levels), comparison_table(levels))
+
+
+def report(plan: Plan, measured: Measured) -> str:
+    return render(report_context(plan, measured, {"effect_plot": "figures/effect_plot.png"}))
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"## {title}\n")[1].split("\n## ", maxsplit=1)[0]
+
+
+def test_it_starts_with_what_was_measured_and_says_how_it_ran() -> None:
+    text = report(plan(), measured())
+    head = text.split("## Summary")[0]
+    assert "A miniature was measured, not the named models" in head
+    assert "**Engine** local" in head
+    assert "A CPU, 2 CPUs, 24 GiB memory, no GPU" in head
+    configuration = section(text, "Configuration")
+    assert "| vLLM | 0.32.0 |" in configuration
+    assert "| distinct prefixes | 20 |" in configuration
+    assert "| tokens of a shared prefix | 2,000 |" in configuration
+    assert "| runs measured | 20 of 20 (5 of each cell) |" in configuration
+    assert "A=1 vllm serve --kv-transfer-config" in configuration
+
+
+def test_full_weights_are_not_called_a_miniature() -> None:
+    text = report(plan(), measured(weights="full", engine="kubernetes"))
+    assert "iniature" not in text
+    assert "**Engine** kubernetes · **weights** full" in text
+
+
+def test_the_summary_says_what_the_verdicts_say() -> None:
+    summary = section(report(plan(), measured()), "Summary")
+    assert "Qwen3-0.6B · throughput** at 32 concurrent requests against no-offload" in summary
+    assert re.search(r"better: native-offload 10K \+1\d\.\d % \(\+1\d\.\d to \+1\d\.\d\)", summary)
+    assert re.search(r"worse: lmcache-redis 10K -1\d\.\d %", summary)
+    assert "not exercised: idle 10K" in summary
+
+
+def test_words_of_equality_only_where_it_was_shown() -> None:
+    noisy = levels_table(effects={"no-offload": 0.0, "native-offload": 0.0}, sd=0.08)
+    assert not re.search(
+        "parity|identical|no impact|no difference", section(report(plan(), measured(noisy)), "Summary")
+    )
+    quiet = levels_table(effects={"no-offload": 0.0, "native-offload": 0.0}, sd=0.004)
+    assert "parity within 5 %: native-offload 10K" in section(report(plan(), measured(quiet)), "Summary")
+
+
+def test_words_no_measurement_supports_never_appear() -> None:
+    text = report(plan(), measured()).lower()
+    assert not re.search("confirm|conclusive(?<!inconclusive)|production-ready|proves(?<!arm proves)|optimal", text)
+
+
+def test_every_number_in_prose_is_a_cell_of_a_table() -> None:
+    text = re.sub(r"```.*?```", "", report(plan(), measured()), flags=re.DOTALL)
+    number = r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?"
+    cells = {found for line in text.splitlines() if line.startswith("|") for found in re.findall(number, line)}
+    prose = [line for line in text.splitlines() if not line.startswith(("|", "!["))]
+    strange = {found: line for line in prose for found in re.findall(number, line) if found not in cells}
+    assert strange == {}
+
+
+def test_one_run_gives_numbers_and_no_verdict() -> None:
+    text = report(plan(runs=1), measured(levels_table(runs=1)))
+    assert (
+        "not assessed (single run): native-offload 10K, lmcache-redis 10K (nothing tells how much runs differ)"
+        in section(text, "Summary")
+    )
+    assert "(no interval)" in text
+    assert "better:" not in text
+
+
+def test_what_is_missing_is_listed() -> None:
+    part = levels_table(effects={"no-offload": 0.0, "native-offload": 0.1}, runs=3)
+    facts = measured(part)
+    failures = {CELLS[2]: "the server did not start: no route to redis"}
+    text = report(plan(), Measured(facts.runs, facts.levels, facts.peaks, facts.comparison, failures))
+    missing = text.split("### Missing")[1]
+    assert "Qwen3-0.6B, lmcache-redis 10K: the server did not start: no route to redis" in missing
+    assert "Qwen3-0.6B, idle 10K: not measured" in missing
+    assert "Qwen3-0.6B, native-offload 10K: 3 of 5 runs" in missing
+    assert "**the server did not start: no route to redis**" in section(text, "Results by model")
+    assert "| cells measured | 2 of 4 |" in text
+    assert "lmcache-redis 10K | the server did not start: no route to redis |" in section(text, "Not assessed")
+
+
+def test_an_arm_that_stood_still_is_shown_as_such() -> None:
+    activity = report(plan(), measured()).split("### Was the arm active?")[1].split("\n## ")[0]
+    assert re.search(r"native-offload 10K \| `vllm:hits_total` \| 1 tokens \| 5,000 to 5,000 \| yes \|  \|", activity)
+    assert re.search(r"idle 10K \| `vllm:hits_total` \| 1 tokens \| 0 to 0 \| \*\*no\*\* \| 1, 8, 32 \|", activity)
+    assert "no-offload |" not in activity
+
+
+def held(facts: Measured) -> str:
+    return report(plan(), facts).split("### What the caches hold")[1].split("\n## ")[0]
+
+
+def test_budgets_are_set_against_the_working_set() -> None:
+    budgets = held(measured())
+    assert "| 10,000 | 160,000 | 0.1526 | 17,920 | 40,000 |" in budgets
+    small = measured(budget={"cpu_blocks": 500, "tokens": 8000, "tier_bytes": 8_192_000, "device_tokens": 17920})
+    notes = held(small)
+    assert "the tier is smaller than the device's cache; the tier does not hold all prefixes" in notes
+    roomy = measured(budget={"cpu_blocks": 500, "tokens": 8000, "tier_bytes": 8_192_000, "device_tokens": 50_000})
+    assert "the prefixes fit the device" in held(roomy)
+
+
+def test_a_working_set_may_grow_with_the_level() -> None:
+    growing = {"prefix_tokens": 10_000, "prefix_count": {"per_level": 2}, "levels": [1, 50, 650]}
+    assert working_set(growing) == {1: 20_000, 50: 1_000_000, 650: 13_000_000}
+    assert working_set({"prefix_tokens": 10_000, "prefix_count": 800, "levels": [1, 2]}) == {1: 8_000_000, 2: 8_000_000}
+
+
+def test_failed_checks_are_listed_one_by_one() -> None:
+    levels = levels_table()
+    at = (levels["scenario"] == "idle") & (levels["level"] == 8) & (levels["run"] == 2)
+    levels.loc[at, ["checks_failed", "checks_messages"]] = ["steadiness", "steadiness: it rose by 40 %"]
+    levels["checks_noted"] = "few_completions"
+    checks = section(report(plan(), measured(levels)), "Checks")
+    assert "| Qwen3-0.6B | idle 10K | 2 | 8 | `steadiness` | it rose by 40 % |" in checks
+    assert "| `few_completions` | note | 60 of 60 |" in checks
+    assert "No level failed a check." in section(report(plan(), measured()), "Checks")
+
+
+def test_unrecorded_metrics_are_not_printed_as_zero() -> None:
+    system = section(report(plan(), measured()), "The system")
+    assert "KV-cache usage, percent" in system
+    assert "server memory" not in system
+    assert "| 45 |" in system
+    assert re.search(r"no-offload \| 32 \| 45 \| 70 \| n/a \|", system)
+
+
+def test_runs_of_different_kinds_do_not_mix() -> None:
+    one, other = measured(), measured(weights="full")
+    mixed = Measured([*one.runs, *other.runs], one.levels, one.peaks, one.comparison)
+    with pytest.raises(ReportError, match=r"different kinds.*full weights on the engine local, miniature"):
+        report_context(plan(), mixed, {})
+    with pytest.raises(ReportError, match="no run was measured"):
+        report_context(plan(), Measured([], one.levels, one.peaks, one.comparison), {})
+
+
+def test_machines_that_differ_are_pointed_out() -> None:
+    one, other = measured(), measured(hardware={"cpu_model": "Another CPU", "cpus": 4, "fingerprint": "beef"})
+    text = report(plan(), Measured([*one.runs[:10], *other.runs[10:]], one.levels, one.peaks, one.comparison))
+    assert "Measured on different machines" in text
+    assert "| machine | `f00d` | `beef` |" in text
+
+
+def test_every_table_has_as_many_cells_as_its_header() -> None:
+    text = report(plan(), measured())
+    width = 0
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            width = 0
+            continue
+        cells = len(re.findall(r"(?<!\\)\|", line))
+        width = width or cells
+        assert cells == width, line
+
+
+def test_a_bar_in_a_cell_does_not_split_it() -> None:
+    table = markdown_table(Table(["a", "b"], [["x|y", "two\nlines"]], frozenset({1})))
+    assert table == "| a | b |\n| --- | ---: |\n| x\\|y | two lines |"
+
+
+def test_an_undefined_name_in_the_template_is_an_error() -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        render({"plan": plan(), "miniature": False})
+
+
+def test_figures_are_embedded_relative_to_the_report(tmp_path: Path) -> None:
+    output = tmp_path / "campaign" / "REPORT.md"
+    output.parent.mkdir()
+    write_report(plan(), measured(), [tmp_path / "campaign" / "figures" / "effect_plot.png"], output)
+    text = output.read_text(encoding="utf-8")
+    assert "![Effect of the arms against their baseline](figures/effect_plot.png)" in text
+    write_report(plan(), measured(), [output], output, {"effect_plot": "nothing was compared"})
+    text = output.read_text(encoding="utf-8")
+    assert "effect_plot.png" not in text
+    assert "| figure: Effect of the arms against their baseline | nothing was compared |" in text
+
+
+def test_the_same_data_give_the_same_report() -> None:
+    facts = measured()
+    assert report(plan(), facts) == report(plan(), facts)
+
+
+def test_the_footer_names_engine_weights_and_hardware() -> None:
+    line = footer(measured().runs, "test")
+    assert line == (
+        "local engine, random-weight miniature, not the named model · A CPU, 2 CPUs, 24 GiB memory, no GPU"
+        " · vLLM 0.32.0, GuideLLM 0.8.1 · campaign test"
+    )

@@ -1,0 +1,135 @@
+"""A rendered report is held to the rules of a document, whatever the campaign has and lacks; a slip is found."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import synthetic_campaign as large
+from tests.support.report_claims import judge_report
+from tests.unit.report import test_report as small
+
+from kveval.analysis.levels.outcomes import Outcome
+from kveval.analysis.statistics.campaign import Settings
+from kveval.analysis.verdict_tables import verdict_tables
+from kveval.report import report
+from kveval.report.data.campaign import Measured, Plan, Table
+from kveval.report.figures.names import figure_names
+
+MODELS = ("Qwen3-14B", "Qwen3-8B")
+ARMS = ("no-offload", "native-offload", "lmcache-redis", "lmcache-valkey", "llm-d-redis")
+CONTRASTS = [["lmcache-valkey", "lmcache-redis"], ["native-offload/20000", "native-offload/10000"]]
+
+
+@functools.cache
+def campaign(runs: int = 3, contrasts: bool = False) -> tuple[Plan, Measured]:
+    """Two models, five arms, one of them with two tiers; with every table of verdicts, as the workflow has them."""
+    keys = large.cells(MODELS, ARMS)
+    levels = large.levels_table(keys, runs, levels=(1, 200, 300, 400))
+    measured = large.measured(levels)
+    settings = Settings(contrasts=CONTRASTS if contrasts else ())
+    tables = verdict_tables(levels, measured.peaks, large.BASELINES, settings)
+    kept = {name: tables[name] for name in ("comparison", "contrasts", "averages", "checks")}
+    return large.plan(keys, runs=runs), dataclasses.replace(measured, **kept)
+
+
+def failing() -> tuple[Plan, Measured]:
+    """A cell that failed, one that was not reached, a run that is missing, and levels that failed checks."""
+    plan, measured = campaign()
+    failed, absent = ("Qwen3-14B", "lmcache-redis", 10_000), ("Qwen3-8B", "llm-d-redis", 0)
+    run = ("Qwen3-8B", "native-offload", 10_000, 3)
+    levels = measured.levels
+    keys = list(zip(levels["model"], levels["scenario"], levels["cpu_blocks"], levels["run"], strict=True))
+    levels = levels[[key[:3] not in (failed, absent) and key != run for key in keys]].copy()
+    broken = (levels["scenario"] == "lmcache-valkey") & (levels["level"] >= 200)
+    levels.loc[broken, "checks_failed"] = "steadiness"
+    levels.loc[broken, "checks_messages"] = "steadiness: the rate fell by 23 % in 90 s"
+    left = large.measured(levels)
+    reason = "failed: 3 of 17 health checks refused the connection on port 8000, all of them"
+    return plan, dataclasses.replace(left, failures={failed: reason, absent: "failed: every GPU is in use"})
+
+
+def subset() -> tuple[Plan, Measured]:
+    """One model, and of its arms the one without a baseline."""
+    keys = [("Qwen3-8B", "native-offload", 10_000)]
+    return large.plan(keys), large.measured(large.levels_table(keys))
+
+
+def without_the_system() -> tuple[Plan, Measured]:
+    plan, measured = campaign()
+    names = [name for name in large.METRICS if name in measured.levels]
+    return plan, large.measured(measured.levels.assign(**dict.fromkeys(names, float("nan"))))
+
+
+CAMPAIGNS: dict[str, Callable[[], tuple[Plan, Measured]]] = {
+    "whole": campaign,
+    "contrasts": lambda: campaign(contrasts=True),
+    "one run": lambda: campaign(runs=1),
+    "two runs": lambda: campaign(runs=2),
+    "failing": failing,
+    "subset": subset,
+    "no recording": without_the_system,
+    "miniature": lambda: (small.plan(), small.measured()),
+    "noisy": lambda: (small.plan(), small.measured(small.levels_table(sd=0.1))),
+    "quiet": lambda: (small.plan(), small.measured(small.levels_table(sd=0.004))),
+    "baseline alone": lambda: (small.plan(), small.measured(small.levels_table(effects={"no-offload": 0.0}))),
+}
+
+
+def judged(folder: Path, plan: Plan, measured: Measured, monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    """Write a report among the files that the workflow makes beside it; return what its text claims too much."""
+    template = report.TEMPLATE.read_text(encoding="utf-8")
+    figures = [folder / "figures" / f"{name}.png" for name in figure_names(measured.levels["model"])]
+    for path in (*figures, *(folder / name for name in re.findall(r"`(analysis/\w+\.csv)`", template))):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    return judge(folder, plan, measured, figures, monkeypatch)
+
+
+def judge(
+    folder: Path, plan: Plan, measured: Measured, figures: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> list[Outcome]:
+    contexts: list[Mapping[str, Any]] = []
+    render = report.render
+    monkeypatch.setattr(report, "render", lambda context: contexts.append(context) or render(context))
+    report.write_report(plan, measured, figures, folder / "REPORT.md", {"pcp_lmcache": "nothing was recorded"})
+    text = (folder / "REPORT.md").read_text(encoding="utf-8")
+    return judge_report(plan, measured, contexts[-1], report.TEMPLATE.read_text(encoding="utf-8"), text, folder)
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_a_report_claims_no_more_than_its_tables_hold(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert judged(tmp_path, *CAMPAIGNS[name](), monkeypatch) == []
+
+
+SLIPS = {
+    "numbers_in_prose": "native-offload 10K serves 4711 requests",
+    "banned_words": "this confirms native-offload 10K",
+    "claim_words": "native-offload 10K improves latency because memory is freed",
+    "parity_words": "native-offload 10K is identical to no-offload",
+    "one_denominator": "native-offload 10K gains 16.2 %",
+    "models_known": "as with Qwen3-7B",
+}
+
+
+@pytest.mark.parametrize("check", SLIPS)
+def test_a_slip_is_found(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = report.guidance_table
+
+    def slipping(plan: Plan, measured: Measured) -> Table:
+        made = table(plan, measured)
+        return Table(made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]])
+
+    monkeypatch.setattr(report, "guidance_table", slipping)
+    found = judged(tmp_path, *campaign(), monkeypatch)
+    assert check in {outcome.name for outcome in found if SLIPS[check] in outcome.where}
+
+
+def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judge(tmp_path, *campaign(), [], monkeypatch)
+    assert "there is no analysis/comparison.csv" in {outcome.message for outcome in found}

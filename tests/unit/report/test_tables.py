@@ -1,0 +1,344 @@
+"""The report's tables, on a campaign as large as a published one."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from tests.support import synthetic_campaign as campaign
+
+from kveval.analysis.statistics import campaign as stats
+from kveval.report.data.campaign import Measured, Plan, Table
+from kveval.report.data.contrasts import UNDECLARED, pair
+from kveval.report.data.run_facts import key_of
+from kveval.report.report import summary
+from kveval.report.tables.caches import blocks_table, budget_table
+from kveval.report.tables.configuration import provenance_commands, software_table
+from kveval.report.tables.guidance import guidance_numbers, guidance_table
+from kveval.report.tables.not_assessed import alike, gap_table
+from kveval.report.tables.pairs import native_table, store_table, tier_table
+from kveval.report.tables.results import (
+    area_table,
+    comparison_table,
+    completed_table,
+    guide_table,
+    peak_table,
+    strategy_table,
+)
+from kveval.report.tables.system import average_table, check_tables, panel_table, system_tables
+from kveval.store.run_file import Companion
+
+LEVELS = (1, 50, 300, 650)
+ONE = ("Qwen3-14B", "lmcache-local", 20_000)
+OTHER = ("Qwen3-14B", "lmcache-local", 10_000)
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    return campaign.measured(campaign.levels_table(campaign.cells(), runs=3, levels=LEVELS))
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return campaign.plan()
+
+
+def column(table: Table, title: str) -> list[str]:
+    at = list(table.header).index(title)
+    return [row[at] for row in table.rows]
+
+
+def row(table: Table, *keys: str) -> Sequence[str]:
+    return next(row for row in table.rows if all(key in row for key in keys))
+
+
+def with_contrast(measured: Measured, **changes: object) -> Measured:
+    """The same with the contrast of the two tiers declared."""
+    base = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"].iloc[[0]]
+    facts = {
+        **{"model": ONE[0], "scenario": ONE[1], "cpu_blocks": ONE[2], "baseline": "/".join(map(str, OTHER))},
+        **{"effect_percent": 25.0, "low_percent": 20.0, "high_percent": 30.0, "verdict": stats.BETTER, "reason": ""},
+        **{"level": 300.0, **changes},
+    }
+    return dataclasses.replace(measured, contrasts=base.assign(**facts))
+
+
+def test_every_table_has_as_many_cells_as_its_header(plan: Plan, measured: Measured) -> None:
+    tables = [
+        *(peak_table(plan, measured, model) for model in campaign.MODELS),
+        *(strategy_table(plan, measured), completed_table(plan, measured), guide_table(plan, measured)),
+        *(store_table(plan, measured), native_table(plan, measured), tier_table(plan, measured)),
+        *(blocks_table(plan, measured), budget_table(plan, measured), *system_tables(plan, measured).values()),
+        *(panel_table(plan, measured), guidance_table(plan, measured), gap_table(plan, measured, {"pcp_lmcache": "x"})),
+        area_table(plan, measured, ("native", "lmcache")),
+    ]
+    for table in tables:
+        assert table.rows
+        assert {len(cells) for cells in table.rows} == {len(table.header)}
+        assert max(table.numbers, default=0) < len(table.header)
+
+
+def test_models_stand_by_size(plan: Plan, measured: Measured) -> None:
+    order = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
+    parts = system_tables(plan, measured).values()
+    for table in (completed_table(plan, measured), budget_table(plan, measured), *parts):
+        assert list(dict.fromkeys(column(table, "model"))) == order
+        assert len(table.rows) == 34
+
+
+def test_a_strategy_comes_from_the_verdicts(plan: Plan, measured: Measured) -> None:
+    table = strategy_table(plan, measured)
+    verdicts = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"]
+    for model in campaign.MODELS:
+        cells = row(table, model)
+        better = verdicts[(verdicts["model"] == model) & (verdicts["verdict"] == stats.BETTER)]
+        assert len([part for part in cells[1].split("; ") if part]) == len(better)
+        assert ("arms that are better" in cells[-1]) == (len(better) > 1)
+
+
+def test_without_a_better_arm_the_baseline_stays(plan: Plan, measured: Measured) -> None:
+    nothing_better = measured.comparison.assign(verdict=stats.PARITY)
+    table = strategy_table(plan, dataclasses.replace(measured, comparison=nothing_better))
+    assert set(column(table, "so")) == {"no-offload: no arm is better"}
+    open_ = measured.comparison.assign(verdict=stats.INCONCLUSIVE)
+    table = strategy_table(plan, dataclasses.replace(measured, comparison=open_))
+    assert set(column(table, "so")) == {"undecided: no-offload until an open arm has a verdict"}
+
+
+def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: Plan, measured: Measured) -> None:
+    comparison = measured.comparison.assign(verdict=stats.BETTER)
+    comparison.loc[comparison["metric"] == "ttft_ms_p50", "verdict"] = stats.WORSE
+    table = strategy_table(plan, dataclasses.replace(measured, comparison=comparison))
+    assert all("(but a worse median TTFT)" in cell for cell in column(table, "better than the baseline"))
+
+
+def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(measured: Measured) -> None:
+    found = pair(measured, ONE, OTHER)
+    assert (found.verdict, found.reason) == (stats.NOT_ASSESSED, UNDECLARED)
+    at = [measured.levels_of(cell, found.level)["throughput_tok_s"] for cell in (ONE, OTHER)]
+    ratio = np.exp(np.log(at[0].to_numpy()).mean() - np.log(at[1].to_numpy()).mean())
+    assert found.effect == pytest.approx(100 * (ratio - 1))
+    assert "no interval" in found.difference
+
+
+def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
+    declared = with_contrast(measured)
+    forwards, backwards = pair(declared, ONE, OTHER), pair(declared, OTHER, ONE)
+    assert (forwards.effect, forwards.verdict, forwards.level) == (25.0, stats.BETTER, 300)
+    assert backwards.verdict == stats.WORSE
+    assert backwards.effect == pytest.approx(-20.0)
+    assert backwards.low == pytest.approx(100 * (1 / 1.3 - 1))
+    assert backwards.low < backwards.effect < backwards.high
+
+
+def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baselines(
+    plan: Plan, measured: Measured
+) -> None:
+    declared = with_contrast(measured)
+    table = comparison_table(declared, "Qwen3-14B", "throughput_tok_s")
+    assert row(table, "lmcache-local 20K", "lmcache-local 10K", "+25 % (+20 to +30)")
+    assert strategy_table(plan, declared).rows == strategy_table(plan, measured).rows
+    assert area_table(plan, declared, ("lmcache",)).rows == area_table(plan, measured, ("lmcache",)).rows
+    lines = [line for entry in summary(plan, declared) for line in entry["verdicts"]]
+    assert "better, against lmcache-local 10K: lmcache-local 20K +25 % (+20 to +30)" in lines
+    # Percentages of different cells share no sentence.
+    assert not any("no-offload" in line and "against lmcache-local" in line for line in lines)
+
+
+def test_what_is_only_indicative_says_what_it_points_to(plan: Plan, measured: Measured) -> None:
+    hint = with_contrast(measured, verdict="indicative", indication="better", reason="single runs")
+    table = comparison_table(hint, "Qwen3-14B", "throughput_tok_s")
+    assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
+    lines = [line for entry in summary(plan, hint) for line in entry["verdicts"] if line.startswith("indicative")]
+    assert lines == ["indicative, against lmcache-local 10K: lmcache-local 20K +25 % (+20 to +30), towards better"]
+    assert row(gap_table(plan, hint, {}), "Qwen3-14B, lmcache-local 20K against lmcache-local 10K: Throughput")
+
+
+def test_averages_over_models_name_the_models(measured: Measured) -> None:
+    assert average_table(measured).rows == []
+    means = pd.DataFrame(
+        {
+            **{"scenario": ["lmcache-local"], "cpu_blocks": [10_000], "metric": ["throughput_tok_s"], "models": [2]},
+            **{"effect_percent": [5.2], "low_percent": [1.0], "high_percent": [9.6]},
+            **{"panel": ["Qwen3-8B;Qwen3-14B"], "missing": ["Qwen3-0.6B/lmcache-local/10000"]},
+        }
+    )
+    table = average_table(dataclasses.replace(measured, averages=means))
+    assert table.rows == [
+        ["lmcache-local 10K", "Qwen3-8B, Qwen3-14B", "+5 % (+1 to +10)", "Qwen3-0.6B/lmcache-local/10000"]
+    ]
+
+
+def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> None:
+    checks = pd.DataFrame(
+        [
+            {"model": None, "level": None, "severity": "fail", "check": "rows_once", "message": "twice"},
+            {"model": "Qwen3-8B", "scenario": "no-offload", "cpu_blocks": 0, "level": None, "severity": "note"}
+            | {"check": "edge", "message": "at the edge"},
+            {"model": "Qwen3-8B", "level": 50, "severity": "fail", "check": "steadiness", "message": "rose"},
+        ]
+    )
+    failed, noted = check_tables(dataclasses.replace(measured, checks=checks))
+    assert list(failed.rows) == [["", "", "", "", "`rows_once`", "twice"]]
+    assert row(noted, "`edge`", "1, of the tables", "Qwen3-8B, no-offload: at the edge")
+
+
+def test_what_was_found_at_several_levels_of_a_run_is_said_once(measured: Measured) -> None:
+    levels = measured.levels.copy()
+    at = (levels["model"] == "Qwen3-8B") & (levels["scenario"] == "llm-d-redis") & (levels["run"] == 2)
+    levels.loc[at, ["checks_failed", "checks_messages"]] = ["no_reuse", "no_reuse: every prompt is unique"]
+    failed, _ = check_tables(dataclasses.replace(measured, levels=levels))
+    said = ", ".join(map(str, LEVELS))
+    assert list(failed.rows) == [["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", "every prompt is unique"]]
+
+
+def test_what_is_not_recorded_is_not_shown_empty(plan: Plan, measured: Measured) -> None:
+    bare = dataclasses.replace(measured, peaks=measured.peaks.drop(columns=[*campaign.METRICS], errors="ignore"))
+    assert system_tables(plan, bare) == {}
+    runs = [msgspec.structs.replace(run, server={}) for run in measured.runs]
+    assert provenance_commands(plan, dataclasses.replace(measured, runs=runs)) == []
+
+
+def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: Plan, measured: Measured) -> None:
+    beside = [Companion("redis", "7.0.15", ["redis-server", "--save", ""]), Companion("epp")]
+    runs = [msgspec.structs.replace(run, companions=beside) for run in measured.runs]
+    found = dataclasses.replace(measured, runs=runs)
+    assert ["Redis", "7.0.15"] in software_table(found).rows
+    assert not any(tool == "endpoint picker" for tool, _ in software_table(found).rows)
+    assert all(shown["beside"] == ["redis-server --save ''"] for shown in provenance_commands(plan, found))
+
+
+def test_tiers_name_the_base_of_every_percentage(plan: Plan, measured: Measured) -> None:
+    table = tier_table(plan, with_contrast(measured))
+    assert len(table.rows) == 6
+    cells = row(table, "Qwen3-14B", "lmcache-local")
+    assert cells[list(table.header).index("larger against smaller, % of smaller")] == "+25 % (+20 to +30)"
+    assert cells.count("**better**") >= 1
+    against = [title for title in table.header if "against" in title]
+    assert all(re.search(r"% of (smaller|baseline)$", title) for title in against)
+
+
+def test_stores_are_compared_only_where_nothing_else_differs(plan: Plan, measured: Measured) -> None:
+    table = store_table(plan, measured)
+    assert len(table.rows) == 8
+    for cells in table.rows:
+        assert cells[1].replace("valkey", "redis") == cells[3]
+    assert len(native_table(plan, measured).rows) == 6
+
+
+def test_blocks_weigh_what_the_geometry_says(plan: Plan, measured: Measured) -> None:
+    """The figures of the published table of blocks, recomputed."""
+    table = blocks_table(plan, measured)
+    gib = dict(zip(column(table, "model"), column(table, "10K blocks, GiB"), strict=True))
+    assert gib == {"Qwen3-0.6B": "17.09", "Qwen3-8B": "21.97", "Qwen3-14B": "24.41", "Qwen3-32B-AWQ": "39.06"}
+    gb = dict(zip(column(table, "model"), column(table, "20K blocks, GB"), strict=True))
+    assert (gb["Qwen3-14B"], gb["Qwen3-32B-AWQ"]) == ("52.43", "83.89")
+
+
+def test_latencies_in_the_form_of_the_guide(plan: Plan, measured: Measured) -> None:
+    table = guide_table(plan, measured)
+    assert table.header[3:] == [
+        *("mean TTFT, s", "P90 TTFT, s", "mean E2E latency, s", "P90 E2E latency, s"),
+        "prompt and output tokens, tok/s",
+    ]
+    assert all(float(cells[3].replace(",", "")) > 0 for cells in table.rows)
+
+
+def test_completed_requests_stand_beside_what_did_not_complete(plan: Plan, measured: Measured) -> None:
+    table = completed_table(plan, measured)
+    for cells in table.rows:
+        done, unfinished, failed = (int(cells[at].replace(",", "")) for at in (3, 4, 5))
+        share = 100 * unfinished / (done + unfinished + failed)
+        assert float(cells[6]) == pytest.approx(share, rel=0.06)
+
+
+def test_means_over_models_say_which_models(plan: Plan, measured: Measured) -> None:
+    table = panel_table(plan, measured)
+    assert set(column(table, "models left out")) == {"none", "Qwen3-0.6B, Qwen3-8B"}
+    one_model = campaign.measured(campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS))
+    assert panel_table(campaign.plan(campaign.cells(["Qwen3-8B"])), one_model).rows == []
+
+
+def test_guidance_weighs_tiers_against_the_working_set(plan: Plan, measured: Measured) -> None:
+    table = guidance_table(plan, measured)
+    sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
+    assert all(text.startswith("100,000 blocks hold the 1,600,000 tokens of its prefixes") for text in sizes)
+    assert "too small to hold them: 10K, 20K; smaller than the device's own cache" in sizes[-1]
+    assert sizes[-1].endswith("mostly copies of it: 10K")
+    memory = [cells[2] for cells in table.rows if cells[1] == "host memory"]
+    assert any(text.startswith("20K blocks: 78.12 GiB for the tier; at most ") for text in memory)
+
+
+def test_the_numbers_of_the_guidance_are_cells(plan: Plan, measured: Measured) -> None:
+    table = guidance_numbers(plan, measured)
+    assert row(table, "Qwen3-32B-AWQ", "1,600,000", "100,000", "208,080", "no-offload", "20K", "320,000", "78.12")
+    assert row(table, "Qwen3-0.6B", "10K", "160,000", "17.09")
+    assert len(table.rows) == 6
+
+
+@pytest.mark.parametrize(
+    ("percent", "says"), [(30.0, "below 50 %"), (60.0, "between 50 % and 70 %"), (90.0, "above 70 %")]
+)
+def test_guidance_reads_the_baselines_hit_rate(plan: Plan, measured: Measured, percent: float, says: str) -> None:
+    levels = measured.levels.assign(prefix_cache_hit_percent=percent)
+    table = guidance_table(plan, dataclasses.replace(measured, levels=levels))
+    hits = [cells[2] for cells in table.rows if cells[1] == "prefix hits on the device"]
+    assert len(hits) == 4
+    assert all(says in text and text.startswith("no-offload") for text in hits)
+
+
+def test_what_is_open_comes_with_what_would_settle_it(plan: Plan, measured: Measured) -> None:
+    single = campaign.measured(campaign.levels_table(campaign.cells(), runs=1, levels=LEVELS))
+    table = gap_table(plan, single, {"pcp_lmcache": "not recorded"})
+    assert any("`runs: 3` or more" in cells[2] for cells in table.rows)
+    assert row(table, "figure: LMCache's own counters", "not recorded")
+    declare = "`contrasts: [[lmcache-valkey, lmcache-redis]]` under `comparison`; nothing is measured again for it"
+    models = "Qwen3-0.6B, Qwen3-8B, Qwen3-14B, Qwen3-32B-AWQ"
+    assert row(table, f"lmcache-valkey against lmcache-redis: {models}")[2] == declare
+    assert row(table, "native-offload/20000 against native-offload/10000: Qwen3-14B, Qwen3-32B-AWQ")
+    only = [cell for cell in campaign.cells() if cell[1] in ("no-offload", "native-offload") and cell[2] != 20_000]
+    few = campaign.measured(campaign.levels_table(only, levels=LEVELS))
+    open_ = column(gap_table(campaign.plan(only), few, {}), "not assessed")
+    assert {"Redis against Valkey", "native offload against LMCache", "the effect of the tier's size"} <= set(open_)
+
+
+def test_no_runs_settle_the_throughput_of_an_open_loop(plan: Plan) -> None:
+    levels = campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS).assign(rate_req_s=1.0)
+    table = gap_table(plan, campaign.measured(levels), {})
+    throughput = [cells for cells in table.rows if "an open loop delivers what is sent" in cells[1]]
+    assert throughput
+    assert all(cells[0].endswith("Throughput") and cells[2].startswith("nothing: ") for cells in throughput)
+
+
+def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
+    assert alike(measured) == []
+    first = {key_of(run): run for run in measured.runs}
+    one, other = (first["Qwen3-8B", arm, 0] for arm in ("no-offload", "llm-d-redis"))
+    twin = msgspec.structs.replace(other, specification=one.specification)
+    assert alike(dataclasses.replace(measured, runs=[one, twin])) == ["Qwen3-8B: no-offload and llm-d-redis"]
+
+
+def test_any_subset_of_cells_makes_all_tables(plan: Plan) -> None:
+    for keys in ([("Qwen3-8B", "native-offload", 10_000)], [("Qwen3-8B", "no-offload", 0)], campaign.cells()[5:9]):
+        facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
+        guidance_table(plan, facts)
+        gap_table(plan, facts, {})
+        strategy_table(plan, facts)
+        tier_table(plan, facts)
+        panel_table(plan, facts)
+        completed_table(plan, facts)
+
+
+def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(plan: Plan, measured: Measured) -> None:
+    one = {"gpu_utilisation_percent_by_instance": "gpu0=90;gpu1=40", "gpu_power_w_by_instance": "gpu0=300;gpu1=120"}
+    peaks = measured.peaks.assign(epp_scheduling_ms=1.5, network_in_mb_s=12.0)
+    levels = measured.levels.assign(**one, epp_scheduling_ms=1.5, network_in_mb_s=12.0)
+    found = system_tables(plan, dataclasses.replace(measured, levels=levels, peaks=peaks))
+    assert {"The server and its caches", "GPUs", "Network and disks", "Routing, index and stores"} < set(found)
+    assert row(found["Each GPU"], "Qwen3-8B", "no-offload", "gpu1")[-2:] == ["40", "120"]
+    assert len(found["Each GPU"].rows) == 2 * 34
+    alone = levels.assign(**{name: text.partition(";")[0] for name, text in one.items()})
+    assert "Each GPU" not in system_tables(plan, dataclasses.replace(measured, levels=alone))

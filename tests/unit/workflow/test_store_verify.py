@@ -1,0 +1,312 @@
+"""Verifying finds damage, sets it aside with its reason, mends what costs nothing and says what is measured again."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.support.paths import CONFIG
+from tests.support.result_trees import write_level
+from tests.support.stored_runs import CELL, HOST, measured, pointed
+
+from kveval.importing.campaign import import_plan
+from kveval.importing.run import import_run
+from kveval.spec.config import measurement_id
+from kveval.spec.loading import load_config
+from kveval.store.run_file import stored_run
+from kveval.store.store import Key, Store, sha256_file, write_json
+from kveval.workflow.upkeep.references import References
+from kveval.workflow.upkeep.verify import Checked, verify_store
+
+SPECIFICATION = {"cell": CELL, "engine": "local", "seconds": 60}
+OTHER = {"cell": {**CELL, "scenario": "native-offload", "cpu_blocks": 500}, "engine": "local", "seconds": 60}
+WANTED = References({(measurement_id(SPECIFICATION), 1): ["Qwen3-0.6B/no-offload/0 run 1 of laptop"]})
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store of two measurements in a workflow's folder, pointed to."""
+    monkeypatch.chdir(tmp_path)
+    made = Store(Path("results/measurements"), settled_s=0)
+    for each in (SPECIFICATION, OTHER):
+        pointed(Path("results"), measured(made, each), each)
+    return made
+
+
+def checked(store: Store, wanted: References = WANTED) -> Checked:
+    return verify_store(store, Path(), wanted, threads=2)
+
+
+def said(found: Checked) -> str:
+    """What was printed, its lines not broken."""
+    return " ".join(found.text().split())
+
+
+def place_of(specification: Mapping[str, Any], run: str = "run-1") -> Path:
+    return Path("results/measurements") / measurement_id(specification) / run
+
+
+MODEL = "Qwen3-0.6B"
+POINTER = Path("results/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
+
+
+def reseal(place: Path) -> None:
+    """Have the checksums agree with whatever the files are now."""
+    names = sorted(p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file() and p.name != "SHA256SUMS")
+    (place / "SHA256SUMS").write_text("".join(f"{sha256_file(place / name)}  {name}\n" for name in names))
+
+
+def edited(place: Path, **changes: Any) -> None:
+    """Change run.json, checksums and all: what checksums cannot show."""
+    content = json.loads((place / "run.json").read_text()) | changes
+    (place / "run.json").write_text(json.dumps(content))
+    reseal(place)
+
+
+def test_a_sound_store_is_said_to_be_sound(store: Store) -> None:
+    found = checked(store)
+    assert found.sound
+    assert found.again == []
+    assert "2 of 2 entries are sound (0 imported), 2 of 2 pointers" in said(found)
+    assert said(found).endswith("0 errors, 0 warnings, 1 ok")
+
+
+def flip(place: Path) -> None:
+    path = place / "raw" / "guidellm-0002.json.zst"
+    path.write_bytes(b"rEport")
+
+
+def lose_all(place: Path) -> None:
+    shutil.rmtree(place / "raw")
+
+
+def other_specification(place: Path) -> None:
+    edited(place, specification={"cell": CELL, "engine": "local", "seconds": 61})
+
+
+def other_hardware(place: Path) -> None:
+    place.rename(place.with_name("run-1@ffff"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (flip, "raw/guidellm-0002.json.zst: checksum differs from SHA256SUMS"),
+        (lose_all, "and 1 more file"),
+        (lambda place: (place / "SHA256SUMS").write_text("x\n"), "SHA256SUMS does not list run.json"),
+        (lambda place: edited(place, run=2), "describes run 2 of"),
+        (lambda place: edited(place, cell=None), "not the description of a run"),
+        (other_specification, "hashes to"),
+        (other_hardware, "its folder another"),
+        (
+            lambda place: edited(place, levels=[{"level": 2, "report": "raw/guidellm-0004.json.zst"}]),
+            "refers to raw/guidellm-0004.json.zst, which is not there",
+        ),
+    ],
+    ids=["bit", "files", "checksums", "run", "form", "specification", "hardware", "reports"],
+)
+def test_damage_is_set_aside_with_its_reason_and_the_run_is_named(
+    store: Store, damage: Callable[[Path], object], reason: str
+) -> None:
+    damage(place_of(SPECIFICATION))
+    found = checked(store)
+    assert not found.sound
+    assert reason in said(found)
+    assert found.again == ["Qwen3-0.6B/no-offload/0 run 1 of laptop"]
+    (aside,) = (store.root / "damaged").iterdir()
+    assert reason in (aside / "REASON").read_text()
+    assert not place_of(SPECIFICATION).exists()
+    assert not POINTER.exists()
+    # What was put right stays right, and the rest was not touched.
+    again = checked(store)
+    assert again.sound
+    assert "1 of 1 entries are sound" in said(again)
+    assert "1 in damaged/; snakemake prune shows them" in said(again)
+
+
+def test_a_damaged_run_that_another_sound_one_stands_for_is_not_measured_again(store: Store) -> None:
+    measured(store, SPECIFICATION, payload=b"the second")
+    flip(place_of(SPECIFICATION))
+    found = checked(store)
+    assert not found.sound
+    assert found.again == []
+    key = Key(measurement_id(SPECIFICATION), 1, HOST["fingerprint"])
+    assert store.find(key) == place_of(SPECIFICATION, f"run-1@{HOST['fingerprint']}")
+
+
+def test_what_may_still_be_arriving_is_no_damage(store: Store) -> None:
+    (place_of(SPECIFICATION) / "SHA256SUMS").unlink()
+    flip(place_of(OTHER))
+    found = checked(Store(store.root, settled_s=300))
+    assert found.sound
+    assert said(found).count("it is not adopted: it is still being copied, or its copying was cut off") == 2
+    assert place_of(SPECIFICATION).exists()
+    assert POINTER.exists()
+
+
+def test_what_checksums_do_not_cover_is_reported_and_left(store: Store) -> None:
+    notes = place_of(SPECIFICATION) / "raw" / "notes.txt"
+    notes.write_text("x")
+    (store.root / "thesis.pdf").write_bytes(b"x")
+    found = checked(store)
+    assert found.sound
+    assert "raw/notes.txt beyond what its checksums cover" in said(found)
+    assert "thesis.pdf has no place in a store" in said(found)
+    assert notes.exists()
+
+
+def test_a_later_versions_run_and_another_way_to_tell_hardware_are_no_damage(store: Store) -> None:
+    edited(place_of(SPECIFICATION), schema=2)
+    edited(place_of(OTHER), hardware={**HOST, "cpus": 999})
+    pointed(Path("results"), place_of(SPECIFICATION), SPECIFICATION)
+    pointed(Path("results"), place_of(OTHER), OTHER)
+    found = checked(store)
+    assert not found.sound
+    assert "run.json has schema 2, this version knows 1; it stays where it is" in said(found)
+    assert "its hardware has the fingerprint" in said(found)
+    assert place_of(SPECIFICATION).exists()
+    assert place_of(OTHER).exists()
+    assert POINTER.exists()
+
+
+def test_what_cannot_be_read_is_said_and_left(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sha256_file
+
+    def refused(path: Path) -> str:
+        if measurement_id(SPECIFICATION) in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr("kveval.store.store.sha256_file", refused)
+    found = checked(store)
+    assert not found.sound
+    assert "Permission denied" in said(found)
+    assert "chmod" in said(found)
+    assert place_of(SPECIFICATION).exists()
+
+
+# Pointers
+
+
+def test_a_pointer_to_an_entry_that_is_gone_is_removed_and_its_run_named(store: Store) -> None:
+    shutil.rmtree(place_of(OTHER))
+    found = checked(store)
+    assert not found.sound
+    assert found.again == ["Qwen3-0.6B/native-offload/500 run 1"]
+    assert "native-offload/500/run-1/measurement.json points to results/measurements" in said(found)
+    assert not Path("results/Qwen3-0.6B/native-offload/500/run-1/measurement.json").exists()
+
+
+def test_a_pointer_is_removed_that_cannot_be_read_or_means_another_run(store: Store) -> None:
+    POINTER.write_text('{"path": ')
+    other = Path("results/Qwen3-0.6B/native-offload/500/run-1/measurement.json")
+    write_json(other, json.loads(other.read_text()) | {"sha256": "0" * 64})
+    found = checked(store)
+    assert "measurement.json cannot be read; removed" in said(found)
+    assert "which holds another run by now; removed" in said(found)
+    # Both entries are sound: pointing to them again is adoption.
+    assert found.again == []
+
+
+def test_pointers_are_found_below_every_folder_of_results(store: Store) -> None:
+    campaign = Path("elsewhere/run")
+    shutil.copytree("results/Qwen3-0.6B", campaign / "Qwen3-0.6B")
+    shutil.rmtree(place_of(OTHER))
+    found = checked(store, References(results={"results", "results/campaigns/x", "elsewhere/run"}))
+    assert said(found).count("which is gone; removed") == 2
+
+
+# Tables
+
+
+@pytest.fixture
+def tables(store: Store) -> Path:
+    """Tables beside a pointer, and what was made from them."""
+    folder = POINTER.parent
+    frame = pd.DataFrame({"level": range(1000), "throughput_tok_s": [float(n) ** 0.5 for n in range(1000)]})
+    for name in ("levels", "requests", "pcp"):
+        frame.to_parquet(folder / f"{name}.parquet", index=False)
+    for name in ("levels.csv", "peak.csv"):
+        (folder.parent / name).write_text("model\n")
+    return folder
+
+
+def test_tables_that_can_be_read_are_left(tables: Path, store: Store) -> None:
+    assert checked(store).sound
+    assert (tables / "pcp.parquet").exists()
+
+
+@pytest.mark.parametrize("name", ["levels.parquet", "requests.parquet", "pcp.parquet"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: content[:200] + b"\0" * 500 + content[700:],
+    ],
+    ids=["cut", "empty", "zeros"],
+)
+def test_a_damaged_table_is_removed_with_what_was_made_from_it(
+    tables: Path, store: Store, name: str, damage: Callable[[bytes], bytes]
+) -> None:
+    path = tables / name
+    path.write_bytes(damage(path.read_bytes()))
+    found = checked(store)
+    assert not found.sound
+    assert f"{path} cannot be read" in said(found)
+    assert found.again == []
+    left = {path.name for path in tables.iterdir()} | {path.name for path in tables.parent.iterdir()}
+    assert left == {"measurement.json", "levels.parquet", "requests.parquet", "pcp.parquet", "run-1"} - {name}
+    assert checked(store).sound
+
+
+# Imports
+
+
+@pytest.fixture
+def imported(store: Store, tmp_path: Path) -> Path:
+    """A run of a tree that is referred to: one level that failed, one without an archive."""
+    tree = tmp_path / "tree"
+    write_level(tree, MODEL, "no-offload", 4)
+    damaged = write_level(tree, MODEL, "no-offload", 16)
+    (damaged / "guidellm-results.json.zst").write_bytes(b"x")
+    catalogues = CONFIG
+    values = {"name": "test", "import": [{"path": str(tree)}]}
+    (run,) = import_plan(load_config(values, catalogues), tmp_path / "index").runs
+    pointer = Path("results") / run.cell.path / "run-i1" / "measurement.json"
+    import_run(run, store, pointer)
+    return pointer
+
+
+def test_an_imported_run_is_verified_by_its_own_definition(imported: Path, store: Store) -> None:
+    found = checked(store)
+    assert found.sound, found.text()
+    assert "3 of 3 entries are sound (1 imported)" in said(found)
+    place = stored_run(imported)
+    edited(place, levels=[level | {"level": 5} for level in json.loads((place / "run.json").read_text())["levels"]])
+    assert "hashes to" in said(checked(store))
+
+
+def test_an_import_whose_originals_are_away_stays(imported: Path, store: Store, tmp_path: Path) -> None:
+    place = stored_run(imported)
+    (tmp_path / "tree").rename(tmp_path / "unmounted")
+    found = checked(store)
+    assert not found.sound
+    assert "it stays where it is" in said(found)
+    assert "put the results that were imported back" in said(found)
+    assert place.exists()
+    assert imported.exists()
+    (tmp_path / "unmounted").rename(tmp_path / "tree")
+    assert checked(store).sound
+
+
+def test_an_import_whose_original_changed_is_set_aside(imported: Path, store: Store, tmp_path: Path) -> None:
+    original = next((tmp_path / "tree").rglob("guidellm-results.json.zst"))
+    original.write_bytes(original.read_bytes() + b"x")
+    found = checked(Store(store.root))
+    assert not found.sound
+    assert not imported.exists()
+    assert found.again == [f"{MODEL}/no-offload/0 run i1"]

@@ -1,0 +1,211 @@
+"""What the host does to a run: kills it, fills its disk, sets its clock; and what a run must not do to the host.
+
+The whole job runs, on stand-ins for vLLM and GuideLLM, with a real recording (see fault_chain.py).
+"""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import zstandard
+from tests.support.fault_chain import NOTICED, PATIENCE_S, STAND_INS, Chain, in_level, needs_pcp
+
+pytestmark = pytest.mark.workflow
+_UNSHARE = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])]
+
+
+def mounted(place: Path, size: str) -> list[str]:
+    """Start a program with a file system of its own, in memory, on `place`; it is gone with the program."""
+    script = f'mount -t tmpfs -o size={size} tmpfs "{place}" && exec "$@"'
+    return [*_UNSHARE, "sh", "-c", script, "sh"]
+
+
+def _mounts_problem() -> str:
+    try:
+        done = subprocess.run([*mounted(Path("/mnt"), "1m"), "true"], capture_output=True, text=True)
+    except OSError as error:
+        return str(error)
+    return "" if done.returncode == 0 else f"no file system of its own for a process here: {done.stderr.strip()}"
+
+
+MOUNTS_PROBLEM = _mounts_problem()
+needs_mounts = pytest.mark.skipif(bool(MOUNTS_PROBLEM), reason=MOUNTS_PROBLEM or "mounting works")
+
+
+def long_level(chain: Chain) -> None:
+    chain.configure(workloads={"short": {"seconds": 30}})
+
+
+def short_level(chain: Chain) -> None:
+    chain.configure(workloads={"short": {"seconds": 3}})
+
+
+# Killed
+
+
+@needs_pcp
+def test_a_killed_job_leaves_nothing_running_and_a_rerun_completes(chain: Chain) -> None:
+    long_level(chain)
+    job = chain.start()
+    in_level(job)
+    job.process.kill()
+    # The guardian, not the next run, ends what the job had started.
+    assert chain.left(20, noted=False) == []
+    (unfinished,) = chain.store.glob("partial/*")
+    short_level(chain)
+    again = chain.start()
+    assert again.end(PATIENCE_S) == 0
+    assert f"removed what a killed run left unfinished: {unfinished.name}" in again.said()
+    assert list(chain.store.glob("partial/*")) == []
+
+
+@needs_pcp
+def test_shared_memory_of_processes_killed_with_their_guardian_is_removed_by_the_next_run(chain: Chain) -> None:
+    """What a kernel short of memory does, or a user with killall -9: nobody is left to tidy up."""
+    long_level(chain)
+    job = chain.start()
+    in_level(job)
+    job.wait_until(lambda: "psm_" in chain.registry(), PATIENCE_S)
+    everything = psutil.Process(job.process.pid).children(recursive=True)
+    for process in [psutil.Process(job.process.pid), *everything]:
+        with contextlib.suppress(psutil.Error):
+            process.suspend()
+    for process in [psutil.Process(job.process.pid), *everything]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    job.end()
+    left = [thing for thing in chain.left(5, noted=False) if thing.startswith("/dev/shm/psm_")]
+    assert len(left) == 1
+    foreign = Path("/dev/shm") / f"kveval-test-{os.getpid()}"
+    foreign.touch()
+    try:
+        short_level(chain)
+        again = chain.start()
+        assert again.end(PATIENCE_S) == 0
+        assert f"ended what a killed run left running: {left[0]}" in again.said()
+        assert foreign.exists()
+    finally:
+        foreign.unlink()
+
+
+@needs_pcp
+def test_without_its_guardian_a_job_starts_nothing_more(chain: Chain) -> None:
+    chain.configure(workloads={"short": {"levels": [2, 3]}})
+    job = chain.start()
+    in_level(job, count=2)
+    job.child(r"-m kveval\.processes").kill()
+    job.wait_for(NOTICED + r"the guardian process \d+, which would clean up after this job, is gone", PATIENCE_S)
+    assert job.end(PATIENCE_S) == 1
+
+
+# The clock
+
+
+@needs_pcp
+def test_a_level_over_a_step_of_the_wall_clock_is_no_measurement(
+    chain: Chain, record_fault: Callable[..., None]
+) -> None:
+    """The job's clock is stepped, not the host's, by a program that starts the job under a clock of its own."""
+    long_level(chain)
+    stepped = chain.folder / "stepped"
+    job = chain.start([sys.executable, str(STAND_INS / "stepped_clock.py"), str(stepped)])
+    in_level(job)
+    stepped.write_text("-3600")
+    cause = r"the wall clock was set by -3600\.\d s during the measurement"
+    record_fault("clock stepped in a level", job.wait_for(NOTICED + cause, 5), 5)
+    assert job.end(PATIENCE_S) == 1
+
+
+# Disk and shared memory, each on a file system of its own that only the job sees
+
+
+@needs_pcp
+@needs_mounts
+def test_a_full_disk_is_found_before_anything_starts(chain: Chain) -> None:
+    chain.store.mkdir()
+    job = chain.start(mounted(chain.store, "40m"))
+    assert job.end(PATIENCE_S) == 1
+    cause = r"FAILED: no room on the disk of \S+: 40 MiB free, a run of this workload takes \d+ MiB"
+    assert re.search(cause, job.said())
+    assert "starting the server" not in job.said()
+
+
+@needs_pcp
+@needs_mounts
+def test_a_disk_that_fills_up_in_a_level_ends_it(chain: Chain, record_fault: Callable[..., None]) -> None:
+    long_level(chain)
+    chain.store.mkdir()
+    job = chain.start(mounted(chain.store, "400m"))
+    in_level(job)
+    filler = Path(f"/proc/{job.process.pid}/root{chain.store}/filler")
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(2**20))
+    cause = r"no room on the disk of \S+: \d+ MiB free, stopping in order takes 32 MiB"
+    record_fault("disk filled in a level", job.wait_for(NOTICED + cause, 5), 5)
+    assert job.end(PATIENCE_S) == 1
+
+
+@needs_pcp
+@needs_mounts
+def test_shared_memory_that_is_too_small_is_found_before_anything_starts(chain: Chain) -> None:
+    job = chain.start(mounted(Path("/dev/shm"), "64m"))
+    assert job.end(PATIENCE_S) == 1
+    assert re.search(r"FAILED: /dev/shm is too small: 64 MiB free, .* allocates 400 MiB there", job.said())
+    assert "starting the server" not in job.said()
+
+
+# Secrets
+
+
+@needs_pcp
+@pytest.mark.parametrize("fault", ["prints its environment", "prints its secret and dies"])
+def test_a_secret_reaches_no_file_no_log_and_no_command_line(chain: Chain, fault: str) -> None:
+    secret = "hf_" + "marker" * 5
+    chain.env |= {"HF_TOKEN": secret + "1", "KVEVAL_TEST_SECRET": secret + '2"\\ü'}
+    chain.configure(secrets=["HF_TOKEN", "KVEVAL_TEST_SECRET"], server={"env": {"FAULT": fault}})
+    job = chain.start()
+    died = fault.endswith("dies")
+    assert job.end(PATIENCE_S) == (1 if died else 0)
+    assert holding(secret, chain.folder) == []
+    assert not any(secret in line for trace in chain.traces for line in trace.seen())
+    if died:
+        assert (
+            "FAILED: the server died (exit code 1): ValueError: cannot log in with [KVEVAL_TEST_SECRET]" in job.said()
+        )
+    else:
+        # It was handed over, printed, and taken out.
+        (log,) = chain.store.glob("*/run-1/raw/server.log.zst")
+        assert "'KVEVAL_TEST_SECRET': '[KVEVAL_TEST_SECRET]'" in unpacked(log).decode()
+        # A miniature is not told the token of the model hub, which it does not need.
+        assert "HF_TOKEN" not in unpacked(log).decode()
+
+
+def test_a_secret_in_the_configuration_stops_the_run(chain: Chain) -> None:
+    chain.env |= {"HF_TOKEN": "hf_marker"}
+    chain.configure(server={"args": ["--api-key", "hf_marker"]})
+    job = chain.start()
+    assert job.end(PATIENCE_S) == 1
+    assert "FAILED: the configuration holds the value of HF_TOKEN in clear" in job.said()
+
+
+def holding(secret: str, folder: Path) -> list[str]:
+    """Return the files below `folder`, packed or not, that hold the secret."""
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes() + (unpacked(path) if path.suffix == ".zst" else b"")
+            if secret.encode() in content:
+                found.append(str(path))
+    return found
+
+
+def unpacked(path: Path) -> bytes:
+    content: bytes = zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read()
+    return content

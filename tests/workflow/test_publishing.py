@@ -1,0 +1,114 @@
+"""What is published, made by Snakemake from a made-up campaign: what is there, and what an edit makes anew."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.support.synthetic_workflow import make_workflow
+
+from kveval.report.figures.names import figure_names
+
+pytestmark = pytest.mark.workflow
+CELLS = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "native-offload", 10_000)]
+DRAWN = {f"plot_{family}" for family in ("throughput", "latency", "effects", "caches", "system", "recordings")}
+
+
+def snakemake(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["snakemake", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published")
+    make_workflow(folder, CELLS)
+    snakemake(folder, "--cores", "2", "--touch", "collect_metrics", "compare_scenarios")
+    snakemake(folder, "--cores", "2", "report")
+    return folder
+
+
+def test_everything_that_is_promised_is_there(published: Path) -> None:
+    results = published / "results"
+    for name in figure_names(["Qwen3-8B"]):
+        for suffix in (".png", ".svg"):
+            assert (results / "figures" / f"{name}{suffix}").stat().st_size > 1000
+    for name in ("summary", "detailed", "pcp_summary_stats", "complete_metrics", "comparison"):
+        assert (results / "analysis" / f"{name}.csv").read_text().count("\n") > 1
+    for model, scenario, blocks in CELLS:
+        assert (results / model / scenario / str(blocks) / "benchmark_report_v0.2.yaml").exists()
+    report = (results / "REPORT.md").read_text(encoding="utf-8")
+    for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report):
+        assert (results / path).exists()
+    assert (results / "report.json").exists()
+
+
+def edit(folder: Path, path: str) -> None:
+    """Change what a file says and not what it does."""
+    file = folder / "scripts" / "kveval" / path
+    file.write_text(file.read_text(encoding="utf-8") + ("\n# edited\n" if path.endswith(".py") else "\nEdited.\n"))
+
+
+@pytest.mark.parametrize(
+    ("path", "planned"),
+    [
+        ("figures_effects.py", {"plot_effects", "write_report"}),
+        ("templates/captions/effect_plot.rst", {"write_report"}),
+        ("templates/REPORT.md.j2", {"write_report"}),
+        ("guidance.py", {"write_report"}),
+        ("timelines.py", {"plot_recordings", "write_report"}),
+        ("llmd_export.py", {"export_benchmark_reports"}),
+        ("looks.py", {*DRAWN, "write_report", "summarise_campaign", "export_benchmark_reports"}),
+    ],
+)
+def test_an_edit_makes_anew_what_it_touches(published: Path, path: str, planned: set[str]) -> None:
+    file = published / "scripts" / "kveval" / path
+    before, times = file.read_bytes(), file.stat()
+    edit(published, path)
+    try:
+        output = snakemake(published, "--cores", "2", "-n", "report")
+    finally:
+        file.write_bytes(before)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    jobs = output.split("Job stats:")[-1].split("total")[0]
+    assert set(re.findall(r"^(\w+) +\d+$", jobs, flags=re.MULTILINE)) - {"report"} == planned
+
+
+def test_a_second_run_has_nothing_to_do(published: Path) -> None:
+    assert "Nothing to be done" in snakemake(published, "--cores", "2", "report")
+
+
+def test_snakemakes_own_report_shows_the_figures_with_their_captions(published: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    snakemake(published, "report", "--report", str(output))
+    text = output.read_text(encoding="utf-8")
+    for name in figure_names(["Qwen3-8B"]):
+        assert f"{name}.png" in text
+    assert "the grey band is the margin" in text
+
+
+def test_a_report_over_part_of_the_cells_names_the_rest(published: Path) -> None:
+    gone, aside = published / "results" / "Qwen3-8B" / "native-offload", published / "aside"
+    log = published / "logs" / "large" / "benchmark" / "Qwen3-8B" / "native-offload" / "10000" / "run-1.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("12:00:00 FAILED: no memory for the tier\n")
+    gone.rename(aside)
+    try:
+        snakemake(published, "--cores", "2", "report_so_far")
+    finally:
+        aside.rename(gone)
+    report = (published / "results" / "so-far" / "REPORT.md").read_text(encoding="utf-8")
+    assert "- Qwen3-8B, native-offload 10K: failed: no memory for the tier" in report
+    assert "| cells measured | 1 of 2 |" in report
+    for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report):
+        assert (published / "results" / "so-far" / path).exists()

