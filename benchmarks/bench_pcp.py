@@ -156,7 +156,7 @@ def read_back(parquet: Path, metric: str, window: tuple[int, int]) -> float:
     return best * 1e3
 
 
-def bench(name: str, base: Path, values: int, metric: str, repeats: int) -> None:
+def session(name: str, base: Path, values: int, metric: str, repeats: int) -> None:
     """Convert and report."""
     parquet = base.parent.parent / f"{name}.parquet"
     command = [sys.executable, "-m", "kveval.pcp", str(base), "-o", str(parquet)]
@@ -198,7 +198,7 @@ def main() -> None:
         if not count.exists():
             _, values = make(folder / name, options.scale)
             count.write_text(str(values))
-        bench(name, folder / name / name, int(count.read_text()), metric, options.repeats)
+        session(name, folder / name / name, int(count.read_text()), metric, options.repeats)
         if not options.keep:
             shutil.rmtree(folder / name)
 

@@ -27,7 +27,7 @@ from kveval.analysis.estimators.intervals import (
     welch,
 )
 from kveval.analysis.estimators.survival import Observed, quantiles
-from kveval.analysis.statistics.campaign import Settings, compare_all
+from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 from kveval.analysis.statistics.level_selection import cross_fit
 
 Array = npt.NDArray[np.float64]
@@ -177,7 +177,7 @@ def whole_campaigns(count: int, runs: int = 5, levels: int = 4, sd: float = 0.02
         blocks = generator.normal(0, BLOCK_SD, runs + 1)[table["run"]]
         rates = 500 * np.exp(blocks + generator.normal(0, sd, len(table)))
         found = compare_all(
-            table.assign(throughput_tok_s=rates), baselines, Settings(), {"throughput_tok_s": True}
+            table.assign(throughput_tok_s=rates), baselines, ComparisonSettings(), {"throughput_tok_s": True}
         ).baseline
         held += int(((found["low_percent"] <= 0) & (found["high_percent"] >= 0)).sum())
         wrong += bool(found["verdict"].isin(["better", "worse"]).any())

@@ -108,24 +108,24 @@ def main() -> None:
     parser.add_argument("--pod")
     parser.add_argument("--container", default="main")
     options = parser.parse_args()
-    with a_container(Api.connect(), options) as bench:
-        bench.run("sh", "-c", PREPARE, "prepare", str(options.mebibytes * MEBI), str(options.files))
+    with a_container(Api.connect(), options) as session:
+        session.run("sh", "-c", PREPARE, "prepare", str(options.mebibytes * MEBI), str(options.files))
         begin = time.perf_counter()
-        bench.run("sha256sum", f"{FOLDER}/big.bin")
+        session.run("sha256sum", f"{FOLDER}/big.bin")
         summing_s = time.perf_counter() - begin
         print(f"{options.mebibytes} MiB: sha256sum in the pod {summing_s:.2f} s; {os.cpu_count()} CPUs on this side")
         ways = {
-            "one file, cat (unverified)": bench.cat,
-            "one file, tar (unverified)": bench.tar_big,
-            "one file, collect": bench.big,
-            f"{options.files} files, tar (unverified)": bench.tar_small,
-            f"{options.files} files, collect_folder": bench.small,
+            "one file, cat (unverified)": session.cat,
+            "one file, tar (unverified)": session.tar_big,
+            "one file, collect": session.big,
+            f"{options.files} files, tar (unverified)": session.tar_small,
+            f"{options.files} files, collect_folder": session.small,
         }
         for name, way in ways.items():
             speeds, size = measured(way, options.repeats)
             median = statistics.median(speeds)
             print(f"{name:32} {size / MEBI:7.1f} MiB  {median:7.1f} MiB/s ({min(speeds):.1f} to {max(speeds):.1f})")
-        bench.run("rm", "-rf", FOLDER)
+        session.run("rm", "-rf", FOLDER)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,16 @@ from kveval.host import hardware
 from kveval.spec.loading import load_config
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import make_plan
-from kveval.workflow.planning.stored import Shelves, frozen, pointed
-from kveval.workflow.planning.text import Outline
+from kveval.workflow.planning.stored import StoreIndex, frozen, pointed
+from kveval.workflow.planning.text import PlanText
 
 
 def main(campaign: str, results: str, store: str, table: str) -> None:
     """`campaign`: its complete file; `table`: the CSV to write."""
-    config, shelves, folder = load_config(Path(campaign), Path("config")), Shelves.read(Path(store)), Path(results)
+    config, index, folder = load_config(Path(campaign), Path("config")), StoreIndex.read(Path(store)), Path(results)
     pointers = pointed(folder, [(cell.path, run) for cell, run in planned_runs(config)])
     host = hardware.probe()["fingerprint"] if config.campaign.engine == "local" else None
-    outline = Outline(make_plan(config, pointers, shelves, host, frozen(config, folder)), shelves, os.cpu_count() or 1)
+    outline = PlanText(make_plan(config, pointers, index, host, frozen(config, folder)), index, os.cpu_count() or 1)
     outline.write_table(Path(table))
     print("\n".join([*outline.lines(), "", f"Table: {table}"]))
 

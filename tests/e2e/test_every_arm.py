@@ -11,8 +11,8 @@ import pytest
 import yaml
 from tests.support.paths import REPOSITORY
 
-from kveval.engines.local.companions import find_program
-from kveval.engines.servers.program import CompanionError
+from kveval.engines.local.sidecars import find_program
+from kveval.engines.servers.program import SidecarError
 from kveval.pcp.recording import RecordingError, require_pcp
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
@@ -37,7 +37,7 @@ def missing() -> str | None:
         require_pcp()
         for program in ("redis-server", "valkey-server", "lmcache"):
             find_program(program, ENVIRONMENT)
-    except (RecordingError, CompanionError) as error:
+    except (RecordingError, SidecarError) as error:
         return str(error)
     return None
 
@@ -124,8 +124,8 @@ def test_the_store_holds_what_lmcache_wrote(measured, store):
     assert keys["before"] == 0, "the caches were not empty when the level began"
     assert keys["after"] > 0
     assert moved(run, f"{store}_received_bytes_total") > keys["after"] * 1024
-    assert [companion["name"] for companion in run["companions"]] == [store, "lmcache"]
-    assert all(companion["version"] for companion in run["companions"])
+    assert [sidecar["name"] for sidecar in run["companions"]] == [store, "lmcache"]
+    assert all(sidecar["version"] for sidecar in run["companions"])
 
 
 def test_files_are_written_and_read(measured):

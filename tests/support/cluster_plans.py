@@ -3,7 +3,7 @@
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.kinds import Kind, Resource
 from kveval.engines.kubernetes.api.probe import Answer, Bounds
-from kveval.workflow.doctor.cluster_facts import Facts
+from kveval.workflow.doctor.cluster_facts import ClusterFacts
 from kveval.workflow.doctor.documents import CampaignPlan, CellPlan
 
 GIB = 2**30
@@ -110,7 +110,7 @@ def gateway(programmed="True", addresses=("10.0.0.1",), routes="All"):
 
 
 DEPLOYMENT = Kind("apps/v1", "Deployment")
-FACTS = Facts(
+FACTS = ClusterFacts(
     server="https://10.0.0.9:6443",
     version="v1.34.1-gke.100",
     ahead=Bounds(-0.1, 0.2),

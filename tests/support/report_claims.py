@@ -13,12 +13,12 @@ from tests.support.markdown import fixed_fragments, parts_of
 from kveval.analysis.levels.outcomes import Outcome
 from kveval.analysis.statistics.verdicts import VERDICTS, WITHOUT_VERDICT
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, Plan, Table
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS
 
 
 def judge_report(
-    plan: Plan, measured: Measured, context: Mapping[str, Any], template: str, text: str, folder: Path
+    plan: ReportPlan, measured: Measured, context: Mapping[str, Any], template: str, text: str, folder: Path
 ) -> list[Outcome]:
     """Return what a rendered report claims beyond what it was made from; nothing, if all is well.
 
@@ -28,7 +28,7 @@ def judge_report(
 
 
 def document_of(
-    plan: Plan, measured: Measured, context: Mapping[str, Any], template: str, text: str, folder: Path
+    plan: ReportPlan, measured: Measured, context: Mapping[str, Any], template: str, text: str, folder: Path
 ) -> Document:
     """Return a rendered report with everything that its sentences may rest on."""
     guidance, gaps = context["guidance"], context["gaps"]
@@ -83,5 +83,5 @@ def _hit_rates(table: Table) -> Iterator[Percentage]:
         yield from (Percentage(shown, row[0], "prompt tokens") for shown in row[at].split("; ") if shown)
 
 
-def _hub_ids(plan: Plan) -> list[str]:
+def _hub_ids(plan: ReportPlan) -> list[str]:
     return [str(facts["hf_id"]) for facts in plan.models.values() if "hf_id" in facts]

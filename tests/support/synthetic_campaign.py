@@ -14,9 +14,9 @@ from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metri
 
 from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import Settings, compare
+from kveval.analysis.statistics.campaign import ComparisonSettings, compare
 from kveval.pcp.conversion.conversion import convert
-from kveval.report.data.campaign import Measured, Plan
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Run
 
 METRICS: dict[str, dict[str, Any]] = yaml.safe_load((CONFIG / "metrics.yaml").read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def _row(cell: CellKey, run: int, level: int, rate: float, generator: np.random.
     }
 
 
-def plan(keys: Sequence[CellKey] | None = None, **changes: Any) -> Plan:
+def plan(keys: Sequence[CellKey] | None = None, **changes: Any) -> ReportPlan:
     """The plan of the whole campaign, or of these cells."""
     scenarios = {
         arm: {
@@ -126,7 +126,7 @@ def plan(keys: Sequence[CellKey] | None = None, **changes: Any) -> Plan:
     }
     models = {name: {"parameters": facts[0], "kv_bytes_per_token": facts[3]} for name, facts in MODELS.items()}
     facts = {"name": "large", "title": "A large campaign", "description": "", "runs": 3, "cells": keys or cells()}
-    return Plan(**{**facts, "scenarios": scenarios, "metrics": METRICS, "models": models, **changes})
+    return ReportPlan(**{**facts, "scenarios": scenarios, "metrics": METRICS, "models": models, **changes})
 
 
 def runs_of(levels: pd.DataFrame) -> list[Run]:
@@ -172,7 +172,7 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
     """Everything that is made from a table of levels."""
     groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
     peaks = pd.DataFrame([peak_row(cell, list(METRICS)) for _, cell in groups])
-    return Measured(runs_of(levels), levels, peaks, compare(levels, BASELINES, Settings(**settings)))
+    return Measured(runs_of(levels), levels, peaks, compare(levels, BASELINES, ComparisonSettings(**settings)))
 
 
 def recording(folder: Path, cpus: int = 16) -> Path:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.support.fault_chain import NOTICED, PATIENCE_S, REPOSITORY, Chain, Job, in_level, needs_pcp
 
-from kveval.engines.local.companions import find_program
-from kveval.engines.servers.program import CompanionError
+from kveval.engines.local.sidecars import find_program
+from kveval.engines.servers.program import SidecarError
 from kveval.measure.failures import REPORT_COMMAND
 
 pytestmark = pytest.mark.workflow
@@ -35,13 +35,13 @@ def signalled(pattern: str, number: signal.Signals) -> Callable[[Job], None]:
 def has(program: str) -> bool:
     try:
         find_program(program, REPOSITORY / ".server-venv")
-    except CompanionError:
+    except SidecarError:
         return False
     return True
 
 
 def arm(cell: str) -> Callable[[Chain], None]:
-    """Have the arm's companions, real ones, run beside the stand-in."""
+    """Have the arm's sidecars, real ones, run beside the stand-in."""
 
     def configure(chain: Chain) -> None:
         if not (has("redis-server") and has("lmcache")):

@@ -31,7 +31,7 @@ CellKey = tuple[str, str, int]
 
 
 @dataclass(frozen=True, order=True)
-class Cell:
+class ArmSize:
     """A cell of one model, as figures and tables name it."""
 
     scenario: str

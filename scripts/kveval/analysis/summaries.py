@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import Cell, by_size, common_level, rank_of
+from kveval.analysis.cells import ArmSize, by_size, common_level, rank_of
 from kveval.analysis.peaks import THROUGHPUT
 
 KEYS = ["model", "scenario", "cpu_blocks"]
@@ -133,9 +133,9 @@ def system_summary(
     """
     means = _at_common_levels(complete, comparison, peaks)
     everything = by_size(list(complete["model"]), parameters)
-    models_of: dict[Cell, frozenset[str]] = {}
+    models_of: dict[ArmSize, frozenset[str]] = {}
     for scenario, blocks, model in means[["scenario", "cpu_blocks", "model"]].itertuples(index=False, name=None):
-        cell = Cell(scenario, blocks)
+        cell = ArmSize(scenario, blocks)
         models_of[cell] = models_of.get(cell, frozenset()) | {model}
     rows = []
     for panel in sorted(set(models_of.values()), key=lambda models: (-len(models), sorted(models))):
@@ -160,12 +160,12 @@ def system_summary(
     return pd.DataFrame(rows)
 
 
-def _of(means: pd.DataFrame, cell: Cell, models: frozenset[str]) -> pd.DataFrame:
+def _of(means: pd.DataFrame, cell: ArmSize, models: frozenset[str]) -> pd.DataFrame:
     rows = means[(means["scenario"] == cell.scenario) & (means["cpu_blocks"] == cell.cpu_blocks)]
     return rows[rows["model"].isin(models)].set_index("model").sort_index()
 
 
-def _reference(cell: Cell, inside: Mapping[Cell, pd.DataFrame], scenario: str) -> pd.DataFrame | None:
+def _reference(cell: ArmSize, inside: Mapping[ArmSize, pd.DataFrame], scenario: str) -> pd.DataFrame | None:
     """The rows of a cell's baseline: with as many blocks as the cell, else the only one."""
     candidates = [other for other in inside if other.scenario == scenario]
     same = [other for other in candidates if other.cpu_blocks == cell.cpu_blocks] or candidates

@@ -9,11 +9,11 @@ import pandas as pd
 from kveval.analysis.check_rules import check_table
 from kveval.analysis.checks import Tables, judge_campaign
 from kveval.analysis.statistics.averages import averages
-from kveval.analysis.statistics.campaign import Settings, compare_all
+from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 
 
 def verdict_tables(
-    complete: pd.DataFrame, peaks: pd.DataFrame, baselines: Mapping[str, str | None], settings: Settings
+    complete: pd.DataFrame, peaks: pd.DataFrame, baselines: Mapping[str, str | None], settings: ComparisonSettings
 ) -> dict[str, pd.DataFrame]:
     """Return comparison, contrasts, peak_comparison, averages and checks, by the names of their files.
 

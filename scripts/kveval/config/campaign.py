@@ -45,7 +45,7 @@ def _relative(path: str) -> str:
     return path
 
 
-class Server(Strict):
+class ServerConfig(Strict):
     """The software under test, as declared; the engine checks that what answers is that."""
 
     vllm: VersionText = Field(description="vLLM's release")
@@ -193,7 +193,7 @@ class Campaign(Strict):
     results: Annotated[Text, AfterValidator(_relative)] = Field("results", description="folder of everything produced")
     engine: Literal["local", "kubernetes"] = "local"
     hardware: Text = Field("this host", description="the machine the campaign is about")
-    server: Server
+    server: ServerConfig
     cluster: Cluster | None = Field(
         None, description="engine kubernetes: the site, which does not define a measurement"
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from kveval.config.campaign import Campaign, MatrixEntry, Server
+from kveval.config.campaign import Campaign, MatrixEntry, ServerConfig
 from kveval.config.types import Name, PositiveInt, Strict
 
 
@@ -30,8 +30,8 @@ class CompareCampaign(Campaign):
     compare: tuple[Compared, ...] = Field(
         min_length=2, description="campaigns to set beside each other; each is compared with the first"
     )
-    server: Server = Field(
-        Server.model_validate({"vllm": "0", "guidellm": "0"}), description="not used: every campaign has its own"
+    server: ServerConfig = Field(
+        ServerConfig.model_validate({"vllm": "0", "guidellm": "0"}), description="not used: every campaign has its own"
     )
     workload: Name = Field("as-measured", description="not used: every campaign has its own")
     matrix: Annotated[tuple[MatrixEntry, ...], AfterValidator(_nothing)] = ()

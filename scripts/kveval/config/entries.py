@@ -9,11 +9,11 @@ from pydantic import BaseModel, ValidationError
 
 from kveval.config.catalogue import Metric, Model, Scenario
 from kveval.config.imports import names_used as imported_names
-from kveval.config.problems import Problem, closest, kind_of, problems_of
+from kveval.config.problems import ConfigProblem, closest, kind_of, problems_of
 from kveval.config.release import Release
 from kveval.config.types import NAME_PATTERN
 from kveval.config.workload import Workload
-from kveval.config.yaml_files import Entry, read_yaml, resolve_extends
+from kveval.config.yaml_files import YamlEntry, read_yaml, resolve_extends
 
 KINDS: dict[str, type[BaseModel]] = {
     "models": Model,
@@ -26,11 +26,11 @@ OWN_KINDS = ("models", "scenarios", "workloads")
 """Kinds of which a campaign may declare entries of its own."""
 EXTENDING_KINDS = ("models", "scenarios")
 
-Entries = dict[str, Entry]
+Entries = dict[str, YamlEntry]
 
 
 def read_catalogues(
-    directory: Path, campaign: Mapping[str, Any], place: str, problems: list[Problem]
+    directory: Path, campaign: Mapping[str, Any], place: str, problems: list[ConfigProblem]
 ) -> tuple[dict[str, Entries], set[str]]:
     """Return every catalogue's raw entries, the campaign's own included, and the kinds whose file could not be read."""
     catalogues: dict[str, Entries] = {}
@@ -41,34 +41,34 @@ def read_catalogues(
         problems += found
         if found:
             unread.add(kind)
-        catalogues[kind] = {name: Entry(entry, path.as_posix(), name) for name, entry in content.items()}
+        catalogues[kind] = {name: YamlEntry(entry, path.as_posix(), name) for name, entry in content.items()}
         own = campaign.get(kind) if kind in OWN_KINDS else None
         if own is not None and not isinstance(own, Mapping):
             problems.append(
-                Problem(place, kind, f"is a {kind_of(own)}", "names with their entries; leave it out for none")
+                ConfigProblem(place, kind, f"is a {kind_of(own)}", "names with their entries; leave it out for none")
             )
             continue
         for name, entry in (own or {}).items():
             if name in catalogues[kind]:
                 taken = f"{path.as_posix()} has an entry of this name"
-                problems.append(Problem(place, f"{kind}.{name}", taken, "another name, with extends"))
+                problems.append(ConfigProblem(place, f"{kind}.{name}", taken, "another name, with extends"))
             else:
-                catalogues[kind][str(name)] = Entry(entry, place, f"{kind}.{name}")
+                catalogues[kind][str(name)] = YamlEntry(entry, place, f"{kind}.{name}")
     return catalogues, unread
 
 
-def validate_entries(kind: str, entries: Entries, problems: list[Problem]) -> dict[str, Any]:
+def validate_entries(kind: str, entries: Entries, problems: list[ConfigProblem]) -> dict[str, Any]:
     """Return the valid entries, typed and completed; add what is wrong with the others to `problems`."""
     valid: dict[str, Any] = {}
-    wrong: dict[str, list[Problem]] = {}
+    wrong: dict[str, list[ConfigProblem]] = {}
     for name, entry in entries.items():
         complete, found = resolve_extends(name, entries) if kind in EXTENDING_KINDS else (entry.raw, [])
         if not re.fullmatch(NAME_PATTERN, name):
             right = "letters, digits and . _ + -, a letter or digit first"
-            found = [*found, Problem(entry.file, entry.key, "cannot name a folder", right)]
+            found = [*found, ConfigProblem(entry.file, entry.key, "cannot name a folder", right)]
         if not isinstance(entry.raw, Mapping):
             message = f"is a {kind_of(entry.raw)}"
-            found = [*found, Problem(entry.file, entry.key, message, "a mapping of keys to values")]
+            found = [*found, ConfigProblem(entry.file, entry.key, message, "a mapping of keys to values")]
         elif complete is not None:
             try:
                 valid[name] = KINDS[kind].model_validate(complete)
@@ -80,7 +80,9 @@ def validate_entries(kind: str, entries: Entries, problems: list[Problem]) -> di
     return valid
 
 
-def _is_inherited(entry: Entry, problem: Problem, entries: Entries, wrong: Mapping[str, list[Problem]]) -> bool:
+def _is_inherited(
+    entry: YamlEntry, problem: ConfigProblem, entries: Entries, wrong: Mapping[str, list[ConfigProblem]]
+) -> bool:
     """Whether the mistake is the parent's own and is reported there."""
     if entry.parent is None or entry.parent not in entries or entries[entry.parent] is entry:
         return False
@@ -89,7 +91,7 @@ def _is_inherited(entry: Entry, problem: Problem, entries: Entries, wrong: Mappi
 
 
 def check_scenarios(
-    scenarios: Mapping[str, Scenario], entries: Entries, known: Mapping[str, set[str]], problems: list[Problem]
+    scenarios: Mapping[str, Scenario], entries: Entries, known: Mapping[str, set[str]], problems: list[ConfigProblem]
 ) -> None:
     """Check the names that scenarios use: baselines and models. `known` lacks the kinds that could not be read."""
     for name, scenario in scenarios.items():
@@ -97,10 +99,10 @@ def check_scenarios(
         if base is not None and "scenarios" in known:
             key = f"{entries[name].key}.baseline"
             if base not in known["scenarios"]:
-                problems.append(Problem(file, key, f"there is no {base!r}", closest(base, known["scenarios"])))
+                problems.append(ConfigProblem(file, key, f"there is no {base!r}", closest(base, known["scenarios"])))
             elif base in scenarios and (scenarios[base].baseline is not None or scenarios[base].cpu_tier):
                 right = "a scenario without baseline and CPU tier"
-                problems.append(Problem(file, key, f"{base!r} is no baseline itself", right))
+                problems.append(ConfigProblem(file, key, f"{base!r} is no baseline itself", right))
         named = [(f"gpu_memory_utilization.{model}", model) for model in scenario.gpu_memory_utilization]
         named += [
             (f"serves.{model}", used) for model, stand_in in scenario.serves.items() for used in (model, stand_in)
@@ -108,16 +110,16 @@ def check_scenarios(
         for key, model in named:
             if model not in known.get("models", {model}):
                 message, right = f"there is no {model!r}", closest(model, known["models"])
-                problems.append(Problem(file, f"{entries[name].key}.{key}", message, right))
+                problems.append(ConfigProblem(file, f"{entries[name].key}.{key}", message, right))
 
 
-def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set[str]]) -> list[Problem]:
+def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set[str]]) -> list[ConfigProblem]:
     """Check the names a campaign uses, as read: its other mistakes must not hide these.
 
     `known` lacks the kinds that could not be read; what is no text is the types' own mistake.
     """
     return [
-        Problem(place, key, f"there is no {name!r}", closest(name, known[kind]))
+        ConfigProblem(place, key, f"there is no {name!r}", closest(name, known[kind]))
         for key, name, kind in _names_used(campaign)
         if isinstance(name, str) and kind in known and name not in known[kind]
     ]

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StrictBool
 
-from kveval.config.campaign import Campaign, MatrixEntry, Server
+from kveval.config.campaign import Campaign, MatrixEntry, ServerConfig
 from kveval.config.catalogue import Catalogue
-from kveval.config.problems import Problem
+from kveval.config.problems import ConfigProblem
 from kveval.config.result_names import NameProblem, pattern_regex
 from kveval.config.types import CountInt, Name, PositiveInt, Strict, Text, VersionText
 
@@ -49,8 +49,8 @@ class ImportCampaign(Campaign):
     imports: tuple[Import, ...] = Field(
         alias="import", min_length=1, description="trees of existing results; nothing is measured then"
     )
-    server: Server = Field(
-        Server.model_validate({"vllm": "0", "guidellm": "0"}),
+    server: ServerConfig = Field(
+        ServerConfig.model_validate({"vllm": "0", "guidellm": "0"}),
         description="not deployed; vllm is the release where nothing else names it",
     )
     workload: Name = Field("as-imported", description="not used: every result has its own")
@@ -75,7 +75,7 @@ def names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
             yield f"import[{index}].cpu_blocks.{name}", name, "scenarios"
 
 
-def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Iterator[Problem]:
+def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Iterator[ConfigProblem]:
     """Yield what is wrong with a campaign's imports beyond their types: paths, patterns, repetition."""
     if not isinstance(campaign, ImportCampaign):
         return
@@ -84,18 +84,18 @@ def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Ite
         key = f"import[{index}]"
         if not Path(asked.path).is_dir():
             what = "is no folder" if Path(asked.path).exists() else "does not exist"
-            yield Problem(place, f"{key}.path", f"{asked.path} {what}", "a folder of results")
+            yield ConfigProblem(place, f"{key}.path", f"{asked.path} {what}", "a folder of results")
             continue
         for number, archive in enumerate(asked.archives):
             if not (Path(asked.path) / archive).exists():
-                yield Problem(place, f"{key}.archives[{number}]", f"there is no {archive} in {asked.path}")
+                yield ConfigProblem(place, f"{key}.archives[{number}]", f"there is no {archive} in {asked.path}")
         if asked.pattern is not None:
             try:
                 pattern_regex(
                     asked.pattern, {*catalogue.models, *asked.models}, {*catalogue.scenarios, *asked.scenarios}
                 )
             except NameProblem as problem:
-                yield Problem(place, f"{key}.pattern", str(problem))
+                yield ConfigProblem(place, f"{key}.pattern", str(problem))
         earlier = seen.setdefault(asked.model_dump_json(), index)
         if earlier != index:
-            yield Problem(place, key, f"is import[{earlier}] again")
+            yield ConfigProblem(place, key, f"is import[{earlier}] again")

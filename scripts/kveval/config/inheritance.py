@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kveval.config.problems import ConfigError, Problem, closest, kind_of
+from kveval.config.problems import ConfigError, ConfigProblem, closest, kind_of
 from kveval.config.types import NAME_PATTERN
 from kveval.config.yaml_files import read_yaml
 
@@ -28,12 +28,12 @@ class CampaignSource:
     raw: dict[str, Any]
     origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def located(self, problem: Problem, place: str) -> Problem:
+    def located(self, problem: ConfigProblem, place: str) -> ConfigProblem:
         """Say of a problem in the complete campaign, known as `place`, in which file it is to be mended."""
         if problem.file != place:
             return problem
         file, key = self._origin(problem.key) or (place, problem.key)
-        return Problem(file, key, problem.message, problem.valid)
+        return ConfigProblem(file, key, problem.message, problem.valid)
 
     def _origin(self, key: str) -> tuple[str, str] | None:
         known = [path for path in self.origins if re.match(re.escape(path) + r"(?=$|[.\[])", key)]
@@ -52,7 +52,7 @@ def campaign_values(path: Path) -> dict[str, Any]:
     return source.raw
 
 
-def read_campaign(path: Path) -> tuple[CampaignSource, list[Problem]]:
+def read_campaign(path: Path) -> tuple[CampaignSource, list[ConfigProblem]]:
     """Read a campaign's file and those it extends; return what they say together, and every mistake found in it.
 
     Keys that the campaign alone may use, `extends` and `add_matrix`, are resolved and gone.
@@ -60,7 +60,7 @@ def read_campaign(path: Path) -> tuple[CampaignSource, list[Problem]]:
     return _read(path, ())
 
 
-def _read(path: Path, below: tuple[Path, ...]) -> tuple[CampaignSource, list[Problem]]:
+def _read(path: Path, below: tuple[Path, ...]) -> tuple[CampaignSource, list[ConfigProblem]]:
     """Read a campaign that those in `below` extend, one after the other."""
     file = path.as_posix()
     raw, problems = read_yaml(path)
@@ -80,41 +80,45 @@ def _read(path: Path, below: tuple[Path, ...]) -> tuple[CampaignSource, list[Pro
     return CampaignSource(merged, origins), problems
 
 
-def _parent(path: Path, raw: Mapping[str, Any], chain: tuple[Path, ...]) -> tuple[Path | None, list[Problem]]:
+def _parent(path: Path, raw: Mapping[str, Any], chain: tuple[Path, ...]) -> tuple[Path | None, list[ConfigProblem]]:
     """Return the file of the campaign that is extended, or None, with what is wrong."""
     if EXTENDS not in raw:
         return None, []
     name, file = raw[EXTENDS], path.as_posix()
     if not isinstance(name, str) or not re.match(NAME_PATTERN, name):
         valid = "the name of a campaign's file in the same folder, without .yaml"
-        return None, [Problem(file, EXTENDS, f"{name!r} is no name", valid)]
+        return None, [ConfigProblem(file, EXTENDS, f"{name!r} is no name", valid)]
     parent = path.with_name(f"{name}.yaml")
     if not parent.is_file():
         others = [other.stem for other in path.parent.glob("*.yaml") if other != path]
-        return None, [Problem(file, EXTENDS, f"there is no {parent.as_posix()}", closest(name, others))]
+        return None, [ConfigProblem(file, EXTENDS, f"there is no {parent.as_posix()}", closest(name, others))]
     if parent in chain:
         circle = " -> ".join(other.stem for other in (*chain[chain.index(parent) :], parent))
-        return None, [Problem(file, EXTENDS, f"goes round in a circle: {circle}")]
+        return None, [ConfigProblem(file, EXTENDS, f"goes round in a circle: {circle}")]
     return parent, []
 
 
-def _added_alone(file: str, raw: Mapping[str, Any]) -> list[Problem]:
+def _added_alone(file: str, raw: Mapping[str, Any]) -> list[ConfigProblem]:
     if ADDED not in raw or EXTENDS in raw:
         return []
-    return [Problem(file, ADDED, "there is nothing to add to", "matrix, or extends with the campaign to add to")]
+    return [ConfigProblem(file, ADDED, "there is nothing to add to", "matrix, or extends with the campaign to add to")]
 
 
 def _add_cells(
     merged: dict[str, Any], raw: Mapping[str, Any], file: str, origins: dict[str, tuple[str, str]]
-) -> list[Problem]:
+) -> list[ConfigProblem]:
     """Append the cells that a campaign adds to those it extends."""
     if ADDED not in raw:
         return []
     added = raw[ADDED]
     if not isinstance(added, list):
-        return [Problem(file, ADDED, f"is a {kind_of(added)}", "a list of models x scenarios x cpu_blocks, as matrix")]
+        return [
+            ConfigProblem(file, ADDED, f"is a {kind_of(added)}", "a list of models x scenarios x cpu_blocks, as matrix")
+        ]
     if "matrix" in raw:
-        return [Problem(file, ADDED, "matrix stands beside it", "matrix, which replaces, or add_matrix, which adds")]
+        return [
+            ConfigProblem(file, ADDED, "matrix stands beside it", "matrix, which replaces, or add_matrix, which adds")
+        ]
     there = merged.get("matrix", [])
     if not isinstance(there, list):
         # Reported where it is.
@@ -123,7 +127,7 @@ def _add_cells(
         origins |= {f"matrix[{len(there) + number}]": (file, f"{ADDED}[{number}]")}
         if isinstance(entry, Mapping) and entry in there:
             repeated = f"is matrix[{there.index(entry)}] of what is extended"
-            return [Problem(file, f"{ADDED}[{number}]", repeated, "only what is new")]
+            return [ConfigProblem(file, f"{ADDED}[{number}]", repeated, "only what is new")]
     merged["matrix"] = [*there, *added]
     return []
 

@@ -31,7 +31,7 @@ def json_schema() -> dict[str, Any]:
         {"required": [EXTENDS]},
     ]
     # Of a campaign that extends another, the other gives what is left out.
-    definitions["Server"].pop("required")
+    definitions["ServerConfig"].pop("required")
     for kind, model in KINDS.items():
         inner = model.model_json_schema(ref_template="#/$defs/{model}")
         definitions.update(inner.pop("$defs", {}))

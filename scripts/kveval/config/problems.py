@@ -15,7 +15,7 @@ from kveval.host.errors import Failure
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConfigProblem:
     """One mistake: where it is, what is wrong, what would be right."""
 
     file: str
@@ -31,7 +31,7 @@ class Problem:
 class ConfigError(Failure):
     """The configuration is wrong; `problems` holds every mistake, the message lists them one a line."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[ConfigProblem]) -> None:
         self.problems = tuple(dict.fromkeys(problems))
         count = len(self.problems)
         head = "" if count == 1 else f"{count} mistakes in the configuration:\n  "
@@ -56,9 +56,9 @@ def kind_of(value: object) -> str:
 
 def problems_of(
     error: ValidationError, kind: type[BaseModel], raw: object, file: str, prefix: str = ""
-) -> list[Problem]:
+) -> list[ConfigProblem]:
     """Turn pydantic's findings into problems in the configuration's own terms."""
-    found: dict[str, Problem] = {}
+    found: dict[str, ConfigProblem] = {}
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]:
             # Items that are wrong by themselves, and are reported so, do not count.
@@ -68,10 +68,10 @@ def problems_of(
         message, valid = _explain(detail, location, kind)
         earlier = found.get(key)
         if earlier is None:
-            found[key] = Problem(file, key, message, valid)
+            found[key] = ConfigProblem(file, key, message, valid)
         elif message not in earlier.message:
             # Alternatives of one value: it is none of them.
-            found[key] = Problem(file, key, f"{earlier.message}; or: {message}", earlier.valid or valid)
+            found[key] = ConfigProblem(file, key, f"{earlier.message}; or: {message}", earlier.valid or valid)
     return list(found.values())
 
 

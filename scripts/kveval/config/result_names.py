@@ -33,7 +33,7 @@ class NameProblem(Failure):
 
 
 @dataclass(frozen=True)
-class Hardware:
+class NamedHardware:
     """NODESxGPUSxGPU, as in 1x2xL40S: one node with two."""
 
     name: str
@@ -112,13 +112,13 @@ def match_pattern(regex: re.Pattern[str], name: str) -> Declared | None:
     return None if match is None else _declared(match)
 
 
-def parse_hardware(name: str, also: Collection[str] = ()) -> Hardware:
+def parse_hardware(name: str, also: Collection[str] = ()) -> NamedHardware:
     """Return what a hardware name says; `also` are names that are known whatever they say. Raises NameProblem."""
     match = re.fullmatch(_HARDWARE, name)
     if match is not None and (match["gpu"] in GPUS or name in also):
-        return Hardware(name, int(match["nodes"]), int(match["gpus"]), match["gpu"])
+        return NamedHardware(name, int(match["nodes"]), int(match["gpus"]), match["gpu"])
     if name in also:
-        return Hardware(name, 1, 0, name)
+        return NamedHardware(name, 1, 0, name)
     raise NameProblem(f"unknown hardware {name!r} (name it under `hardware` if it is meant)")
 
 

@@ -91,7 +91,7 @@ class Toleration(Strict):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
 
-class Recorder(Strict):
+class RecorderConfig(Strict):
     """How the system is recorded on the nodes."""
 
     image: Text = "quay.io/performancecopilot/pcp:latest"
@@ -136,7 +136,7 @@ class Cluster(Strict):
     )
     annotations: dict[Text, str] = Field({}, description="of every pod")
     component_annotations: dict[Component, dict[Text, str]] = Field({}, description="of the pods of one component")
-    recorder: Recorder = Recorder.model_validate({})
+    recorder: RecorderConfig = RecorderConfig.model_validate({})
     tools_image: Text = Field(
         "docker.io/library/python:3.11-slim", description="of the pod that results are read from: a shell, sha256sum"
     )

@@ -28,7 +28,7 @@ class WorkingSet(Strict):
     tokens: PositiveInt
 
 
-class Spread(Strict):
+class LengthSpread(Strict):
     """How token counts vary from request to request: normally around their mean, cut off at both ends."""
 
     stdev: PositiveInt
@@ -107,9 +107,9 @@ class Workload(Strict):
     warmup_s: Annotated[Number, Field(ge=0)] = Field(0.0, description="of those seconds, how many are not measured")
     request_timeout_s: PositiveNumber = 120.0
     prompt_tokens: PositiveInt = Field(description="per turn, without the prefix")
-    prompt_spread: Spread | None = Field(None, description="how prompt_tokens vary; all alike when left out")
+    prompt_spread: LengthSpread | None = Field(None, description="how prompt_tokens vary; all alike when left out")
     output_tokens: PositiveInt = Field(description="per turn")
-    output_spread: Spread | None = Field(None, description="how output_tokens vary; all alike when left out")
+    output_spread: LengthSpread | None = Field(None, description="how output_tokens vary; all alike when left out")
     turns: PositiveInt = 1
     prefix_tokens: CountInt = Field(0, description="of the prefix; profile prefix-length: the level, and left out here")
     prefix_count: CountInt | PerLevel | WorkingSet = Field(

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kveval.config.problems import Problem, closest, kind_of
+from kveval.config.problems import ConfigProblem, closest, kind_of
 
 
 class _Loader(yaml.CSafeLoader):
@@ -25,23 +25,25 @@ class _Loader(yaml.CSafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+def read_yaml(path: Path) -> tuple[dict[str, Any], list[ConfigProblem]]:
     """Read a mapping from a YAML file; unreadable, empty or other content is a problem, not an exception."""
     name = path.as_posix()
     try:
         content = yaml.load(path.read_bytes(), Loader=_Loader)
     except FileNotFoundError:
-        return {}, [Problem(name, "", "there is no such file")]
+        return {}, [ConfigProblem(name, "", "there is no such file")]
     except OSError as error:
-        return {}, [Problem(name, "", f"cannot be read: {error.strerror}")]
+        return {}, [ConfigProblem(name, "", f"cannot be read: {error.strerror}")]
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
-        return {}, [Problem(name, "", _syntax(error))]
+        return {}, [ConfigProblem(name, "", _syntax(error))]
     if content is None:
-        return {}, [Problem(name, "", "is empty", "a mapping of keys to values")]
+        return {}, [ConfigProblem(name, "", "is empty", "a mapping of keys to values")]
     if not isinstance(content, dict):
-        return {}, [Problem(name, "", f"holds a {kind_of(content)}", "a mapping of keys to values")]
+        return {}, [ConfigProblem(name, "", f"holds a {kind_of(content)}", "a mapping of keys to values")]
     strange = [
-        Problem(name, str(key), "keys are text", f'"{key}" in quotes') for key in content if not isinstance(key, str)
+        ConfigProblem(name, str(key), "keys are text", f'"{key}" in quotes')
+        for key in content
+        if not isinstance(key, str)
     ]
     return {key: value for key, value in content.items() if isinstance(key, str)}, strange
 
@@ -53,7 +55,7 @@ def _syntax(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
+class YamlEntry:
     """One catalogue entry as read: its value, its file, its key in that file."""
 
     raw: Any
@@ -67,7 +69,7 @@ class Entry:
         return name if isinstance(name, str) else None
 
 
-def resolve_extends(name: str, entries: Mapping[str, Entry]) -> tuple[dict[str, Any] | None, list[Problem]]:
+def resolve_extends(name: str, entries: Mapping[str, YamlEntry]) -> tuple[dict[str, Any] | None, list[ConfigProblem]]:
     """Complete an entry from what it extends: mappings merge key by key, anything else is replaced.
 
     Returns None, with the problem, when what it extends is missing or goes round in a circle.
@@ -77,10 +79,10 @@ def resolve_extends(name: str, entries: Mapping[str, Entry]) -> tuple[dict[str, 
         last = entries[chain[-1]]
         if parent not in entries:
             missing = f"there is no {parent!r}"
-            return None, [Problem(last.file, f"{last.key}.extends", missing, closest(parent, entries))]
+            return None, [ConfigProblem(last.file, f"{last.key}.extends", missing, closest(parent, entries))]
         if parent in chain:
             circle = " -> ".join([*chain, parent])
-            return None, [Problem(last.file, f"{last.key}.extends", f"goes round in a circle: {circle}")]
+            return None, [ConfigProblem(last.file, f"{last.key}.extends", f"goes round in a circle: {circle}")]
         chain.append(parent)
     complete: dict[str, Any] = {}
     for link in reversed(chain):

@@ -1,6 +1,6 @@
 """What a measurement asks of an engine, and what this host and a cluster each answer in their own way.
 
-An Engine stands for one run before anything has started; its Bench for the run in progress: the server in its slot, the
+An Engine stands for one run before anything has started; its RunSession for the run in progress: the server, the
 recording, the load generator.
 """
 
@@ -28,7 +28,7 @@ class ServerDied(DeploymentError):
 
 
 @dataclass(frozen=True)
-class Beside:
+class SidecarFacts:
     """A server beside vLLM, as run.json describes it."""
 
     name: str
@@ -37,7 +37,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Ran:
+class LoadResult:
     """A load generator that has ended.
 
     `began`: epoch seconds, by its own clock, when it was started; `started` and `ended`: this process's steady clock.
@@ -69,11 +69,11 @@ class Server(Protocol):
         """Its environment, without secrets."""
 
     @property
-    def beside(self) -> Sequence[Beside]:
+    def sidecar_facts(self) -> Sequence[SidecarFacts]:
         """The servers that its arm needs."""
 
     def require_alive(self) -> None:
-        """Raise a Failure, ServerDied where it is one, when a process of it or of a companion is gone."""
+        """Raise a Failure, ServerDied where it is one, when a process of it or of a sidecar is gone."""
 
     def counters(self) -> dict[str, float]:
         """Read the counters of the server and of what stands beside it, summed over replicas."""
@@ -82,7 +82,7 @@ class Server(Protocol):
         """Return the watches that find it hanging; see kveval.engines.watchdog.StallWatch for the three times."""
 
 
-class Slot(Protocol):
+class ServerHandle(Protocol):
     """The run's server: one deployment at a time."""
 
     @property
@@ -116,7 +116,7 @@ class Recorder(Protocol):
         """Complete the archive; may be called again."""
 
 
-class Bench(Protocol):
+class RunSession(Protocol):
     """One run in progress.
 
     `own_clock`: whether this host's clock is the one that windows and recording go by, so that it must not be set.
@@ -125,7 +125,7 @@ class Bench(Protocol):
     own_clock: bool
 
     @property
-    def slot(self) -> Slot:
+    def handle(self) -> ServerHandle:
         """Where the server is."""
 
     @property
@@ -145,7 +145,7 @@ class Bench(Protocol):
     def command(self, level: Level, report: Path) -> list[str]:
         """Return the load generator's command line; the report will come to lie at `report`."""
 
-    def generate(self, level: Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> Ran:
+    def generate(self, level: Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> LoadResult:
         """Run the load generator, until its report is at `report`.
 
         `watch(elapsed_s)` is called about twice a second and raises what must end the level. Raises LoadError.
@@ -179,5 +179,5 @@ class Engine(Protocol):
     def scratch(self, store: Store, key: Key) -> Path:
         """Make the absolute path of an empty folder, with `raw` in it, for what is written meanwhile."""
 
-    def bench(self, scratch: Path, say: Say) -> AbstractContextManager[Bench]:
+    def session(self, scratch: Path, say: Say) -> AbstractContextManager[RunSession]:
         """Offer the run in progress; on leaving, nothing that it started is left."""

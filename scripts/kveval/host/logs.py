@@ -27,11 +27,11 @@ _WRAPPER = re.compile(
 _DEPTH = {"Worker": 2, "EngineCore": 1}
 
 
-def last_words(log: Path, offset: int = 0, *, hearsay: bool = True) -> str:
+def last_words(log: Path, offset: int = 0, *, secondary: bool = True) -> str:
     """Return ': ' and the line of a log, read from byte `offset`, that tells why the program failed; or nothing.
 
     Lines that report another process's failure count only when there is nothing better, or not at all without
-    `hearsay`; of the server's processes the innermost is believed.
+    `secondary`; of the server's processes the innermost is believed.
     """
     try:
         with log.open("rb") as file:
@@ -39,7 +39,7 @@ def last_words(log: Path, offset: int = 0, *, hearsay: bool = True) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    telling = [found for found in _telling(lines) if hearsay or found[0]]
+    telling = [found for found in _telling(lines) if secondary or found[0]]
     if not telling:
         return ""
     # The last of the best: earlier ones may have been survived.

@@ -7,7 +7,7 @@ import psutil
 _LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")
 
 
-def strangers(port: int, own: Iterable[int]) -> list[str]:
+def foreign_listeners(port: int, own: Iterable[int]) -> list[str]:
     """Name who, other than the processes `own`, listens on `port`; another user's process has no number here."""
     mine = set(own)
     found = []

@@ -7,11 +7,11 @@ from typing import Any
 
 from kveval import __version__
 from kveval.config.catalogue import Model
-from kveval.importing.interpret import Level, Result, effective
+from kveval.importing.interpret import FoundLevel, Result, effective
 from kveval.spec import sizing
 
 UNKNOWN_RELEASE = "0"
-Members = Sequence[tuple[Result, Level | None]]
+Members = Sequence[tuple[Result, FoundLevel | None]]
 
 
 def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[str]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
     }
 
 
-def _workload(good: Sequence[tuple[Result, Level]]) -> dict[str, Any]:
+def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
     """Return the load: what was asked for where benchmark-config.txt says it, else what the reports say."""
     levels = sorted({level.level for _, level in good})
     seconds = max(level.facts.end - level.facts.start for _, level in good)
@@ -100,7 +100,7 @@ def _workload(good: Sequence[tuple[Result, Level]]) -> dict[str, Any]:
     }
 
 
-def _prefix_count(good: Sequence[tuple[Result, Level]]) -> int | dict[str, int]:
+def _prefix_count(good: Sequence[tuple[Result, FoundLevel]]) -> int | dict[str, int]:
     """Return the number of distinct prefixes, or how many a stream where it grows with the level."""
     counts = {}
     for result, level in good:

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from kveval.importing.trees import Found, Stamp, Tree, scan
-from kveval.load.reports import LevelReport, ReportError, read_report
+from kveval.importing.trees import FoundTree, Stamp, Tree, scan
+from kveval.load.reports import LevelReport, ReportFileError, read_report
 
 _VERSION = 1
 _VLLM = re.compile(rb"(?:vLLM API server version |LLM engine \(v)(\d+\.\d+\.\d+[\w.+]*)")
@@ -40,7 +40,7 @@ class LevelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     usable: str | None = None
 
 
-class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+class IndexedReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the files of one result say; `error` is why its report gives nothing."""
 
     report: str | None = None
@@ -56,7 +56,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Entry(msgspec.Struct, frozen=True):
     stamps: list[Stamp]
-    facts: Facts
+    facts: IndexedReport
 
 
 class _Index(msgspec.Struct):
@@ -68,8 +68,8 @@ class _Index(msgspec.Struct):
 class Catalogued(msgspec.Struct, frozen=True):
     """A result with what its files say."""
 
-    found: Found
-    facts: Facts
+    found: FoundTree
+    facts: IndexedReport
 
 
 def read_tree(
@@ -88,7 +88,7 @@ def read_tree(
     index = _load(place)
     known = {found.place: index.entries.get(found.place) for found in tree.results}
     stale = [found for found in tree.results if (entry := known[found.place]) is None or entry.stamps != found.stamps]
-    fresh: dict[str, Facts] = {}
+    fresh: dict[str, IndexedReport] = {}
     for number, found in enumerate(stale):
         progress(number, len(stale))
         fresh[found.place] = read_facts(root, found)
@@ -104,7 +104,7 @@ def read_tree(
     return [Catalogued(found, facts[found.place]) for found in tree.results], tree
 
 
-def read_facts(root: Path, found: Found) -> Facts:
+def read_facts(root: Path, found: FoundTree) -> IndexedReport:
     """Read the files of one result. Never raises for their content: `error` says what is wrong."""
     settings, notes = None, []
     if found.config is not None:
@@ -113,14 +113,14 @@ def read_facts(root: Path, found: Found) -> Facts:
         except OSError as error:
             notes.append(f"{found.config.path} cannot be read ({error.strerror})")
     vllm, device_tokens = _startup_facts(root, found.logs)
-    facts = Facts(settings=settings, notes=notes, vllm=vllm, device_tokens=device_tokens)
+    facts = IndexedReport(settings=settings, notes=notes, vllm=vllm, device_tokens=device_tokens)
     if not found.reports:
         return msgspec.structs.replace(facts, error="there is no report: GuideLLM writes it at its end")
     errors = []
     for stamp in found.reports:
         try:
             report = read_report(root / stamp.path)
-        except ReportError as error:
+        except ReportFileError as error:
             errors.append(str(error).replace(f"{root}/", ""))
             continue
         return msgspec.structs.replace(
@@ -188,7 +188,7 @@ def _startup_facts(root: Path, logs: Iterable[Stamp]) -> tuple[str | None, int |
     return None, None
 
 
-def _facts(entry: _Entry | None) -> Facts:
+def _facts(entry: _Entry | None) -> IndexedReport:
     if entry is None:
         raise AssertionError("a result without an entry is stale and was read")
     return entry.facts

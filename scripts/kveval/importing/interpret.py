@@ -16,7 +16,7 @@ from kveval.config.catalogue import Catalogue, Model, Scenario
 from kveval.config.imports import Import
 from kveval.config.result_names import (
     Declared,
-    Hardware,
+    NamedHardware,
     NameProblem,
     match_pattern,
     parse_fields,
@@ -25,7 +25,15 @@ from kveval.config.result_names import (
     pattern_regex,
 )
 from kveval.importing.index import Catalogued, LevelFacts
-from kveval.importing.settings import Settings, Tier, connectors, effective_tier, ignored_sizes, parse_settings, ranks
+from kveval.importing.settings import (
+    ServedSettings,
+    Tier,
+    connectors,
+    effective_tier,
+    ignored_sizes,
+    parse_settings,
+    ranks,
+)
 
 IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
 UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"
@@ -34,7 +42,7 @@ _SAME_BUDGET = 0.01
 
 
 @dataclass(frozen=True)
-class Level:
+class FoundLevel:
     """One benchmark of a result as a level; `benchmark` is its number in the report, `error` why it gives nothing."""
 
     level: int
@@ -53,12 +61,12 @@ class Result:
     remarks: tuple[str, ...] = ()
     declared: Declared | None = None
     cell: Cell | None = None
-    hardware: Hardware | None = None
-    settings: Settings = field(default_factory=Settings)
+    hardware: NamedHardware | None = None
+    settings: ServedSettings = field(default_factory=ServedSettings)
     tier: Tier | None = None
     declared_blocks: int | None = None
     ranks: int = 1
-    levels: tuple[Level, ...] = ()
+    levels: tuple[FoundLevel, ...] = ()
 
     @property
     def configuration(self) -> str | None:
@@ -161,7 +169,7 @@ def _require_selected(declared: Declared, asked: Import) -> None:
             raise _Refused(NOT_SELECTED, f"{key} {found} is not imported here ({key}: {wanted} is)")
 
 
-def _hardware(name: str, asked: Import) -> Hardware:
+def _hardware(name: str, asked: Import) -> NamedHardware:
     return parse_hardware(name, also=(asked.hardware,) if asked.hardware else ())
 
 
@@ -175,7 +183,7 @@ def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[
 
 
 def _model(
-    source: Catalogued, declared: Declared, settings: Settings, asked: Import, catalogue: Catalogue
+    source: Catalogued, declared: Declared, settings: ServedSettings, asked: Import, catalogue: Catalogue
 ) -> tuple[str, tuple[str, ...]]:
     """Return the model that ran, and the remark that it is another than the name's.
 
@@ -202,16 +210,16 @@ def _tail(model: str) -> str:
     return model.rstrip("/").rpartition("/")[2]
 
 
-def _levels(facts: list[LevelFacts]) -> tuple[Level, ...]:
+def _levels(facts: list[LevelFacts]) -> tuple[FoundLevel, ...]:
     """Number the benchmarks: by streams where all keep a number in flight, else in the order of their load.
 
     A report may repeat a number of streams; such levels are told apart by their run.
     """
     numbered = list(enumerate(facts))
     if all(level.streams is not None for level in facts):
-        return tuple(Level(level.streams or 0, number, level, level.usable) for number, level in numbered)
+        return tuple(FoundLevel(level.streams or 0, number, level, level.usable) for number, level in numbered)
     by_load = sorted(numbered, key=lambda entry: _load(entry[1]))
-    return tuple(Level(rank, number, level, level.usable) for rank, (number, level) in enumerate(by_load, start=1))
+    return tuple(FoundLevel(rank, number, level, level.usable) for rank, (number, level) in enumerate(by_load, start=1))
 
 
 def _load(level: LevelFacts) -> tuple[int, float]:
@@ -222,7 +230,7 @@ def _load(level: LevelFacts) -> tuple[int, float]:
 
 
 def _blocks(
-    settings: Settings, tier: Tier | None, declared: int | None, scenario: Scenario, name: str
+    settings: ServedSettings, tier: Tier | None, declared: int | None, scenario: Scenario, name: str
 ) -> tuple[int, tuple[str, ...]]:
     """Return the size of the CPU tier that ran, and what there is to say about it."""
     if tier is not None:
@@ -246,7 +254,7 @@ def _sized(tier: Tier, declared: int | None, scenario: Scenario) -> tuple[int, t
 
 
 def _differences(
-    source: Catalogued, declared: Declared, settings: Settings, levels: tuple[Level, ...]
+    source: Catalogued, declared: Declared, settings: ServedSettings, levels: tuple[FoundLevel, ...]
 ) -> Iterator[str]:
     """Say where name, arguments and report do not agree."""
     run_id, values = settings.values.get("Run ID"), settings.values
@@ -264,7 +272,7 @@ def _differences(
     yield from _load_differences(settings, levels)
 
 
-def _load_differences(settings: Settings, levels: tuple[Level, ...]) -> Iterator[str]:
+def _load_differences(settings: ServedSettings, levels: tuple[FoundLevel, ...]) -> Iterator[str]:
     for level in levels:
         if level.facts.data is None:
             continue
@@ -276,7 +284,7 @@ def _load_differences(settings: Settings, levels: tuple[Level, ...]) -> Iterator
                 yield f"{key} {asked} was asked for, the report has {ran}"
 
 
-def _utilization(settings: Settings, scenario: Scenario, model: Model, name: str) -> Iterator[str]:
+def _utilization(settings: ServedSettings, scenario: Scenario, model: Model, name: str) -> Iterator[str]:
     given = settings.argument("--gpu-memory-utilization") or settings.values.get("GPU Memory Utilization")
     expected = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
     try:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kveval.load.reports import ByStatus, LevelReport, Report, ReportError, read_report
+from kveval.load.reports import ByStatus, LevelReport, LoadReport, ReportFileError, read_report
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LegacyRow:
         return self.incomplete / (self.completed + self.incomplete)
 
 
-def legacy_row(report: Report, name: str) -> LegacyRow:
+def legacy_row(report: LoadReport, name: str) -> LegacyRow:
     """Sum a sweep up as the publication did. Raises ReportError when a strategy lacks one of the statistics."""
     rates = [_mean(level, "output_tok_s", name) for level in report.levels]
     fastest = report.levels[rates.index(max(rates))]
@@ -58,7 +58,7 @@ def legacy_row(report: Report, name: str) -> LegacyRow:
 def _mean(level: LevelReport, quantity: str, name: str) -> float:
     values: ByStatus = getattr(level.aggregate, quantity, ByStatus())
     if values.everything is None:
-        raise ReportError(f"{name}: strategy {level.strategy} has no statistics of {quantity}")
+        raise ReportFileError(f"{name}: strategy {level.strategy} has no statistics of {quantity}")
     return values.everything.mean
 
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     for path in parser.parse_args(arguments).reports:
         try:
             row = legacy_row(read_report(path), str(path))
-        except ReportError as error:
+        except ReportFileError as error:
             print(error, file=sys.stderr)
             failed = 1
             continue

@@ -16,7 +16,16 @@ from kveval.config.imports import Import, ImportCampaign
 from kveval.config.result_names import Declared
 from kveval.importing.describe import describe_run
 from kveval.importing.index import read_tree
-from kveval.importing.interpret import AMBIGUOUS, COPY, DAMAGED, NO_REPORT, Level, Result, import_pattern, interpret
+from kveval.importing.interpret import (
+    AMBIGUOUS,
+    COPY,
+    DAMAGED,
+    NO_REPORT,
+    FoundLevel,
+    Result,
+    import_pattern,
+    interpret,
+)
 from kveval.importing.trees import Tree, stamps_of
 
 
@@ -113,7 +122,7 @@ class _Member:
     """A level of a result in the run that it belongs to."""
 
     result: Result
-    level: Level | None
+    level: FoundLevel | None
 
 
 Required = Callable[[str, str], list[dict[str, Any]]]

@@ -35,7 +35,7 @@ class Tier:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServedSettings:
     """What benchmark-config.txt says; `values` are its lines, secrets left out."""
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Settings:
         }
 
 
-def parse_settings(text: str) -> Settings:
+def parse_settings(text: str) -> ServedSettings:
     """Read the file's `key: value` lines. Nothing is an error: what cannot be read is in `problems`."""
     values, problems = {}, []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -83,7 +83,7 @@ def parse_settings(text: str) -> Settings:
     env = {name: "(left out)" if _SECRET.search(name) else value for name, equals, value in pairs if equals}
     if "vLLM Env Vars" in values:
         values["vLLM Env Vars"] = shlex.join(f"{name}={value}" for name, value in env.items())
-    return Settings(values, tuple(args), env, tuple(problems))
+    return ServedSettings(values, tuple(args), env, tuple(problems))
 
 
 def _words(values: Mapping[str, str], key: str, problems: list[str]) -> list[str]:
@@ -94,7 +94,7 @@ def _words(values: Mapping[str, str], key: str, problems: list[str]) -> list[str
         return []
 
 
-def transfer_config(settings: Settings) -> dict[str, Any]:
+def transfer_config(settings: ServedSettings) -> dict[str, Any]:
     """Return the content of --kv-transfer-config, empty without one."""
     text = settings.argument("--kv-transfer-config")
     try:
@@ -104,7 +104,7 @@ def transfer_config(settings: Settings) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def connectors(settings: Settings) -> tuple[str, ...]:
+def connectors(settings: ServedSettings) -> tuple[str, ...]:
     """Return the names of the KV connectors that the server was given, those inside a MultiConnector too."""
     config = transfer_config(settings)
     names = [str(entry.get("kv_connector")) for entry in _connector_configs(config)]
@@ -113,7 +113,7 @@ def connectors(settings: Settings) -> tuple[str, ...]:
     return tuple(names)
 
 
-def effective_tier(settings: Settings, model: Model, ranks: int) -> Tier | None:
+def effective_tier(settings: ServedSettings, model: Model, ranks: int) -> Tier | None:
     """Return the CPU tier that the arguments size, None without one.
 
     Native offload counts server blocks (`num_cpu_blocks`) or bytes over all ranks (`cpu_bytes_to_use`,
@@ -134,12 +134,12 @@ def effective_tier(settings: Settings, model: Model, ranks: int) -> Tier | None:
     return None
 
 
-def _kv_dtype(settings: Settings, model: Model) -> str:
+def _kv_dtype(settings: ServedSettings, model: Model) -> str:
     given = settings.argument("--kv-cache-dtype")
     return given if given in ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2") else model.kv_cache_dtype
 
 
-def _native(settings: Settings, extra: Mapping[str, Any], per_block: int) -> Tier | None:
+def _native(settings: ServedSettings, extra: Mapping[str, Any], per_block: int) -> Tier | None:
     blocks, in_bytes = _number(extra.get("num_cpu_blocks")), _number(extra.get("cpu_bytes_to_use"))
     if blocks is not None:
         step = int(_number(settings.argument("--block-size")) or BLOCK_TOKENS)
@@ -150,7 +150,7 @@ def _native(settings: Settings, extra: Mapping[str, Any], per_block: int) -> Tie
     return None
 
 
-def _lmcache(settings: Settings, per_block: int, ranks: int) -> Tier:
+def _lmcache(settings: ServedSettings, per_block: int, ranks: int) -> Tier:
     if settings.env.get("LMCACHE_LOCAL_CPU", "True").lower() in ("false", "0"):
         return Tier(0, 0, "LMCACHE_LOCAL_CPU is off")
     given = _number(settings.env.get("LMCACHE_MAX_LOCAL_CPU_SIZE"))
@@ -159,7 +159,7 @@ def _lmcache(settings: Settings, per_block: int, ranks: int) -> Tier:
     return _tier(size * ranks * sizing.GIB, per_block, said if given is not None else f"{said} (LMCache's default)")
 
 
-def ignored_sizes(settings: Settings) -> list[str]:
+def ignored_sizes(settings: ServedSettings) -> list[str]:
     """Return what sizes nothing although it looks as if it did."""
     found = []
     for config in _connector_configs(transfer_config(settings)):
@@ -171,7 +171,7 @@ def ignored_sizes(settings: Settings) -> list[str]:
     return found
 
 
-def ranks(settings: Settings, model: Model) -> int:
+def ranks(settings: ServedSettings, model: Model) -> int:
     """Return the tensor-parallel size: the argument's, else the model's in the catalogue."""
     given = _number(settings.argument("--tensor-parallel-size") or settings.argument("-tp"))
     return int(given) if given else model.tensor_parallel_size

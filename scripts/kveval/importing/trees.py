@@ -33,7 +33,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     inode: int
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundTree(msgspec.Struct, frozen=True):
     """The files of one result. `place` is its folder or report, `name` what its name is parsed from."""
 
     place: str
@@ -54,7 +54,7 @@ class Found(msgspec.Struct, frozen=True):
 class Tree:
     """What a tree holds: results, places beside results that are none, and archives that belong to no single result."""
 
-    results: list[Found] = field(default_factory=list)
+    results: list[FoundTree] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     shared_archives: list[Stamp] = field(default_factory=list)
 
@@ -108,11 +108,11 @@ def _holds_results(place: str, tree: Tree) -> bool:
     return any(found.place.startswith(f"{place}/") for found in tree.results)
 
 
-def _result_folder(root: Path, folder: str, files: dict[str, os.DirEntry[str]], folders: list[str]) -> Found:
+def _result_folder(root: Path, folder: str, files: dict[str, os.DirEntry[str]], folders: list[str]) -> FoundTree:
     reports = sorted((name for name in files if _REPORT.fullmatch(name)), key=lambda name: (len(name), name))
     logs = sorted(name for name in files if _LOG.fullmatch(name))
     archives = _files_below(root, _join(folder, ARCHIVES_NAME)) if ARCHIVES_NAME in folders else []
-    return Found(
+    return FoundTree(
         place=folder or ".",
         form="folder",
         name=(folder or root.resolve().name).rpartition("/")[2],
@@ -135,7 +135,7 @@ def _benchmarks(root: Path, folder: str, files: dict[str, os.DirEntry[str]], tre
             continue
         own = sorted(archives.get(match["stem"], []))
         tree.results.append(
-            Found(
+            FoundTree(
                 place=_join(folder, name),
                 form="benchmark",
                 name=match["parameters"],
@@ -152,7 +152,7 @@ def _patterned(
     for name in sorted(files):
         if pattern is not None and pattern.fullmatch(name) and not _BENCHMARK.fullmatch(name):
             stamp = _stamp(files[name], folder)
-            tree.results.append(Found(place=stamp.path, form="pattern", name=name, reports=[stamp]))
+            tree.results.append(FoundTree(place=stamp.path, form="pattern", name=name, reports=[stamp]))
             yield name
 
 

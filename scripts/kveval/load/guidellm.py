@@ -37,7 +37,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Target:
+class LoadTarget:
     """The server as the load generator sees it."""
 
     url: str
@@ -132,7 +132,7 @@ def profile_argument(workload: Mapping[str, Any], level: int) -> str:
     return _json(profile)
 
 
-def command(guidellm: str, workload: Mapping[str, Any], level: Level, target: Target, report: Path) -> list[str]:
+def command(guidellm: str, workload: Mapping[str, Any], level: Level, target: LoadTarget, report: Path) -> list[str]:
     """Build the command line of GuideLLM 0.8 for one level: fixed time, every request's record kept.
 
     A level that replays a trace finds it beside its report, see `write_data`.

@@ -51,7 +51,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search knows: the peak's level, the tried ones on its sides (None: there is none), and why it ended.
 
     The peak is bracketed when a higher level was tried and did not deliver more; a peak at `start` has nothing below.
@@ -91,7 +91,7 @@ def next_level(search: Search, throughput_tok_s: Mapping[int, float]) -> int | N
     return min(high - 1, max(low + 1, round(low * math.pow(high / low, share))))
 
 
-def outcome(search: Search, throughput_tok_s: Mapping[int, float]) -> Found:
+def outcome(search: Search, throughput_tok_s: Mapping[int, float]) -> SearchResult:
     """Return what is known after these levels. Raises ValueError when none was tried."""
     if not throughput_tok_s:
         raise ValueError("nothing was tried")
@@ -100,7 +100,7 @@ def outcome(search: Search, throughput_tok_s: Mapping[int, float]) -> Found:
     if next_level(search, throughput_tok_s) is None:
         closed = not any(_open(search, gap) for gap in ((below, peak), (peak, above)))
         ending = "resolution" if closed and (above is not None or peak == search.stop) else "budget"
-    return Found(peak, below, above, ending)
+    return SearchResult(peak, below, above, ending)
 
 
 def levels_to_freeze(search: Search, throughput_tok_s: Mapping[int, float], keep: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from kveval import __version__
 from kveval.engines.counters import exercised
 from kveval.engines.job import Job
-from kveval.engines.protocol import Bench, Engine, Recorder, Server
+from kveval.engines.protocol import Engine, Recorder, RunSession, Server
 from kveval.engines.watchdog import ClockWatch
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
@@ -56,18 +56,18 @@ class Attempt:
     def perform(self) -> None:
         """Run the whole transaction."""
         started, begin = _now(), time.monotonic()
-        with self.engine.bench(self.scratch, self.progress.say) as bench:
-            with contextlib.closing(bench.slot), self._told_at_once():
+        with self.engine.session(self.scratch, self.progress.say) as session:
+            with contextlib.closing(session.handle), self._told_at_once():
                 self.progress.say("starting the server")
                 with self._phase("server_start_s"):
-                    server = bench.slot.start()
+                    server = session.handle.start()
                 self.progress.say(f"server up after {server.startup_s:.0f} s; starting the recording")
                 with self._phase("recording_start_s"), contextlib.ExitStack() as starting:
-                    recorder = starting.enter_context(bench.recording())
+                    recorder = starting.enter_context(session.recording())
                     recording_stack = starting.pop_all()
                 with recording_stack, self._told_at_once():
                     with self._phase("levels_s"):
-                        runner = self._runner(bench, recorder)
+                        runner = self._runner(session, recorder)
                         levels = runner.measure()
                     with self._phase("collect_s"):
                         # The last level's end must lie inside the archive even when a sample came late.
@@ -76,9 +76,9 @@ class Attempt:
                         recorder.stop()
                         archive = self._collect_recording(recorder, levels)
                 with self._phase("server_stop_s"):
-                    bench.slot.close()
+                    session.handle.close()
             self._pack_logs()
-            described = self._description(bench, server, levels)
+            described = self._description(session, server, levels)
         write_json(
             self.scratch / "run.json",
             {
@@ -93,7 +93,7 @@ class Attempt:
         for leftover in ("model", "pcp"):
             shutil.rmtree(self.scratch / leftover, ignore_errors=True)
 
-    def _description(self, bench: Bench, server: Server, levels: list[dict[str, Any]]) -> dict[str, Any]:
+    def _description(self, session: RunSession, server: Server, levels: list[dict[str, Any]]) -> dict[str, Any]:
         """Return what run.json says beside times and the recording."""
         specification = self.job.specification
         return {
@@ -109,12 +109,12 @@ class Attempt:
             "versions": {
                 "vllm": server.version,
                 "guidellm": specification["versions"]["guidellm"],
-                "pcp": bench.pcp_version,
+                "pcp": session.pcp_version,
                 "kveval": __version__,
             },
             "server": {
-                "argv": [bench.anonymous(argument) for argument in server.argv],
-                "env": {name: bench.anonymous(value) for name, value in server.env.items()},
+                "argv": [session.anonymous(argument) for argument in server.argv],
+                "env": {name: session.anonymous(value) for name, value in server.env.items()},
                 "startup_s": round(server.startup_s, 2),
                 "facts": server.facts,
             },
@@ -125,19 +125,19 @@ class Attempt:
             },
             "companions": [
                 {
-                    "name": companion.name,
-                    "version": companion.version,
-                    "argv": [bench.anonymous(argument) for argument in companion.argv],
+                    "name": sidecar.name,
+                    "version": sidecar.version,
+                    "argv": [session.anonymous(argument) for argument in sidecar.argv],
                 }
-                for companion in server.beside
+                for sidecar in server.sidecar_facts
             ],
             "clock_offset_s": 0.0,
             "levels": levels,
             "exercised": exercised(self.job.required, levels),
-            **bench.facts(),
+            **session.facts(),
         }
 
-    def _runner(self, bench: Bench, recorder: Recorder) -> Levels:
+    def _runner(self, session: RunSession, recorder: Recorder) -> Levels:
         return Levels(
             specification=self.job.specification,
             run=self.job.run,
@@ -145,9 +145,9 @@ class Attempt:
             stall_limit_s=self.job.stall_limit_s,
             progress=self.progress,
             redactor=self.redactor,
-            bench=bench,
+            session=session,
             # Elsewhere, windows and recording go by clocks that this host's does not move.
-            clock=ClockWatch() if bench.own_clock else ClockWatch(limit_s=math.inf),
+            clock=ClockWatch() if session.own_clock else ClockWatch(limit_s=math.inf),
             recorder=recorder,
             tell=self._tell,
         )

@@ -12,7 +12,7 @@ import msgspec
 import zstandard
 
 from kveval.engines.counters import changes
-from kveval.engines.protocol import Bench, Recorder, ServerDied
+from kveval.engines.protocol import Recorder, RunSession, ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
@@ -43,7 +43,7 @@ class Levels:
     stall_limit_s: float
     progress: Progress
     redactor: Redactor
-    bench: Bench
+    session: RunSession
     recorder: Recorder
     tell: Callable[[Failure], None]
     clock: ClockWatch = field(default_factory=ClockWatch)
@@ -64,7 +64,7 @@ class Levels:
             number = len(measured) + 1
             if number == 1:
                 # Of a search only the first is known ahead.
-                self.bench.expect(load.levels_of(self.workload, self.run) or [level])
+                self.session.expect(load.levels_of(self.workload, self.run) or [level])
             else:
                 self._refresh(restart=self.specification["reset_caches"] == "restart")
             self.progress.say(f"level {level.streams} ({number} of {count}) · {self.progress.left()}")
@@ -79,10 +79,10 @@ class Levels:
     def _refresh(self, *, restart: bool) -> None:
         if restart:
             # The start of a server finds its own causes, and there is no server to blame meanwhile.
-            self.bench.slot.refresh(restart=True)
+            self.session.handle.refresh(restart=True)
             return
         with self._blamed():
-            self.bench.slot.refresh(restart=False)
+            self.session.handle.refresh(restart=False)
 
     def _level(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
         """Measure one level; an attempt that fails while everything under it lives is repeated, with empty caches."""
@@ -98,9 +98,9 @@ class Levels:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _attempt(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
-        server = self.bench.slot.server
+        server = self.session.handle.server
         report = self.scratch / "raw" / f"guidellm-{level.streams:04d}.json"
-        argv = self.bench.command(level, report)
+        argv = self.session.command(level, report)
         checks = [
             *server.stall_checks(
                 self.stall_limit_s,
@@ -109,8 +109,8 @@ class Levels:
             ),
             (self.recorder.alive, _RECORDING_CHECK_S),
             (self.clock.check, 1.0),
-            (self.bench.require_room, 1.0),
-            *self.bench.checks,
+            (self.session.require_room, 1.0),
+            *self.session.checks,
         ]
         before = server.counters()
         with monitored(checks) as monitor:
@@ -125,7 +125,7 @@ class Levels:
                     raise
                 self.progress.level(level.streams, number, count, elapsed_s, self.workload["seconds"])
 
-            ran = self.bench.generate(level, argv, report, watch)
+            ran = self.session.generate(level, argv, report, watch)
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
             monitor.require()
         self.clock.check()
@@ -139,7 +139,7 @@ class Levels:
             "start": facts.start,
             "end": facts.end,
             "report": packed.relative_to(self.scratch).as_posix(),
-            "command": [self.bench.anonymous(argument) for argument in argv],
+            "command": [self.session.anonymous(argument) for argument in argv],
             "wall_s": round(ran.wall_s, 2),
             "load_start_s": round(facts.start - ran.began, 2),
             "ready_s": round(ready_s, 2),
@@ -163,8 +163,8 @@ class Levels:
             while True:
                 try:
                     self.clock.check()
-                    self.bench.require_room()
-                    self.bench.slot.server.require_alive()
+                    self.session.require_room()
+                    self.session.handle.server.require_alive()
                     self.recorder.require_running()
                 except Failure as cause:
                     raise cause from error
@@ -174,14 +174,14 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Look:
+class LevelVerdict:
     """A level as it looks at once: its delivered throughput, 0 when that cannot be said, and what disqualifies it."""
 
     throughput_tok_s: float
     flagged: Sequence[str]
 
 
-def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, Any], scratch: Path) -> Look:
+def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, Any], scratch: Path) -> LevelVerdict:
     """Look at a level that was just measured, with the checks that the report will apply.
 
     Flagged are only failed checks, and requests that failed; that a level is short is known without measuring it.
@@ -199,14 +199,14 @@ def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, A
         row = level_row(msgspec.convert(described, Run), level, report.levels[0], report.guidellm_version)
     except (Failure, msgspec.MsgspecError, ArithmeticError, LookupError, TypeError, ValueError) as problem:
         # What is measured is measured; the report will say the same.
-        return Look(0.0, [f"it cannot be judged yet: {problem}"])
+        return LevelVerdict(0.0, [f"it cannot be judged yet: {problem}"])
     flagged = [
         *row["checks_failed"].split(";"),
         *(name for name in row["checks_warned"].split(";") if name == "errors"),
     ]
     messages = [message for message in row["checks_messages"].split(" | ") if message.partition(":")[0] in flagged]
     throughput = float(row[THROUGHPUT])
-    return Look(throughput if math.isfinite(throughput) else 0.0, messages)
+    return LevelVerdict(throughput if math.isfinite(throughput) else 0.0, messages)
 
 
 def pack(path: Path, redactor: Redactor) -> Path:

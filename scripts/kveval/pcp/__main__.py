@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kveval.pcp.archive.problems import ArchiveError, Problem
+from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem
 from kveval.pcp.conversion.conversion import ConversionSummary, convert, survey
 
 OK, DAMAGED, NO_ARCHIVE = 0, 1, 2
@@ -114,7 +114,7 @@ def _check(options: argparse.Namespace, bar: ProgressBar) -> int:
     return DAMAGED if state == "damaged" else OK
 
 
-def _report(problems: list[Problem], stream: object) -> None:
+def _report(problems: list[ArchiveProblem], stream: object) -> None:
     for problem in problems:
         print(problem, file=stream)  # type: ignore[call-overload]
 

@@ -16,7 +16,7 @@ from kveval.analysis.statistics import campaign as stats
 from kveval.host.errors import Failure
 from kveval.load.levels import in_words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, Plan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.level_units import LevelUnit
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
@@ -64,7 +64,7 @@ class ReportError(Failure):
 
 
 def report_context(
-    plan: Plan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str] | None = None
+    plan: ReportPlan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return everything the template prints. Pure.
 
@@ -121,7 +121,7 @@ def report_context(
     }
 
 
-def kind_of(plan: Plan, measured: Measured) -> tuple[str, str]:
+def kind_of(plan: ReportPlan, measured: Measured) -> tuple[str, str]:
     """Return the engine and the weights of all runs. Raises ReportError when there is no run or they are mixed."""
     if not measured.runs:
         raise ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report")
@@ -134,7 +134,7 @@ def kind_of(plan: Plan, measured: Measured) -> tuple[str, str]:
     return kinds[0]
 
 
-def model_section(plan: Plan, measured: Measured, model: str) -> dict[str, Any]:
+def model_section(plan: ReportPlan, measured: Measured, model: str) -> dict[str, Any]:
     """Return what the report shows of one model: its peaks and its comparisons, quantity by quantity."""
     metrics = dict.fromkeys(measured.compared[measured.compared["model"] == model]["metric"])
     return {
@@ -187,7 +187,7 @@ def _cell_text(text: str) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
-def missing(plan: Plan, measured: Measured) -> list[str]:
+def missing(plan: ReportPlan, measured: Measured) -> list[str]:
     """Return what was asked for and is not there: whole cells, and runs of cells."""
     lines = []
     for cell in plan.cells:
@@ -201,7 +201,7 @@ def missing(plan: Plan, measured: Measured) -> list[str]:
     return lines
 
 
-def summary(plan: Plan, measured: Measured) -> list[dict[str, Any]]:
+def summary(plan: ReportPlan, measured: Measured) -> list[dict[str, Any]]:
     """Return the summary from the verdicts alone: per model what was compared and with what verdict.
 
     Throughput with the effects; latencies by their verdicts only, where one decides something.
@@ -232,7 +232,7 @@ def _where(rows: Sequence[Mapping[Any, Any]], unit: LevelUnit) -> str:
     return " ".join(parts)
 
 
-def _verdicts(plan: Plan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
+def _verdicts(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     """Return one line per verdict that occurs, each with the comparisons that have it; without a verdict, by reason.
 
     The percentages of a line are of one and the same cell: each that others are held against has lines of its own.
@@ -248,7 +248,7 @@ def _verdicts(plan: Plan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     return lines
 
 
-def _verdicts_of(plan: Plan, rows: Sequence[Mapping[Any, Any]], reference: str) -> list[str]:
+def _verdicts_of(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]], reference: str) -> list[str]:
     found: dict[str, list[Mapping[Any, Any]]] = {verdict: [] for verdict in _VERDICTS}
     for row in rows:
         found.setdefault(str(row["verdict"]), []).append(row)
@@ -291,7 +291,7 @@ def _key(joined: str) -> CellKey:
 
 
 def write_report(
-    plan: Plan, measured: Measured, figures: Sequence[Path], output: Path, empty: Mapping[str, str] | None = None
+    plan: ReportPlan, measured: Measured, figures: Sequence[Path], output: Path, empty: Mapping[str, str] | None = None
 ) -> None:
     """Write REPORT.md, and report.json beside it.
 

@@ -1,4 +1,4 @@
-"""The KV-cache arms: scenario and software versions in, the server's extra arguments, environment and companions out.
+"""The KV-cache arms: scenario and software versions in, the server's extra arguments, environment and sidecars out.
 
 One function per arm. What differs between hosts stays open as a placeholder: `{port}`, and for the servers an arm
 needs beside vLLM `{redis_host}`, `{redis_port}`, `{lmcache_host}`, `{lmcache_port}`, `{lmcache_http_port}` (`valkey`
@@ -36,7 +36,7 @@ class ArmError(Failure):
 
 
 @dataclass(frozen=True)
-class Companion:
+class SidecarSpec:
     """A server that an arm needs beside vLLM: a program with its arguments, or an image's command on a cluster."""
 
     name: str
@@ -50,7 +50,7 @@ class ArmArguments:
 
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    companions: tuple[Companion, ...] = ()
+    sidecars: tuple[SidecarSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Platform:
 
     @property
     def on_cluster(self) -> bool:
-        """Whether companions are pods of their own, which others reach over the network."""
+        """Whether sidecars are pods of their own, which others reach over the network."""
         return self.engine == "kubernetes"
 
     @property
@@ -204,7 +204,7 @@ def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> A
         dict(_LMCACHE_PRIVATE),
         (
             *_store(scenario, platform, 2 * budget.tier_bytes),
-            Companion("lmcache", tuple(server), {"PYTHONHASHSEED": HASH_SEED, **_LMCACHE_PRIVATE}),
+            SidecarSpec("lmcache", tuple(server), {"PYTHONHASHSEED": HASH_SEED, **_LMCACHE_PRIVATE}),
         ),
     )
 
@@ -222,7 +222,7 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     return ArmArguments(
         ("--kv-transfer-config", _transfer("MultiConnector", {"connectors": connectors})),
         {**parts[0].env, **parts[1].env},
-        parts[1].companions,
+        parts[1].sidecars,
     )
 
 
@@ -311,7 +311,7 @@ def _with_own(scenario: Scenario, computed: Mapping[str, Any]) -> dict[str, Any]
     return {**computed, **scenario.connector_config}
 
 
-def _store(scenario: Scenario, platform: Platform, limit_bytes: int) -> tuple[Companion, ...]:
+def _store(scenario: Scenario, platform: Platform, limit_bytes: int) -> tuple[SidecarSpec, ...]:
     """Return the store's server, holding everything in memory: a disk behind it would be another arm.
 
     On a cluster its memory is bounded, because a pod that outgrows its limit is killed.
@@ -327,7 +327,7 @@ def _store(scenario: Scenario, platform: Platform, limit_bytes: int) -> tuple[Co
     if platform.on_cluster:
         # Without a password it would refuse everybody from outside its pod.
         argv += ["--protected-mode", "no", "--maxmemory", str(limit_bytes), "--maxmemory-policy", "allkeys-lru"]
-    return (Companion(name, tuple(argv)),)
+    return (SidecarSpec(name, tuple(argv)),)
 
 
 def _port_as_text(text: str) -> str:

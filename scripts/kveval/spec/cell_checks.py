@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 
-from kveval.config.campaign import Campaign, Cell, Server
+from kveval.config.campaign import Campaign, Cell, ServerConfig
 from kveval.config.catalogue import Catalogue, Model, Scenario
-from kveval.config.problems import Problem, closest
+from kveval.config.problems import ConfigProblem, closest
 from kveval.config.workload import Workload
 
 _CONNECTOR_FLAGS = {"--kv-transfer-config", "--kv-offloading-size", "--kv-offloading-backend", "--kv-events-config"}
 
 
-def unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Iterator[Problem]:
+def unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Iterator[ConfigProblem]:
     """Names that no catalogue has."""
     for key, name, known in (
         ("models", cell.model, list(catalogue.models)),
@@ -19,17 +19,19 @@ def unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Itera
         ("server.release", campaign.server.release, [None, *catalogue.releases]),
     ):
         if name not in known:
-            yield Problem("", key, f"there is no {name!r}", closest(str(name), filter(None, known)))
+            yield ConfigProblem("", key, f"there is no {name!r}", closest(str(name), filter(None, known)))
 
 
-def tier_problems(cell: Cell, scenario: Scenario) -> Iterator[Problem]:
+def tier_problems(cell: Cell, scenario: Scenario) -> Iterator[ConfigProblem]:
     """A size without a tier, or a tier without a size."""
     if cell.cpu_blocks < 0:
-        yield Problem("", "cpu_blocks", f"{cell.cpu_blocks} blocks", "0 or more")
+        yield ConfigProblem("", "cpu_blocks", f"{cell.cpu_blocks} blocks", "0 or more")
     elif scenario.cpu_tier and cell.cpu_blocks == 0:
-        yield Problem("", "cpu_blocks", f"{cell.scenario} has a CPU tier, and 0 blocks would size none", "more than 0")
+        yield ConfigProblem(
+            "", "cpu_blocks", f"{cell.scenario} has a CPU tier, and 0 blocks would size none", "more than 0"
+        )
     elif not scenario.cpu_tier and cell.cpu_blocks > 0:
-        yield Problem(
+        yield ConfigProblem(
             "",
             "cpu_blocks",
             f"{cell.scenario} has no CPU tier that {cell.cpu_blocks} blocks could size",
@@ -37,12 +39,12 @@ def tier_problems(cell: Cell, scenario: Scenario) -> Iterator[Problem]:
         )
 
 
-def capacity_problems(cell: Cell, scenario: Scenario, server: Server) -> Iterator[Problem]:
+def capacity_problems(cell: Cell, scenario: Scenario, server: ServerConfig) -> Iterator[ConfigProblem]:
     """A cell whose memory pressure does nothing would be a copy of another under a new name."""
     if not scenario.gpu_memory_utilization:
         return
     if server.fixed_capacity:
-        yield Problem(
+        yield ConfigProblem(
             "",
             "scenarios",
             f"{cell.scenario} changes gpu_memory_utilization, but here server.device_blocks sets the capacity",
@@ -50,45 +52,51 @@ def capacity_problems(cell: Cell, scenario: Scenario, server: Server) -> Iterato
         )
     elif cell.model not in scenario.gpu_memory_utilization:
         known = ", ".join(sorted(scenario.gpu_memory_utilization))
-        yield Problem("", "scenarios", f"{cell.scenario} gives no gpu_memory_utilization for {cell.model}", known)
+        yield ConfigProblem("", "scenarios", f"{cell.scenario} gives no gpu_memory_utilization for {cell.model}", known)
 
 
-def stand_in_problems(cell: Cell, scenario: Scenario) -> Iterator[Problem]:
+def stand_in_problems(cell: Cell, scenario: Scenario) -> Iterator[ConfigProblem]:
     """A cell in which no other model is served would be a copy of another under a new name."""
     if scenario.serves and cell.model not in scenario.serves:
         known = ", ".join(sorted(scenario.serves))
-        yield Problem("", "scenarios", f"{cell.scenario} serves nothing in place of {cell.model}", known)
+        yield ConfigProblem("", "scenarios", f"{cell.scenario} serves nothing in place of {cell.model}", known)
 
 
-def parallel_problems(cell: Cell, scenario: Scenario, model: Model, server: Server) -> Iterator[Problem]:
+def parallel_problems(cell: Cell, scenario: Scenario, model: Model, server: ServerConfig) -> Iterator[ConfigProblem]:
     """A number of ranks that the model cannot be divided among."""
     ranks = scenario.tensor_parallel_size
     if ranks is None:
         return
     if server.weights == "miniature":
-        yield Problem("", "scenarios", f"{cell.scenario} sets tensor_parallel_size, a miniature has one rank", "full")
+        yield ConfigProblem(
+            "", "scenarios", f"{cell.scenario} sets tensor_parallel_size, a miniature has one rank", "full"
+        )
     elif not model.divides_among(ranks):
-        yield Problem("", "scenarios", f"{cell.scenario}: {ranks} ranks cannot share the heads of {cell.model}", "2")
+        yield ConfigProblem(
+            "", "scenarios", f"{cell.scenario}: {ranks} ranks cannot share the heads of {cell.model}", "2"
+        )
 
 
-def elsewhere_problems(cell: Cell, scenario: Scenario, server: Server) -> Iterator[Problem]:
+def elsewhere_problems(cell: Cell, scenario: Scenario, server: ServerConfig) -> Iterator[ConfigProblem]:
     """What a scenario asks for that there is on a cluster alone: ignored, it would be a copy under another name."""
     if server.release is None:
         for key in sorted({"image", "replicas", "routing"} & scenario.model_fields_set):
-            yield Problem("", "scenarios", f"{cell.scenario} sets {key}, for engine kubernetes alone", "leave it out")
+            yield ConfigProblem(
+                "", "scenarios", f"{cell.scenario} sets {key}, for engine kubernetes alone", "leave it out"
+            )
 
 
-def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: str) -> Iterator[Problem]:
+def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: str) -> Iterator[ConfigProblem]:
     """A load that would not be the same for all arms, or is longer than the server takes."""
     if workload.profile == "sweep":
-        yield Problem(
+        yield ConfigProblem(
             "",
             "workload",
             f"{name} sweeps rates derived from each server's own throughput, so that arms would get different loads",
             "profile concurrent; sweeps are for results that were measured elsewhere",
         )
     if workload.conversation_tokens > max_model_len:
-        yield Problem(
+        yield ConfigProblem(
             "",
             "workload",
             f"a conversation of {name} grows to {workload.conversation_tokens} tokens,"
@@ -103,9 +111,9 @@ def overrides(
     args: tuple[str, ...],
     env: Mapping[str, str],
     computed: tuple[tuple[str, ...], Mapping[str, str]],
-) -> Iterator[Problem]:
+) -> Iterator[ConfigProblem]:
     """An argument given twice would win silently over what the budget and the specification say."""
     taken = {argument for argument in computed[0] if argument.startswith("--")} | _CONNECTOR_FLAGS
     given = {argument.partition("=")[0].replace("_", "-") for argument in args if argument.startswith("--")}
     for name in (*sorted(given & taken), *sorted(env.keys() & computed[1].keys())):
-        yield Problem("", key, f"{owner} sets {name}, which is computed", "leave it out")
+        yield ConfigProblem("", key, f"{owner} sets {name}, which is computed", "leave it out")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kveval.config.campaign import Campaign, Cell
 from kveval.config.catalogue import Catalogue, Model
 from kveval.config.compare import CompareCampaign, Compared, named_on
-from kveval.config.problems import ConfigError, Problem, closest
+from kveval.config.problems import ConfigError, ConfigProblem, closest
 
 if TYPE_CHECKING:
     from kveval.spec.config import Config
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 def compared_campaigns(
     campaign: Campaign, directory: Path, place: str, load: Callable[[Path, Path], "Config"]
-) -> "tuple[list[tuple[Compared, Config]], list[Problem]]":
+) -> "tuple[list[tuple[Compared, Config]], list[ConfigProblem]]":
     """Load the campaigns that `campaign` compares, if any, from `directory`/campaigns, and say what is wrong."""
     if not isinstance(campaign, CompareCampaign):
         return [], []
     found: list[tuple[Compared, Config]] = []
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     folder = directory / "campaigns"
     for index, entry in enumerate(campaign.compare):
         key, path = f"compare[{index}].campaign", folder / f"{entry.campaign}.yaml"
         if not path.is_file():
             known = (other.stem for other in folder.glob("*.yaml"))
-            problems.append(Problem(place, key, f"there is no {path.as_posix()}", closest(entry.campaign, known)))
+            problems.append(ConfigProblem(place, key, f"there is no {path.as_posix()}", closest(entry.campaign, known)))
             continue
         try:
             config = load(path, directory)
@@ -38,15 +38,15 @@ def compared_campaigns(
             problems += error.problems
             continue
         if not config.cells:
-            problems.append(Problem(place, key, f"{entry.campaign} measures nothing", "a campaign with a matrix"))
+            problems.append(ConfigProblem(place, key, f"{entry.campaign} measures nothing", "a campaign with a matrix"))
         found.append((entry, config))
     labels = [entry.label for entry in campaign.compare]
     repeated = sorted({label for label in labels if labels.count(label) > 1})
-    problems += [Problem(place, "compare", f"label {label} is given twice") for label in repeated]
+    problems += [ConfigProblem(place, "compare", f"label {label} is given twice") for label in repeated]
     return found, problems + list(_model_problems(found, place))
 
 
-def _model_problems(found: "Sequence[tuple[Compared, Config]]", place: str) -> Iterator[Problem]:
+def _model_problems(found: "Sequence[tuple[Compared, Config]]", place: str) -> Iterator[ConfigProblem]:
     """A model that is not the same in all campaigns, whatever its name."""
     seen: dict[str, tuple[str, Model]] = {}
     for entry, config in found:
@@ -54,7 +54,9 @@ def _model_problems(found: "Sequence[tuple[Compared, Config]]", place: str) -> I
             model = config.catalogue.models[name]
             other, earlier = seen.setdefault(name, (entry.campaign, model))
             if earlier != model:
-                yield Problem(place, "compare", f"model {name} is another one in {entry.campaign} than in {other}")
+                yield ConfigProblem(
+                    place, "compare", f"model {name} is another one in {entry.campaign} than in {other}"
+                )
 
 
 def compared_catalogue(found: "Sequence[tuple[Compared, Config]]", catalogue: Catalogue) -> Catalogue:

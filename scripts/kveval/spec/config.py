@@ -10,7 +10,7 @@ from kveval.config.campaign import Campaign, Cell
 from kveval.config.catalogue import Catalogue
 from kveval.config.compare import Compared
 from kveval.config.imports import Import, ImportCampaign
-from kveval.config.problems import ConfigError, Problem
+from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.config.workload import Workload
 from kveval.host.hashing import content_hash
 from kveval.spec.resolve import ResolvedCell, resolve_cell
@@ -62,7 +62,7 @@ class Config:
         if isinstance(cpu_blocks, str) and not re.fullmatch(r"0|[1-9][0-9]*", cpu_blocks):
             place = f"cell {model}/{scenario}/{cpu_blocks}"
             raise ConfigError(
-                [Problem(place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...")]
+                [ConfigProblem(place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...")]
             )
         cell = Cell(model, scenario, int(cpu_blocks))
         self.check_cell(cell)
@@ -78,7 +78,8 @@ class Config:
             resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL)
             if resolved is None:
                 raise ConfigError(
-                    Problem(f"cell {cell.path}", problem.key, problem.message, problem.valid) for problem in problems
+                    ConfigProblem(f"cell {cell.path}", problem.key, problem.message, problem.valid)
+                    for problem in problems
                 )
             self._resolved[cell] = resolved
         return self._resolved[cell]

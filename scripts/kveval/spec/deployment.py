@@ -5,9 +5,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from kveval.config.campaign import Campaign, Server
+from kveval.config.campaign import Campaign, ServerConfig
 from kveval.config.catalogue import Scenario
-from kveval.config.problems import Problem
+from kveval.config.problems import ConfigProblem
 from kveval.config.release import ImageName, Release
 from kveval.spec import arms
 from kveval.spec.routing import Index, picker_config
@@ -30,7 +30,7 @@ def deployment(
     tensor_parallel_size: int,
     device_bytes: int,
     tier_bytes: int,
-    companions: tuple[arms.Companion, ...],
+    sidecars: tuple[arms.SidecarSpec, ...],
 ) -> dict[str, Any]:
     """Return the part of the specification that engine kubernetes adds, as plain JSON values.
 
@@ -43,7 +43,7 @@ def deployment(
     index = _index(scenario, platform)
     in_server = arms.lmcache_form(platform) if scenario.arm in ("lmcache", "hybrid") else None
     tokenized = picked and index is not None and release.epp.prefix_state == "producer"
-    beside = {companion.name for companion in companions}
+    beside = {sidecar.name for sidecar in sidecars}
     needed: dict[ImageName, bool] = {
         "guidellm": True,
         "epp": picked,
@@ -79,12 +79,12 @@ def route_of(campaign: Campaign) -> str:
     return "gateway" if campaign.cluster is not None and campaign.cluster.address == "gateway" else "service"
 
 
-def replicas(scenario: Scenario, server: Server) -> int:
+def replicas(scenario: Scenario, server: ServerConfig) -> int:
     """Return how many servers with equal caches there are."""
     return scenario.replicas or server.replicas
 
 
-def server_image(scenario: Scenario, server: Server, release: Release) -> str:
+def server_image(scenario: Scenario, server: ServerConfig, release: Release) -> str:
     """Return the image of the server: the scenario's own, the campaign's, or the release's."""
     name: ImageName = "cpu_server" if server.on_cpu else "server"
     return scenario.image or _image(name, server, release)
@@ -92,36 +92,38 @@ def server_image(scenario: Scenario, server: Server, release: Release) -> str:
 
 def deployment_problems(
     name: str, scenario: Scenario, campaign: Campaign, release: Release, platform: arms.Platform
-) -> Iterator[Problem]:
+) -> Iterator[ConfigProblem]:
     """Say what a cluster cannot do, or would not do as it seems."""
     server = campaign.server
     own_image = scenario.image or server.images.get("cpu_server" if server.on_cpu else "server")
     if not server.on_cpu and own_image is None and Version(server.vllm) != Version(release.vllm):
-        yield Problem(
+        yield ConfigProblem(
             "",
             "server.vllm",
             f"{server.release} has vLLM {release.vllm}, declared is {server.vllm}",
             f"{release.vllm}, or server.images.server with an image that has {server.vllm}",
         )
     if server.fs_dir is not None:
-        yield Problem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume")
+        yield ConfigProblem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume")
     several = replicas(scenario, server) > 1
     if several and campaign.cluster is not None and campaign.cluster.shared_network:
-        yield Problem("", "server.replicas", f"{name}: replicas of one network would take one port", "1")
+        yield ConfigProblem("", "server.replicas", f"{name}: replicas of one network would take one port", "1")
     if scenario.arm == "llm-d-index":
         yield from _index_problems(name, campaign, release, platform)
     if campaign.reset_caches == "endpoint" and (why := _not_reset(scenario, platform)):
-        yield Problem("", "reset_caches", f"{name}: {why}, so that levels would start warm", "restart")
+        yield ConfigProblem("", "reset_caches", f"{name}: {why}, so that levels would start warm", "restart")
 
 
-def _index_problems(name: str, campaign: Campaign, release: Release, platform: arms.Platform) -> Iterator[Problem]:
+def _index_problems(
+    name: str, campaign: Campaign, release: Release, platform: arms.Platform
+) -> Iterator[ConfigProblem]:
     server = campaign.server
     if route_of(campaign) != "gateway":
-        yield Problem(
+        yield ConfigProblem(
             "", "cluster.address", f"{name} is an index for routing, and this load is not routed", "address: gateway"
         )
     if server.weights == "miniature" and release.epp.prefix_state == "scorer":
-        yield Problem(
+        yield ConfigProblem(
             "",
             "scenarios",
             f"{name}: the endpoint picker of {server.release} fetches the tokenizer from the hub,"
@@ -146,14 +148,14 @@ def _index(scenario: Scenario, platform: arms.Platform) -> Index | None:
     return Index(scenario.store, platform.served_name, platform.block_size)
 
 
-def _tokenizer(server: Server, platform: arms.Platform) -> list[str]:
+def _tokenizer(server: ServerConfig, platform: arms.Platform) -> list[str]:
     """Return the command that turns prompts into the model's tokens for the endpoint picker."""
     model = "{model_dir}" if server.weights == "miniature" else platform.served_name
     named = ("--served-model-name", platform.served_name)
     return ["vllm", "launch", "render", model, *named, "--host", "0.0.0.0", "--port", "{tokenizer_port}"]
 
 
-def _image(name: ImageName, server: Server, release: Release) -> str:
+def _image(name: ImageName, server: ServerConfig, release: Release) -> str:
     image: str = server.images.get(name) or getattr(release.images, name)
     places = {"vllm": server.vllm, "guidellm": server.guidellm, "lmcache": server.lmcache or ""}
     for place, version in places.items():
@@ -161,7 +163,7 @@ def _image(name: ImageName, server: Server, release: Release) -> str:
     return image
 
 
-def _memory(server: Server, ranks: int, device_bytes: int, tier_bytes: int) -> dict[str, int]:
+def _memory(server: ServerConfig, ranks: int, device_bytes: int, tier_bytes: int) -> dict[str, int]:
     """Return the server's memory limit and its /dev/shm, bytes, and the cores it asks for.
 
     Newer servers keep the tier in /dev/shm, older ones beside it; it counts once in either case.

@@ -12,7 +12,7 @@ from kveval.config.compare import CompareCampaign
 from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
 from kveval.config.imports import ImportCampaign, import_problems
 from kveval.config.inheritance import CampaignSource, read_campaign
-from kveval.config.problems import ConfigError, Problem, problems_of
+from kveval.config.problems import ConfigError, ConfigProblem, problems_of
 from kveval.spec.compared import compared_campaigns, compared_catalogue, with_contrasts
 from kveval.spec.config import Config
 
@@ -23,7 +23,7 @@ def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
     A file may extend another, see kveval.config.inheritance. Raises ConfigError with every mistake found: syntax,
     unknown or missing keys, wrong values, names that do not exist, and cells of the matrix that cannot be measured.
     """
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     if isinstance(campaign, Mapping):
         place, source = "campaign", CampaignSource(dict(campaign))
     else:
@@ -35,7 +35,7 @@ def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
         raise ConfigError(source.located(problem, place) for problem in error.problems) from None
 
 
-def _complete(source: CampaignSource, directory: Path, place: str, problems: list[Problem]) -> Config:
+def _complete(source: CampaignSource, directory: Path, place: str, problems: list[ConfigProblem]) -> Config:
     """Check a campaign that was read, with `problems`, from `place`, against the catalogues."""
     raw = source.raw
     readable = not problems
@@ -62,7 +62,7 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
     return Config(with_contrasts(config.campaign, found), compared_catalogue(found, config.catalogue), found)
 
 
-def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[Problem]) -> Campaign | None:
+def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[ConfigProblem]) -> Campaign | None:
     """Validate the campaign without its own catalogue entries, which may extend others and are validated with them."""
     kind = ImportCampaign if "import" in raw else CompareCampaign if "compare" in raw else Campaign
     try:
@@ -72,7 +72,7 @@ def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[Problem])
         return None
 
 
-def _matrix_problems(config: Config, place: str) -> list[Problem]:
+def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
     """Resolve every cell of the matrix, so that no mistake waits for hours of other measurements.
 
     Cells of names that do not exist, or whose entries are wrong, are left out: those are reported by themselves.
@@ -92,10 +92,10 @@ def _matrix_problems(config: Config, place: str) -> list[Problem]:
     return problems
 
 
-def _in_matrix(problem: Problem, cell: Cell, entry: MatrixEntry, index: int, place: str) -> Problem:
+def _in_matrix(problem: ConfigProblem, cell: Cell, entry: MatrixEntry, index: int, place: str) -> ConfigProblem:
     positions = {
         "models": f"matrix[{index}].models[{entry.models.index(cell.model)}]",
         "scenarios": f"matrix[{index}].scenarios[{entry.scenarios.index(cell.scenario)}]",
         "cpu_blocks": f"matrix[{index}].cpu_blocks[{entry.cpu_blocks.index(cell.cpu_blocks)}]",
     }
-    return Problem(place, positions.get(problem.key, problem.key), problem.message, problem.valid)
+    return ConfigProblem(place, positions.get(problem.key, problem.key), problem.message, problem.valid)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kveval.config.campaign import Campaign, Cell, Server
+from kveval.config.campaign import Campaign, Cell, ServerConfig
 from kveval.config.catalogue import Catalogue, Geometry, Model, Scenario, name_for
-from kveval.config.problems import Problem
+from kveval.config.problems import ConfigProblem
 from kveval.config.types import BLOCK_TOKENS
 from kveval.config.workload import Workload
 from kveval.spec import arms, sizing
@@ -74,7 +74,7 @@ class ResolvedCell:
     block_size: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    companions: tuple[arms.Companion, ...]
+    sidecars: tuple[arms.SidecarSpec, ...]
     budget: sizing.Budget
     device_blocks: int | None
     file_tier: Mapping[str, Any]
@@ -109,8 +109,8 @@ class ResolvedCell:
             "argv": list(self.argv),
             "env": dict(self.env),
             "companions": [
-                {"name": companion.name, "argv": list(companion.argv), "env": dict(companion.env)}
-                for companion in self.companions
+                {"name": sidecar.name, "argv": list(sidecar.argv), "env": dict(sidecar.env)}
+                for sidecar in self.sidecars
             ],
             "budget": {
                 **asdict(self.budget),
@@ -126,7 +126,7 @@ class ResolvedCell:
         }
 
 
-def served_model(name: str, model: Model, scenario: Scenario, server: Server) -> ServedModel:
+def served_model(name: str, model: Model, scenario: Scenario, server: ServerConfig) -> ServedModel:
     """Return `model` as this server has it for this scenario; `name` is the cell's, which another may stand in for."""
     utilization = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
     name = scenario.serves.get(name, name)
@@ -158,7 +158,7 @@ def served_model(name: str, model: Model, scenario: Scenario, server: Server) ->
     )
 
 
-def common_arguments(model: ServedModel, server: Server, engine: str) -> tuple[str, ...]:
+def common_arguments(model: ServedModel, server: ServerConfig, engine: str) -> tuple[str, ...]:
     """Return the server arguments that every arm shares."""
     miniature = server.weights == "miniature"
     argv = ["--model", "{model_dir}" if miniature else model.hf_id, "--served-model-name", model.served_name]
@@ -183,7 +183,7 @@ def common_arguments(model: ServedModel, server: Server, engine: str) -> tuple[s
     return (*argv, "--host", host, "--port", "{port}", "--no-enable-log-requests")
 
 
-def common_environment(model: ServedModel, server: Server) -> dict[str, str]:
+def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, str]:
     """Return the server environment that every arm shares."""
     env = {
         "PYTHONHASHSEED": arms.HASH_SEED,
@@ -229,7 +229,7 @@ def exercised_counters(scenario: Scenario, platform: arms.Platform) -> tuple[dic
 
 def resolve_cell(
     cell: Cell, campaign: Campaign, catalogue: Catalogue, protocol: int
-) -> tuple[ResolvedCell | None, list[Problem]]:
+) -> tuple[ResolvedCell | None, list[ConfigProblem]]:
     """Resolve a cell, or say all that is wrong with it; a problem's key is the part of the matrix it is about."""
     unknown = list(unknown_names(cell, campaign, catalogue))
     if unknown:
@@ -274,7 +274,7 @@ def resolve_cell(
         arm = arms.arm_arguments(scenario, platform, budget)
         split = _split(scenario, budget)
     except arms.ArmError as error:
-        return None, [Problem("", "scenarios", f"{cell.scenario}: {error}")]
+        return None, [ConfigProblem("", "scenarios", f"{cell.scenario}: {error}")]
     argv = (*common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**common_environment(served, server), **arm.env}
     problems = [
@@ -299,7 +299,7 @@ def resolve_cell(
             block_size=server.block_size,
             argv=(*argv, *model.extra_args, *server.args, *scenario.args),
             env={**env, **server.env, **scenario.env},
-            companions=arm.companions,
+            sidecars=arm.sidecars,
             budget=budget,
             device_blocks=server.device_blocks,
             file_tier=_file_tier(scenario, server, staging.tier_bytes),
@@ -318,7 +318,7 @@ def resolve_cell(
                 tensor_parallel_size=served.tensor_parallel_size,
                 device_bytes=(server.device_tokens or 0) * served.kv_bytes_per_token,
                 tier_bytes=budget.tier_bytes or (staging.tier_bytes if scenario.arm == "files" else 0),
-                companions=arm.companions,
+                sidecars=arm.sidecars,
             ),
         ),
         [],
@@ -333,7 +333,7 @@ def _split(scenario: Scenario, budget: sizing.Budget) -> dict[str, int]:
     return {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
 
 
-def _file_tier(scenario: Scenario, server: Server, staging_bytes: int) -> dict[str, Any]:
+def _file_tier(scenario: Scenario, server: ServerConfig, staging_bytes: int) -> dict[str, Any]:
     """Return what only an arm with a tier of files has; nothing for others, whose specifications it leaves alone."""
     if scenario.arm != "files":
         return {}

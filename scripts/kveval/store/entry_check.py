@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from kveval.host import hardware
 from kveval.host.hashing import content_hash
-from kveval.store.listing import Entry, size_bytes
+from kveval.store.listing import StoreEntry, size_bytes
 from kveval.store.run_file import IMPORTED, SCHEMA, RunFileError, read_run
 from kveval.store.store import REASON, RUN, Defect, StoreError, extra_files, listed, verify_file
 
@@ -26,7 +26,7 @@ _FIXES: Mapping[Defect, str] = {
 class Verdict:
     """What an entry is, and why; `extra` are files that its checksums do not cover."""
 
-    entry: Entry
+    entry: StoreEntry
     state: State
     reason: str = ""
     fix: str = ""
@@ -37,7 +37,7 @@ class Verdict:
     imported: bool = False
 
 
-def judge(entry: Entry, arriving: Arriving) -> Verdict:
+def judge(entry: StoreEntry, arriving: Arriving) -> Verdict:
     """Check an entry thoroughly; `arriving` tells of an error whether the entry may lack what is still to come."""
     facts = entry.facts
     state, reason, fix = _state(entry, facts, arriving)
@@ -55,7 +55,7 @@ def judge(entry: Entry, arriving: Arriving) -> Verdict:
     )
 
 
-def _state(entry: Entry, facts: Mapping[str, Any], arriving: Arriving) -> tuple[State, str, str]:
+def _state(entry: StoreEntry, facts: Mapping[str, Any], arriving: Arriving) -> tuple[State, str, str]:
     errors = _wrong_files(entry.place)
     if errors:
         first = errors[0]
@@ -97,7 +97,7 @@ def _wrong_files(place: Path) -> list[StoreError]:
     return errors
 
 
-def _contradiction(entry: Entry, facts: Mapping[str, Any]) -> str:
+def _contradiction(entry: StoreEntry, facts: Mapping[str, Any]) -> str:
     """Return what a whole run's description says that its place, its id or its files do not."""
     if facts["measurement"] != entry.measurement or facts["run"] != entry.run:
         return f"{RUN} describes run {facts['run']} of {facts['measurement']}"

@@ -20,7 +20,7 @@ _REST = re.compile(r"(?P<id>[0-9a-f]{16})-run-(?P<run>[1-9][0-9]*)(@[^/]*|-.*)?"
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoreEntry:
     """A folder of the store that holds a run, or was meant to: its id and run by its name, None where that has none."""
 
     place: Path
@@ -56,12 +56,12 @@ class Entry:
 class Contents:
     """Everything in a store's folder: by its place there, and what has no place in it."""
 
-    measurements: list[Entry] = field(default_factory=list)
-    incoming: list[Entry] = field(default_factory=list)
-    partial: list[Entry] = field(default_factory=list)
-    failed: list[Entry] = field(default_factory=list)
-    damaged: list[Entry] = field(default_factory=list)
-    pruned: list[Entry] = field(default_factory=list)
+    measurements: list[StoreEntry] = field(default_factory=list)
+    incoming: list[StoreEntry] = field(default_factory=list)
+    partial: list[StoreEntry] = field(default_factory=list)
+    failed: list[StoreEntry] = field(default_factory=list)
+    damaged: list[StoreEntry] = field(default_factory=list)
+    pruned: list[StoreEntry] = field(default_factory=list)
     strange: list[Path] = field(default_factory=list)
 
 
@@ -127,7 +127,7 @@ def size_text(size: float) -> str:
     return f"{size:.3g} TB"
 
 
-def written_s(entry: Entry) -> float:
+def written_s(entry: StoreEntry) -> float:
     """Return when an entry was finished, epoch seconds: a time that copies keep."""
     for name in (SUMS, RUN, REASON, "."):
         try:
@@ -137,7 +137,7 @@ def written_s(entry: Entry) -> float:
     return 0.0
 
 
-def _add_runs(folder: Path, found: list[Entry], strange: list[Path]) -> None:
+def _add_runs(folder: Path, found: list[StoreEntry], strange: list[Path]) -> None:
     if not (folder.is_dir() and _ID.fullmatch(folder.name)):
         strange.append(folder)
         return
@@ -146,12 +146,12 @@ def _add_runs(folder: Path, found: list[Entry], strange: list[Path]) -> None:
         if named is None or not path.is_dir():
             strange.append(path)
         else:
-            found.append(Entry(path, folder.name, int(named["run"])))
+            found.append(StoreEntry(path, folder.name, int(named["run"])))
 
 
-def _rest(folder: Path) -> Entry:
+def _rest(folder: Path) -> StoreEntry:
     named = _REST.fullmatch(folder.name)
-    return Entry(folder, named and named["id"], int(named["run"]) if named else None)
+    return StoreEntry(folder, named and named["id"], int(named["run"]) if named else None)
 
 
 def _children(folder: Path) -> list[Path]:

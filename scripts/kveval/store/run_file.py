@@ -48,7 +48,7 @@ class LevelRun(msgspec.Struct, frozen=True):
     throughput_tok_s: float | None = None
 
 
-class Companion(msgspec.Struct, frozen=True):
+class SidecarRecord(msgspec.Struct, frozen=True):
     """What ran beside the server: LMCache's server, a store, the endpoint picker; its version as it told it."""
 
     name: str
@@ -80,7 +80,7 @@ class Run(msgspec.Struct, frozen=True):
     hardware: dict[str, Any] = {}
     versions: dict[str, str] = {}
     server: dict[str, Any] = {}
-    companions: list[Companion] = []
+    companions: list[SidecarRecord] = []
     budget: dict[str, Any] = {}
     phases: dict[str, float] = {}
     # The recording's clock minus the load generator's.

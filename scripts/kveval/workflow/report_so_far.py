@@ -13,13 +13,13 @@ from kveval.analysis.levels.pilot import Pilot, read_pilot
 from kveval.analysis.levels.recording import convert_recording
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.peaks import cell_tables, collect
-from kveval.analysis.statistics.campaign import Settings
+from kveval.analysis.statistics.campaign import ComparisonSettings
 from kveval.analysis.summaries import summary_tables
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.host.errors import Failure
 from kveval.measure.failures import cause
 from kveval.report import report
-from kveval.report.data.campaign import Measured, Plan
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.reading import figure_data
 from kveval.report.data.run_facts import key_of
 from kveval.report.figures.draw import write_figures
@@ -39,7 +39,7 @@ class Analysis:
     comparison: Mapping[str, Any]
 
 
-def report_so_far(plan: Plan, results: Path, logs: Path, analysis: Analysis, output: Path) -> None:
+def report_so_far(plan: ReportPlan, results: Path, logs: Path, analysis: Analysis, output: Path) -> None:
     """Write a report over the runs that exist, with its own tables and figures; what failed is listed with its reason.
 
     `analysis`: as for the full report. Raises ReportError when nothing was measured.
@@ -63,7 +63,7 @@ def report_so_far(plan: Plan, results: Path, logs: Path, analysis: Analysis, out
 
 
 def _measured(
-    plan: Plan,
+    plan: ReportPlan,
     pointers: Mapping[CellKey, Sequence[Path]],
     failed: dict[CellKey, str],
     analysis: Analysis,
@@ -105,7 +105,7 @@ def _measured(
         raise _nothing(plan, failed)
     collected = collect([pair[0] for pair in pairs], [pair[1] for pair in pairs], plan.metrics)
     complete, peaks = collected["complete_metrics"], collected["peak_throughput_all"]
-    settings = Settings(**analysis.comparison["settings"])
+    settings = ComparisonSettings(**analysis.comparison["settings"])
     judged = verdict_tables(complete, peaks, analysis.comparison["baselines"], settings)
     beside = {name: judged[name] for name in ("contrasts", "averages", "checks")}
     pilots = _pilots(results, plan)
@@ -114,7 +114,7 @@ def _measured(
     return measured, {**collected, **judged, **sums}
 
 
-def failures(plan: Plan, pointers: Mapping[CellKey, Sequence[Path]], logs: Path) -> dict[CellKey, str]:
+def failures(plan: ReportPlan, pointers: Mapping[CellKey, Sequence[Path]], logs: Path) -> dict[CellKey, str]:
     """Return, for every cell that lacks a run, the cause that the log of the last such run names."""
     found = {}
     for cell in plan.cells:
@@ -126,13 +126,13 @@ def failures(plan: Plan, pointers: Mapping[CellKey, Sequence[Path]], logs: Path)
     return found
 
 
-def _pilots(results: Path, plan: Plan) -> list[Pilot]:
+def _pilots(results: Path, plan: ReportPlan) -> list[Pilot]:
     """The searches for levels on the campaign's baselines, those that ended."""
     paths = [results.joinpath(*map(str, cell), "pilot", "levels.json") for cell in plan.cells]
     return [read_pilot(path) for path in paths if path.exists()]
 
 
-def _nothing(plan: Plan, failed: Mapping[CellKey, str]) -> report.ReportError:
+def _nothing(plan: ReportPlan, failed: Mapping[CellKey, str]) -> report.ReportError:
     causes = "".join(f"\n  {'/'.join(map(str, cell))}: {reason}" for cell, reason in failed.items())
     return report.ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report{causes}")
 

@@ -40,16 +40,16 @@ def run(specification: dict[str, Any] | None = None, **changes: Any) -> Run:
     return msgspec.convert({**description, **changes}, Run)
 
 
-def of_run(specification: dict[str, Any] | None = None, **changes: Any) -> checks.Level:
+def of_run(specification: dict[str, Any] | None = None, **changes: Any) -> checks.JudgedLevel:
     return replace(level(), run=run(specification, **changes))
 
 
-def with_report(**changes: Any) -> checks.Level:
+def with_report(**changes: Any) -> checks.JudgedLevel:
     good = level()
     return replace(good, report=replace(good.report, **changes))
 
 
-def with_records(**changes: Any) -> checks.Level:
+def with_records(**changes: Any) -> checks.JudgedLevel:
     records = [replace(record, **changes) for record in steady(640, 120).records]
     return replace(level(), requests=Requests(records))
 

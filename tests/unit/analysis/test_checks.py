@@ -14,14 +14,14 @@ from kveval.load.reports import LevelReport, RequestRecord
 from kveval.store.run_file import Change, LevelRun, Run
 
 
-def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.Level:
+def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.JudgedLevel:
     """A level that passes every check: 120 s at a constant rate."""
     row = level_row("m", "native-offload", 1, streams, rate)
     row |= {"throughput_req_s": rate / 64, "requests_total": row["requests_completed"] + streams, "turns_seen": 3}
     row |= {"working_set_tokens": 400_000.0, "tier_tokens": 640_000.0}
     row |= {"requests_completed": 1200, "ttft_count": 1200, "throughput_server_difference": 0.0, "warmup_s": 30.0}
     row |= {f"{name}_ms_mean": row[f"{name}_ms_p50"] for name in ("ttft", "tpot", "itl", "e2e")}
-    return checks.Level(
+    return checks.JudgedLevel(
         row={**row, **changes},
         run=msgspec.convert(run_description("m", "native-offload", 1, 1), Run),
         entry=LevelRun(level=streams, start=0.0, end=120.0, counters={"vllm:hits_total": Change(1.0, 2.0, 1.0)}),
@@ -43,7 +43,7 @@ def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
     return Requests(records)
 
 
-def found(judged: checks.Level) -> dict[str, str]:
+def found(judged: checks.JudgedLevel) -> dict[str, str]:
     return {outcome.name: outcome.severity for outcome in checks.judge(judged)}
 
 
@@ -111,7 +111,9 @@ def test_a_later_outcome_joins_the_row_it_belongs_to() -> None:
     assert list(joined["checks_messages"]) == ["a: one | b: two", ""]
 
 
-def open_loop(profile: str = "poisson", strategy: str = "poisson", asked: int = 600, **changes: Any) -> checks.Level:
+def open_loop(
+    profile: str = "poisson", strategy: str = "poisson", asked: int = 600, **changes: Any
+) -> checks.JudgedLevel:
     """A level of `asked` requests a minute, answered as fast as they come: 10/s with 8 in flight."""
     closed = level(**changes)
     run = msgspec.convert(run_description("m", "native-offload", 1, 1), Run)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.synthetic import BASELINES, level_row, levels_table, peaks_table
 
 from kveval.analysis.statistics.averages import averages
-from kveval.analysis.statistics.campaign import Comparisons, Settings, compare_all, holm, method_hash
+from kveval.analysis.statistics.campaign import Comparisons, ComparisonSettings, compare_all, holm, method_hash
 from kveval.analysis.statistics.comparison import contrast_cells
 from kveval.analysis.statistics.level_selection import log_table, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs
@@ -23,7 +23,7 @@ def spans(first: float, count: int, length: float = 0.2, number: int = 1) -> dic
 
 
 def compared(levels: pd.DataFrame, **settings: object) -> Comparisons:
-    return compare_all(levels, BASELINES, Settings(**settings))
+    return compare_all(levels, BASELINES, ComparisonSettings(**settings))
 
 
 def throughput(table: pd.DataFrame) -> pd.DataFrame:
@@ -268,9 +268,19 @@ def test_peaks_are_compared_apart() -> None:
 
 def test_the_method_has_a_number_that_changes_with_it() -> None:
     table = compared(levels_table()).baseline
-    assert set(table["method_hash"]) == {method_hash(Settings())}
-    others = [Settings(margin=0.03), Settings(alpha=0.01), Settings(level=8), Settings(contrasts=[["a", "b"]])]
-    assert len({method_hash(settings) for settings in [Settings(), *others, Settings(method="paired")]}) == 6
+    assert set(table["method_hash"]) == {method_hash(ComparisonSettings())}
+    others = [
+        ComparisonSettings(margin=0.03),
+        ComparisonSettings(alpha=0.01),
+        ComparisonSettings(level=8),
+        ComparisonSettings(contrasts=[["a", "b"]]),
+    ]
+    assert (
+        len(
+            {method_hash(settings) for settings in [ComparisonSettings(), *others, ComparisonSettings(method="paired")]}
+        )
+        == 6
+    )
     assert set(compared(levels_table(), method="paired").baseline["method"]) == {"paired"}
 
 
@@ -311,7 +321,7 @@ def test_the_geometric_mean_treats_ratios_alike() -> None:
 
 def test_the_tables_of_verdicts_are_whole() -> None:
     levels = levels_table(["a", "b"])
-    tables = verdict_tables(levels, peaks_table(levels), BASELINES, Settings())
+    tables = verdict_tables(levels, peaks_table(levels), BASELINES, ComparisonSettings())
     assert list(tables) == ["comparison", "contrasts", "peak_comparison", "averages", "checks"]
     assert set(tables["checks"]["check"]) == {"peak_bracketed"}
     assert tables["comparison"]["q_value"].notna().sum() == tables["comparison"]["p_holm"].notna().sum()

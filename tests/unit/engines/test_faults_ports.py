@@ -13,8 +13,8 @@ import pytest
 from tests.support.fault_chain import stand_in_environment
 
 from kveval.engines.local import server as local
-from kveval.engines.local.server import Deployment, PortTaken, ServerPlan, ServerSlot, deployed
-from kveval.host.ports import strangers
+from kveval.engines.local.server import Deployment, LocalServerHandle, PortTaken, ServerPlan, deployed
+from kveval.host.ports import foreign_listeners
 from kveval.host.processes import supervisor
 
 ENV = {"STAND_IN_VERSION": "0.32.0", "STAND_IN_MODEL": "tiny", "STAND_IN_TOKENS": "17920"}
@@ -52,7 +52,7 @@ def silent_listener() -> Iterator[int]:
 
 
 @pytest.fixture
-def slot(tmp_path: Path) -> Iterator[Callable[[Callable[[str], None]], ServerSlot]]:
+def handle(tmp_path: Path) -> Iterator[Callable[[Callable[[str], None]], LocalServerHandle]]:
     plan = ServerPlan(["--port", "{port}"], ENV, "tiny", {"vllm": "0.32.0"}, 17920, start_timeout_s=20.0)
     environment = stand_in_environment(tmp_path / "server")
     with supervisor(tmp_path / "registry.json") as processes, contextlib.ExitStack() as stack:
@@ -63,15 +63,15 @@ def slot(tmp_path: Path) -> Iterator[Callable[[Callable[[str], None]], ServerSlo
                 processes, plan, environment=environment, model_dir=tmp_path, files_in=tmp_path, log=log, ports=ports
             )
 
-        def make(say: Callable[[str], None]) -> ServerSlot:
-            return stack.enter_context(contextlib.closing(ServerSlot(deploy, say)))
+        def make(say: Callable[[str], None]) -> LocalServerHandle:
+            return stack.enter_context(contextlib.closing(LocalServerHandle(deploy, say)))
 
         yield make
 
 
 @pytest.mark.parametrize("taker", [another_server, silent_listener])
 def test_a_port_taken_before_the_start_is_told_and_another_chosen(
-    slot: Callable[..., ServerSlot],
+    handle: Callable[..., LocalServerHandle],
     taker: Callable[[], contextlib.AbstractContextManager[int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_port_taken_before_the_start_is_told_and_another_chosen(
     with taker() as taken:
         chosen = iter([taken, local.free_port()])
         monkeypatch.setattr(local, "free_port", lambda: next(chosen))
-        server = slot(said.append).start()
+        server = handle(said.append).start()
         assert not server.url.endswith(f":{taken}")
         server.require_alive()
     assert len(said) == 1
@@ -92,9 +92,9 @@ def test_a_port_taken_before_the_start_is_told_and_another_chosen(
 
 
 def test_a_port_taken_at_a_restart_is_an_error_because_the_recording_reads_it(
-    slot: Callable[..., ServerSlot], monkeypatch: pytest.MonkeyPatch
+    handle: Callable[..., LocalServerHandle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = slot(lambda text: None)
+    made = handle(lambda text: None)
     port = int(made.start().url.rpartition(":")[2])
     made.close()
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTaken, match="Address already in use"):
@@ -103,6 +103,6 @@ def test_a_port_taken_at_a_restart_is_an_error_because_the_recording_reads_it(
 
 def test_only_other_listeners_are_strangers() -> None:
     with silent_listener() as port:
-        assert strangers(port, [os.getpid()]) == []
-        assert strangers(port, []) == [f"process {os.getpid()} ({psutil.Process().name()})"]
-    assert strangers(port, []) == []
+        assert foreign_listeners(port, [os.getpid()]) == []
+        assert foreign_listeners(port, []) == [f"process {os.getpid()} ({psutil.Process().name()})"]
+    assert foreign_listeners(port, []) == []

@@ -16,7 +16,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted, Refu
 from kveval.engines.kubernetes.api.exec import Execution, run_to_end
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, Kind, described
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
-from kveval.engines.kubernetes.api.retry import Patient
+from kveval.engines.kubernetes.api.retry import RetryingClient
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Reply
 
 Answer = Reply | Exception
@@ -51,10 +51,10 @@ def answering(*answers: Answer) -> Callable[[Call], Reply]:
     return answer
 
 
-def patient(*answers: Answer, outage_s: float = 300.0, said: list[str] | None = None) -> tuple[Patient, Clock]:
+def retrying(*answers: Answer, outage_s: float = 300.0, said: list[str] | None = None) -> tuple[RetryingClient, Clock]:
     clock = Clock()
     say = None if said is None else said.append
-    return Patient(FakeTransport(answering(*answers)), outage_s, say, clock, clock.sleep), clock
+    return RetryingClient(FakeTransport(answering(*answers)), outage_s, say, clock, clock.sleep), clock
 
 
 # --- patience
@@ -72,14 +72,14 @@ def patient(*answers: Answer, outage_s: float = 300.0, said: list[str] | None = 
     ids=["refused", "503", "500", "429", "502"],
 )
 def test_an_api_server_that_is_away_is_waited_for(passing: Answer) -> None:
-    asking, clock = patient(passing, passing, passing, ok({"gitVersion": "v1.30"}))
+    asking, clock = retrying(passing, passing, passing, ok({"gitVersion": "v1.30"}))
     assert asking.request("GET", "/version").json() == {"gitVersion": "v1.30"}
     assert len(clock.slept) == 3
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 409, 422, 501])
 def test_a_final_answer_is_not_asked_for_again(code: int) -> None:
-    asking, clock = patient(status(code, "Because", "spec.x is wrong"))
+    asking, clock = retrying(status(code, "Because", "spec.x is wrong"))
     with pytest.raises(
         Refused, match=f"cluster https://cluster.test refused PATCH /api/v1/x: {code} Because: spec.x"
     ) as e:
@@ -89,7 +89,7 @@ def test_a_final_answer_is_not_asked_for_again(code: int) -> None:
 
 def test_after_the_outage_the_server_and_its_last_answer_are_named() -> None:
     said: list[str] = []
-    asking, clock = patient(GONE, outage_s=100.0, said=said)
+    asking, clock = retrying(GONE, outage_s=100.0, said=said)
     with pytest.raises(
         ClusterError, match=r"https://cluster.test: no usable answer for 100 s; last: connection refused"
     ):
@@ -100,7 +100,7 @@ def test_after_the_outage_the_server_and_its_last_answer_are_named() -> None:
 
 
 def test_without_patience_the_first_failure_is_final() -> None:
-    asking, clock = patient(GONE, outage_s=0.0)
+    asking, clock = retrying(GONE, outage_s=0.0)
     with pytest.raises(ClusterError, match="no usable answer"):
         asking.request("GET", "/x")
     assert clock.slept == []
@@ -110,23 +110,23 @@ def test_without_patience_the_first_failure_is_final() -> None:
     "answer", [status(403, "Forbidden"), status(401, "Unauthorized"), Reply(404, {}, b"404 page not found")]
 )
 def test_a_server_that_has_just_come_back_may_not_know_its_roles_and_custom_kinds_yet(answer: Reply) -> None:
-    asking, _ = patient(GONE, answer, answer, ok({}))
+    asking, _ = retrying(GONE, answer, answer, ok({}))
     assert asking.request("GET", "/x").status == 200
-    asking, clock = patient(GONE, answer)
+    asking, clock = retrying(GONE, answer)
     with pytest.raises(Refused):
         asking.request("GET", "/x")
     assert 15 < clock.now - 1000 < 40
 
 
 def test_a_mistake_that_is_answered_like_an_outage_is_not_waited_for() -> None:
-    asking, clock = patient(status(500, "", 'failed to create typed patch object: .spec.ports: element 0: "protocol"'))
+    asking, clock = retrying(status(500, "", 'failed to create typed patch object: .spec.ports: element 0: "protocol"'))
     with pytest.raises(Refused, match="500 failed to create typed patch object"):
         asking.request("PATCH", "/x")
     assert clock.slept == []
 
 
 def test_a_missing_object_is_missing_also_after_an_outage() -> None:
-    asking, clock = patient(GONE, status(404, "NotFound"))
+    asking, clock = retrying(GONE, status(404, "NotFound"))
     with pytest.raises(Refused):
         asking.request("GET", "/x")
     assert len(clock.slept) == 1
@@ -134,7 +134,7 @@ def test_a_missing_object_is_missing_also_after_an_outage() -> None:
 
 @given(st.lists(st.sampled_from([GONE, status(503, "x"), status(429, "x")]), max_size=30), st.floats(0, 60))
 def test_the_patience_is_never_exceeded(failures: list[Answer], outage_s: float) -> None:
-    asking, clock = patient(*failures, ok({}), outage_s=outage_s)
+    asking, clock = retrying(*failures, ok({}), outage_s=outage_s)
     try:
         asking.request("GET", "/x")
     except ClusterError:
@@ -304,7 +304,7 @@ def test_only_the_start_of_a_command_is_tried_again(monkeypatch: pytest.MonkeyPa
 
     transport.command = command  # type: ignore[method-assign]
     api = Api(transport)
-    api.patient.sleep = lambda seconds: None
+    api.retrying.sleep = lambda seconds: None
     assert api.exec("bench", "p", "main", ["echo", "once"]).text == "once"
     transport.cuts = [2]
     with pytest.raises(Interrupted):

@@ -21,7 +21,6 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.api.upload import upload
-from kveval.engines.kubernetes.companions import PodKeyValueStore, environment
 from kveval.engines.kubernetes.engine import images_of, own_ports
 from kveval.engines.kubernetes.load_jobs import exit_code
 from kveval.engines.kubernetes.manifests.rendering import PORTS
@@ -29,8 +28,9 @@ from kveval.engines.kubernetes.nodes import describe, stable
 from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.recordings import process_block
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
-from kveval.engines.kubernetes.run_place import Place
-from kveval.engines.servers.program import CompanionError
+from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.sidecars import PodKeyValueStore, environment
+from kveval.engines.servers.program import SidecarError
 from kveval.engines.watchdog import StallError
 from kveval.host.http import HttpError
 from kveval.store.lock import owner
@@ -40,8 +40,8 @@ SITE = Cluster.model_validate({"namespace": "bench", "address": "service"})
 POD_OF_SERVER = made("Pod", "server-0")
 
 
-def place(transport: FakeTransport, site: Cluster = SITE) -> Place:
-    return Place(Api(transport, outage_s=0), site, "spring", SPECIFICATION, "0123456789abcdef", 1, PORTS)
+def place(transport: FakeTransport, site: Cluster = SITE) -> RunContext:
+    return RunContext(Api(transport, outage_s=0), site, "spring", SPECIFICATION, "0123456789abcdef", 1, PORTS)
 
 
 # Leases
@@ -204,10 +204,10 @@ def test_a_pod_is_asked_through_the_api_server_or_where_the_address_leads() -> N
 @pytest.mark.parametrize("code", [404, 500, 502, 503])
 def test_what_a_proxied_pod_answers_is_not_taken_for_an_api_server_that_is_away(code: int) -> None:
     transport = FakeTransport(lambda call: status(code, "ServiceUnavailable", "connection refused"))
-    patient = Place(Api(transport), SITE, "spring", SPECIFICATION, "0", 1, PORTS)
+    retrying = RunContext(Api(transport), SITE, "spring", SPECIFICATION, "0", 1, PORTS)
     begin = time.monotonic()
     with pytest.raises(HttpError, match="of pod server-0 failed"):
-        Reach(patient, POD_OF_SERVER, 8000).ask("/health")
+        Reach(retrying, POD_OF_SERVER, 8000).ask("/health")
     assert time.monotonic() - begin < 5
 
 
@@ -231,7 +231,7 @@ def test_a_store_in_a_pod_is_asked_with_its_own_client(tmp_path: Path, monkeypat
     assert found.counters()["redis_keys"] == 7
     assert found.argv == ["redis-server", "--x"]
     broken = store(tmp_path, "echo no route >&2; exit 1")
-    with pytest.raises(CompanionError, match=r"redis does not answer DBSIZE: no route; see redis\.log"):
+    with pytest.raises(SidecarError, match=r"redis does not answer DBSIZE: no route; see redis\.log"):
         broken._ask("DBSIZE")
 
 

@@ -8,7 +8,7 @@ from tests.support.config_files import RELEASES, load, on_cluster
 
 from kveval.config.problems import ConfigError
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import PORTS, endpoints, load_job, render, scene_of
+from kveval.engines.kubernetes.manifests.rendering import PORTS, context_of, endpoints, load_job, render
 from kveval.engines.kubernetes.manifests.templates import ManifestError, documents
 
 OLD, NEW = RELEASES
@@ -332,7 +332,7 @@ def test_annotations_reach_the_pods_they_are_for(tmp_path):
 def test_a_value_that_a_template_lacks_is_an_error(tmp_path):
     specification, site = cell(tmp_path, OLD, "no-offload", 0)
     with pytest.raises(ManifestError, match=r"manifests/model-server\.yaml\.j2: 'deployment' is undefined"):
-        documents("model-server.yaml.j2", scene=scene_of(specification, site, 1, "c"), site=site)
-    values = {"scene": scene_of(specification, site, 1, "c"), "site": site, "store": "redis"}
+        documents("model-server.yaml.j2", context=context_of(specification, site, 1, "c"), site=site)
+    values = {"context": context_of(specification, site, 1, "c"), "site": site, "store": "redis"}
     with pytest.raises(ManifestError, match=r"manifests/store\.yaml\.j2: .*has no attribute 'redis'"):
         documents("store.yaml.j2", **values, images={}, deployment={})

@@ -322,9 +322,9 @@ def test_a_deadline_that_the_jobs_controller_missed_is_not_waited_out() -> None:
     with pytest.raises(RolloutError, match=r"DeadlineExceeded: still active after its deadline \(120 s\)") as failure:
         job_done(overdue_job(140))
     assert failure.value.cause == "DeadlineExceeded"
-    for patient in (overdue_job(121), overdue_job(140, "Succeeded")):
+    for retrying in (overdue_job(121), overdue_job(140, "Succeeded")):
         with pytest.raises(RolloutError) as failure:
-            job_done(patient, timeout_s=0.1)
+            job_done(retrying, timeout_s=0.1)
         assert failure.value.cause == "Timeout"
 
 

@@ -76,9 +76,9 @@ def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None
 def test_hearsay_is_left_out_where_a_death_is_known_already(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(ENGINE_DIED)
-    assert last_words(log, hearsay=False) == ""
+    assert last_words(log, secondary=False) == ""
     log.write_text(MEMORY)
-    assert "alloc_cpu" in last_words(log, hearsay=False)
+    assert "alloc_cpu" in last_words(log, secondary=False)
 
 
 def test_an_earlier_servers_words_in_the_same_log_are_not_this_ones(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.guidellm_reports import Story, document
 
 from kveval.importing.october_2025 import legacy_row, main
-from kveval.load.reports import ReportError, decode_report, read_report
+from kveval.load.reports import ReportFileError, decode_report, read_report
 
 DATA = Path(os.environ.get("KVEVAL_TEST_DATA", ""))
 real_data = pytest.mark.skipif("KVEVAL_TEST_DATA" not in os.environ, reason="KVEVAL_TEST_DATA is not set")
@@ -53,7 +53,7 @@ def test_a_report_without_the_statistics_is_refused_and_the_others_are_printed(
 ) -> None:
     content = document("0.3")
     del content["benchmarks"][0]["metrics"]["inter_token_latency_ms"]
-    with pytest.raises(ReportError, match="has no statistics of itl_ms"):
+    with pytest.raises(ReportFileError, match="has no statistics of itl_ms"):
         legacy_row(decode_report(json.dumps(content).encode(), "r"), "r")
     (tmp_path / "good.json").write_text(json.dumps(document("0.3")))
     (tmp_path / "bad.json").write_text("{")

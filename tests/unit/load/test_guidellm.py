@@ -8,7 +8,7 @@ from kveval.host.processes import supervisor
 from kveval.load.guidellm import (
     Level,
     LoadError,
-    Target,
+    LoadTarget,
     command,
     data_argument,
     environment,
@@ -95,7 +95,7 @@ def test_the_command_asks_for_one_level_with_warm_up_and_every_record(tmp_path):
         "guidellm",
         WORKLOAD,
         Level(8, 2, 123),
-        Target("http://127.0.0.1:1", "m", tmp_path),
+        LoadTarget("http://127.0.0.1:1", "m", tmp_path),
         tmp_path / "r.json",
     )
     options = dict(zip(argv[2:-2:2], argv[3:-2:2], strict=True))

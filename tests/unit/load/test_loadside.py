@@ -15,7 +15,7 @@ import pytest
 from tests.support.fault_chain import REPOSITORY
 
 from kveval.host.http import HttpError, request
-from kveval.load.guidellm import Level, Target, command
+from kveval.load.guidellm import Level, LoadTarget, command
 from kveval.load.loadside import sitecustomize
 from kveval.spec.miniature import write_served
 
@@ -93,7 +93,7 @@ def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(server: tuple[str,
     url, _ = server
     model = write_served(GEOMETRY, tmp_path / "model")
     report, go = tmp_path / "report.json", tmp_path / "go"
-    argv = command(str(GUIDELLM), WORKLOAD, Level(2, 0, 7), Target(url, "tiny", model), report)
+    argv = command(str(GUIDELLM), WORKLOAD, Level(2, 0, 7), LoadTarget(url, "tiny", model), report)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(FOLDER)}
     env |= {"KVEVAL_GO": str(go), "GUIDELLM__MAX_WORKER_PROCESSES": "1", "TMPDIR": str(tmp_path)}
     log = tmp_path / "guidellm.log"

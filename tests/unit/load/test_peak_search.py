@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.load.peak_search import Found, Search, levels_to_freeze, next_level, outcome
+from kveval.load.peak_search import Search, SearchResult, levels_to_freeze, next_level, outcome
 
 SEARCH = Search(start=1, stop=650, resolution=0.1, budget=10, noise=0.0)
 FINE_GRID = sorted({round(1.1**step) for step in range(69)} | {650})
@@ -131,4 +131,4 @@ def test_what_could_never_end_or_find_is_refused(arguments, message):
 
 
 def test_one_level_is_its_own_peak():
-    assert outcome(SEARCH, {1: 5.0}) == Found(1, None, None, "unfinished")
+    assert outcome(SEARCH, {1: 5.0}) == SearchResult(1, None, None, "unfinished")

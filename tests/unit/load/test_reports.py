@@ -6,7 +6,7 @@ import pytest
 import zstandard
 from tests.support.paths import DATA
 
-from kveval.load.reports import ReportError, decode_report, read_report
+from kveval.load.reports import ReportFileError, decode_report, read_report
 
 # Our own measurement: vLLM 0.32 on a CPU with a miniature, 8 streams, texts and statistics taken out.
 REPORT = DATA / "guidellm-0.8.1-0008.json.zst"
@@ -88,7 +88,7 @@ def test_says_how_many_requests_were_not_kept() -> None:
 def test_says_what_is_wrong_with_a_file(tmp_path: Path, text: bytes, message: str) -> None:
     path = tmp_path / "guidellm-0008.json"
     path.write_bytes(text)
-    with pytest.raises(ReportError, match=message) as caught:
+    with pytest.raises(ReportFileError, match=message) as caught:
         read_report(path)
     assert "guidellm-0008.json" in str(caught.value)
 
@@ -97,7 +97,7 @@ def test_a_truncated_compressed_report_is_an_error_at_any_length(tmp_path: Path)
     whole, path = REPORT.read_bytes(), tmp_path / "r.json.zst"
     for length in (3, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(ReportError):
+        with pytest.raises(ReportFileError):
             read_report(path)
 
 
@@ -118,7 +118,7 @@ def test_a_truncated_report_compressed_twice_is_an_error_at_any_length(tmp_path:
     broken += [zstandard.compress(inner[:length]) for length in (0, 3, 100, len(inner) // 2, len(inner) - 1)]
     for content_ in broken:
         path.write_bytes(content_)
-        with pytest.raises(ReportError, match=r"r\.json\.zst\.zst: .*(truncated|empty|damaged|readable)"):
+        with pytest.raises(ReportFileError, match=r"r\.json\.zst\.zst: .*(truncated|empty|damaged|readable)"):
             read_report(path)
 
 
@@ -140,9 +140,9 @@ def test_numbers_that_json_has_no_word_for_are_missing(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_an_empty_window_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="cannot be read"):
+    with pytest.raises(ReportFileError, match="cannot be read"):
         read_report(tmp_path / "none.json")
     document = content()
     document["benchmarks"][0]["end_time"] = document["benchmarks"][0]["start_time"]
-    with pytest.raises(ReportError, match="empty window"):
+    with pytest.raises(ReportFileError, match="empty window"):
         decode_report(json.dumps(document).encode(), "r.json")

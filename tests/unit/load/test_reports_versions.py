@@ -15,7 +15,7 @@ from tests.support.paths import SCRIPTS
 from tests.support.synthetic import run_description
 
 from kveval.analysis.levels.tables import LevelsError, level_row
-from kveval.load.reports import LevelReport, Report, SyntheticData, decode_report, read_report
+from kveval.load.reports import LevelReport, LoadReport, SyntheticData, decode_report, read_report
 from kveval.load.reports.data import synthetic_data
 from kveval.store.run_file import LevelRun, Run
 
@@ -241,7 +241,7 @@ def test_a_real_report_of_the_preview_of_0_4() -> None:
 
 @real_data
 def test_a_real_report_of_0_5() -> None:
-    report: Report = read_report(DATA / "v0.5-Qwen3-4B-tp2-fp8.json")
+    report: LoadReport = read_report(DATA / "v0.5-Qwen3-4B-tp2-fp8.json")
     assert (report.guidellm_version, report.schema) == ("0.5.0.dev0", 1)
     level = report.levels[0]
     assert (level.strategy, level.streams, level.completed, level.requests_missing) == ("synchronous", 1, 26, 0)

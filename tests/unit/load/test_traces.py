@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.load.guidellm import Level, Target, command, trace_file, write_data
+from kveval.load.guidellm import Level, LoadTarget, command, trace_file, write_data
 from kveval.load.traces import arrivals, block_tokens, rows, tokens
 
 WORKLOAD = {
@@ -97,7 +97,7 @@ def test_the_trace_lies_beside_the_report_and_the_command_names_it(tmp_path):
     assert path == trace_file(report) == tmp_path / "guidellm-0060.trace.jsonl"
     last = json.loads(path.read_text().splitlines()[-1])
     assert last["timestamp"] == 610
-    argv = command("guidellm", WORKLOAD, level, Target("http://127.0.0.1:1", "m", tmp_path), report)
+    argv = command("guidellm", WORKLOAD, level, LoadTarget("http://127.0.0.1:1", "m", tmp_path), report)
     data = json.loads(argv[argv.index("--data") + 1])
     assert data == {
         "kind": "mooncake",

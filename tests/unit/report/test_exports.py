@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.support import synthetic_campaign as campaign
 
-from kveval.report.data.campaign import Measured, Plan
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.export import llmd_schema as llmd_report
 from kveval.report.export import report_json
 from kveval.report.export.llmd import ExportError, level_report, peak_report, write_peak_reports
@@ -27,7 +27,7 @@ def measured() -> Measured:
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan() -> ReportPlan:
     return campaign.plan()
 
 
@@ -37,7 +37,7 @@ def test_the_schemas_in_the_repository_are_the_models_own() -> None:
 
 
 def test_a_report_as_json_is_valid_and_holds_every_cell_and_comparison(
-    plan: Plan, measured: Measured, tmp_path: Path
+    plan: ReportPlan, measured: Measured, tmp_path: Path
 ) -> None:
     write_report(
         plan, measured, [tmp_path / "figures" / "pcp_lmcache.png"], tmp_path / "REPORT.md", {"pcp_lmcache": "x"}
@@ -61,7 +61,7 @@ def test_a_report_as_json_is_valid_and_holds_every_cell_and_comparison(
 _KEYS = ("model", "scenario", "cpu_blocks")
 
 
-def test_declared_pairs_and_averages_are_in_it(plan: Plan, measured: Measured) -> None:
+def test_declared_pairs_and_averages_are_in_it(plan: ReportPlan, measured: Measured) -> None:
     pair = measured.comparison.iloc[[0]].assign(indication="better", verdict="indicative")
     means = pd.DataFrame(
         {
@@ -118,7 +118,7 @@ def test_a_benchmark_report_is_the_median_run_at_the_peak_level(measured: Measur
     assert load.prefix is not None
     assert load.prefix.num_prefixes == 160
     engine = content.scenario.stack[0].standardized
-    assert isinstance(engine, llmd_report.Engine)
+    assert isinstance(engine, llmd_report.LlmdEngine)
     assert (engine.model.name, engine.accelerator.count) == ("Qwen/Qwen3-14B", 2)
 
 

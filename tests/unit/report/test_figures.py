@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tests.support import synthetic_campaign as campaign
 from tests.support.synthetic import comparison_table, levels_table, peaks_table
 
-from kveval.analysis.cells import Cell, by_size, rank_of
+from kveval.analysis.cells import ArmSize, by_size, rank_of
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import key_of, tiers_of
 from kveval.report.data.style import look_of
@@ -100,7 +100,7 @@ def test_an_arm_looks_the_same_in_every_campaign_and_unlike_the_others(data: Fig
     arms = list(campaign.ARMS)
     assert len({look_of(arm).colour for arm in arms}) == len({look_of(arm).marker for arm in arms}) == len(arms)
     fewer = dataclasses.replace(data, levels=data.levels[data.levels["scenario"] == "lmcache-valkey"])
-    assert fewer.look(Cell("lmcache-valkey", 10_000)) == data.look(Cell("lmcache-valkey", 10_000))
+    assert fewer.look(ArmSize("lmcache-valkey", 10_000)) == data.look(ArmSize("lmcache-valkey", 10_000))
 
 
 def test_known_arms_differ_in_brightness_or_marker_for_those_who_see_no_colour() -> None:
@@ -124,7 +124,7 @@ def test_a_derived_arm_resembles_its_origin_and_differs_from_it() -> None:
 
 
 def test_tiers_of_one_arm_share_its_colour_and_differ_in_line_and_filling(data: FigureData) -> None:
-    one, two = data.look(Cell("native-offload", 10_000)), data.look(Cell("native-offload", 20_000))
+    one, two = data.look(ArmSize("native-offload", 10_000)), data.look(ArmSize("native-offload", 20_000))
     assert (one.colour, one.marker) == (two.colour, two.marker)
     assert one.line != two.line
     assert one.fill != two.fill
@@ -144,13 +144,13 @@ def test_models_stand_by_size_and_cells_in_their_fixed_order(data: FigureData) -
 @pytest.mark.parametrize(
     ("cell", "label"),
     [
-        (Cell("no-offload", 0), "no-offload"),
-        (Cell("a", 10_000), "a 10K"),
-        (Cell("a", 500), "a 500"),
-        (Cell("a", 1500), "a 1500"),
+        (ArmSize("no-offload", 0), "no-offload"),
+        (ArmSize("a", 10_000), "a 10K"),
+        (ArmSize("a", 500), "a 500"),
+        (ArmSize("a", 1500), "a 1500"),
     ],
 )
-def test_labels(cell: Cell, label: str) -> None:
+def test_labels(cell: ArmSize, label: str) -> None:
     assert cell.label == label
 
 

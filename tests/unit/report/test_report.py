@@ -15,7 +15,7 @@ from tests.support.synthetic import (
     runs,
 )
 
-from kveval.report.data.campaign import Measured, Plan, Table
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import footer, working_set
 from kveval.report.report import ReportError, markdown_table, render, report_context, write_report
 
@@ -28,13 +28,13 @@ KINDS = {
 CELLS = [("Qwen3-0.6B", name, 0 if name == "no-offload" else 10_000) for name in BASELINES]
 
 
-def plan(**changes: object) -> Plan:
+def plan(**changes: object) -> ReportPlan:
     scenarios = {
         name: {"title": name, "baseline": baseline, "exercised": required_counters(name), **KINDS[name]}
         for name, baseline in BASELINES.items()
     }
     facts = {"name": "test", "title": "A test", "description": "", "runs": 5, "cells": CELLS, "scenarios": scenarios}
-    return Plan(**{**facts, "metrics": METRICS, **changes})
+    return ReportPlan(**{**facts, "metrics": METRICS, **changes})
 
 
 @functools.cache
@@ -49,7 +49,7 @@ def measured(levels: pd.DataFrame | None = None, **changes: object) -> Measured:
     return Measured(runs(levels, **changes), levels, peaks_table(levels), comparison_table(levels))
 
 
-def report(plan: Plan, measured: Measured) -> str:
+def report(plan: ReportPlan, measured: Measured) -> str:
     return render(report_context(plan, measured, {"effect_plot": "figures/effect_plot.png"}))
 
 

@@ -13,10 +13,10 @@ from tests.support.report_claims import judge_report
 from tests.unit.report import test_report as small
 
 from kveval.analysis.levels.outcomes import Outcome
-from kveval.analysis.statistics.campaign import Settings
+from kveval.analysis.statistics.campaign import ComparisonSettings
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.report import report
-from kveval.report.data.campaign import Measured, Plan, Table
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names
 
 MODELS = ("Qwen3-14B", "Qwen3-8B")
@@ -25,18 +25,18 @@ CONTRASTS = [["lmcache-valkey", "lmcache-redis"], ["native-offload/20000", "nati
 
 
 @functools.cache
-def campaign(runs: int = 3, contrasts: bool = False) -> tuple[Plan, Measured]:
+def campaign(runs: int = 3, contrasts: bool = False) -> tuple[ReportPlan, Measured]:
     """Two models, five arms, one of them with two tiers; with every table of verdicts, as the workflow has them."""
     keys = large.cells(MODELS, ARMS)
     levels = large.levels_table(keys, runs, levels=(1, 200, 300, 400))
     measured = large.measured(levels)
-    settings = Settings(contrasts=CONTRASTS if contrasts else ())
+    settings = ComparisonSettings(contrasts=CONTRASTS if contrasts else ())
     tables = verdict_tables(levels, measured.peaks, large.BASELINES, settings)
     kept = {name: tables[name] for name in ("comparison", "contrasts", "averages", "checks")}
     return large.plan(keys, runs=runs), dataclasses.replace(measured, **kept)
 
 
-def failing() -> tuple[Plan, Measured]:
+def failing() -> tuple[ReportPlan, Measured]:
     """A cell that failed, one that was not reached, a run that is missing, and levels that failed checks."""
     plan, measured = campaign()
     failed, absent = ("Qwen3-14B", "lmcache-redis", 10_000), ("Qwen3-8B", "llm-d-redis", 0)
@@ -52,19 +52,19 @@ def failing() -> tuple[Plan, Measured]:
     return plan, dataclasses.replace(left, failures={failed: reason, absent: "failed: every GPU is in use"})
 
 
-def subset() -> tuple[Plan, Measured]:
+def subset() -> tuple[ReportPlan, Measured]:
     """One model, and of its arms the one without a baseline."""
     keys = [("Qwen3-8B", "native-offload", 10_000)]
     return large.plan(keys), large.measured(large.levels_table(keys))
 
 
-def without_the_system() -> tuple[Plan, Measured]:
+def without_the_system() -> tuple[ReportPlan, Measured]:
     plan, measured = campaign()
     names = [name for name in large.METRICS if name in measured.levels]
     return plan, large.measured(measured.levels.assign(**dict.fromkeys(names, float("nan"))))
 
 
-CAMPAIGNS: dict[str, Callable[[], tuple[Plan, Measured]]] = {
+CAMPAIGNS: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
     "whole": campaign,
     "contrasts": lambda: campaign(contrasts=True),
     "one run": lambda: campaign(runs=1),
@@ -79,7 +79,7 @@ CAMPAIGNS: dict[str, Callable[[], tuple[Plan, Measured]]] = {
 }
 
 
-def judged(folder: Path, plan: Plan, measured: Measured, monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+def judged(folder: Path, plan: ReportPlan, measured: Measured, monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
     """Write a report among the files that the workflow makes beside it; return what its text claims too much."""
     template = report.TEMPLATE.read_text(encoding="utf-8")
     figures = [folder / "figures" / f"{name}.png" for name in figure_names(measured.levels["model"])]
@@ -90,7 +90,7 @@ def judged(folder: Path, plan: Plan, measured: Measured, monkeypatch: pytest.Mon
 
 
 def judge(
-    folder: Path, plan: Plan, measured: Measured, figures: list[Path], monkeypatch: pytest.MonkeyPatch
+    folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> list[Outcome]:
     contexts: list[Mapping[str, Any]] = []
     render = report.render
@@ -121,7 +121,7 @@ SLIPS = {
 def test_a_slip_is_found(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = report.guidance_table
 
-    def slipping(plan: Plan, measured: Measured) -> Table:
+    def slipping(plan: ReportPlan, measured: Measured) -> Table:
         made = table(plan, measured)
         return Table(made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]])
 

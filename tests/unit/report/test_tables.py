@@ -11,7 +11,7 @@ import pytest
 from tests.support import synthetic_campaign as campaign
 
 from kveval.analysis.statistics import campaign as stats
-from kveval.report.data.campaign import Measured, Plan, Table
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.data.run_facts import key_of
 from kveval.report.report import summary
@@ -29,7 +29,7 @@ from kveval.report.tables.results import (
     strategy_table,
 )
 from kveval.report.tables.system import average_table, check_tables, panel_table, system_tables
-from kveval.store.run_file import Companion
+from kveval.store.run_file import SidecarRecord
 
 LEVELS = (1, 50, 300, 650)
 ONE = ("Qwen3-14B", "lmcache-local", 20_000)
@@ -42,7 +42,7 @@ def measured() -> Measured:
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan() -> ReportPlan:
     return campaign.plan()
 
 
@@ -66,7 +66,7 @@ def with_contrast(measured: Measured, **changes: object) -> Measured:
     return dataclasses.replace(measured, contrasts=base.assign(**facts))
 
 
-def test_every_table_has_as_many_cells_as_its_header(plan: Plan, measured: Measured) -> None:
+def test_every_table_has_as_many_cells_as_its_header(plan: ReportPlan, measured: Measured) -> None:
     tables = [
         *(peak_table(plan, measured, model) for model in campaign.MODELS),
         *(strategy_table(plan, measured), completed_table(plan, measured), guide_table(plan, measured)),
@@ -81,7 +81,7 @@ def test_every_table_has_as_many_cells_as_its_header(plan: Plan, measured: Measu
         assert max(table.numbers, default=0) < len(table.header)
 
 
-def test_models_stand_by_size(plan: Plan, measured: Measured) -> None:
+def test_models_stand_by_size(plan: ReportPlan, measured: Measured) -> None:
     order = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
     parts = system_tables(plan, measured).values()
     for table in (completed_table(plan, measured), budget_table(plan, measured), *parts):
@@ -89,7 +89,7 @@ def test_models_stand_by_size(plan: Plan, measured: Measured) -> None:
         assert len(table.rows) == 34
 
 
-def test_a_strategy_comes_from_the_verdicts(plan: Plan, measured: Measured) -> None:
+def test_a_strategy_comes_from_the_verdicts(plan: ReportPlan, measured: Measured) -> None:
     table = strategy_table(plan, measured)
     verdicts = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"]
     for model in campaign.MODELS:
@@ -99,7 +99,7 @@ def test_a_strategy_comes_from_the_verdicts(plan: Plan, measured: Measured) -> N
         assert ("arms that are better" in cells[-1]) == (len(better) > 1)
 
 
-def test_without_a_better_arm_the_baseline_stays(plan: Plan, measured: Measured) -> None:
+def test_without_a_better_arm_the_baseline_stays(plan: ReportPlan, measured: Measured) -> None:
     nothing_better = measured.comparison.assign(verdict=stats.PARITY)
     table = strategy_table(plan, dataclasses.replace(measured, comparison=nothing_better))
     assert set(column(table, "so")) == {"no-offload: no arm is better"}
@@ -108,7 +108,7 @@ def test_without_a_better_arm_the_baseline_stays(plan: Plan, measured: Measured)
     assert set(column(table, "so")) == {"undecided: no-offload until an open arm has a verdict"}
 
 
-def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: Plan, measured: Measured) -> None:
+def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: ReportPlan, measured: Measured) -> None:
     comparison = measured.comparison.assign(verdict=stats.BETTER)
     comparison.loc[comparison["metric"] == "ttft_ms_p50", "verdict"] = stats.WORSE
     table = strategy_table(plan, dataclasses.replace(measured, comparison=comparison))
@@ -135,7 +135,7 @@ def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -
 
 
 def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baselines(
-    plan: Plan, measured: Measured
+    plan: ReportPlan, measured: Measured
 ) -> None:
     declared = with_contrast(measured)
     table = comparison_table(declared, "Qwen3-14B", "throughput_tok_s")
@@ -148,7 +148,7 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     assert not any("no-offload" in line and "against lmcache-local" in line for line in lines)
 
 
-def test_what_is_only_indicative_says_what_it_points_to(plan: Plan, measured: Measured) -> None:
+def test_what_is_only_indicative_says_what_it_points_to(plan: ReportPlan, measured: Measured) -> None:
     hint = with_contrast(measured, verdict="indicative", indication="better", reason="single runs")
     table = comparison_table(hint, "Qwen3-14B", "throughput_tok_s")
     assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
@@ -195,15 +195,15 @@ def test_what_was_found_at_several_levels_of_a_run_is_said_once(measured: Measur
     assert list(failed.rows) == [["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", "every prompt is unique"]]
 
 
-def test_what_is_not_recorded_is_not_shown_empty(plan: Plan, measured: Measured) -> None:
+def test_what_is_not_recorded_is_not_shown_empty(plan: ReportPlan, measured: Measured) -> None:
     bare = dataclasses.replace(measured, peaks=measured.peaks.drop(columns=[*campaign.METRICS], errors="ignore"))
     assert system_tables(plan, bare) == {}
     runs = [msgspec.structs.replace(run, server={}) for run in measured.runs]
     assert provenance_commands(plan, dataclasses.replace(measured, runs=runs)) == []
 
 
-def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: Plan, measured: Measured) -> None:
-    beside = [Companion("redis", "7.0.15", ["redis-server", "--save", ""]), Companion("epp")]
+def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: ReportPlan, measured: Measured) -> None:
+    beside = [SidecarRecord("redis", "7.0.15", ["redis-server", "--save", ""]), SidecarRecord("epp")]
     runs = [msgspec.structs.replace(run, companions=beside) for run in measured.runs]
     found = dataclasses.replace(measured, runs=runs)
     assert ["Redis", "7.0.15"] in software_table(found).rows
@@ -211,7 +211,7 @@ def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: Plan, measured: Mea
     assert all(shown["beside"] == ["redis-server --save ''"] for shown in provenance_commands(plan, found))
 
 
-def test_tiers_name_the_base_of_every_percentage(plan: Plan, measured: Measured) -> None:
+def test_tiers_name_the_base_of_every_percentage(plan: ReportPlan, measured: Measured) -> None:
     table = tier_table(plan, with_contrast(measured))
     assert len(table.rows) == 6
     cells = row(table, "Qwen3-14B", "lmcache-local")
@@ -221,7 +221,7 @@ def test_tiers_name_the_base_of_every_percentage(plan: Plan, measured: Measured)
     assert all(re.search(r"% of (smaller|baseline)$", title) for title in against)
 
 
-def test_stores_are_compared_only_where_nothing_else_differs(plan: Plan, measured: Measured) -> None:
+def test_stores_are_compared_only_where_nothing_else_differs(plan: ReportPlan, measured: Measured) -> None:
     table = store_table(plan, measured)
     assert len(table.rows) == 8
     for cells in table.rows:
@@ -229,7 +229,7 @@ def test_stores_are_compared_only_where_nothing_else_differs(plan: Plan, measure
     assert len(native_table(plan, measured).rows) == 6
 
 
-def test_blocks_weigh_what_the_geometry_says(plan: Plan, measured: Measured) -> None:
+def test_blocks_weigh_what_the_geometry_says(plan: ReportPlan, measured: Measured) -> None:
     """The figures of the published table of blocks, recomputed."""
     table = blocks_table(plan, measured)
     gib = dict(zip(column(table, "model"), column(table, "10K blocks, GiB"), strict=True))
@@ -238,7 +238,7 @@ def test_blocks_weigh_what_the_geometry_says(plan: Plan, measured: Measured) -> 
     assert (gb["Qwen3-14B"], gb["Qwen3-32B-AWQ"]) == ("52.43", "83.89")
 
 
-def test_latencies_in_the_form_of_the_guide(plan: Plan, measured: Measured) -> None:
+def test_latencies_in_the_form_of_the_guide(plan: ReportPlan, measured: Measured) -> None:
     table = guide_table(plan, measured)
     assert table.header[3:] == [
         *("mean TTFT, s", "P90 TTFT, s", "mean E2E latency, s", "P90 E2E latency, s"),
@@ -247,7 +247,7 @@ def test_latencies_in_the_form_of_the_guide(plan: Plan, measured: Measured) -> N
     assert all(float(cells[3].replace(",", "")) > 0 for cells in table.rows)
 
 
-def test_completed_requests_stand_beside_what_did_not_complete(plan: Plan, measured: Measured) -> None:
+def test_completed_requests_stand_beside_what_did_not_complete(plan: ReportPlan, measured: Measured) -> None:
     table = completed_table(plan, measured)
     for cells in table.rows:
         done, unfinished, failed = (int(cells[at].replace(",", "")) for at in (3, 4, 5))
@@ -255,14 +255,14 @@ def test_completed_requests_stand_beside_what_did_not_complete(plan: Plan, measu
         assert float(cells[6]) == pytest.approx(share, rel=0.06)
 
 
-def test_means_over_models_say_which_models(plan: Plan, measured: Measured) -> None:
+def test_means_over_models_say_which_models(plan: ReportPlan, measured: Measured) -> None:
     table = panel_table(plan, measured)
     assert set(column(table, "models left out")) == {"none", "Qwen3-0.6B, Qwen3-8B"}
     one_model = campaign.measured(campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS))
     assert panel_table(campaign.plan(campaign.cells(["Qwen3-8B"])), one_model).rows == []
 
 
-def test_guidance_weighs_tiers_against_the_working_set(plan: Plan, measured: Measured) -> None:
+def test_guidance_weighs_tiers_against_the_working_set(plan: ReportPlan, measured: Measured) -> None:
     table = guidance_table(plan, measured)
     sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
     assert all(text.startswith("100,000 blocks hold the 1,600,000 tokens of its prefixes") for text in sizes)
@@ -272,7 +272,7 @@ def test_guidance_weighs_tiers_against_the_working_set(plan: Plan, measured: Mea
     assert any(text.startswith("20K blocks: 78.12 GiB for the tier; at most ") for text in memory)
 
 
-def test_the_numbers_of_the_guidance_are_cells(plan: Plan, measured: Measured) -> None:
+def test_the_numbers_of_the_guidance_are_cells(plan: ReportPlan, measured: Measured) -> None:
     table = guidance_numbers(plan, measured)
     assert row(table, "Qwen3-32B-AWQ", "1,600,000", "100,000", "208,080", "no-offload", "20K", "320,000", "78.12")
     assert row(table, "Qwen3-0.6B", "10K", "160,000", "17.09")
@@ -282,7 +282,7 @@ def test_the_numbers_of_the_guidance_are_cells(plan: Plan, measured: Measured) -
 @pytest.mark.parametrize(
     ("percent", "says"), [(30.0, "below 50 %"), (60.0, "between 50 % and 70 %"), (90.0, "above 70 %")]
 )
-def test_guidance_reads_the_baselines_hit_rate(plan: Plan, measured: Measured, percent: float, says: str) -> None:
+def test_guidance_reads_the_baselines_hit_rate(plan: ReportPlan, measured: Measured, percent: float, says: str) -> None:
     levels = measured.levels.assign(prefix_cache_hit_percent=percent)
     table = guidance_table(plan, dataclasses.replace(measured, levels=levels))
     hits = [cells[2] for cells in table.rows if cells[1] == "prefix hits on the device"]
@@ -290,7 +290,7 @@ def test_guidance_reads_the_baselines_hit_rate(plan: Plan, measured: Measured, p
     assert all(says in text and text.startswith("no-offload") for text in hits)
 
 
-def test_what_is_open_comes_with_what_would_settle_it(plan: Plan, measured: Measured) -> None:
+def test_what_is_open_comes_with_what_would_settle_it(plan: ReportPlan, measured: Measured) -> None:
     single = campaign.measured(campaign.levels_table(campaign.cells(), runs=1, levels=LEVELS))
     table = gap_table(plan, single, {"pcp_lmcache": "not recorded"})
     assert any("`runs: 3` or more" in cells[2] for cells in table.rows)
@@ -305,7 +305,7 @@ def test_what_is_open_comes_with_what_would_settle_it(plan: Plan, measured: Meas
     assert {"Redis against Valkey", "native offload against LMCache", "the effect of the tier's size"} <= set(open_)
 
 
-def test_no_runs_settle_the_throughput_of_an_open_loop(plan: Plan) -> None:
+def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None:
     levels = campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS).assign(rate_req_s=1.0)
     table = gap_table(plan, campaign.measured(levels), {})
     throughput = [cells for cells in table.rows if "an open loop delivers what is sent" in cells[1]]
@@ -321,7 +321,7 @@ def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
     assert alike(dataclasses.replace(measured, runs=[one, twin])) == ["Qwen3-8B: no-offload and llm-d-redis"]
 
 
-def test_any_subset_of_cells_makes_all_tables(plan: Plan) -> None:
+def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan) -> None:
     for keys in ([("Qwen3-8B", "native-offload", 10_000)], [("Qwen3-8B", "no-offload", 0)], campaign.cells()[5:9]):
         facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
         guidance_table(plan, facts)
@@ -332,7 +332,9 @@ def test_any_subset_of_cells_makes_all_tables(plan: Plan) -> None:
         completed_table(plan, facts)
 
 
-def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(plan: Plan, measured: Measured) -> None:
+def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(
+    plan: ReportPlan, measured: Measured
+) -> None:
     one = {"gpu_utilisation_percent_by_instance": "gpu0=90;gpu1=40", "gpu_power_w_by_instance": "gpu0=300;gpu1=120"}
     peaks = measured.peaks.assign(epp_scheduling_ms=1.5, network_in_mb_s=12.0)
     levels = measured.levels.assign(**one, epp_scheduling_ms=1.5, network_in_mb_s=12.0)

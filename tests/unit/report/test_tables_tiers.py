@@ -3,14 +3,14 @@
 import pandas as pd
 from tests.unit.analysis.test_tier_activity import DEVICE, run
 
-from kveval.report.data.campaign import Measured, Plan
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.tiers import tiers_table
 
 EMPTY = pd.DataFrame()
 
 
 def plan(*scenarios):
-    return Plan("c", "C", "", 1, [("tiny", name, 2000) for name in scenarios], {}, {})
+    return ReportPlan("c", "C", "", 1, [("tiny", name, 2000) for name in scenarios], {}, {})
 
 
 def measured(*runs):

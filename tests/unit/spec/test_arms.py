@@ -48,12 +48,12 @@ def extra(arguments):
 
 
 def server_env(arm):
-    return arm.companions[-1].env
+    return arm.sidecars[-1].env
 
 
 def test_no_offload_changes_nothing():
     arm = arm_arguments(scenario("none"), GPU, budget(Shape, 0))
-    assert (arm.argv, arm.env, arm.companions) == ((), {}, ())
+    assert (arm.argv, arm.env, arm.sidecars) == ((), {}, ())
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.11.2", "0.12.0", "0.13.4"])
@@ -100,7 +100,7 @@ def test_lmcache_in_process_is_sized_per_rank():
     assert float(arm.env["LMCACHE_MAX_LOCAL_CPU_SIZE"]) * 2**30 * 2 == BYTES
     assert arm.env["LMCACHE_CHUNK_SIZE"] == "256"
     assert "LMCACHE_REMOTE_URL" not in arm.env
-    assert arm.companions == ()
+    assert arm.sidecars == ()
 
 
 @pytest.mark.parametrize("store", ["redis", "valkey"])
@@ -108,10 +108,10 @@ def test_lmcache_in_process_reaches_its_store(store):
     arm = arm_arguments(scenario("lmcache", store=store), replace(GPU, vllm="0.11.2"), SIZE)
     assert arm.env["LMCACHE_REMOTE_URL"] == f"{store}://{{{store}_host}}:{{{store}_port}}"
     assert arm.env["LMCACHE_REMOTE_SERDE"] == "naive"
-    (companion,) = arm.companions
-    assert companion.name == store
-    assert companion.argv[0] == f"{store}-server"
-    assert f"{{{store}_port}}" in companion.argv
+    (sidecar,) = arm.sidecars
+    assert sidecar.name == store
+    assert sidecar.argv[0] == f"{store}-server"
+    assert f"{{{store}_port}}" in sidecar.argv
 
 
 @pytest.mark.parametrize("platform", [CPU, replace(GPU, vllm="0.23.0"), GPU])
@@ -122,7 +122,7 @@ def test_lmcache_as_a_server_is_sized_over_all_ranks(platform):
     # On a CPU the client would choose a mode that the server does not offer.
     assert extra(arm).get("lmcache.mp.mp_transfer_mode") == ("lmcache_driven" if platform.on_cpu else None)
     assert arm.env["LMCACHE_TRACK_USAGE"] == server_env(arm)["LMCACHE_TRACK_USAGE"] == "false"
-    (server,) = arm.companions
+    (server,) = arm.sidecars
     assert server.argv[:2] == ("lmcache", "server")
     assert float(server.argv[server.argv.index("--l1-size-gb") + 1]) * 2**30 == BYTES
     assert server.argv[server.argv.index("--chunk-size") + 1] == "256"
@@ -133,8 +133,8 @@ def test_lmcache_as_a_server_is_sized_over_all_ranks(platform):
 @pytest.mark.parametrize("store", ["redis", "valkey"])
 def test_lmcache_as_a_server_starts_after_its_store_and_speaks_resp(store):
     arm = arm_arguments(scenario("lmcache", store=store), GPU, SIZE)
-    assert [companion.name for companion in arm.companions] == [store, "lmcache"]
-    argv = arm.companions[1].argv
+    assert [sidecar.name for sidecar in arm.sidecars] == [store, "lmcache"]
+    argv = arm.sidecars[1].argv
     adapter = argv[argv.index("--l2-adapter") + 1].replace(f"{{{store}_port}}", "6379")
     assert json.loads(adapter) == {"type": "resp", "host": f"{{{store}_host}}", "port": 6379}
 
@@ -166,7 +166,7 @@ def test_an_index_publishes_cache_events_as_the_release_wants_them(store):
     }
     assert arm.argv[-2:] == ("--hash", "cbor")
     assert "--kv-transfer-config" not in arm.argv
-    assert [companion.name for companion in arm.companions] == [store]
+    assert [sidecar.name for sidecar in arm.sidecars] == [store]
 
 
 def test_an_index_can_stand_before_a_native_tier():
@@ -196,11 +196,11 @@ def test_two_tiers_on_a_cpu_keep_lmcache_in_a_server_of_its_own():
     native, lmcache = extra(arm)["connectors"]
     assert native["kv_connector_extra_config"]["spec_name"] == "HostOffloadingSpec"
     assert lmcache["kv_connector_extra_config"]["lmcache.mp.port"] == 5555
-    assert [companion.name for companion in arm.companions] == ["redis", "lmcache"]
+    assert [sidecar.name for sidecar in arm.sidecars] == ["redis", "lmcache"]
 
 
 def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
-    argv = arm_arguments(scenario("lmcache", store="valkey"), CLUSTER, SIZE).companions[0].argv
+    argv = arm_arguments(scenario("lmcache", store="valkey"), CLUSTER, SIZE).sidecars[0].argv
     options = dict(zip(argv[1::2], argv[2::2], strict=True))
     assert options["--bind"] == "0.0.0.0"
     assert options["--protected-mode"] == "no"
@@ -248,7 +248,7 @@ def test_arms_of_one_budget_get_equal_bytes():
     native_bytes = extra(arm_arguments(scenario("native"), new, SIZE))["cpu_bytes_to_use"]
     native_blocks = extra(arm_arguments(scenario("native"), old, SIZE))["num_cpu_blocks"]
     in_process = arm_arguments(scenario("lmcache"), old, SIZE).env["LMCACHE_MAX_LOCAL_CPU_SIZE"]
-    server = arm_arguments(scenario("lmcache"), new, SIZE).companions[0].argv
+    server = arm_arguments(scenario("lmcache"), new, SIZE).sidecars[0].argv
     assert native_blocks * 16 * 160 * 2**10 == native_bytes
     assert float(in_process) * 2 * 2**30 == native_bytes
     assert float(server[server.index("--l1-size-gb") + 1]) * 2**30 == native_bytes

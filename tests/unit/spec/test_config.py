@@ -99,7 +99,7 @@ def test_a_full_size_model_gets_its_memory_share_and_ranks(tmp_path):
 def test_any_cell_of_the_catalogue_can_be_asked_for(default):
     cell = default.cell("Qwen3-32B-AWQ", "lmcache-local", "20000")
     assert cell not in default.cells
-    assert default.resolve(cell).companions[0].name == "lmcache"
+    assert default.resolve(cell).sidecars[0].name == "lmcache"
     assert default.baseline(cell) == Cell("Qwen3-32B-AWQ", "no-offload", 0)
     assert default.baseline(BASE) is None
 

@@ -16,8 +16,8 @@ from kveval.spec.differences import described, differences
 from kveval.workflow.planning.costs import cost, disk, shortages, window_s
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority
 from kveval.workflow.planning.plan import make_plan
-from kveval.workflow.planning.stored import Shelves, pointed
-from kveval.workflow.planning.text import Outline
+from kveval.workflow.planning.stored import StoreIndex, pointed
+from kveval.workflow.planning.text import PlanText
 
 HOST, OTHER = "this-host", "other-host"
 SMALL, LARGE = Cell("Qwen3-0.6B", "native-offload", 500), Cell("Qwen3-0.6B", "native-offload", 10_000)
@@ -70,14 +70,14 @@ def all_pointers(config, cells=None):
 
 
 def test_an_empty_store_means_that_everything_is_new(default):
-    plan = make_plan(default, {}, Shelves())
+    plan = make_plan(default, {}, StoreIndex())
     assert set(states(plan).values()) == {("measure", "new")}
     assert len(plan.runs) == 9
 
 
 def test_what_is_pointed_to_is_there_and_what_is_stored_is_adopted(default, tmp_path):
     store(tmp_path, default.specification(SMALL))
-    plan = states(make_plan(default, all_pointers(default, [BASE]), Shelves.read(tmp_path), HOST))
+    plan = states(make_plan(default, all_pointers(default, [BASE]), StoreIndex.read(tmp_path), HOST))
     assert {plan[BASE, run] for run in (1, 2, 3)} == {("there", "")}
     assert {plan[SMALL, run] for run in (1, 2, 3)} == {("adopt", "in the store")}
     assert {plan[LARGE, run] for run in (1, 2, 3)} == {("measure", "new")}
@@ -85,15 +85,15 @@ def test_what_is_pointed_to_is_there_and_what_is_stored_is_adopted(default, tmp_
 
 def test_measurements_of_other_hardware_are_not_adopted(default, tmp_path):
     store(tmp_path, default.specification(SMALL), hardware=OTHER)
-    plan = states(make_plan(default, {}, Shelves.read(tmp_path), HOST))
+    plan = states(make_plan(default, {}, StoreIndex.read(tmp_path), HOST))
     assert plan[SMALL, 1] == ("measure", f"measured on other hardware ({OTHER})")
-    assert states(make_plan(default, {}, Shelves.read(tmp_path)))[SMALL, 1][0] == "adopt"
+    assert states(make_plan(default, {}, StoreIndex.read(tmp_path)))[SMALL, 1][0] == "adopt"
 
 
 def test_an_unsealed_run_does_not_count(default, tmp_path):
     measurement = store(tmp_path, default.specification(SMALL), runs=(1,))
     (tmp_path / measurement / "run-1" / "SHA256SUMS").unlink()
-    assert states(make_plan(default, {}, Shelves.read(tmp_path), HOST))[SMALL, 1] == ("measure", "new")
+    assert states(make_plan(default, {}, StoreIndex.read(tmp_path), HOST))[SMALL, 1] == ("measure", "new")
 
 
 def test_a_changed_parameter_is_named_with_what_it_was(default, folder, tmp_path):
@@ -101,7 +101,7 @@ def test_a_changed_parameter_is_named_with_what_it_was(default, folder, tmp_path
         store(tmp_path, default.specification(cell))
     server = RAW["config"]["server"] | {"guidellm": "0.9.0", "args": ["--seed", "7"]}
     newer = changed(folder, server=server)
-    plan = states(make_plan(newer, all_pointers(default), Shelves.read(tmp_path), HOST))
+    plan = states(make_plan(newer, all_pointers(default), StoreIndex.read(tmp_path), HOST))
     assert {plan[cell, 1] for cell in newer.cells} == {
         ("measure", "changed: versions.guidellm 0.8.1 -> 0.9.0, argv.--seed null -> 7")
     }
@@ -110,7 +110,7 @@ def test_a_changed_parameter_is_named_with_what_it_was(default, folder, tmp_path
 def test_more_runs_are_further_runs_and_the_others_stay(default, folder, tmp_path):
     for cell in default.cells:
         store(tmp_path, default.specification(cell))
-    plan = states(make_plan(changed(folder, runs=5), all_pointers(default), Shelves.read(tmp_path), HOST))
+    plan = states(make_plan(changed(folder, runs=5), all_pointers(default), StoreIndex.read(tmp_path), HOST))
     assert {plan[BASE, run] for run in (4, 5)} == {("measure", "another run")}
     assert {plan[BASE, run][0] for run in (1, 2, 3)} == {"there"}
 
@@ -119,13 +119,13 @@ def test_what_was_changed_back_is_adopted_and_says_from_what(default, folder, tm
     store(tmp_path, default.specification(BASE))
     newer = changed(folder, reset_caches="restart")
     store(tmp_path, newer.specification(BASE))
-    plan = states(make_plan(default, all_pointers(newer), Shelves.read(tmp_path), HOST))
+    plan = states(make_plan(default, all_pointers(newer), StoreIndex.read(tmp_path), HOST))
     assert plan[BASE, 1] == ("adopt", "changed: reset_caches restart -> endpoint")
 
 
 def test_a_pointer_to_what_is_gone_says_so(default, tmp_path):
     pointers = dict.fromkeys(all_pointers(default), "0123456789abcdef")
-    plan = make_plan(default, pointers, Shelves.read(tmp_path), HOST)
+    plan = make_plan(default, pointers, StoreIndex.read(tmp_path), HOST)
     assert {run.reason for run in plan.runs} == {"changed, and what it was is not in the store"}
 
 
@@ -136,7 +136,7 @@ def test_pointers_are_read_and_a_broken_one_points_to_nothing(default, tmp_path)
         (place / "measurement.json").write_text(text)
     found = pointed(tmp_path, [(BASE.path, run) for run in (1, 2, 3, 4)])
     assert found == {(BASE.path, 1): "aa", (BASE.path, 2): "", (BASE.path, 3): ""}
-    assert {run.state for run in make_plan(default, found, Shelves()).runs} == {"measure"}
+    assert {run.state for run in make_plan(default, found, StoreIndex()).runs} == {"measure"}
 
 
 @settings(max_examples=30, deadline=None)
@@ -158,7 +158,7 @@ def test_what_is_planned_is_exactly_what_has_no_pointer_to_its_measurement(defau
         key: data.draw(st.sampled_from([right[key], "0000000000000000"]))
         for key in data.draw(st.sets(st.sampled_from(runs)))
     }
-    plan = make_plan(default, pointers, Shelves())
+    plan = make_plan(default, pointers, StoreIndex())
     needed = {key for key in runs if pointers.get(key) != right[key]}
     assert {(run.cell.path, run.run) for run in plan.runs if run.state != "there"} == needed
 
@@ -177,12 +177,12 @@ def test_bridges_are_measured_again_in_the_blocks_of_the_new_cells(folder, defau
     assert list(bridged.runs_of(new)) == [1, 2, 3]
     for cell in default.cells:
         store(tmp_path, default.specification(cell))
-    plan = make_plan(bridged, all_pointers(default), Shelves.read(tmp_path), HOST)
+    plan = make_plan(bridged, all_pointers(default), StoreIndex.read(tmp_path), HOST)
     measured = [(run.cell, run.run, run.block) for run in plan.of("measure")]
     assert sorted(measured) == sorted([(new, n, n) for n in (1, 2, 3)] + [(BASE, 3 + n, n) for n in (1, 2, 3)])
     assert [block for _, _, block in measured] == [1, 1, 2, 2, 3, 3]
-    assert plan.lonely_baselines(Shelves()) == {}
-    text = "\n".join(Outline(plan, Shelves.read(tmp_path), 2).lines())
+    assert plan.stale_baselines(StoreIndex()) == {}
+    text = "\n".join(PlanText(plan, StoreIndex.read(tmp_path), 2).lines())
     assert "Bridges, measured again beside the new cells: Qwen3-0.6B/no-offload/0" in text
 
 
@@ -194,9 +194,9 @@ def test_a_bridge_must_be_a_cell_of_the_matrix(folder):
 def test_a_baseline_of_another_time_is_proposed_as_a_bridge(default, folder, tmp_path):
     for cell in (BASE, SMALL):
         store(tmp_path, default.specification(cell))
-    shelves = Shelves.read(tmp_path)
-    plan = make_plan(default, all_pointers(default, [BASE, SMALL]), shelves, HOST)
-    text = "\n".join(Outline(plan, shelves, 2).lines())
+    index = StoreIndex.read(tmp_path)
+    plan = make_plan(default, all_pointers(default, [BASE, SMALL]), index, HOST)
+    text = "\n".join(PlanText(plan, index, 2).lines())
     assert "Qwen3-0.6B/no-offload/0, measured 2026-02-03" in text
     assert "    - {models: [Qwen3-0.6B], scenarios: [no-offload], cpu_blocks: [0]}" in text
 
@@ -236,11 +236,11 @@ def test_there_are_differences_only_between_what_differs(before, after):
 def test_a_run_takes_its_levels_and_what_earlier_runs_took_beside(default, tmp_path):
     specification = default.specification(LARGE)
     levels = len(specification["workload"]["levels"]) * specification["workload"]["seconds"]
-    assumed = cost(specification, Shelves())
+    assumed = cost(specification, StoreIndex())
     assert assumed.seconds > levels
     assert assumed.basis == "start-up assumed"
     store(tmp_path, default.specification(SMALL), start_s=77.0)
-    seen = cost(specification, Shelves.read(tmp_path))
+    seen = cost(specification, StoreIndex.read(tmp_path))
     assert (seen.start_s, seen.basis) == (77.0, "start-up as in 1 measurement")
     assert seen.seconds == pytest.approx(levels + 77 + 30 + 5)
     assert seen.gpus == 0
@@ -249,16 +249,16 @@ def test_a_run_takes_its_levels_and_what_earlier_runs_took_beside(default, tmp_p
 def test_the_nearest_run_tells_most(default, tmp_path):
     store(tmp_path, default.specification(BASE), start_s=20.0)
     store(tmp_path, default.specification(LARGE), start_s=90.0)
-    assert cost(default.specification(SMALL), Shelves.read(tmp_path)).start_s == 90.0
+    assert cost(default.specification(SMALL), StoreIndex.read(tmp_path)).start_s == 90.0
 
 
 def test_a_server_that_restarts_between_levels_starts_once_a_level(folder):
     raw = on_gpus("Qwen3-8B", "native-offload", 10_000)
     raw["config"]["workload"] = "published"
     cell = Cell("Qwen3-8B", "native-offload", 10_000)
-    once = cost(load_raw(raw, folder).specification(cell), Shelves())
+    once = cost(load_raw(raw, folder).specification(cell), StoreIndex())
     raw["config"]["reset_caches"] = "restart"
-    each = cost(load_raw(raw, folder).specification(cell), Shelves())
+    each = cost(load_raw(raw, folder).specification(cell), StoreIndex())
     assert each.seconds - once.seconds == pytest.approx(7 * once.start_s)
     assert once.gpus == 2
     assert once.gpu_hours == pytest.approx(2 * once.seconds / 3600)
@@ -268,15 +268,15 @@ def test_all_replicas_count(folder):
     from kveval.spec.loading import load_config  # noqa: PLC0415
 
     guide = load_config(CONFIG / "campaigns" / "llm-d-guide-high-cache.yaml", CONFIG)
-    assert cost(guide.specification(guide.cells[0]), Shelves()).gpus == 16
+    assert cost(guide.specification(guide.cells[0]), StoreIndex()).gpus == 16
 
 
 def test_disk_is_what_runs_of_the_load_left_or_else_the_most(default, tmp_path):
     workload = default.specification(BASE)["workload"]
-    most, seen = disk(workload, Shelves(), 2)
+    most, seen = disk(workload, StoreIndex(), 2)
     assert not seen
     store(tmp_path, default.specification(SMALL), mark=b"x" * 100_000)
-    size, seen = disk(workload, Shelves.read(tmp_path), 2)
+    size, seen = disk(workload, StoreIndex.read(tmp_path), 2)
     assert seen
     assert 100_000 < size < most
 
@@ -293,7 +293,7 @@ def test_a_level_that_will_hold_too_little_is_named_with_the_seconds_it_needs(de
     specification = default.specification(BASE)
     seconds = specification["workload"]["seconds"]
     store(tmp_path, specification, levels=[level(1, 10 * seconds, 1000 * seconds), level(4, 2 * seconds, 10 * seconds)])
-    found, unknown = shortages([default.specification(LARGE)], Shelves.read(tmp_path))
+    found, unknown = shortages([default.specification(LARGE)], StoreIndex.read(tmp_path))
     assert not unknown
     (short,) = [entry for entry in found if entry.level == 4]
     window = window_s(specification["workload"])
@@ -304,7 +304,7 @@ def test_a_level_that_will_hold_too_little_is_named_with_the_seconds_it_needs(de
 
 
 def test_a_model_of_which_nothing_was_measured_is_said_to_be_unknown(default):
-    assert shortages([default.specification(BASE)], Shelves()) == ([], ["Qwen3-0.6B"])
+    assert shortages([default.specification(BASE)], StoreIndex()) == ([], ["Qwen3-0.6B"])
 
 
 def test_what_is_sent_at_a_rate_is_known_before_anything_is_measured(folder):
@@ -317,15 +317,15 @@ def test_what_is_sent_at_a_rate_is_known_before_anything_is_measured(folder):
     }
     raw["config"]["workload"] = "own"
     config = load_raw(raw, folder)
-    found, unknown = shortages([config.specification(BASE)], Shelves())
+    found, unknown = shortages([config.specification(BASE)], StoreIndex())
     assert not unknown
     assert [entry.level for entry in found] == [6]
     assert found[0].lacks.startswith("about 8 requests and 480 output tokens in 75 s")
 
 
 def test_the_table_has_every_run_in_the_order_of_measuring(default, tmp_path):
-    plan = make_plan(default, all_pointers(default, [BASE]), Shelves())
-    Outline(plan, Shelves(), 2).write_table(tmp_path / "plan.csv")
+    plan = make_plan(default, all_pointers(default, [BASE]), StoreIndex())
+    PlanText(plan, StoreIndex(), 2).write_table(tmp_path / "plan.csv")
     rows = list(csv.DictReader((tmp_path / "plan.csv").open()))
     assert [int(row["order"]) for row in rows] == list(range(1, 10))
     assert [(row["scenario"], row["run"]) for row in rows] == [(run.cell.scenario, str(run.run)) for run in plan.runs]
@@ -334,9 +334,9 @@ def test_the_table_has_every_run_in_the_order_of_measuring(default, tmp_path):
 
 def test_the_plan_in_words_adds_up(default, tmp_path):
     store(tmp_path, default.specification(SMALL))
-    shelves = Shelves.read(tmp_path)
-    plan = make_plan(default, all_pointers(default, [BASE]), shelves, HOST)
-    lines = list(Outline(plan, shelves, 2).lines())
+    index = StoreIndex.read(tmp_path)
+    plan = make_plan(default, all_pointers(default, [BASE]), index, HOST)
+    lines = list(PlanText(plan, index, 2).lines())
     assert "3 cells, 9 runs: 3 there, 3 to be adopted from the store, 3 to be measured" in lines
     assert any(line.startswith("To be measured: 1 cells") for line in lines)
 
@@ -352,15 +352,18 @@ def test_levels_that_a_pilot_is_to_find_make_the_plan_wait_for_it(folder):
     raw = copy.deepcopy(RAW)
     raw["workloads"]["laptop"]["levels"] = {"search": {"from": 1, "to": 16, "budget": 6, "keep": 4}}
     config = load_raw(raw, folder)
-    plan = make_plan(config, {}, Shelves())
+    plan = make_plan(config, {}, StoreIndex())
     assert plan.pilots == [BASE]
     assert {(run.state, run.measurement) for run in plan.runs} == {("measure", "")}
-    lines = list(Outline(plan, Shelves(), 2).lines())
+    lines = list(PlanText(plan, StoreIndex(), 2).lines())
     assert any(line.startswith("Pilots that search the levels first: 1, ") for line in lines)
-    assert cost(plan.pilot_specification(BASE), Shelves()).seconds > cost(plan.specification(BASE), Shelves()).seconds
+    assert (
+        cost(plan.pilot_specification(BASE), StoreIndex()).seconds
+        > cost(plan.specification(BASE), StoreIndex()).seconds
+    )
 
     found = (2, 4, 8)
     pointers = {(cell.path, run): config.measurement_id(cell, found) for cell, run in planned_runs(config)}
-    plan = make_plan(config, pointers, Shelves(), frozen={BASE: found})
+    plan = make_plan(config, pointers, StoreIndex(), frozen={BASE: found})
     assert not plan.pilots
     assert {run.state for run in plan.runs} == {"there"}

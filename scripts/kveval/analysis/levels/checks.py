@@ -17,7 +17,7 @@ from kveval.load.levels import rate_req_s_at, streams_at
 from kveval.load.reports import LevelReport
 from kveval.store.run_file import LevelRun, Run
 
-__all__ = ["MIN_RUNS", "MIN_TOKENS", "REGISTRY", "SUFFICIENT", "Check", "Level", "Outcome", "judge"]
+__all__ = ["MIN_RUNS", "MIN_TOKENS", "REGISTRY", "SUFFICIENT", "Check", "JudgedLevel", "Outcome", "judge"]
 
 MIN_TOKENS = 2500
 MIN_RUNS = 3
@@ -26,7 +26,7 @@ _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 
 @dataclass(frozen=True)
-class Level:
+class JudgedLevel:
     """Everything a check may look at; `row` is the level's row of levels.parquet, `window` in epoch seconds."""
 
     row: dict[str, Any]
@@ -54,7 +54,7 @@ class Level:
         return self.streams or max(1.0, float(np.nan_to_num(self.row["concurrency_mean"])))
 
 
-Check = Callable[[Level], Outcome | None]
+Check = Callable[[JudgedLevel], Outcome | None]
 REGISTRY: dict[str, Check] = {}
 
 
@@ -63,14 +63,14 @@ def _check(function: Check) -> Check:
     return function
 
 
-def judge(level: Level) -> list[Outcome]:
+def judge(level: JudgedLevel) -> list[Outcome]:
     """Run every registered check on a level; what passed is left out."""
     outcomes = (function(level) for function in REGISTRY.values())
     return [outcome for outcome in outcomes if outcome is not None]
 
 
 @_check
-def completed(level: Level) -> Outcome | None:
+def completed(level: JudgedLevel) -> Outcome | None:
     """Some request finished inside the window."""
     if level.row["requests_completed"] > 0:
         return None
@@ -78,7 +78,7 @@ def completed(level: Level) -> Outcome | None:
 
 
 @_check
-def errors(level: Level) -> Outcome | None:
+def errors(level: JudgedLevel) -> Outcome | None:
     """No request failed; up to 1 % is a warning."""
     failed, total = level.row["requests_errored"], level.row["requests_total"]
     if not failed:
@@ -87,7 +87,7 @@ def errors(level: Level) -> Outcome | None:
 
 
 @_check
-def window(level: Level) -> Outcome | None:
+def window(level: JudgedLevel) -> Outcome | None:
     """The window of the report is the one the run recorded, so that system metrics are cut at the same times."""
     if level.entry.start is None or level.entry.end is None:
         return None
@@ -98,7 +98,7 @@ def window(level: Level) -> Outcome | None:
 
 
 @_check
-def warmup(level: Level) -> Outcome | None:
+def warmup(level: JudgedLevel) -> Outcome | None:
     """The generator cut the warm-up that was asked for."""
     asked, cut = float(level.run.workload.get("warmup_s", 0.0)), level.report.warmup_s
     if abs(asked - cut) <= max(0.5, 0.1 * asked):
@@ -110,7 +110,7 @@ def warmup(level: Level) -> Outcome | None:
 
 
 @_check
-def totals(level: Level) -> Outcome | None:
+def totals(level: JudgedLevel) -> Outcome | None:
     """Our count of completed requests is the generator's, but for the requests at the window's edges."""
     apart = abs(level.row["requests_completed"] - level.report.completed)
     if apart <= level.in_flight or level.row["warmup_s"] > level.report.warmup_s + 0.5:
@@ -123,7 +123,7 @@ def totals(level: Level) -> Outcome | None:
 
 
 @_check
-def streams(level: Level) -> Outcome | None:
+def streams(level: JudgedLevel) -> Outcome | None:
     """The report is of the level that was asked for."""
     if level.report.streams is None or level.streams in (None, level.report.streams):
         return None
@@ -131,7 +131,7 @@ def streams(level: Level) -> Outcome | None:
 
 
 @_check
-def steadiness(level: Level) -> Outcome | None:
+def steadiness(level: JudgedLevel) -> Outcome | None:
     """First and last third of the window deliver tokens at rates less than max(5 %, 2 standard errors) apart."""
     change, error = steadiness_change(level.requests, *level.window)
     limit = max(0.05, 2 * error)
@@ -159,7 +159,7 @@ def steadiness_change(requests: Requests, start: float, end: float, bins: int = 
 
 
 @_check
-def few_tokens(level: Level) -> Outcome | None:
+def few_tokens(level: JudgedLevel) -> Outcome | None:
     """Enough tokens for a throughput verdict."""
     tokens = level.row["output_tokens"]
     if tokens >= MIN_TOKENS:
@@ -170,7 +170,7 @@ def few_tokens(level: Level) -> Outcome | None:
 
 
 @_check
-def few_completions(level: Level) -> Outcome | None:
+def few_completions(level: JudgedLevel) -> Outcome | None:
     """The window holds several generations of requests."""
     done, latency_s = level.row["requests_completed"], level.row["e2e_ms_p50"] / 1000
     wanted, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
@@ -184,7 +184,7 @@ def few_completions(level: Level) -> Outcome | None:
 
 
 @_check
-def few_latencies(level: Level) -> Outcome | None:
+def few_latencies(level: JudgedLevel) -> Outcome | None:
     """Enough observed values for each quantile that is reported."""
     seen = min(level.row["requests_completed"], level.row["ttft_count"])
     short = [f"{name} ({needed})" for name, needed in SUFFICIENT.items() if seen < needed]
@@ -194,7 +194,7 @@ def few_latencies(level: Level) -> Outcome | None:
 
 
 @_check
-def closed_loop(level: Level) -> Outcome | None:
+def closed_loop(level: JudgedLevel) -> Outcome | None:
     """The generator kept as many requests in flight as it was told to."""
     achieved = level.row["concurrency_mean"]
     if not level.report.closed_loop or achieved >= 0.95 * level.in_flight:
@@ -203,7 +203,7 @@ def closed_loop(level: Level) -> Outcome | None:
 
 
 @_check
-def littles_law(level: Level) -> Outcome | None:
+def littles_law(level: JudgedLevel) -> Outcome | None:
     """Requests in flight = completion rate x mean latency, within 10 %."""
     if not level.report.closed_loop:
         return None
@@ -221,7 +221,7 @@ def littles_law(level: Level) -> Outcome | None:
 
 
 @_check
-def percentiles(level: Level) -> Outcome | None:
+def percentiles(level: JudgedLevel) -> Outcome | None:
     """Quantiles rise, and none is zero or negative."""
     for latency in _LATENCIES:
         values = [level.row[f"{latency}_ms_{quantile}"] for quantile in ("p50", "p90", "p99")]
@@ -233,7 +233,7 @@ def percentiles(level: Level) -> Outcome | None:
 
 
 @_check
-def mean_above_p90(level: Level) -> Outcome | None:
+def mean_above_p90(level: JudgedLevel) -> Outcome | None:
     """A mean above the 90th percentile: a few requests make up the mean, often cold ones."""
     odd = [latency for latency in _LATENCIES if level.row[f"{latency}_ms_mean"] > level.row[f"{latency}_ms_p90"]]
     if not odd:
@@ -242,7 +242,7 @@ def mean_above_p90(level: Level) -> Outcome | None:
 
 
 @_check
-def server_tokens(level: Level) -> Outcome | None:
+def server_tokens(level: JudgedLevel) -> Outcome | None:
     """Tokens received by the generator are the tokens the server says it generated."""
     apart = level.row["throughput_server_difference"]
     if not abs(apart) > 0.02:
@@ -255,7 +255,7 @@ def server_tokens(level: Level) -> Outcome | None:
 
 
 @_check
-def turns(level: Level) -> Outcome | None:
+def turns(level: JudgedLevel) -> Outcome | None:
     """Conversations went on for as many turns as were asked for."""
     asked, seen = int(level.run.workload.get("turns", 1)), level.row["turns_seen"]
     if not seen < asked:
@@ -266,7 +266,7 @@ def turns(level: Level) -> Outcome | None:
 
 
 @_check
-def unobserved_is_missing(level: Level) -> Outcome | None:
+def unobserved_is_missing(level: JudgedLevel) -> Outcome | None:
     """A request without a first token has no time to one: 0 would be the best of all latencies."""
     requests = level.requests
     silent = np.isnan(requests.column("first_token"))
@@ -277,7 +277,7 @@ def unobserved_is_missing(level: Level) -> Outcome | None:
 
 
 @_check
-def not_reached(level: Level) -> Outcome | None:
+def not_reached(level: JudgedLevel) -> Outcome | None:
     """Enough requests were seen to their end for every quantile; else it is longer than anything observed."""
     names = str(level.row.get("not_reached") or "")
     if not names:
@@ -294,7 +294,7 @@ def not_reached(level: Level) -> Outcome | None:
 
 
 @_check
-def warmup_scaled(level: Level) -> Outcome | None:
+def warmup_scaled(level: JudgedLevel) -> Outcome | None:
     """The level was long enough for the warm-up it needs: max(30 s, 90th percentile of latency)."""
     cut, wanted = level.row["warmup_s"], level.row.get("warmup_wanted_s", np.nan)
     seconds = cut + level.row["duration_s"]

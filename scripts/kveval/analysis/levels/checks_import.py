@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from kveval.analysis.levels.aggregates import partial_output_counted
-from kveval.analysis.levels.checks import REGISTRY, Check, Level, Outcome
+from kveval.analysis.levels.checks import REGISTRY, Check, JudgedLevel, Outcome
 from kveval.load.levels import rate_req_s_at
 from kveval.store.run_file import IMPORTED
 
@@ -23,18 +23,18 @@ def _check(function: Check) -> Check:
     return function
 
 
-def _unfinished(level: Level) -> float:
+def _unfinished(level: JudgedLevel) -> float:
     total = level.row["requests_total"]
     return float(level.row["requests_incomplete"] / total) if total else 0.0
 
 
-def _begun(level: Level) -> int:
+def _begun(level: JudgedLevel) -> int:
     """How many requests were sent within the window, by their records."""
     begin, (start, end) = level.requests.column("start"), level.window
     return int(np.count_nonzero((begin >= start) & (begin < end)))
 
 
-def _missing(level: Level, sent_req_s: float) -> bool:
+def _missing(level: JudgedLevel, sent_req_s: float) -> bool:
     """Whether too few were answered of those that were sent, or that should have been: by more than chance."""
     seconds = level.window[1] - level.window[0]
     answered, due = level.row["throughput_req_s"] * seconds, sent_req_s * seconds
@@ -43,13 +43,13 @@ def _missing(level: Level, sent_req_s: float) -> bool:
     return bool(answered < _KEEPS_UP * due - chance or answered < _KEEPS_UP * _begun(level) - 1.0)
 
 
-def _declared(level: Level) -> bool:
+def _declared(level: JudgedLevel) -> bool:
     """Whether the workload sends at a rate that it names itself."""
     return rate_req_s_at(level.run.workload, level.entry.level) is not None
 
 
 @_check
-def aggregate_only(level: Level) -> Outcome | None:
+def aggregate_only(level: JudgedLevel) -> Outcome | None:
     """The report kept every request, so that everything else can be computed and checked."""
     if not level.report.requests_missing:
         return None
@@ -65,7 +65,7 @@ def aggregate_only(level: Level) -> Outcome | None:
 
 
 @_check
-def partial_output(level: Level) -> Outcome | None:
+def partial_output(level: JudgedLevel) -> Outcome | None:
     """Tokens of unfinished requests are counted; otherwise throughput is too low by up to their share."""
     share = _unfinished(level)
     if not level.report.requests_missing or partial_output_counted(level.report):
@@ -78,7 +78,7 @@ def partial_output(level: Level) -> Outcome | None:
 
 
 @_check
-def incomplete_share(level: Level) -> Outcome | None:
+def incomplete_share(level: JudgedLevel) -> Outcome | None:
     """Most requests finished: latencies of the others are unknown, and those are the slow ones."""
     share = _unfinished(level)
     if not share > _MANY_UNFINISHED:
@@ -93,7 +93,7 @@ def incomplete_share(level: Level) -> Outcome | None:
 
 
 @_check
-def saturated_open_loop(level: Level) -> Outcome | None:
+def saturated_open_loop(level: JudgedLevel) -> Outcome | None:
     """Requests that were sent at a rate were answered at that rate; else the queue grows as long as the level lasts."""
     report = level.report
     if report.closed_loop:
@@ -113,7 +113,7 @@ def saturated_open_loop(level: Level) -> Outcome | None:
 
 
 @_check
-def open_loop(level: Level) -> Outcome | None:
+def open_loop(level: JudgedLevel) -> Outcome | None:
     """The number of requests in flight was fixed, or the rate declared, so that all arms get the same load."""
     report = level.report
     if report.closed_loop or level.rate_req_s is None:
@@ -129,7 +129,7 @@ def open_loop(level: Level) -> Outcome | None:
 
 
 @_check
-def no_reuse(level: Level) -> Outcome | None:
+def no_reuse(level: JudgedLevel) -> Outcome | None:
     """Prompts share something; otherwise no cache, on the device or behind it, can have a hit."""
     data = level.report.data
     if data is None or data.reuse_possible:

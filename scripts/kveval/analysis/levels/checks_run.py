@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from kveval.analysis.levels.checks import REGISTRY, Check, Level
+from kveval.analysis.levels.checks import REGISTRY, Check, JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome
 from kveval.config.types import BLOCK_TOKENS
 from kveval.spec import sizing
@@ -28,11 +28,11 @@ INVENTED = frozenset(
 _TOLERANCE = 0.02
 
 
-def _is_arm(level: Level) -> bool:
+def _is_arm(level: JudgedLevel) -> bool:
     return bool(level.run.cell.cpu_blocks or level.run.exercised.get("required"))
 
 
-def fits_device(level: Level) -> Outcome | None:
+def fits_device(level: JudgedLevel) -> Outcome | None:
     """The prefixes do not fit the device's cache, so that a tier behind it has something to add."""
     working, device = level.row["working_set_tokens"], level.row["device_tokens"]
     if not _is_arm(level) or not working <= device:
@@ -44,7 +44,7 @@ def fits_device(level: Level) -> Outcome | None:
     )
 
 
-def tier_below_device(level: Level) -> Outcome | None:
+def tier_below_device(level: JudgedLevel) -> Outcome | None:
     """The CPU tier holds more than the device: an inclusive tier smaller than what it backs adds no capacity."""
     tier, device = level.row["tier_tokens"], level.row["device_tokens"]
     if not 0 < tier < device:
@@ -54,7 +54,7 @@ def tier_below_device(level: Level) -> Outcome | None:
     )
 
 
-def tier_below_prefixes(level: Level) -> Outcome | None:
+def tier_below_prefixes(level: JudgedLevel) -> Outcome | None:
     """The CPU tier holds all prefixes."""
     tier, working = level.row["tier_tokens"], level.row["working_set_tokens"]
     if not 0 < tier < working:
@@ -64,21 +64,21 @@ def tier_below_prefixes(level: Level) -> Outcome | None:
     )
 
 
-def workload_varies(level: Level) -> Outcome | None:
+def workload_varies(level: JudgedLevel) -> Outcome | None:
     """Levels differ in concurrency alone."""
     if isinstance(level.run.workload.get("prefix_count"), int | float | None):
         return None
     return Outcome("workload_varies", "note", "the number of prefixes grows with the level: levels differ in two ways")
 
 
-def not_exercised(level: Level) -> Outcome | None:
+def not_exercised(level: JudgedLevel) -> Outcome | None:
     """The counters that prove the arm active moved during the level."""
     if level.row.get("exercised") is not False:
         return None
     return Outcome("not_exercised", "warn", "the counters that prove the arm active did not move")
 
 
-def provenance(level: Level) -> Outcome | None:
+def provenance(level: JudgedLevel) -> Outcome | None:
     """The run says what ran: the server's arguments and environment, and the versions that answered."""
     run = level.run
     lacking = [
@@ -101,7 +101,7 @@ def provenance(level: Level) -> Outcome | None:
     return Outcome("provenance", "fail", "; ".join(other)) if other else None
 
 
-def kv_bytes(level: Level) -> Outcome | None:
+def kv_bytes(level: JudgedLevel) -> Outcome | None:
     """Bytes per token, and the tier's size, follow from the model's geometry and nothing else."""
     model = level.run.specification.get("model", {})
     geometry, declared = model.get("geometry"), model.get("kv_bytes_per_token")
@@ -133,7 +133,7 @@ def _bytes_per_token(model: dict[str, Any], geometry: dict[str, Any]) -> int:
     return int(per_head * heads * sizing.element_bytes(kv_dtype, dtype))
 
 
-def kv_capacity(level: Level) -> Outcome | None:
+def kv_capacity(level: JudgedLevel) -> Outcome | None:
     """The device's cache is as large as the server said at its start, within 2 %."""
     facts, run = level.run.server.get("facts", {}), level.run
     said = facts.get("kv_cache_tokens")
@@ -152,7 +152,7 @@ def kv_capacity(level: Level) -> Outcome | None:
     return None
 
 
-def hardware_probed(level: Level) -> Outcome | None:
+def hardware_probed(level: JudgedLevel) -> Outcome | None:
     """The machine is described as it was probed, and its GPUs can hold the cache that the server says it has."""
     facts, run = level.run.hardware, level.run
     lacking = [name for name in ("cpu_model", "cpus", "memory_bytes") if not facts.get(name)]
@@ -173,7 +173,7 @@ def hardware_probed(level: Level) -> Outcome | None:
     return None
 
 
-def counter_names(level: Level) -> Outcome | None:
+def counter_names(level: JudgedLevel) -> Outcome | None:
     """The counters that prove the arm active are names that this server can have."""
     required = [str(entry.get("counter", "")) for entry in level.run.exercised.get("required", ())]
     names = {name: name.partition("{")[0] for name in required}
@@ -187,7 +187,7 @@ def counter_names(level: Level) -> Outcome | None:
     return None
 
 
-def tpot_definition(level: Level) -> Outcome | None:
+def tpot_definition(level: JudgedLevel) -> Outcome | None:
     """TPOT includes the first token, as GuideLLM 0.4 and later define it: latency = TPOT x output tokens."""
     version = str(level.row.get("guidellm_version", ""))
     try:

@@ -16,7 +16,7 @@ _MEASURED = "raw/pcp.tar.zst"
 
 
 @dataclass(frozen=True)
-class Recording:
+class ConvertedRecording:
     """Folders and tars of PCP archives, and the window that is wanted of them: ns since 1970 UTC, None for all."""
 
     sources: Sequence[Path]
@@ -24,16 +24,18 @@ class Recording:
     finish_ns: int | None = None
 
 
-def recording_of(directory: Path) -> Recording:
+def recording_of(directory: Path) -> ConvertedRecording:
     """Return the recording of a stored run. Raises RunFileError when its run.json cannot be read."""
     try:
         facts: dict[str, Any] = json.loads((directory / "run.json").read_text()).get("recording") or {}
     except (OSError, ValueError) as error:
         raise RunFileError(f"{directory / 'run.json'}: not the description of a run ({error})") from error
     if "sources" not in facts:
-        return Recording([directory / _MEASURED])
+        return ConvertedRecording([directory / _MEASURED])
     start_s, finish_s = facts["window"]
-    return Recording([directory / name for name in facts["sources"]], round(start_s * 1e9), round(finish_s * 1e9))
+    return ConvertedRecording(
+        [directory / name for name in facts["sources"]], round(start_s * 1e9), round(finish_s * 1e9)
+    )
 
 
 def convert_recording(directory: Path, output: Path, converter: str = "kveval") -> None:

@@ -21,7 +21,7 @@ from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.levels.requests import Array, Requests
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
-from kveval.load.reports import CLOSED_LOOP, LevelReport, Report, read_report
+from kveval.load.reports import CLOSED_LOOP, LevelReport, LoadReport, read_report
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -76,7 +76,7 @@ def run_tables(
     return table, frames
 
 
-def _benchmark(report: Report, level: LevelRun) -> LevelReport:
+def _benchmark(report: LoadReport, level: LevelRun) -> LevelReport:
     """Return the benchmark of a level; a sweep's report holds several, and run.json says which is whose."""
     if level.benchmark is not None and level.benchmark < len(report.levels):
         return report.levels[level.benchmark]
@@ -125,7 +125,7 @@ def level_row(
         "guidellm_version": guidellm_version,
     }
     outcomes = checks.judge(
-        checks.Level(row=row, run=run, entry=level, report=report, requests=requests, window=window)
+        checks.JudgedLevel(row=row, run=run, entry=level, report=report, requests=requests, window=window)
     )
     return {**row, **columns(outcomes)}
 

@@ -20,7 +20,7 @@ from kveval.analysis.levels.tables import KEYS, THROUGHPUT
 from kveval.analysis.statistics.comparison import (
     Cell,
     CellRows,
-    Entry,
+    ComparedCell,
     Kind,
     Selection,
     common_selection,
@@ -60,8 +60,8 @@ __all__ = [
     "VERDICTS",
     "WITHOUT_VERDICT",
     "WORSE",
+    "ComparisonSettings",
     "Comparisons",
-    "Settings",
     "compare",
     "compare_all",
     "contrasts",
@@ -85,7 +85,7 @@ METRICS: dict[str, bool] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class ComparisonSettings:
     """How to compare: the campaign's key `comparison`.
 
     `margin` 0.05 means 5 %; `level` is streams, or "baseline peak"; `contrasts` are pairs of arms, as SCENARIO or
@@ -101,7 +101,7 @@ class Settings:
     q: float = 0.05
 
 
-def method_hash(settings: Settings) -> str:
+def method_hash(settings: ComparisonSettings) -> str:
     """Return 12 hex digits that change with anything that may change a verdict on the same data."""
     facts = {"method": METHOD, "metrics": METRICS, "settings": asdict(settings)}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
@@ -118,7 +118,7 @@ class Comparisons(NamedTuple):
 def compare(
     complete: pd.DataFrame,
     baselines: Mapping[str, str | None],
-    settings: Settings | None = None,
+    settings: ComparisonSettings | None = None,
     metrics: Mapping[str, bool] = METRICS,
 ) -> pd.DataFrame:
     """Compare every cell with its baseline and return one row per cell and metric (comparison.csv)."""
@@ -128,7 +128,7 @@ def compare(
 def compare_all(
     complete: pd.DataFrame,
     baselines: Mapping[str, str | None],
-    settings: Settings | None = None,
+    settings: ComparisonSettings | None = None,
     metrics: Mapping[str, bool] = METRICS,
 ) -> Comparisons:
     """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
@@ -138,10 +138,10 @@ def compare_all(
     Effects are per cent of the reference. `p_holm` is adjusted over the scenarios and contrasts of one model and
     metric, `q_value` over all models of a metric (Benjamini and Hochberg).
     """
-    settings = settings or Settings()
+    settings = settings or ComparisonSettings()
     campaign = _Campaign(complete, baselines, settings, metrics)
-    common: list[Entry] = []
-    peaks: list[Entry] = []
+    common: list[ComparedCell] = []
+    peaks: list[ComparedCell] = []
     for model in campaign.models:
         questions = campaign.questions(model)
         for metric, more_is_better in metrics.items():
@@ -193,7 +193,7 @@ _NEEDED = (
 Question = tuple[Cell, Cell | None, Kind]
 
 
-def _table(entries: Sequence[Entry]) -> pd.DataFrame:
+def _table(entries: Sequence[ComparedCell]) -> pd.DataFrame:
     return pd.DataFrame([entry.row for entry in entries], columns=_COLUMNS)
 
 
@@ -201,7 +201,11 @@ class _Campaign:
     """The campaign's cells, and what of them is looked up again and again."""
 
     def __init__(
-        self, complete: pd.DataFrame, baselines: Mapping[str, str | None], settings: Settings, metrics: Collection[str]
+        self,
+        complete: pd.DataFrame,
+        baselines: Mapping[str, str | None],
+        settings: ComparisonSettings,
+        metrics: Collection[str],
     ) -> None:
         self.settings = settings
         self.hash = method_hash(settings)
@@ -263,7 +267,7 @@ class _Campaign:
         ]
         return max(levels, key=levels.count) if levels else None
 
-    def at_common_level(self, question: Question, metric: str) -> Entry:
+    def at_common_level(self, question: Question, metric: str) -> ComparedCell:
         """Return a comparison at the level of the baseline's peak, or the declared one."""
         arm, reference, kind = question
         entry = self._entry(question, metric)
@@ -278,7 +282,7 @@ class _Campaign:
         entry.kind = kind
         return entry
 
-    def at_own_peaks(self, question: Question) -> Entry:
+    def at_own_peaks(self, question: Question) -> ComparedCell:
         """Return a comparison of peaks, each cell at its own, chosen by the other half of its runs."""
         arm, reference, _ = question
         entry = self._entry((arm, reference, "peak"), THROUGHPUT)
@@ -301,14 +305,14 @@ class _Campaign:
         entry.group = (entry.group[0], reference, *entry.group[2:4])
         return entry
 
-    def _same_machine(self, entry: Entry) -> None:
+    def _same_machine(self, entry: ComparedCell) -> None:
         arm, reference = (
             {row.get("hardware") for row in self.rows[cell].values()} for cell in (entry.arm, entry.reference) if cell
         )
         if arm != reference and not entry.obstacle:
             entry.obstacle = "measured on other hardware than what it is compared with"
 
-    def _entry(self, question: Question, metric: str) -> Entry:
+    def _entry(self, question: Question, metric: str) -> ComparedCell:
         arm, reference, kind = question
         row: dict[str, Any] = {
             **dict(zip(KEYS, arm, strict=True)),
@@ -321,7 +325,7 @@ class _Campaign:
             "indication": "",
             "method_hash": self.hash,
         }
-        entry = Entry(arm, reference, kind, row)
+        entry = ComparedCell(arm, reference, kind, row)
         if reference is None:
             entry.obstacle = "its baseline was not measured, or is not unique"
         else:
@@ -341,7 +345,7 @@ def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, An
     }
 
 
-def _judge(entries: Sequence[Entry], campaign: _Campaign, metric: str, more_is_better: bool) -> None:
+def _judge(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str, more_is_better: bool) -> None:
     """Estimate the comparisons of one model and metric, adjust them for each other, and give each its verdict."""
     settings = campaign.settings
     estimate(entries, settings.margin, settings.alpha, settings.method)
@@ -356,7 +360,7 @@ def _judge(entries: Sequence[Entry], campaign: _Campaign, metric: str, more_is_b
         entry.row["reason"] = "; ".join(part for part in (reason, left_out) if part)
 
 
-def _borrow_spread(entries: Sequence[Entry], campaign: _Campaign, metric: str) -> None:
+def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str) -> None:
     """Give single runs the spread of the campaign's replicates: those of the model if it has any, else all."""
     single = [entry for entry in entries if entry.obstacle == "single run"]
     if not single or not campaign.replicates:
@@ -376,7 +380,7 @@ def _borrow_spread(entries: Sequence[Entry], campaign: _Campaign, metric: str) -
         entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({spread.df} degrees of freedom)"
 
 
-def _overview(entries: Sequence[Entry], q: float) -> None:
+def _overview(entries: Sequence[ComparedCell], q: float) -> None:
     """Add the q values over all models of each metric, and whether that makes a discovery at the rate `q`."""
     for metric in dict.fromkeys(entry.row["metric"] for entry in entries):
         judged = [entry for entry in entries if entry.row["metric"] == metric and entry.judged]

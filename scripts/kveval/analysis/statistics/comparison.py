@@ -43,7 +43,7 @@ class Pair:
 
 
 @dataclass
-class Entry:
+class ComparedCell:
     """A comparison in the making.
 
     `obstacle`: what keeps it from a verdict; `other_time`: the two were not measured in the same blocks.
@@ -132,7 +132,7 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
     return "" if counted >= needed else f"{counted:.0f} {what}, {needed} needed"
 
 
-def fill(entry: Entry, selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> None:
+def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> None:
     """Read an entry's values, and say what keeps it from a verdict.
 
     Runs with a level that failed a check are left out. If too few remain for a verdict, all are kept to describe the
@@ -183,9 +183,9 @@ def _obstacle(known: int, fit: int, reasons: str) -> str:
     return "single run" if fit == 1 else f"{fit} common runs, {MIN_RUNS} needed"
 
 
-def estimate(entries: Sequence[Entry], margin: float, alpha: float, method: str) -> None:
+def estimate(entries: Sequence[ComparedCell], margin: float, alpha: float, method: str) -> None:
     """Fill in effects; with two and more runs their standard errors, of all cells of the same blocks together."""
-    groups: dict[tuple[Any, ...], list[Entry]] = {}
+    groups: dict[tuple[Any, ...], list[ComparedCell]] = {}
     for entry in entries:
         if len(entry.pair) == 0 or entry.reference is None:
             continue
@@ -209,7 +209,7 @@ def estimate(entries: Sequence[Entry], margin: float, alpha: float, method: str)
             describe(entry, contrast, sd, len(columns), margin, alpha)
 
 
-def describe(entry: Entry, contrast: Contrast, sd: float, cells: int, margin: float, alpha: float) -> None:
+def describe(entry: ComparedCell, contrast: Contrast, sd: float, cells: int, margin: float, alpha: float) -> None:
     """Write a contrast into an entry; `sd` is the spread of one run on the ln scale."""
     entry.contrast = contrast
     low, high = contrast.interval(1 - alpha)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kveval.analysis.statistics.comparison import Entry
+from kveval.analysis.statistics.comparison import ComparedCell
 
 BETTER, WORSE, PARITY, INCONCLUSIVE = "better", "worse", "parity", "inconclusive"
 VERDICTS = (BETTER, WORSE, PARITY, INCONCLUSIVE)
@@ -11,7 +11,7 @@ SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = "not assessed (single run)", "not asse
 WITHOUT_VERDICT = (INDICATIVE, INDICATIVE_TIME, SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED)
 
 
-def verdict(entry: Entry, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
+def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
     """Return the verdict of an estimated comparison, and the reason where that needs one.
 
     What is only indicative is labelled so; which of the four words it points to becomes the row's `indication`.
@@ -27,7 +27,7 @@ def verdict(entry: Entry, more_is_better: bool, alpha: float, margin: float) -> 
     return label, "; ".join(part for part in (entry.indicative, reason) if part)
 
 
-def _obstacle(entry: Entry) -> tuple[str, str] | None:
+def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
     if entry.exercised is False:
         return NOT_EXERCISED, "the arm's own counters did not move at this level"
     if entry.replicate:
@@ -37,7 +37,7 @@ def _obstacle(entry: Entry) -> tuple[str, str] | None:
     return (NOT_ASSESSED, entry.obstacle) if entry.obstacle else None
 
 
-def _word(entry: Entry, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
+def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
     """Equivalence first, then difference, else what it would take to tell."""
     row = entry.row
     if row["p_parity_holm"] < alpha:

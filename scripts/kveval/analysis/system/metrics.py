@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from kveval.analysis.levels.outcomes import Outcome, add_outcomes
 from kveval.analysis.system.checks import Sampled, judge_system
-from kveval.analysis.system.windows import Counter, Gauge, Window, selected
+from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
 from kveval.config.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
 from kveval.pcp.conversion.footer import ArchiveInfo
@@ -103,7 +103,7 @@ def parse_metrics(catalogue: Mapping[str, Any]) -> dict[str, Metric]:
     return metrics
 
 
-class Recording:
+class SystemRecording:
     """The metrics of one run's pcp.parquet, read once for all of its levels. ValueError when it is no recording."""
 
     def __init__(self, parquet: Path, metrics: Mapping[str, Metric], version: str) -> None:
@@ -112,7 +112,7 @@ class Recording:
         self._sources = {key: _sources(metric, version) for key, metric in metrics.items()}
         wanted = {name for found in self._sources.values() for source in found for name in source.all_names}
         self._samples, self._archive = samples_of(parquet, wanted)
-        self._counters: dict[tuple[str, str | None, str | None], Counter] = {}
+        self._counters: dict[tuple[str, str | None, str | None], CounterSeries] = {}
 
     def reduce(self, window: Window, least: int = MIN_SAMPLES) -> Reduced:
         """Reduce every metric over a closed window (ns since 1970, UTC) that holds at least `least` samples of it."""
@@ -166,7 +166,7 @@ class Recording:
         """Return the samples of a metric."""
         return self._samples[name]
 
-    def counter(self, name: str, source: _Source) -> Counter:
+    def counter(self, name: str, source: _Source) -> CounterSeries:
         """Return a metric as a counter, prepared once."""
         samples = self._samples[name]
         if samples.info.semantics != "counter":
@@ -175,7 +175,7 @@ class Recording:
         if key not in self._counters:
             keep = selected(samples.names, source.entry.select, source.entry.omit)
             archive: ArchiveInfo = self._archive
-            self._counters[key] = Counter(samples, keep, archive.start_ns or 0, archive.marks_ns)
+            self._counters[key] = CounterSeries(samples, keep, archive.start_ns or 0, archive.marks_ns)
         return self._counters[key]
 
 
@@ -207,7 +207,7 @@ def _sources(metric: Metric, version: str) -> list[_Source]:
 class _Reader:
     """One metric in one window, from one of its sources."""
 
-    recording: Recording
+    recording: SystemRecording
     metric: Metric
     source: _Source
     window: Window
@@ -344,7 +344,7 @@ def reduce_window(
 
     `version` is vLLM's, for the names that changed. Raises ValueError when the file is no recording.
     """
-    return Recording(parquet, metrics, version).reduce((start_ns, end_ns), least)
+    return SystemRecording(parquet, metrics, version).reduce((start_ns, end_ns), least)
 
 
 def with_system_metrics(
@@ -361,14 +361,14 @@ def with_system_metrics(
     other checks.
     """
     metrics = parse_metrics(catalogue)
-    opened: dict[int, Recording] = {}
+    opened: dict[int, SystemRecording] = {}
     rows: list[dict[str, Any]] = []
     outcomes: list[list[Outcome]] = []
     for record in levels.to_dict("records"):
         level = {str(name): value for name, value in record.items()}
         run = int(level["run"])
         if run in recordings and run not in opened:
-            opened[run] = Recording(recordings[run], metrics, version)
+            opened[run] = SystemRecording(recordings[run], metrics, version)
         window = _window(level)
         if run not in opened or window is None:
             reason = "no recording of this run" if run not in opened else "the level has no window"

@@ -82,7 +82,7 @@ class Increase:
     samples: int
 
 
-class Counter:
+class CounterSeries:
     """A metric that counts up, series by series."""
 
     def __init__(self, samples: Samples, keep: npt.NDArray[np.bool_], began: int, marks: Sequence[int]) -> None:

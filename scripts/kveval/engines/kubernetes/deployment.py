@@ -9,12 +9,12 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, JOB, POD, Document, Kind, kind_of
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
-from kveval.engines.kubernetes.companions import PodCompanion, PodKeyValueStore, PodLMCache, PodPicker
 from kveval.engines.kubernetes.manifests.context import FILES_FOLDER
 from kveval.engines.kubernetes.manifests.rendering import Rendered, download_job
 from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
-from kveval.engines.kubernetes.run_place import Place, component_of
+from kveval.engines.kubernetes.run_place import RunContext, component_of
+from kveval.engines.kubernetes.sidecars import PodKeyValueStore, PodLMCache, PodPicker, PodSidecar
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.rollout import RolloutError, wait_for_deployment, wait_for_job
 from kveval.engines.protocol import DeploymentError, Say
@@ -27,13 +27,13 @@ _STORES = ("redis", "valkey")
 RUN_KINDS: tuple[Kind, ...] = (DEPLOYMENT, JOB, POD, Kind("v1", "Service"), Kind("v1", "ConfigMap"))
 
 
-class ClusterSlot:
+class ClusterServerHandle:
     """The run's servers on a cluster: one deployment at a time, under the same names also after a restart.
 
     `logs`: folder that the pods' logs are copied to; `prompt_tokens`: length of the prompt that warms a server up.
     """
 
-    def __init__(self, place: Place, rendered: Rendered, logs: Path, prompt_tokens: int, say: Say) -> None:
+    def __init__(self, place: RunContext, rendered: Rendered, logs: Path, prompt_tokens: int, say: Say) -> None:
         self._place = place
         self._rendered = rendered
         self._logs = logs
@@ -55,7 +55,7 @@ class ClusterSlot:
 
     @property
     def deployments(self) -> list[Document]:
-        """What runs the servers; the companions first, as they are applied."""
+        """What runs the servers; the sidecars first, as they are applied."""
         return [document for document in self._rendered.serving if kind_of(document) == DEPLOYMENT]
 
     def start(self) -> ClusterServer:
@@ -122,7 +122,7 @@ class ClusterSlot:
         server = ClusterServer(
             place,
             replicas,
-            [companion for pod in pods for companion in self._companions(pod)],
+            [sidecar for pod in pods for sidecar in self._sidecars(pod)],
             pods,
             file_tier=FILES_FOLDER if "fs_dir" in place.specification else None,
         )
@@ -137,9 +137,9 @@ class ClusterSlot:
         log = "server" if number == 0 else f"server-{number}"
         return Replica(pod, Reach(self._place, pod, self._place.ports["port"]), self._follow(pod, SERVER, log))
 
-    def _companions(self, pod: Document) -> Sequence[PodCompanion]:
+    def _sidecars(self, pod: Document) -> Sequence[PodSidecar]:
         place, component = self._place, component_of(pod)
-        found: list[PodCompanion] = []
+        found: list[PodSidecar] = []
         if component in _STORES:
             follower = self._follow(pod, component, component)
             found.append(PodKeyValueStore(place, pod, component, place.ports[f"{component}_port"], follower.log))
@@ -170,7 +170,7 @@ class ClusterSlot:
         self._followers.clear()
 
 
-def remove_run(place: Place, rendered: Rendered, say: Callable[[str], None]) -> list[str]:
+def remove_run(place: RunContext, rendered: Rendered, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run but its Lease, and wait until they are gone; return what there was."""
     kinds = {*RUN_KINDS, *(kind_of(document) for document in rendered.serving)}
     chosen, where = place.selector(), [place.namespace]

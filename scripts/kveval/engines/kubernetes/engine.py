@@ -12,15 +12,15 @@ from kveval.engines.kubernetes import nodes as machines
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document
-from kveval.engines.kubernetes.deployment import ClusterSlot, remove_run
+from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import PORTS, endpoints, render
 from kveval.engines.kubernetes.routes import gateway_url, sources_of
-from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.shared_objects import release_shared
 from kveval.engines.preflight import disk_bytes
-from kveval.engines.protocol import Check, Ran, Say
+from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host.http import free_port
 from kveval.host.processes import Terminated
@@ -39,7 +39,7 @@ class ClusterEngine:
             raise MeasurementError("engine kubernetes needs the campaign's key cluster, which says where")
         self._job, self._site = job, job.site
         self._api = Api.connect(job.site.kubeconfig, job.site.context)
-        self._place = Place(
+        self._place = RunContext(
             self._api,
             job.site,
             job.campaign,
@@ -58,7 +58,7 @@ class ClusterEngine:
     @contextlib.contextmanager
     def alone(self, say: Say) -> Iterator[None]:
         """Hold this run's Lease; other runs go on beside it. The campaign's recorder goes with the last of them."""
-        self._api.patient.say = say
+        self._api.retrying.say = say
         over = False
         try:
             with leases.held(self._place, say, recordings.mark_of(self._place)) as self._lease:
@@ -97,30 +97,30 @@ class ClusterEngine:
         return store.scratch(key).absolute()
 
     @contextlib.contextmanager
-    def bench(self, scratch: Path, say: Say) -> Iterator["ClusterBench"]:
+    def session(self, scratch: Path, say: Say) -> Iterator["ClusterSession"]:
         """Offer the run; on leaving, every object of it is gone."""
         assert self._lease is not None
-        bench = ClusterBench(self._job, self._place, self._lease, scratch, say)
-        with contextlib.closing(bench):
-            yield bench
+        session = ClusterSession(self._job, self._place, self._lease, scratch, say)
+        with contextlib.closing(session):
+            yield session
 
     def _rendered(self) -> Any:
         job = self._job
         return render(job.specification, self._site, job.run, job.campaign, self._place.ports)
 
 
-class ClusterBench:
+class ClusterSession:
     """One run in progress on a cluster."""
 
     own_clock = False
 
-    def __init__(self, job: Job, place: Place, lease: leases.Held, scratch: Path, say: Say) -> None:
+    def __init__(self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say) -> None:
         self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
         specification, site = job.specification, place.site
         self._rendered = render(specification, site, job.run, job.campaign, place.ports)
         workload = specification["workload"]
         prompt_tokens = workload["prefix_tokens"] + workload["prompt_tokens"]
-        self.slot = ClusterSlot(place, self._rendered, scratch / "raw", prompt_tokens, say)
+        self.handle = ClusterServerHandle(place, self._rendered, scratch / "raw", prompt_tokens, say)
         self.pcp_version = ""
         self._jobs: LoadJobs | None = None
         self._recording: recordings.ClusterRecording | None = None
@@ -135,17 +135,17 @@ class ClusterBench:
     @contextlib.contextmanager
     def recording(self) -> Iterator[recordings.ClusterRecording]:
         """Record the node of the first server, and the metrics of all."""
-        server, place = self.slot.server, self._place
+        server, place = self.handle.server, self._place
         pod = _on_node(recordings.deploy(place, self._say), server.replicas[0].pod)
         self.pcp_version = recordings.version(place, pod)
         uids = [str(found["metadata"]["uid"]) for found in server.watched]
         recorder = recordings.begin(place, pod, self._scratch / "pcp", sources_of(place, server), uids)
         self._recording = recorder
-        self.slot.on_restart = lambda started: recorder.tell(sources_of(place, started))
+        self.handle.on_restart = lambda started: recorder.tell(sources_of(place, started))
         try:
             yield recorder
         finally:
-            self.slot.on_restart = None
+            self.handle.on_restart = None
             recorder.release()
 
     def expect(self, levels: Sequence[load.Level]) -> None:
@@ -157,7 +157,7 @@ class ClusterBench:
         """Return GuideLLM's command line in its pod."""
         return self._generator.command(level)
 
-    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> Ran:
+    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> LoadResult:
         """Run GuideLLM in its pod."""
         return self._generator.generate(level, report, watch)
 
@@ -172,7 +172,7 @@ class ClusterBench:
 
     def facts(self) -> dict[str, Any]:
         """Return what only a cluster has: images as they were pulled, nodes, its version; and how clocks differ."""
-        server, recorder = self.slot.server, self._recording
+        server, recorder = self.handle.server, self._recording
         assert recorder is not None
         pods = [*server.watched, recorder.pod, *self._generator.pods]
         return {
@@ -187,7 +187,7 @@ class ClusterBench:
 
     def close(self) -> None:
         """Remove everything of this run; may be called again."""
-        self.slot.close()
+        self.handle.close()
 
     @property
     def _generator(self) -> LoadJobs:

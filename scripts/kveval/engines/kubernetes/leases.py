@@ -16,7 +16,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import Document, Kind
 from kveval.engines.kubernetes.api.names import PREFIX, selector
-from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.run_place import RunContext
 from kveval.store.lock import abandoned, owner
 
 LEASE = Kind("coordination.k8s.io/v1", "Lease")
@@ -72,7 +72,7 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(place: Place, say: Callable[[str], None], mark: str, duration_s: float = DURATION_S) -> Iterator[Held]:
+def held(place: RunContext, say: Callable[[str], None], mark: str, duration_s: float = DURATION_S) -> Iterator[Held]:
     """Hold the run's Lease; while another job holds it, wait and say so.
 
     `mark`: of the run's recording, which others must leave alone meanwhile.
@@ -100,7 +100,7 @@ def held(place: Place, say: Callable[[str], None], mark: str, duration_s: float 
 
 def living(api: Api, namespace: str, campaign: str, duration_s: float = DURATION_S) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and by no process of this host that has ended."""
-    now = datetime.now(UTC) + api.patient.ahead
+    now = datetime.now(UTC) + api.retrying.ahead
     found = []
     for lease in api.list(LEASE, namespace, selector(campaign, component=COMPONENT)):
         renewed_at = datetime.fromisoformat(str(lease["spec"].get("renewTime") or "1970-01-01T00:00:00.000000Z"))

@@ -19,11 +19,11 @@ from kveval.engines.kubernetes.api.upload import upload
 from kveval.engines.kubernetes.manifests.context import MODEL_FOLDER, RESULTS_FOLDER
 from kveval.engines.kubernetes.manifests.rendering import collector_pod, load_job
 from kveval.engines.kubernetes.recordings import ClusterRecording
-from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import alive
 from kveval.engines.kubernetes.wait.rollout import wait_for_pod
-from kveval.engines.kubernetes.wait.wait import Target
-from kveval.engines.protocol import Ran, Say
+from kveval.engines.kubernetes.wait.wait import WaitTarget
+from kveval.engines.protocol import LoadResult, Say
 from kveval.host.logs import exit_words, last_words
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
@@ -72,7 +72,7 @@ class LoadJobs:
     `target`: URL that the load goes to, as pods see it; `cpus`: that a generator has.
     """
 
-    def __init__(self, place: Place, target: str, cpus: int, say: Say) -> None:
+    def __init__(self, place: RunContext, target: str, cpus: int, say: Say) -> None:
         self._place = place
         self._target = target
         self._cpus = cpus
@@ -116,11 +116,11 @@ class LoadJobs:
         specification = self._place.specification
         miniature = specification["weights"] == "miniature"
         tokenizer = Path(MODEL_FOLDER) if miniature else str(specification["model"]["hf_id"])
-        target = load.Target(self._target, specification["model"]["served_name"], tokenizer)
+        target = load.LoadTarget(self._target, specification["model"]["served_name"], tokenizer)
         report = Path(f"{self.folder}/guidellm-{level.streams:04d}.json")
         return load.command("guidellm", specification["workload"], level, target, report)
 
-    def generate(self, level: Level, report: Path, watch: Callable[[float], None]) -> Ran:
+    def generate(self, level: Level, report: Path, watch: Callable[[float], None]) -> LoadResult:
         """Run the level's generator and bring its report and its log here. Raises LoadError."""
         prepared = self._prepared.pop(level.index, None) or self._made(level)
         log = report.with_suffix(".log")
@@ -143,7 +143,7 @@ class LoadJobs:
             raise LoadError(f"GuideLLM {failed(ended)}{last_words(log, follower.offset)}; see {log}")
         self._collect(f"guidellm-{level.streams:04d}.json", report)
         self._place.api.delete(JOB, prepared.job, self._place.namespace)
-        return Ran(began, begin, end)
+        return LoadResult(began, begin, end)
 
     def _prepare(self, level: Level) -> None:
         """Have a level's pod made, if it is not; that it runs is waited for when it is needed."""
@@ -173,7 +173,7 @@ class LoadJobs:
     def _running(self, prepared: Prepared, log: Path) -> Document:
         """Return a level's pod once it runs. Raises LoadError when it has ended already."""
         place, name = self._place, prepared.job
-        target = Target(place.api, JOB, place.namespace, name)
+        target = WaitTarget(place.api, JOB, place.namespace, name)
         deadline = time.monotonic() + _READY_S
         while True:
             pods = alive(place.api.list(POD, place.namespace, f"job-name={name}"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD
-from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.run_place import RunContext
 from kveval.host.http import HttpError, fetch
 
 # What a proxied server, or the way to it, may answer and what elsewhere means that the API server is away.
@@ -16,7 +16,7 @@ _ANSWERS = (500, 502, 503, 504)
 class Reach:
     """The way to one port of one pod."""
 
-    def __init__(self, place: Place, pod: Mapping[str, Any], port: int) -> None:
+    def __init__(self, place: RunContext, pod: Mapping[str, Any], port: int) -> None:
         self._place = place
         self._pod = str(pod["metadata"]["name"])
         self._port = port
@@ -33,7 +33,7 @@ class Reach:
         pairs = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
         target = f"{self._place.api.resource(POD).path(self._place.namespace, f'{self._pod}:{self._port}')}/proxy{path}"
         try:
-            answer = self._place.api.patient.request(method, target, pairs, body, timeout_s=timeout_s, final=_ANSWERS)
+            answer = self._place.api.retrying.request(method, target, pairs, body, timeout_s=timeout_s, final=_ANSWERS)
         except ClusterError as error:
             raise HttpError(f"{method} {path} of pod {self._pod} failed: {error}") from error
         return answer.body
@@ -47,7 +47,7 @@ class Reach:
             return None
 
 
-def direct_url(place: Place, port: int) -> str | None:
+def direct_url(place: RunContext, port: int) -> str | None:
     """Return the URL of a port where pods share one network with this program; None where they have their own."""
     site = place.site
     if not site.shared_network or site.address in ("gateway", "service"):

@@ -18,7 +18,7 @@ from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import DAEMON_SET, POD, Document, kind_of
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.manifests.recorder import COMPONENT, CONFIGURATION, CONTAINER, STATE, recording_documents
-from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset
 from kveval.engines.protocol import Say
@@ -43,7 +43,7 @@ class ClusterRecording:
     each of them, and for those that every cell shares.
     """
 
-    place: Place
+    place: RunContext
     pod: Document
     mark: str
     directory: Path = Path()
@@ -177,13 +177,13 @@ def process_block(processes: Sequence[int]) -> str:
     )
 
 
-def recorder_pods(place: Place) -> list[Document]:
+def recorder_pods(place: RunContext) -> list[Document]:
     """Return the recorder's pods of the campaign that are ready; another run may just be starting them."""
     chosen = selector(place.campaign, component=COMPONENT)
     return [pod for pod in place.api.list(POD, place.site.pcp_namespace, chosen) if is_ready(pod)]
 
 
-def deploy(place: Place, say: Say) -> list[Document]:
+def deploy(place: RunContext, say: Say) -> list[Document]:
     """Start the campaign's recorder unless it runs, and return its pods when all are ready."""
     documents = recording_documents(place.campaign, place.site, {})
     place.api.apply(documents)
@@ -193,13 +193,13 @@ def deploy(place: Place, say: Say) -> list[Document]:
     ]
 
 
-def mark_of(place: Place) -> str:
+def mark_of(place: RunContext) -> str:
     """Return what tells this run's recording from others in a recorder's pod: letters and digits."""
     return "r" + place.name(COMPONENT)[-8:]
 
 
 def begin(
-    place: Place, pod: Document, directory: Path, sources: Mapping[str, str], uids: Sequence[str]
+    place: RunContext, pod: Document, directory: Path, sources: Mapping[str, str], uids: Sequence[str]
 ) -> ClusterRecording:
     """Record from now on, in the recorder's pod `pod`; `uids`: of the pods whose processes are recorded, too."""
     groups = {name: name for name in (*sources, *place.site.recorder.sources)}
@@ -214,12 +214,12 @@ def begin(
     return recording
 
 
-def version(place: Place, pod: Document) -> str:
+def version(place: RunContext, pod: Document) -> str:
     """Return PCP's release in a recorder's pod."""
     return ClusterRecording(place, pod, mark_of(place)).run(scripts.VERSION).text.strip()
 
 
-def remove_stale(place: Place, living: Sequence[str], say: Say) -> None:
+def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
     """End the recordings of runs that nobody measures any more; `living`: the marks of those that are measured."""
     for pod in recorder_pods(place):
         for mark in ClusterRecording(place, pod, "none").run(scripts.LIST).text.split():

@@ -13,11 +13,11 @@ from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
-from kveval.engines.kubernetes.companions import PodCompanion, command_line, environment
 from kveval.engines.kubernetes.pod_http import Reach
-from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.sidecars import PodSidecar, command_line, environment
 from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged
-from kveval.engines.protocol import Beside, Check, DeploymentError, ServerDied
+from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
 from kveval.engines.servers import vllm
 from kveval.engines.watchdog import StallWatch, Work, read_work
 from kveval.host.http import HttpError
@@ -58,9 +58,9 @@ class Replica:
 class ClusterServer:
     """A cell's servers that answer, and have the declared version and model."""
 
-    place: Place
+    place: RunContext
     replicas: Sequence[Replica]
-    companions: Sequence[PodCompanion]
+    sidecars: Sequence[PodSidecar]
     watched: Sequence[Document]
     """Every pod that must live on, as it was when all were ready."""
     file_tier: str | None = None
@@ -82,9 +82,9 @@ class ClusterServer:
         return environment(self.replicas[0].pod, SERVER)
 
     @property
-    def beside(self) -> list[Beside]:
-        """The companions, as run.json describes them."""
-        return [Beside(found.name, found.version, found.argv) for found in self.companions]
+    def sidecar_facts(self) -> list[SidecarFacts]:
+        """The sidecars, as run.json describes them."""
+        return [SidecarFacts(found.name, found.version, found.argv) for found in self.sidecars]
 
     def require_alive(self) -> None:
         """Raise ServerDied when a pod is gone, restarted, or will not run on; asked every two seconds."""
@@ -99,13 +99,13 @@ class ClusterServer:
             self._looked_at = time.monotonic()
 
     def counters(self) -> dict[str, float]:
-        """Read the counters of all replicas, summed, of the companions, and of the file tier."""
+        """Read the counters of all replicas, summed, of the sidecars, and of the file tier."""
         found: dict[str, float] = {}
         for counters in every(self.replicas, _counters):
             for name, value in counters.items():
                 found[name] = found.get(name, 0.0) + value
-        for companion in self.companions:
-            found |= companion.counters()
+        for sidecar in self.sidecars:
+            found |= sidecar.counters()
         if self.file_tier is not None:
             found |= self._file_counters(self.file_tier)
         return found
@@ -113,8 +113,8 @@ class ClusterServer:
     def reset_caches(self, timeout_s: float = 20.0) -> None:
         """Empty every replica's own cache and all tiers behind it, the servers first: then nothing writes any more."""
         every(self.replicas, lambda replica: vllm.reset_caches(replica.reach.ask, replica.log, timeout_s))
-        for companion in reversed(self.companions):
-            companion.reset(timeout_s)
+        for sidecar in reversed(self.sidecars):
+            sidecar.reset(timeout_s)
         if self.file_tier is not None:
             every(
                 self.replicas, lambda replica: self._run(replica, ["find", self.file_tier, "-mindepth", "1", "-delete"])
@@ -128,7 +128,7 @@ class ClusterServer:
             )
 
     def require_declared(self) -> None:
-        """Check version, model and sizes of every replica and companion against what the campaign declares."""
+        """Check version, model and sizes of every replica and sidecar against what the campaign declares."""
         specification = self.place.specification
         budget, versions = specification["budget"], specification["versions"]
         for replica in self.replicas:
@@ -137,9 +137,9 @@ class ClusterServer:
             vllm.require_device_cache(facts.get("kv_cache_tokens"), budget["device_tokens"], replica.log)
             self.facts = self.facts or facts
         beside = []
-        for companion in self.companions:
-            companion.identify(versions)
-            reported = companion.reported_bytes()
+        for sidecar in self.sidecars:
+            sidecar.identify(versions)
+            reported = sidecar.reported_bytes()
             beside += [] if reported is None else [reported]
         wanted = budget["tier_bytes"] or budget.get("staging_bytes", 0)
         vllm.check_tiers(self.facts, beside, wanted, budget.get("split", {}), self.replicas[0].log)

@@ -4,10 +4,10 @@ import time
 
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document, Kind
-from kveval.engines.kubernetes.manifests.rendering import scene_of
+from kveval.engines.kubernetes.manifests.rendering import context_of
 from kveval.engines.kubernetes.pod_http import direct_url
 from kveval.engines.kubernetes.replicas import ClusterServer
-from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.run_place import RunContext
 
 GATEWAY = Kind("gateway.networking.k8s.io/v1", "Gateway")
 # A Gateway of a cell's own may take a cloud load balancer minutes.
@@ -15,10 +15,10 @@ _PROGRAMMED_S = 600.0
 _POLL_S = 2.0
 
 
-def gateway_url(place: Place, limit_s: float = _PROGRAMMED_S) -> str:
+def gateway_url(place: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
     """Return the Gateway's URL from its status, once it has one. Raises ClusterError when it has none in time."""
-    scene = scene_of(place.specification, place.site, place.run, place.campaign, place.ports)
-    name, namespace = scene.gateway_name, scene.gateway_namespace
+    context = context_of(place.specification, place.site, place.run, place.campaign, place.ports)
+    name, namespace = context.gateway_name, context.gateway_namespace
     deadline = time.monotonic() + limit_s
     while True:
         found = place.api.read(GATEWAY, name, namespace)
@@ -34,19 +34,19 @@ def gateway_url(place: Place, limit_s: float = _PROGRAMMED_S) -> str:
         time.sleep(_POLL_S)
 
 
-def sources_of(place: Place, server: ClusterServer) -> dict[str, str]:
+def sources_of(place: RunContext, server: ClusterServer) -> dict[str, str]:
     """Return the metrics endpoints of a cell as its node sees them, by name; those of replicas with spaces between."""
     ports = place.ports
     urls = [f"{_base(place, replica.pod, ports['port'])}/metrics" for replica in server.replicas]
     found = {"vllm": " ".join(urls)}
-    for companion, port in (("lmcache", "lmcache_http_port"), ("epp", "epp_metrics_port")):
+    for sidecar, port in (("lmcache", "lmcache_http_port"), ("epp", "epp_metrics_port")):
         for pod in server.watched:
-            if any(entry["name"] == companion for entry in pod["spec"]["containers"]):
-                found.setdefault(companion, f"{_base(place, pod, ports[port])}/metrics")
+            if any(entry["name"] == sidecar for entry in pod["spec"]["containers"]):
+                found.setdefault(sidecar, f"{_base(place, pod, ports[port])}/metrics")
     return found
 
 
-def _base(place: Place, pod: Document, port: int) -> str:
+def _base(place: RunContext, pod: Document, port: int) -> str:
     address = str((pod.get("status") or {}).get("podIP") or "")
     host = f"[{address}]" if ":" in address else address
     return direct_url(place, port) or f"http://{host}:{port}"

@@ -11,7 +11,7 @@ from kveval.engines.kubernetes.api.names import labels, object_name, selector
 
 
 @dataclass(frozen=True)
-class Place:
+class RunContext:
     """A run's place on a cluster.
 
     `ports`: by placeholder, where the run's servers listen; `measurement`: the id of what is measured.

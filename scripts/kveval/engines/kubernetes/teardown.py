@@ -164,9 +164,9 @@ class _Teardown:
             self._keep(f"{described(document)} (a volume, kept unless asked for)")
             return True
         if document["kind"] == NAMESPACE.kind and not document["metadata"].get("deletionTimestamp"):
-            strangers = self._strangers(document["metadata"]["name"])
-            if strangers:
-                self._keep(f"{described(document)} (holds {', '.join(strangers[:3])})")
+            foreign = self._foreign_objects(document["metadata"]["name"])
+            if foreign:
+                self._keep(f"{described(document)} (holds {', '.join(foreign[:3])})")
                 return True
         return False
 
@@ -174,7 +174,7 @@ class _Teardown:
         if text not in self.result.kept:
             self.result.kept.append(text)
 
-    def _strangers(self, namespace: str) -> list[str]:
+    def _foreign_objects(self, namespace: str) -> list[str]:
         """Name what would be lost with a namespace although it is not ours, or is to be kept."""
         found = []
         for kind in (POD, VOLUME_CLAIM, CONFIG_MAP, SECRET, Kind("v1", "Service"), Kind("apps/v1", "Deployment")):

@@ -10,9 +10,9 @@ from typing import Any
 
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import server as local
-from kveval.engines.local.companions import find_program
+from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import require_room
-from kveval.engines.protocol import Check, Ran, Say
+from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host import hardware
 from kveval.host.lock import host_lock
@@ -61,8 +61,8 @@ class HostEngine:
             )
         if not (server_environment / "bin" / "python").exists():
             raise MeasurementError(f"no server environment at {server_environment}: run scripts/setup.sh")
-        for companion in specification["companions"]:
-            find_program(companion["argv"][0], server_environment)
+        for sidecar in specification["companions"]:
+            find_program(sidecar["argv"][0], server_environment)
         folder = specification.get("fs_dir")
         if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
             raise MeasurementError(f"server.fs_dir {folder} is no folder this user can write to")
@@ -73,13 +73,13 @@ class HostEngine:
         return store.scratch(key).absolute()
 
     @contextlib.contextmanager
-    def bench(self, scratch: Path, say: Say) -> Iterator["HostBench"]:
+    def session(self, scratch: Path, say: Say) -> Iterator["HostSession"]:
         """Offer the run, its processes supervised."""
         with supervisor(registry_path()) as processes:
-            yield HostBench(self._job, scratch, processes, self._host["cpus"], say)
+            yield HostSession(self._job, scratch, processes, self._host["cpus"], say)
 
 
-class HostBench:
+class HostSession:
     """One run in progress on this host."""
 
     own_clock = True
@@ -90,7 +90,7 @@ class HostBench:
         self._processes = processes
         self._cpus = cpus
         self.pcp_version = require_pcp()
-        self.slot = local.ServerSlot(self._deployment, say)
+        self.handle = local.LocalServerHandle(self._deployment, say)
 
     @property
     def checks(self) -> Sequence[Check]:
@@ -108,14 +108,14 @@ class HostBench:
 
     def command(self, level: load.Level, report: Path) -> list[str]:
         """Return GuideLLM's command line."""
-        specification, server = self._job.specification, self.slot.server
+        specification, server = self._job.specification, self.handle.server
         miniature = specification["weights"] == "miniature"
         tokenizer = self._scratch / "model" if miniature else str(specification["model"]["hf_id"])
-        target = load.Target(server.url, server.served_model, tokenizer)
+        target = load.LoadTarget(server.url, server.served_model, tokenizer)
         guidellm = self._job.server_environment / "bin" / "guidellm"
         return load.command(str(guidellm), specification["workload"], level, target, report)
 
-    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> Ran:
+    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> LoadResult:
         """Run GuideLLM as a process of this host."""
         workload = self._job.specification["workload"]
         load.write_data(workload, level, report)
@@ -129,11 +129,11 @@ class HostBench:
             env=load.environment(self._cpus, workload),
             watch=watch,
         )
-        return Ran(began, started, started + wall_s)
+        return LoadResult(began, started, started + wall_s)
 
     def require_room(self) -> None:
         """Look at the disks that are written to."""
-        for place in (self._scratch, self.slot.server.files):
+        for place in (self._scratch, self.handle.server.files):
             if place is not None:
                 require_free(place, DISK_RESERVE_BYTES, "stopping in order")
 
@@ -171,9 +171,9 @@ class HostBench:
             yield server
 
     def _recording_settings(self) -> RecordingSettings:
-        server = self.slot.server
+        server = self.handle.server
         leaders = {"vllm": server.process.pid} | {
-            companion.program.name: companion.program.process.pid for companion in server.companions
+            sidecar.program.name: sidecar.program.process.pid for sidecar in server.sidecars
         }
         members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]
         return RecordingSettings(openmetrics=server.endpoints, processes=[member.pid for member in members])
@@ -187,7 +187,7 @@ def _server_plan(specification: Mapping[str, Any]) -> local.ServerPlan:
         served_model=specification["model"]["served_name"],
         versions=specification["versions"],
         device_tokens=budget["device_tokens"],
-        companions=specification["companions"],
+        sidecars=specification["companions"],
         tier_bytes=budget["tier_bytes"] or budget.get("staging_bytes", 0),
         tier_split=budget.get("split", {}),
         file_tier="fs_dir" in specification,

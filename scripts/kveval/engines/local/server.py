@@ -14,14 +14,14 @@ from typing import Any
 import psutil
 
 from kveval.engines.counters import read_counters
-from kveval.engines.local.companions import companions, fill
-from kveval.engines.protocol import Beside, Check, DeploymentError, ServerDied
+from kveval.engines.local.sidecars import fill, sidecars
+from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
 from kveval.engines.servers import vllm
-from kveval.engines.servers.program import Companion, CompanionPortTaken
+from kveval.engines.servers.program import Sidecar, SidecarPortTaken
 from kveval.engines.watchdog import StallWatch
 from kveval.host.http import HttpError, free_port, request
 from kveval.host.logs import exit_words, last_words
-from kveval.host.ports import strangers
+from kveval.host.ports import foreign_listeners
 from kveval.host.processes import Session, Supervisor
 from kveval.host.sessions import lives, title_of
 
@@ -37,7 +37,7 @@ class PortTaken(DeploymentError):
 class ServerPlan:
     """What to start: arguments and environment with paths and ports open, and what must answer.
 
-    `companions`: what to start before the server, as the specification has it; `versions`: the releases declared, by
+    `sidecars`: what to start before the server, as the specification has it; `versions`: the releases declared, by
     program; `tier_bytes`: what the arm's tier in host memory is to have, 0 for none; `file_tier`: whether a tier of
     files stands behind it.
     """
@@ -47,7 +47,7 @@ class ServerPlan:
     served_model: str
     versions: Mapping[str, str]
     device_tokens: int | None
-    companions: Sequence[Mapping[str, Any]] = ()
+    sidecars: Sequence[Mapping[str, Any]] = ()
     tier_bytes: int = 0
     tier_split: Mapping[str, int] = field(default_factory=dict)
     """Bytes of its parts, where two tiers share it."""
@@ -68,7 +68,7 @@ class Deployment:
     version: str
     log: Path
     process: "subprocess.Popen[bytes]"
-    companions: list[Companion] = field(default_factory=list)
+    sidecars: list[Sidecar] = field(default_factory=list)
     files: Path | None = None
     """Folder of the arm's file tier."""
     offset: int = 0
@@ -82,30 +82,30 @@ class Deployment:
         return f"{self.url}/metrics"
 
     def require_alive(self) -> None:
-        """Raise ServerDied or CompanionError, with the telling line of its log, when a process of them is gone."""
-        for companion in self.companions:
-            companion.program.require_alive()
+        """Raise ServerDied or SidecarError, with the telling line of its log, when a process of them is gone."""
+        for sidecar in self.sidecars:
+            sidecar.program.require_alive()
         if self.process.poll() is not None:
             words, ending = last_words(self.log, self.offset), exit_words(self.process.returncode)
-            if words and not last_words(self.log, self.offset, hearsay=False):
+            if words and not last_words(self.log, self.offset, secondary=False):
                 ending += ", after an engine process was gone without a word: killed?"
             error = PortTaken if "Address already in use" in words else ServerDied
             raise error(f"the server died ({ending}){words}; see {self.log}")
         for title, part in self.parts:
             if not lives(part):
-                words = last_words(self.log, self.offset, hearsay=False) or " without a word (killed?)"
+                words = last_words(self.log, self.offset, secondary=False) or " without a word (killed?)"
                 raise ServerDied(f"the server's process {part.pid} ({title}) died{words}; see {self.log}")
 
     @property
     def endpoints(self) -> dict[str, str]:
         """Every Prometheus endpoint of the deployment, by program."""
-        others = {companion.program.name: companion.metrics_url for companion in self.companions}
+        others = {sidecar.program.name: sidecar.metrics_url for sidecar in self.sidecars}
         return {"vllm": self.metrics_url} | {name: url for name, url in others.items() if url is not None}
 
     @property
-    def beside(self) -> list[Beside]:
-        """The companions, as run.json describes them."""
-        return [Beside(found.program.name, found.version, found.program.argv) for found in self.companions]
+    def sidecar_facts(self) -> list[SidecarFacts]:
+        """The sidecars, as run.json describes them."""
+        return [SidecarFacts(found.program.name, found.version, found.program.argv) for found in self.sidecars]
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
         """Return the watch that finds it hanging."""
@@ -113,10 +113,10 @@ class Deployment:
         return [(watch.check, watch.interval_s)]
 
     def counters(self) -> dict[str, float]:
-        """Read the counters of the server, of its companions, and of the file tier."""
+        """Read the counters of the server, of its sidecars, and of the file tier."""
         found = read_counters(self.metrics_url)
-        for companion in self.companions:
-            found |= companion.counters()
+        for sidecar in self.sidecars:
+            found |= sidecar.counters()
         if self.files is not None:
             found |= _folder_counters(self.files)
         return found
@@ -124,12 +124,12 @@ class Deployment:
     def reset_caches(self, timeout_s: float = 20.0) -> None:
         """Empty the device's prefix cache and every tier behind it.
 
-        The server is asked first, so that nothing of it still writes to a companion that has been emptied; from LMCache
+        The server is asked first, so that nothing of it still writes to a sidecar that has been emptied; from LMCache
         to its store, likewise.
         """
         vllm.reset_caches(self.ask, self.log, timeout_s)
-        for companion in reversed(self.companions):
-            companion.reset(timeout_s)
+        for sidecar in reversed(self.sidecars):
+            sidecar.reset(timeout_s)
         if self.files is not None:
             for entry in self.files.iterdir():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -176,14 +176,14 @@ def deployed(
     ports: dict[str, int] | None = None,
     secrets: Sequence[str] = (),
 ) -> Iterator[Deployment]:
-    """Start the server and its companions, wait until all answer as declared, and tear them down on leaving.
+    """Start the server and its sidecars, wait until all answer as declared, and tear them down on leaving.
 
     `environment`: the server's virtual environment; `files_in`: where a tier of files gets its folder; `ports`: those
     of an earlier deployment to be used again, completed by those chosen here; `secrets`: environment variables passed
     on to the server.
 
     Raises DeploymentError when the server does not come up within the plan's time, is another version or model, or
-    reports a device cache or a tier more than 2 % off what was asked for; CompanionError for a companion; PortTaken
+    reports a device cache or a tier more than 2 % off what was asked for; SidecarError for a sidecar; PortTaken
     when another process has the server's port.
     """
     ports = {} if ports is None else ports
@@ -193,9 +193,9 @@ def deployed(
     with contextlib.ExitStack() as stack:
         temporary = stack.enter_context(supervisor.temporary_folder())
         beside = stack.enter_context(
-            companions(
+            sidecars(
                 supervisor,
-                plan.companions,
+                plan.sidecars,
                 environment=environment,
                 base_env=server_environment({}, temporary),
                 versions=plan.versions,
@@ -227,7 +227,7 @@ def deployed(
         deployment.startup_s = time.monotonic() - begin
         deployment.version = vllm.require_declared(deployment.ask, plan.served_model, plan.versions)
         deployment.facts = vllm.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
-        sizes = [reported for companion in beside if (reported := companion.reported_bytes()) is not None]
+        sizes = [reported for sidecar in beside if (reported := sidecar.reported_bytes()) is not None]
         vllm.require_device_cache(deployment.facts.get("kv_cache_tokens"), plan.device_tokens, log)
         vllm.check_tiers(deployment.facts, sizes, plan.tier_bytes, plan.tier_split, log)
         yield deployment
@@ -238,7 +238,7 @@ def _folder_counters(folder: Path) -> dict[str, float]:
     return {"file_tier_files": float(len(sizes)), "file_tier_bytes": float(sum(sizes))}
 
 
-class ServerSlot:
+class LocalServerHandle:
     """The run's server.
 
     One deployment at a time, always on the same ports, so that the recording keeps its endpoints over a restart. `say`
@@ -270,7 +270,7 @@ class ServerSlot:
             try:
                 self._server = self._stack.enter_context(self._deploy(self._ports))
                 break
-            except (PortTaken, CompanionPortTaken) as error:
+            except (PortTaken, SidecarPortTaken) as error:
                 if not left:
                     raise
                 self._say(f"{error}; trying other ports")
@@ -297,7 +297,7 @@ def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -> None:
     """Raise PortTaken when what answers on the port is not, or not only, the server that was started."""
-    others = strangers(port, [member.pid for member in members])
+    others = foreign_listeners(port, [member.pid for member in members])
     if others:
         raise PortTaken(f"port {port} was taken meanwhile by {', '.join(others)}; see {log}")
 

@@ -1,11 +1,11 @@
-"""Redis and Valkey as companions: one program in two editions."""
+"""Redis and Valkey as sidecars: one program in two editions."""
 
 import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from kveval.engines.servers.program import HOST, POLL_S, CompanionError, Program
+from kveval.engines.servers.program import HOST, POLL_S, Program, SidecarError
 
 
 class KeyValueQuestions(ABC):
@@ -18,13 +18,13 @@ class KeyValueQuestions(ABC):
 
     @abstractmethod
     def _ask(self, command: str) -> str:
-        """Send one command; return a simple, integer or bulk answer as text. Raises CompanionError."""
+        """Send one command; return a simple, integer or bulk answer as text. Raises SidecarError."""
 
     def ready(self) -> bool:
         """Tell whether it answers a PING."""
         try:
             return self._ask("PING") == "PONG"
-        except CompanionError:
+        except SidecarError:
             return False
 
     def identify(self, versions: Mapping[str, str]) -> None:
@@ -32,7 +32,7 @@ class KeyValueQuestions(ABC):
         info = self._info("server")
         found = "valkey" if "valkey_version" in info else "redis"
         if found != self.name:
-            raise CompanionError(f"the server on the port of {self.name} is {found}; see {self.log}")
+            raise SidecarError(f"the server on the port of {self.name} is {found}; see {self.log}")
         self.version = info[f"{found}_version"]
 
     def reported_bytes(self) -> int | None:
@@ -60,7 +60,7 @@ class KeyValueQuestions(ABC):
             if self._ask("DBSIZE") == "0":
                 return
             if time.monotonic() > deadline:
-                raise CompanionError(f"{self.name} still holds keys after {timeout_s:.0f} s of deleting them")
+                raise SidecarError(f"{self.name} still holds keys after {timeout_s:.0f} s of deleting them")
 
     def _info(self, section: str) -> dict[str, str]:
         lines = (line.partition(":") for line in self._ask(f"INFO {section}").splitlines())
@@ -87,9 +87,9 @@ class KeyValueStore(KeyValueQuestions):
                     if kind == b"$":
                         return answer.read(int(rest)).decode()
         except (OSError, ValueError) as error:
-            raise CompanionError(
+            raise SidecarError(
                 f"{self.name} does not answer {command.split(maxsplit=1)[0]}: {error}; see {self.log}"
             ) from error
         if kind not in b"+:" or not kind:
-            raise CompanionError(f"{self.name} answered {command.split(maxsplit=1)[0]} with {first!r}")
+            raise SidecarError(f"{self.name} answered {command.split(maxsplit=1)[0]} with {first!r}")
         return rest

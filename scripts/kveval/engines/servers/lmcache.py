@@ -1,4 +1,4 @@
-"""`lmcache server` as a companion: LMCache's CPU tier in a process of its own."""
+"""`lmcache server` as a sidecar: LMCache's CPU tier in a process of its own."""
 
 import time
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from kveval.engines.counters import CounterError, parse_counters
-from kveval.engines.servers.program import HOST, POLL_S, CompanionError, Program
+from kveval.engines.servers.program import HOST, POLL_S, Program, SidecarError
 from kveval.host.http import HttpError, fetch, request
 
 # A request that is given up between lookup and retrieval leaves its read locks behind, for 300 s (LMCache 0.5.6). Locks
@@ -47,7 +47,7 @@ class LMCacheQuestions(ABC):
         self.version = str(answer.get("version", answer)) if isinstance(answer, dict) else str(answer)
         declared = versions.get("lmcache", "")
         if not _same_release(self.version, declared):
-            raise CompanionError(
+            raise SidecarError(
                 f"the server beside vLLM is LMCache {self.version or 'of unknown version'},"
                 f" the campaign declares {declared}"
             )
@@ -62,7 +62,7 @@ class LMCacheQuestions(ABC):
         try:
             found = parse_counters(self._metrics(), prefix="lmcache")
         except (CounterError, HttpError) as error:
-            raise CompanionError(str(error)) from error
+            raise SidecarError(str(error)) from error
         held = sum(tier["memory_used_bytes"] for tier in self._storage()["l1_managers"].values())
         return {**found, "lmcache_l1_memory_bytes": float(held)}
 
@@ -85,7 +85,7 @@ class LMCacheQuestions(ABC):
             if not _moving(storage) and _objects(storage) == 0:
                 return
             if now - begin > timeout_s:
-                raise CompanionError(
+                raise SidecarError(
                     f"LMCache still holds {_objects(storage)} objects after {timeout_s:.0f} s of clearing it;"
                     f" see {self.log}"
                 )
@@ -96,14 +96,14 @@ class LMCacheQuestions(ABC):
         answer = self._ask("/status")
         storage = answer.get("storage_manager") if isinstance(answer, dict) else None
         if not isinstance(storage, dict) or not {"l1_managers", "store_controllers"} <= storage.keys():
-            raise CompanionError(f"LMCache's /status has no l1_managers and store_controllers; see {self.log}")
+            raise SidecarError(f"LMCache's /status has no l1_managers and store_controllers; see {self.log}")
         return storage
 
     def _ask(self, path: str, method: str = "GET", body: object = None) -> Any:
         try:
             return self._send(path, method, body)
         except HttpError as error:
-            raise CompanionError(f"LMCache: {error}; see {self.log}") from error
+            raise SidecarError(f"LMCache: {error}; see {self.log}") from error
 
 
 class LMCacheServer(LMCacheQuestions):

@@ -13,17 +13,17 @@ HOST = "127.0.0.1"
 POLL_S = 0.1
 
 
-class CompanionError(Failure):
+class SidecarError(Failure):
     """A server beside vLLM cannot be started, is not what was asked for, or stopped serving."""
 
 
-class CompanionPortTaken(CompanionError):
-    """Another process has the companion's port."""
+class SidecarPortTaken(SidecarError):
+    """Another process has the sidecar's port."""
 
 
 @dataclass
 class Program:
-    """A companion that runs: its process, its ports by placeholder, and where it writes."""
+    """A sidecar that runs: its process, its ports by placeholder, and where it writes."""
 
     name: str
     process: "subprocess.Popen[bytes]"
@@ -32,14 +32,14 @@ class Program:
     argv: list[str]
 
     def require_alive(self) -> None:
-        """Raise CompanionError, with the last words of its log, when the process is gone."""
+        """Raise SidecarError, with the last words of its log, when the process is gone."""
         if self.process.poll() is not None:
             words = last_words(self.log)
-            error = CompanionPortTaken if "ddress already in use" in words else CompanionError
+            error = SidecarPortTaken if "ddress already in use" in words else SidecarError
             raise error(f"{self.name} died ({exit_words(self.process.returncode)}){words}; see {self.log}")
 
 
-class Companion(Protocol):
+class Sidecar(Protocol):
     """What the engine asks of a server beside vLLM."""
 
     program: Program
@@ -53,7 +53,7 @@ class Companion(Protocol):
         """Tell whether it answers yet."""
 
     def identify(self, versions: Mapping[str, str]) -> None:
-        """Learn the version; raise CompanionError when it is not the declared program or version."""
+        """Learn the version; raise SidecarError when it is not the declared program or version."""
 
     def reported_bytes(self) -> int | None:
         """Bytes it says its tier in host memory has; None when it has no such tier."""

@@ -92,7 +92,7 @@ def check_tiers(
 ) -> None:
     """Hold the tiers in host memory to their budget, and note in `facts` what there is, bytes.
 
-    `facts`: as the server reported them; `beside`: what companions report of theirs; `wanted`: the whole budget;
+    `facts`: as the server reported them; `beside`: what sidecars report of theirs; `wanted`: the whole budget;
     `split`: native_bytes and lmcache_bytes where two tiers share it. Raises DeploymentError.
     """
     own: int | None = facts.get("tier_bytes")

@@ -11,7 +11,7 @@ CLOSED_LOOP = ("synchronous", "concurrent")
 """Strategies that keep a fixed number of requests in flight; the others send at a rate of their own."""
 
 
-class ReportError(Failure):
+class ReportFileError(Failure):
     """A GuideLLM report cannot be used; the message says which, why and what would be right."""
 
 
@@ -120,7 +120,7 @@ class LevelReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LoadReport:
     """A GuideLLM report, whatever its version; `schema` is 0 for reports that do not name theirs (before 0.5)."""
 
     guidellm_version: str

@@ -11,7 +11,7 @@ import zstandard
 
 from kveval.load.reports import schema_03, schema_04_preview, schema_1, schema_2
 from kveval.load.reports.data import synthetic_data
-from kveval.load.reports.model import LevelReport, Report, ReportError
+from kveval.load.reports.model import LevelReport, LoadReport, ReportFileError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Files have been compressed twice by accident; more layers are no report.
@@ -25,17 +25,17 @@ class _Metadata(msgspec.Struct):
     guidellm_version: str | None = None
 
 
-class _Args(msgspec.Struct):
+class _ArgsVersion(msgspec.Struct):
     model: str | None = None
     data: list[Any] | None = None
 
 
-class _Backend(msgspec.Struct):
+class _BackendVersion(msgspec.Struct):
     model: str | None = None
 
 
 class _Spec(msgspec.Struct):
-    backend: _Backend | None = None
+    backend: _BackendVersion | None = None
     data: list[Any] | None = None
 
 
@@ -48,7 +48,7 @@ class _Head(msgspec.Struct):
 
     metadata: _Metadata | None = None
     benchmarks: list[msgspec.Raw] | None = None
-    args: _Args | None = None
+    args: _ArgsVersion | None = None
     config: _Scenario | None = None
 
     @property
@@ -93,7 +93,7 @@ _DECODERS = {
 }
 
 
-def read_report(path: Path) -> Report:
+def read_report(path: Path) -> LoadReport:
     """Read a GuideLLM report of any version; plain JSON, or compressed by zstd once or twice.
 
     Raises ReportError when the file is missing, empty or truncated, is no GuideLLM report, has a schema without a
@@ -102,28 +102,28 @@ def read_report(path: Path) -> Report:
     return decode_report(_content(path), str(path))
 
 
-def decode_report(content: bytes, name: str) -> Report:
+def decode_report(content: bytes, name: str) -> LoadReport:
     """Decode a report's JSON; `name` is what errors call it. Raises ReportError as `read_report` does."""
     head = _head(content, name)
     if head.benchmarks is None:
-        raise ReportError(f"{name}: not a GuideLLM report (it has no list 'benchmarks')")
+        raise ReportFileError(f"{name}: not a GuideLLM report (it has no list 'benchmarks')")
     schema = _schema(head, name)
     if not head.benchmarks:
-        raise ReportError(f"{name}: the report holds no benchmark; GuideLLM ended before it measured anything")
+        raise ReportFileError(f"{name}: the report holds no benchmark; GuideLLM ended before it measured anything")
     data = synthetic_data(head.sources)
     levels = []
     for number, raw in enumerate(head.benchmarks):
         try:
             level = schema.decode(raw)
         except msgspec.DecodeError as error:
-            raise ReportError(f"{name}: benchmark {number} is not as {schema.name} has it ({error})") from error
+            raise ReportFileError(f"{name}: benchmark {number} is not as {schema.name} has it ({error})") from error
         if not level.end > level.start > 0:
-            raise ReportError(
+            raise ReportFileError(
                 f"{name}: benchmark {number} has the empty window {level.start}..{level.end}: nothing was measured"
             )
         levels.append(replace(level, data=level.data or data, model=level.model or head.model))
     version = head.metadata.guidellm_version if head.metadata else None
-    return Report(guidellm_version=version or schema.guidellm, schema=schema.number, levels=tuple(levels))
+    return LoadReport(guidellm_version=version or schema.guidellm, schema=schema.number, levels=tuple(levels))
 
 
 def _head(content: bytes, name: str) -> _Head:
@@ -137,9 +137,9 @@ def _head(content: bytes, name: str) -> _Head:
                 raise
             return msgspec.json.decode(_NOT_JSON.sub(rb"\1null", content), type=_Head)
     except msgspec.ValidationError as error:
-        raise ReportError(f"{name}: not a GuideLLM report ({error})") from error
+        raise ReportFileError(f"{name}: not a GuideLLM report ({error})") from error
     except msgspec.DecodeError as error:
-        raise ReportError(
+        raise ReportFileError(
             f"{name}: not readable as JSON ({error}); the file is truncated or damaged: measure the level again"
         ) from error
 
@@ -149,17 +149,17 @@ def _schema(head: _Head, name: str) -> _Schema:
     if version is not None:
         if str(version) in _DECODERS:
             return _DECODERS[str(version)]
-        raise ReportError(f"{name}: report version {version} is not supported; supported: {_supported()}")
+        raise ReportFileError(f"{name}: report version {version} is not supported; supported: {_supported()}")
     if not head.benchmarks:
         return _DECODERS["0.3"]
     try:
         shape = msgspec.json.decode(head.benchmarks[0], type=_Shape)
     except msgspec.DecodeError as error:
-        raise ReportError(f"{name}: not a GuideLLM report ({error})") from error
+        raise ReportFileError(f"{name}: not a GuideLLM report ({error})") from error
     for generation, mark in (("0.4", shape.config), ("0.4 preview", shape.scheduler), ("0.3", shape.args)):
         if bytes(mark):
             return _DECODERS[generation]
-    raise ReportError(
+    raise ReportFileError(
         f"{name}: not a GuideLLM report (no report version, and its benchmarks are of no known shape);"
         f" supported: {_supported()}"
     )
@@ -173,13 +173,13 @@ def _content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ReportError(f"{path}: the report cannot be read ({error.strerror})") from error
+        raise ReportFileError(f"{path}: the report cannot be read ({error.strerror})") from error
     for _ in range(_MAX_LAYERS):
         if not content.startswith(_ZSTD_MAGIC):
             break
         content = _decompressed(content, path)
     if not content.strip():
-        raise ReportError(f"{path}: the report is empty; GuideLLM writes it only at its end, so it was interrupted")
+        raise ReportFileError(f"{path}: the report is empty; GuideLLM writes it only at its end, so it was interrupted")
     return content
 
 
@@ -191,8 +191,8 @@ def _decompressed(content: bytes, path: Path) -> bytes:
         try:
             parts.append(decompressor.decompress(content))
         except zstandard.ZstdError as error:
-            raise ReportError(f"{path}: damaged zstd file ({error}); measure the level again") from error
+            raise ReportFileError(f"{path}: damaged zstd file ({error}); measure the level again") from error
         if not decompressor.eof:
-            raise ReportError(f"{path}: truncated zstd file (it ends inside a frame); measure the level again")
+            raise ReportFileError(f"{path}: truncated zstd file (it ends inside a frame); measure the level again")
         content = decompressor.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -15,7 +15,7 @@ from kveval.load.reports.model import Aggregate, LevelReport, RequestRecord, Sta
 from kveval.load.reports.wire import Metrics, Strategy, Totals, by_status
 
 
-class _Request(msgspec.Struct):
+class _Request03(msgspec.Struct):
     """Times in epoch seconds; the first token's is missing where none came."""
 
     start_time: float
@@ -46,13 +46,13 @@ class _Request(msgspec.Struct):
         )
 
 
-class _Requests(msgspec.Struct):
-    successful: list[_Request] | None = None
-    incomplete: list[_Request] | None = None
-    errored: list[_Request] | None = None
+class _Requests03(msgspec.Struct):
+    successful: list[_Request03] | None = None
+    incomplete: list[_Request03] | None = None
+    errored: list[_Request03] | None = None
 
 
-class _Args(msgspec.Struct):
+class _Args03(msgspec.Struct):
     strategy: Strategy
     warmup_duration: float | None = None
     cooldown_duration: float | None = None
@@ -62,24 +62,24 @@ class _Worker(msgspec.Struct):
     backend_model: str | None = None
 
 
-class _Loader(msgspec.Struct):
+class _Loader03(msgspec.Struct):
     data: Any = None
 
 
-class _Benchmark(msgspec.Struct):
-    args: _Args
+class _Benchmark03(msgspec.Struct):
+    args: _Args03
     metrics: Metrics
     start_time: float
     end_time: float
     request_totals: Totals
-    requests: _Requests = msgspec.field(default_factory=_Requests)
+    requests: _Requests03 = msgspec.field(default_factory=_Requests03)
     worker: _Worker = msgspec.field(default_factory=_Worker)
-    request_loader: _Loader = msgspec.field(default_factory=_Loader)
+    request_loader: _Loader03 = msgspec.field(default_factory=_Loader03)
 
 
 def decode(raw: msgspec.Raw) -> LevelReport:
     """Decode one benchmark. Raises msgspec.DecodeError."""
-    benchmark = msgspec.json.decode(raw, type=_Benchmark)
+    benchmark = msgspec.json.decode(raw, type=_Benchmark03)
     args, totals, kept, metrics = benchmark.args, benchmark.request_totals, benchmark.requests, benchmark.metrics
     completed, errored = kept.successful or [], kept.errored or []
     tokens = by_status(metrics.output_token_count).everything

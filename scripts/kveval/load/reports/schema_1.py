@@ -14,7 +14,7 @@ Definitions, from the sources of 0.4.0, 0.5.3 and 0.6.0 (`guidellm/benchmark/sch
 import msgspec
 
 from kveval.load.reports.model import Aggregate, LevelReport
-from kveval.load.reports.wire import Metrics, Requests, Strategy, Totals, by_status
+from kveval.load.reports.wire import Metrics, Strategy, Totals, WireRequests, by_status
 
 
 class Backend(msgspec.Struct):
@@ -23,7 +23,7 @@ class Backend(msgspec.Struct):
     model: str | None = None
 
 
-class Config(msgspec.Struct):
+class BenchmarkConfig(msgspec.Struct):
     """What the benchmark was asked to do."""
 
     strategy: Strategy
@@ -53,12 +53,12 @@ class WindowMetrics(Metrics, kw_only=True):
 class Benchmark(msgspec.Struct):
     """One benchmark of schemas 1 and 2, which differ in what some of the numbers mean."""
 
-    config: Config
+    config: BenchmarkConfig
     scheduler_state: State
     metrics: WindowMetrics
     start_time: float
     end_time: float
-    requests: Requests = msgspec.field(default_factory=Requests)
+    requests: WireRequests = msgspec.field(default_factory=WireRequests)
     scheduler_metrics: SchedulerMetrics = msgspec.field(default_factory=SchedulerMetrics)
     warmup_duration: float = 0.0
     cooldown_duration: float = 0.0

@@ -125,7 +125,7 @@ class Request(msgspec.Struct):
         )
 
 
-class Requests(msgspec.Struct):
+class WireRequests(msgspec.Struct):
     """The records kept, by status."""
 
     successful: list[Request] | None = None

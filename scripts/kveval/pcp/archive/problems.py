@@ -18,7 +18,7 @@ class ArchiveError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ArchiveProblem:
     """One finding: `kind` is a fixed word, `where` a file name, `offset` bytes from the start of that file."""
 
     kind: str
@@ -40,20 +40,20 @@ class Problem:
 class ProblemLog:
     """Collects problems in bounded memory."""
 
-    items: list[Problem] = field(default_factory=list)
+    items: list[ArchiveProblem] = field(default_factory=list)
     _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, kind: str, where: str, message: str, offset: int | None = None) -> None:
         """Record a problem; after the first `KEPT_PER_KIND` of a kind in a file only count it."""
         self._seen[kind, where] += 1
         if self._seen[kind, where] <= KEPT_PER_KIND:
-            self.items.append(Problem(kind, where, message, offset))
+            self.items.append(ArchiveProblem(kind, where, message, offset))
 
-    def all(self) -> list[Problem]:
+    def all(self) -> list[ArchiveProblem]:
         """Every problem kept, and one line for each kind and file of which more were found."""
         return [*self.items, *self._overflow()]
 
-    def _overflow(self) -> Iterator[Problem]:
+    def _overflow(self) -> Iterator[ArchiveProblem]:
         for (kind, where), count in self._seen.items():
             if count > KEPT_PER_KIND:
-                yield Problem(kind, where, f"{count - KEPT_PER_KIND:,} more of this kind")
+                yield ArchiveProblem(kind, where, f"{count - KEPT_PER_KIND:,} more of this kind")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kveval.pcp.archive.files import split_name
-from kveval.pcp.archive.problems import Problem, ProblemLog
+from kveval.pcp.archive.problems import ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block
 from kveval.pcp.conversion.conversion import ConversionSummary, Progress, survey
 
@@ -33,7 +33,7 @@ class Rhythm:
         self._times.setdefault(archive, []).append(block.times[possible])
         self._marks.setdefault(archive, []).append((block.counts == 0)[possible])
 
-    def findings(self) -> list[Problem]:
+    def findings(self) -> list[ArchiveProblem]:
         """Clock steps (time runs backwards) and gaps (silence much longer than the archive's usual interval)."""
         found = ProblemLog()
         for archive, parts in self._times.items():
@@ -55,7 +55,7 @@ def _iso(time_ns: int) -> str:
     return f"{np.datetime64(time_ns, 'ns')}Z"
 
 
-def check(source: str | Path, *, progress: Progress | None = None) -> list[Problem]:
+def check(source: str | Path, *, progress: Progress | None = None) -> list[ArchiveProblem]:
     """Read an archive through and list what is wrong with it; empty if it is whole.
 
     Kinds of damage (`Problem.damage`): missing file, truncated, bad record, bad metadata, bad index, unreadable.
@@ -64,7 +64,7 @@ def check(source: str | Path, *, progress: Progress | None = None) -> list[Probl
     return inspect(source, progress=progress)[1]
 
 
-def inspect(source: str | Path, *, progress: Progress | None = None) -> tuple[ConversionSummary, list[Problem]]:
+def inspect(source: str | Path, *, progress: Progress | None = None) -> tuple[ConversionSummary, list[ArchiveProblem]]:
     """`check`, with the survey of the archive: what could be read."""
     rhythm = Rhythm()
     summary = survey(source, watcher=rhythm, progress=progress)

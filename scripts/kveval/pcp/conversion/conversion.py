@@ -16,7 +16,7 @@ import numpy as np
 from kveval.pcp.archive.files import ArchiveFiles, Member, opened
 from kveval.pcp.archive.index import IndexEntry, bounds, read_index
 from kveval.pcp.archive.meta import Desc, Metadata, read_metadata
-from kveval.pcp.archive.problems import ArchiveError, Problem, ProblemLog
+from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block, Volume, time_at, volume_label
 from kveval.pcp.archive.wire import LABEL_SIZE, Label, label_frame
 from kveval.pcp.conversion import catalog as cat
@@ -47,7 +47,7 @@ class ConversionSummary:
     metrics: dict[str, MetricInfo]
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[ArchiveProblem]:
         """Damage, and what the recording itself lacks."""
         return self.info.problems
 
@@ -334,7 +334,7 @@ def _entered(stack: ExitStack, source: Path, problems: ProblemLog, *, alone: boo
 
 def write_empty(output: str | Path, reason: str) -> None:
     """Write a file without any value, for a recording that is missing; its one problem is `reason`."""
-    info = ArchiveInfo("", [], "", "", [], 0, 0, [], [Problem("missing file", "", reason)], 0)
+    info = ArchiveInfo("", [], "", "", [], 0, 0, [], [ArchiveProblem("missing file", "", reason)], 0)
     with LongWriter(Path(output), with_host=False) as writer:
         writer.finish(encode(info, {}, {}))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kveval.pcp.archive import meta as m
 from kveval.pcp.archive.meta import Desc, Metadata
-from kveval.pcp.archive.problems import Problem
+from kveval.pcp.archive.problems import ArchiveProblem
 from kveval.pcp.archive.units import semantics_name, type_name, units_string
 from kveval.pcp.archive.wire import IN_NULL
 from kveval.pcp.conversion.catalog import Catalog
@@ -118,7 +118,7 @@ class ArchiveInfo:
     start_ns: int
     end_ns: int
     marks_ns: list[int]
-    problems: list[Problem]
+    problems: list[ArchiveProblem]
     rows: int
 
 
@@ -144,4 +144,4 @@ def decode_archive(text: str | bytes) -> ArchiveInfo:
     """The recording's entry."""
     fields = json.loads(text)
     del fields["format"]
-    return ArchiveInfo(**{**fields, "problems": [Problem(**problem) for problem in fields["problems"]]})
+    return ArchiveInfo(**{**fields, "problems": [ArchiveProblem(**problem) for problem in fields["problems"]]})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import Cell, CellKey
+from kveval.analysis.cells import ArmSize, CellKey
 from kveval.analysis.levels.pilot import Pilot
 from kveval.report.data.level_units import LevelUnit, unit_of
 from kveval.report.data.run_facts import key_of
@@ -18,7 +18,7 @@ from kveval.store.run_file import Run
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReportPlan:
     """What the campaign asked for.
 
     `scenarios`: name -> title, baseline (None for a baseline itself) and `exercised`, the counters that prove the arm
@@ -120,4 +120,4 @@ def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
 
 def cell_label(cell: CellKey) -> str:
     """The cell without its model, as the figures call it."""
-    return Cell(cell[1], cell[2]).label
+    return ArmSize(cell[1], cell[2]).label

@@ -20,7 +20,7 @@ _MIRRORED = {stats.BETTER: stats.WORSE, stats.WORSE: stats.BETTER}
 
 
 @dataclass(frozen=True)
-class Pair:
+class ContrastPair:
     """How a cell differs from another one of its model at one level.
 
     `value` and `other_value`: means over runs as text; `effect`, `low`, `high`: per cent of the other cell (NaN:
@@ -42,7 +42,7 @@ class Pair:
         return numerals.effect(self.effect, self.low, self.high)
 
 
-def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> Pair:
+def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> ContrastPair:
     """Return how `cell` differs from `other`: as the comparison has it, in either direction, else described only."""
     row = _row(measured, cell, other, metric)
     mirrored = row is None
@@ -54,13 +54,13 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     value, other_value = (numerals.mean_of(list(measured.levels_of(key, level)[metric])) for key in (cell, other))
     if row is None:
         effect = _described(measured, cell, other, level, metric)
-        return Pair(level, value, other_value, effect, math.nan, math.nan, stats.NOT_ASSESSED, UNDECLARED)
+        return ContrastPair(level, value, other_value, effect, math.nan, math.nan, stats.NOT_ASSESSED, UNDECLARED)
     effect, low, high = (float(row[name]) for name in ("effect_percent", "low_percent", "high_percent"))
     verdict = str(row["verdict"])
     if mirrored:
         effect, low, high = (100 * (1 / (1 + value / 100) - 1) for value in (effect, high, low))
         verdict = _MIRRORED.get(verdict, verdict)
-    return Pair(level, value, other_value, effect, low, high, verdict, _text(row["reason"]))
+    return ContrastPair(level, value, other_value, effect, low, high, verdict, _text(row["reason"]))
 
 
 def _row(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import Cell, CellKey, by_size, common_level, rank_of
+from kveval.analysis.cells import ArmSize, CellKey, by_size, common_level, rank_of
 from kveval.report.data.level_units import STREAMS, LevelUnit
-from kveval.report.data.style import Look, look_of
+from kveval.report.data.style import ArmStyle, look_of
 
 
 @dataclass(frozen=True)
@@ -55,24 +55,24 @@ class FigureData:
         return by_size(list(self.levels["model"]), self.parameters)
 
     @cached_property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[ArmSize]:
         """All cells of any model: scenarios in their fixed order, CPU tiers rising."""
         pairs = self.levels[["scenario", "cpu_blocks"]].drop_duplicates().itertuples(index=False)
-        found = [Cell(str(scenario), int(blocks)) for scenario, blocks in pairs]
+        found = [ArmSize(str(scenario), int(blocks)) for scenario, blocks in pairs]
         return sorted(found, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks))
 
-    def cells_of(self, model: str) -> list[Cell]:
+    def cells_of(self, model: str) -> list[ArmSize]:
         """The cells that were measured for one model."""
         rows = self.levels[self.levels["model"] == model]
         present = set(zip(rows["scenario"], rows["cpu_blocks"], strict=True))
         return [cell for cell in self.cells if (cell.scenario, cell.cpu_blocks) in present]
 
-    def rows(self, table: pd.DataFrame, model: str, cell: Cell) -> pd.DataFrame:
+    def rows(self, table: pd.DataFrame, model: str, cell: ArmSize) -> pd.DataFrame:
         """The rows of one cell in a table."""
         of_cell = (table["scenario"] == cell.scenario) & (table["cpu_blocks"] == cell.cpu_blocks)
         return table[of_cell & (table["model"] == model)]
 
-    def look(self, cell: Cell) -> Look:
+    def look(self, cell: ArmSize) -> ArmStyle:
         """The look of a cell: the same for the same cell in every figure of the campaign."""
         blocks = sorted({other.cpu_blocks for other in self.cells if other.cpu_blocks})
         return look_of(cell.scenario, blocks.index(cell.cpu_blocks) if cell.cpu_blocks in blocks else 0)

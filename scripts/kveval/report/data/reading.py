@@ -9,16 +9,16 @@ import yaml
 from kveval.analysis.cells import CellKey
 from kveval.analysis.levels.pilot import read_pilot
 from kveval.analysis.peaks import read_table
-from kveval.report.data.campaign import Measured, Plan
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.figures import FigureData, Tiers
 from kveval.report.data.run_facts import footer, key_of, tiers_of
 from kveval.store.run_file import Run, collected_runs
 
 
-def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> Plan:
+def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> ReportPlan:
     """Build the plan from the workflow's plain values; cells come as lists."""
     cells = [(str(model), str(scenario), int(blocks)) for model, scenario, blocks in values["cells"]]
-    return Plan(**{**values, "cells": cells, "metrics": metrics})
+    return ReportPlan(**{**values, "cells": cells, "metrics": metrics})
 
 
 def read_measured(
@@ -45,7 +45,7 @@ def read_measured(
     return Measured(found, *tables, {}, recorded, **beside, pilots=[read_pilot(path) for path in pilots])
 
 
-def figure_data(plan: Plan, measured: Measured) -> FigureData:
+def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
     """Return what the figures are drawn from."""
     return FigureData(
         levels=measured.levels,

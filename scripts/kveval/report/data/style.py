@@ -33,7 +33,7 @@ _FILLS: tuple[FillStyle, ...] = ("full", "none", "left", "top")
 
 
 @dataclass(frozen=True)
-class Look:
+class ArmStyle:
     """How a cell is drawn: colour and marker are the scenario's, line and filling the size of its CPU tier."""
 
     colour: str
@@ -42,10 +42,10 @@ class Look:
     fill: FillStyle
 
 
-def look_of(scenario: str, tier: int = 0) -> Look:
+def look_of(scenario: str, tier: int = 0) -> ArmStyle:
     """Return the look of a scenario's cell; `tier` is the rank of its CPU tier's size among the campaign's, from 0."""
     colour, marker = _scenario(scenario)
-    return Look(colour, marker, _LINES[tier % len(_LINES)], _FILLS[tier % len(_FILLS)])
+    return ArmStyle(colour, marker, _LINES[tier % len(_LINES)], _FILLS[tier % len(_FILLS)])
 
 
 def _scenario(scenario: str) -> tuple[str, str]:

@@ -22,13 +22,13 @@ from kveval.report.data.run_facts import key_of
 from kveval.report.export import llmd_schema as report
 from kveval.store.run_file import Run
 
-Kind = TypeVar("Kind", bound=report.Statistics)
+Kind = TypeVar("Kind", bound=report.LlmdStatistics)
 
 # Namespace of the ids, so that the same run of the same level always has the same one.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "kveval.benchmark-report")
 _ENGINE, _ARM = "vllm-0", "kv-cache-arm"
 # Field of the observability section -> type, unit and column of complete_metrics.csv.
-_OBSERVED: dict[str, tuple[type[report.Statistics], str, str]] = {
+_OBSERVED: dict[str, tuple[type[report.LlmdStatistics], str, str]] = {
     "kv_cache_usage": (report.Portion, "percent", "kv_cache_usage_percent"),
     "cache_hit_rate": (report.Portion, "percent", "prefix_cache_hit_percent"),
     "gpu_memory_usage": (report.Memory, "GiB", "gpu_memory_used_gib"),
@@ -65,7 +65,7 @@ def level_report(row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1)
     """Return the report of one level of one run from its row of complete_metrics.csv; `runs`: how many there are."""
     return report.BenchmarkReport(
         run=_identity(row, run, campaign, runs),
-        scenario=report.Scenario(stack=_stack(run), load=_load(row, run)),
+        scenario=report.LlmdScenario(stack=_stack(run), load=_load(row, run)),
         results=report.Results(
             request_performance=report.RequestPerformance(aggregate=_aggregate(row)),
             observability=report.Observability(
@@ -95,11 +95,11 @@ def _stack(run: Run) -> list[report.Component]:
     model, facts = run.specification.get("model", {}), run.hardware
     gpus = [str(gpu.get("name", "unknown")) for gpu in facts.get("gpus", ())]
     ranks = int(model.get("tensor_parallel_size", 1))
-    engine = report.Engine(
+    engine = report.LlmdEngine(
         tool="vllm",
         tool_version=run.versions.get("vllm", "unknown"),
         replicas=int(run.specification.get("replicas", 1)),
-        model=report.ServedModel(name=_served_name(run)),
+        model=report.LlmdServedModel(name=_served_name(run)),
         accelerator=report.Accelerator(
             model=gpus[0] if gpus else str(facts.get("cpu_model", "unknown")),
             count=ranks if gpus else 1,
@@ -122,9 +122,9 @@ def _stack(run: Run) -> list[report.Component]:
 
 
 def _component(
-    label: str, configuration: str, standardized: report.Engine | report.Generic, native: report.Native
+    label: str, configuration: str, standardized: report.LlmdEngine | report.Generic, native: report.Native
 ) -> report.Component:
-    metadata = report.Metadata(label=label, cfg_id=configuration)
+    metadata = report.LlmdMetadata(label=label, cfg_id=configuration)
     return report.Component(metadata=metadata, standardized=standardized, native=native)
 
 
@@ -174,14 +174,14 @@ def _load(row: Mapping[str, Any], run: Run) -> report.Load:
     )
 
 
-def _aggregate(row: Mapping[str, Any]) -> report.Aggregate:
+def _aggregate(row: Mapping[str, Any]) -> report.LlmdAggregate:
     counts = {state: int(row[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")}
     total = row.get("total_tok_s", math.nan)
-    return report.Aggregate(
-        requests=report.Requests(
+    return report.LlmdAggregate(
+        requests=report.LlmdRequests(
             total=sum(counts.values()), failures=counts["errored"], incomplete=counts["incomplete"]
         ),
-        latency=report.Latency(
+        latency=report.LlmdLatency(
             time_to_first_token=_distribution(row, "ttft", report.Duration, "ms"),
             normalized_time_per_output_token=_distribution(row, "tpot", report.TokenLatency, "ms/token"),
             inter_token_latency=_distribution(row, "itl", report.TokenLatency, "ms/token"),

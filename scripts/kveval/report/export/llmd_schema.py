@@ -18,13 +18,13 @@ PositiveCount = Annotated[int, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Strict(BaseModel):
+class LlmdPart(BaseModel):
     """Unknown keys are refused, as the published schema does."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Statistics(Strict):
+class LlmdStatistics(LlmdPart):
     """A quantity's distribution; `units` are narrowed where it is used."""
 
     units: str
@@ -36,55 +36,55 @@ class Statistics(Strict):
     max: Finite | None = None
 
 
-class Quantity(Statistics):
+class Quantity(LlmdStatistics):
     """A number of something."""
 
     units: Literal["count"]
 
 
-class Portion(Statistics):
+class Portion(LlmdStatistics):
     """A share in per cent."""
 
     units: Literal["percent"]
 
 
-class Duration(Statistics):
+class Duration(LlmdStatistics):
     """A time."""
 
     units: Literal["ms", "s"]
 
 
-class Memory(Statistics):
+class Memory(LlmdStatistics):
     """An amount of memory."""
 
     units: Literal["GiB"]
 
 
-class TokenLatency(Statistics):
+class TokenLatency(LlmdStatistics):
     """A time per token."""
 
     units: Literal["ms/token", "s/token"]
 
 
-class TokenRate(Statistics):
+class TokenRate(LlmdStatistics):
     """Tokens per second."""
 
     units: Literal["tokens/s"]
 
 
-class RequestRate(Statistics):
+class RequestRate(LlmdStatistics):
     """Requests per second."""
 
     units: Literal["queries/s"]
 
 
-class Power(Statistics):
+class Power(LlmdStatistics):
     """Electrical power."""
 
     units: Literal["Watts"]
 
 
-class RunTime(Strict):
+class RunTime(LlmdPart):
     """When the measurement window was; `duration` as ISO 8601 has it."""
 
     start: datetime
@@ -92,7 +92,7 @@ class RunTime(Strict):
     duration: Annotated[str, Field(pattern=r"^PT\d+(\.\d+)?S$")]
 
 
-class RunIdentity(Strict):
+class RunIdentity(LlmdPart):
     """Which run this is: `uid` of this report, `eid` of the campaign's cell, `cid` of the machine."""
 
     uid: str
@@ -103,7 +103,7 @@ class RunIdentity(Strict):
     keywords: list[str]
 
 
-class Metadata(Strict):
+class LlmdMetadata(LlmdPart):
     """What a part of the stack is called; `cfg_id` is a hash of its configuration."""
 
     schema_version: str = "0.0.1"
@@ -112,13 +112,13 @@ class Metadata(Strict):
     description: str | None = None
 
 
-class Parallelism(Strict):
+class Parallelism(LlmdPart):
     """How the model is spread."""
 
     tp: Count = 1
 
 
-class Accelerator(Strict):
+class Accelerator(LlmdPart):
     """What the model runs on."""
 
     model: str
@@ -126,13 +126,13 @@ class Accelerator(Strict):
     parallelism: Parallelism
 
 
-class ServedModel(Strict):
+class LlmdServedModel(LlmdPart):
     """The model by the name it is served under."""
 
     name: str
 
 
-class Engine(Strict):
+class LlmdEngine(LlmdPart):
     """The inference engine."""
 
     kind: Literal["inference_engine"] = "inference_engine"
@@ -140,7 +140,7 @@ class Engine(Strict):
     tool_version: str
     role: Literal["replica"] = "replica"
     replicas: PositiveCount
-    model: ServedModel
+    model: LlmdServedModel
     accelerator: Accelerator
 
 
@@ -154,7 +154,7 @@ class Generic(BaseModel):
     tool_version: str
 
 
-class Native(Strict):
+class Native(LlmdPart):
     """Arguments and environment as they were."""
 
     args: dict[str, Any] | None = None
@@ -162,22 +162,22 @@ class Native(Strict):
     config: Any | None = None
 
 
-class Component(Strict):
+class Component(LlmdPart):
     """A part of the stack."""
 
-    metadata: Metadata
-    standardized: Annotated[Engine | Generic, Field(discriminator="kind")]
+    metadata: LlmdMetadata
+    standardized: Annotated[LlmdEngine | Generic, Field(discriminator="kind")]
     native: Native
 
 
-class Length(Strict):
+class Length(LlmdPart):
     """A length that does not vary."""
 
     distribution: Literal["fixed"] = "fixed"
     value: Count
 
 
-class Prefix(Strict):
+class Prefix(LlmdPart):
     """Prefixes that conversations share."""
 
     prefix_len: Length
@@ -186,14 +186,14 @@ class Prefix(Strict):
     num_prefixes: PositiveCount
 
 
-class Turns(Strict):
+class Turns(LlmdPart):
     """Conversations of several turns."""
 
     enabled: bool = True
     max_turns: Length
 
 
-class LoadMetadata(Strict):
+class LoadMetadata(LlmdPart):
     """What the load is called."""
 
     schema_version: str = "0.0.1"
@@ -201,7 +201,7 @@ class LoadMetadata(Strict):
     description: str | None = None
 
 
-class LoadStandardized(Strict):
+class LoadStandardized(LlmdPart):
     """The load in terms that all generators share; `stage` is the level's number in the run."""
 
     tool: Literal["guidellm"] = "guidellm"
@@ -215,7 +215,7 @@ class LoadStandardized(Strict):
     concurrency: PositiveCount
 
 
-class Load(Strict):
+class Load(LlmdPart):
     """The load."""
 
     metadata: LoadMetadata
@@ -223,14 +223,14 @@ class Load(Strict):
     native: Native
 
 
-class Scenario(Strict):
+class LlmdScenario(LlmdPart):
     """What was measured under which load."""
 
     stack: list[Component]
     load: Load
 
 
-class Requests(Strict):
+class LlmdRequests(LlmdPart):
     """How many requests there were in the window, and how they ended."""
 
     total: Count
@@ -238,7 +238,7 @@ class Requests(Strict):
     incomplete: Count
 
 
-class Latency(Strict):
+class LlmdLatency(LlmdPart):
     """Latencies of the requests observed.
 
     `normalized_time_per_output_token` includes the first token, `inter_token_latency` does not.
@@ -250,7 +250,7 @@ class Latency(Strict):
     request_latency: Duration | None = None
 
 
-class Throughput(Strict):
+class Throughput(LlmdPart):
     """Rates over the window, tokens of unfinished requests included."""
 
     output_token_rate: TokenRate
@@ -258,21 +258,21 @@ class Throughput(Strict):
     request_rate: RequestRate
 
 
-class Aggregate(Strict):
+class LlmdAggregate(LlmdPart):
     """What the requests say."""
 
-    requests: Requests
-    latency: Latency
+    requests: LlmdRequests
+    latency: LlmdLatency
     throughput: Throughput
 
 
-class RequestPerformance(Strict):
+class RequestPerformance(LlmdPart):
     """What users of the stack see."""
 
-    aggregate: Aggregate
+    aggregate: LlmdAggregate
 
 
-class ResourceMetrics(Strict):
+class ResourceMetrics(LlmdPart):
     """What the recording says about a part of the stack, over the window."""
 
     kv_cache_usage: Portion | None = None
@@ -287,32 +287,32 @@ class ResourceMetrics(Strict):
     preemptions: Quantity | None = None
 
 
-class ComponentObservability(Strict):
+class ComponentObservability(LlmdPart):
     """The recording of one part of the stack."""
 
     component_label: str
     aggregate: ResourceMetrics
 
 
-class Observability(Strict):
+class Observability(LlmdPart):
     """The recordings."""
 
     components: list[ComponentObservability]
 
 
-class Results(Strict):
+class Results(LlmdPart):
     """What came out."""
 
     request_performance: RequestPerformance
     observability: Observability
 
 
-class BenchmarkReport(Strict):
+class BenchmarkReport(LlmdPart):
     """One level of one run as a benchmark report."""
 
     version: Literal["0.2"] = "0.2"
     run: RunIdentity
-    scenario: Scenario
+    scenario: LlmdScenario
     results: Results
 
     def content(self) -> dict[str, Any]:

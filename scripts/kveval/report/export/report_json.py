@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kveval.analysis.cells import CellKey, common_level
 from kveval.analysis.peaks import THROUGHPUT
-from kveval.report.data.campaign import Measured, Plan, Table, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of
 from kveval.report.data.run_facts import key_of, tiers_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.configuration import method_of
@@ -26,13 +26,13 @@ LatencyName = Literal["ttft", "tpot", "itl", "e2e"]
 _LATENCIES: tuple[LatencyName, ...] = ("ttft", "tpot", "itl", "e2e")
 
 
-class Strict(BaseModel):
+class ReportPart(BaseModel):
     """Unknown keys are refused; what is not known is null."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class CellName(Strict):
+class ReportedCellName(ReportPart):
     """A cell; `cpu_blocks` are 16-token blocks of its CPU tier, 0 without one."""
 
     model: str
@@ -40,7 +40,7 @@ class CellName(Strict):
     cpu_blocks: Annotated[int, Field(ge=0)]
 
 
-class Interval(Strict):
+class Interval(ReportPart):
     """A value with its 95 % interval over runs; no interval with a single run."""
 
     value: Number
@@ -48,7 +48,7 @@ class Interval(Strict):
     high: Number = None
 
 
-class Latency(Strict):
+class Latency(ReportPart):
     """A latency in ms: means over runs of the mean and the quantiles over requests."""
 
     mean: Number
@@ -57,7 +57,7 @@ class Latency(Strict):
     p99: Number
 
 
-class Peak(Strict):
+class Peak(ReportPart):
     """The level with the highest mean throughput of a cell, and what was measured there."""
 
     level: Annotated[int, Field(gt=0, description="counted in the report's `level_unit`")]
@@ -72,7 +72,7 @@ class Peak(Strict):
     checks_failed: list[str]
 
 
-class Cell(CellName):
+class ReportedCell(ReportedCellName):
     """A cell that was asked for: its runs and its peak, or why there is none."""
 
     runs: Annotated[list[str], Field(description="MEASUREMENT/run-N in the store")]
@@ -83,11 +83,11 @@ class Cell(CellName):
     working_set_tokens: Annotated[dict[str, int], Field(description="level -> tokens of the distinct prefixes")]
 
 
-class Comparison(CellName):
+class ReportedComparison(ReportedCellName):
     """A cell against another one of its model, in one quantity, at one level."""
 
     metric: str
-    against: CellName | None
+    against: ReportedCellName | None
     level: int | None
     effect_percent: Annotated[Interval, Field(description="per cent of the cell it is held against")]
     p_holm: Number
@@ -98,7 +98,7 @@ class Comparison(CellName):
     runs_to_resolve: int | None
 
 
-class Average(Strict):
+class Average(ReportPart):
     """An arm's effect averaged over the models that have all arms: the geometric mean of ratios."""
 
     scenario: str
@@ -109,7 +109,7 @@ class Average(Strict):
     missing: Annotated[list[str], Field(description="MODEL/SCENARIO/CPU_BLOCKS")]
 
 
-class Figure(Strict):
+class Figure(ReportPart):
     """A figure, and why it is empty if it is."""
 
     name: str
@@ -118,7 +118,7 @@ class Figure(Strict):
     empty: str | None
 
 
-class Gap(Strict):
+class Gap(ReportPart):
     """What was not assessed."""
 
     what: str
@@ -126,7 +126,7 @@ class Gap(Strict):
     settled_by: str
 
 
-class Campaign(Strict):
+class ReportedCampaign(ReportPart):
     """What was asked for."""
 
     name: str
@@ -136,11 +136,11 @@ class Campaign(Strict):
     alpha: float
 
 
-class Report(Strict):
+class ReportJson(ReportPart):
     """Everything."""
 
     report_schema: Literal[1] = 1
-    campaign: Campaign
+    campaign: ReportedCampaign
     engine: str
     weights: str
     hardware: list[dict[str, Any]]
@@ -149,17 +149,23 @@ class Report(Strict):
     level_unit: Annotated[str, Field(description="what levels count, such as concurrent requests")]
     method_hash: Annotated[str | None, Field(description="changes with whatever may change a verdict on the same data")]
     common_levels: Annotated[dict[str, int | None], Field(description="model -> level at which its cells are compared")]
-    cells: list[Cell]
-    comparisons: Annotated[list[Comparison], Field(description="arms with their baselines, then declared pairs")]
+    cells: list[ReportedCell]
+    comparisons: Annotated[
+        list[ReportedComparison], Field(description="arms with their baselines, then declared pairs")
+    ]
     averages: list[Average]
     not_assessed: list[Gap]
     figures: list[Figure]
 
 
-def build(plan: Plan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str], gaps: Table) -> Report:
+def build(
+    plan: ReportPlan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str], gaps: Table
+) -> ReportJson:
     """Return the report's content; `figures`: name -> path beside the report, `empty`: name -> reason."""
-    return Report(
-        campaign=Campaign(name=plan.name, title=plan.title, runs=plan.runs, margin=plan.margin, alpha=plan.alpha),
+    return ReportJson(
+        campaign=ReportedCampaign(
+            name=plan.name, title=plan.title, runs=plan.runs, margin=plan.margin, alpha=plan.alpha
+        ),
         engine=measured.runs[0].engine,
         weights=measured.runs[0].weights,
         hardware=list({str(run.hardware.get("fingerprint")): run.hardware for run in measured.runs}.values()),
@@ -192,10 +198,10 @@ def _distinct(values: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
 
 
-def _cell(plan: Plan, measured: Measured, cell: CellKey) -> Cell:
+def _cell(plan: ReportPlan, measured: Measured, cell: CellKey) -> ReportedCell:
     runs, peaks = measured.runs_of(cell), rows_of(measured.peaks, cell)
     tiers = tiers_of(runs[0]) if runs else None
-    return Cell(
+    return ReportedCell(
         model=cell[0],
         scenario=cell[1],
         cpu_blocks=cell[2],
@@ -208,7 +214,7 @@ def _cell(plan: Plan, measured: Measured, cell: CellKey) -> Cell:
     )
 
 
-def _peak(plan: Plan, peak: pd.Series[Any]) -> Peak:
+def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Peak:
     return Peak(
         level=int(peak["level"]),
         bracketed=bool(peak["bracketed"]),
@@ -230,10 +236,14 @@ def _peak(plan: Plan, peak: pd.Series[Any]) -> Peak:
     )
 
 
-def _comparison(row: Mapping[Any, Any]) -> Comparison:
+def _comparison(row: Mapping[Any, Any]) -> ReportedComparison:
     against = str(row["baseline"]).split("/")
-    other = CellName(model=against[0], scenario=against[1], cpu_blocks=int(against[2])) if len(against) == 3 else None
-    return Comparison(
+    other = (
+        ReportedCellName(model=against[0], scenario=against[1], cpu_blocks=int(against[2]))
+        if len(against) == 3
+        else None
+    )
+    return ReportedComparison(
         **{name: row[name] for name in ("model", "scenario", "cpu_blocks", "metric", "verdict")},
         against=other,
         level=_whole(row["level"]),
@@ -273,14 +283,14 @@ def _whole(value: Any) -> int | None:
     return None if pd.isna(value) else int(value)
 
 
-def dump(report: Report) -> str:
+def dump(report: ReportJson) -> str:
     """Return a report as JSON text."""
     return json.dumps(report.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of report.json."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema()}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **ReportJson.model_json_schema()}
 
 
 if __name__ == "__main__":

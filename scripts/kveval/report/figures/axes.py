@@ -17,7 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from kveval.analysis.cells import Cell
+from kveval.analysis.cells import ArmSize
 from kveval.report.data.figures import FigureData
 
 GREY = "#666666"
@@ -34,7 +34,7 @@ def panels(
     shape: tuple[int, int],
     size: tuple[float, float],
     *,
-    legend: Sequence[Cell] = (),
+    legend: Sequence[ArmSize] = (),
     handles: Sequence[Line2D] = (),
 ) -> tuple[Figure, npt.NDArray[Any]]:
     """Return a figure of rows x columns panels, each width x height inches, with a footer and a legend above.
@@ -68,7 +68,7 @@ def _legend_shape(labels: Sequence[str], width: float) -> tuple[int, int]:
     return math.ceil(len(labels) / down), down
 
 
-def cell_handle(data: FigureData, cell: Cell) -> Line2D:
+def cell_handle(data: FigureData, cell: ArmSize) -> Line2D:
     """Return a cell's entry in a legend."""
     look = data.look(cell)
     return Line2D(
@@ -84,14 +84,14 @@ def cell_handle(data: FigureData, cell: Cell) -> Line2D:
 
 
 def model_rows(
-    data: FigureData, columns: int, *, width: float, cells: Callable[[str], Sequence[Cell]], **legend: Any
+    data: FigureData, columns: int, *, width: float, cells: Callable[[str], Sequence[ArmSize]], **legend: Any
 ) -> tuple[Figure, npt.NDArray[Any]]:
     """Return one row of panels per model, high enough for a line of text per cell."""
     most = max((len(cells(model)) for model in data.models), default=1)
     return panels(data, (len(data.models), columns), (width, max(0.24 * most + 0.85, 1.5)), **legend)
 
 
-def cell_axis(axes: Axes, cells: Sequence[Cell], *, labels: bool = True) -> None:
+def cell_axis(axes: Axes, cells: Sequence[ArmSize], *, labels: bool = True) -> None:
     """Make y an axis of cells, the first on top."""
     axes.set_yticks(range(len(cells)), [cell.label for cell in cells] if labels else [""] * len(cells))
     axes.set_ylim(len(cells) - 0.4, -0.6)

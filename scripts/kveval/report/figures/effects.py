@@ -12,7 +12,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kveval.analysis.cells import Cell
+from kveval.analysis.cells import ArmSize
 from kveval.analysis.statistics import campaign as stats
 from kveval.report.data.figures import FigureData
 from kveval.report.data.metric_titles import METRIC_TITLES
@@ -66,7 +66,7 @@ def _against_baselines(data: FigureData, metric: str) -> pd.DataFrame:
     return table[against.isin(data.baselines) | (against == "")]
 
 
-def _arms(data: FigureData, model: str) -> list[Cell]:
+def _arms(data: FigureData, model: str) -> list[ArmSize]:
     return [cell for cell in data.cells_of(model) if cell.scenario not in data.baselines]
 
 
@@ -135,7 +135,7 @@ def _signed(value: float) -> str:
     return f"{value:+.0f}" if round(value) else "0"
 
 
-def _effects(data: FigureData, metric: str, cells: Sequence[Cell]) -> dict[str, np.ndarray]:
+def _effects(data: FigureData, metric: str, cells: Sequence[ArmSize]) -> dict[str, np.ndarray]:
     table = _against_baselines(data, metric)
     shape = (len(cells), len(data.models))
     value, decided = np.full(shape, np.nan), np.zeros(shape, dtype=bool)

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kveval.analysis.cells import Cell
+from kveval.analysis.cells import ArmSize
 from kveval.analysis.estimators.correlations import recorded
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.report.data.figures import FigureData
@@ -121,6 +121,6 @@ def not_recorded(columns: Iterable[str]) -> str:
     return f"not recorded, or too few samples in the levels' windows: {', '.join(columns)}"
 
 
-def _measured(levels: pd.DataFrame, cell: Cell, columns: Sequence[str]) -> bool:
+def _measured(levels: pd.DataFrame, cell: ArmSize, columns: Sequence[str]) -> bool:
     of_cell = levels[(levels["scenario"] == cell.scenario) & (levels["cpu_blocks"] == cell.cpu_blocks)]
     return bool(of_cell[list(columns)].notna().to_numpy().any())

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kveval.analysis.cells import Cell
+from kveval.analysis.cells import ArmSize
 from kveval.analysis.system.timelines import percpu_busy, timeline
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import GREY, NothingToDraw, panels, thousands
@@ -111,7 +111,7 @@ def _mark(axes: Axes, percent: float) -> None:
     axes.annotate(f"{percent:g} %", place, xycoords=("axes fraction", "data")).set(**style)
 
 
-def _loads(data: FigureData, model: str) -> Iterator[tuple[Cell, np.ndarray]]:
+def _loads(data: FigureData, model: str) -> Iterator[tuple[ArmSize, np.ndarray]]:
     for cell in data.cells_of(model):
         window = _window(data, model, cell, data.common_level(model))
         if window is None:
@@ -122,7 +122,7 @@ def _loads(data: FigureData, model: str) -> Iterator[tuple[Cell, np.ndarray]]:
             yield cell, np.sort(busy.to_numpy())[::-1]
 
 
-def _window(data: FigureData, model: str, cell: Cell, level: int | None) -> tuple[int, int, int] | None:
+def _window(data: FigureData, model: str, cell: ArmSize, level: int | None) -> tuple[int, int, int] | None:
     """Return the first run of a level that has a recording, and its window (ns since 1970, UTC)."""
     rows = data.rows(data.levels, model, cell)
     key = (model, cell.scenario, cell.cpu_blocks)

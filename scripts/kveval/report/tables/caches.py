@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from kveval.analysis.cells import CellKey, blocks_label
 from kveval.config.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, Plan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import working_set
 from kveval.report.tables.results import cells_of, models_of
 from kveval.spec.sizing import GIB
@@ -17,7 +17,7 @@ from kveval.store.run_file import Run
 GB = 1e9
 
 
-def blocks_table(plan: Plan, measured: Measured) -> Table:
+def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
     """What a token, a block and each CPU tier of the campaign weigh, by model: as named, and as it was served."""
     sizes = sorted({cell[2] for cell in plan.cells if cell[2]})
     header = ["model", "KV cache per token, KiB", f"block of {BLOCK_TOKENS} tokens, MB", "MiB"]
@@ -46,7 +46,7 @@ def _weights(name: str, per_token: int, sizes: Sequence[int]) -> list[str]:
     return row + [f"{size * block / unit:,.4g}" for size in sizes for unit in (GB, GIB)]
 
 
-def budget_table(plan: Plan, measured: Measured) -> Table:
+def budget_table(plan: ReportPlan, measured: Measured) -> Table:
     """What each cell's CPU tier holds, against the device's cache and the workload's prefixes."""
     header = [
         "model",
@@ -93,7 +93,7 @@ def _budget_notes(tier: float, device: float, working: Sequence[int]) -> Iterato
             yield "the tier does not hold all prefixes"
 
 
-def activity_table(plan: Plan, measured: Measured) -> Table:
+def activity_table(plan: ReportPlan, measured: Measured) -> Table:
     """How much the counters that prove an arm active moved in a level, over levels and runs."""
     header = [
         "model",
@@ -133,5 +133,5 @@ def _movements(runs: Sequence[Run], level: int, counter: str) -> Iterator[float]
                 yield entry.counters[counter].delta if counter in entry.counters else 0.0
 
 
-def _ordered(plan: Plan) -> list[CellKey]:
+def _ordered(plan: ReportPlan) -> list[CellKey]:
     return [cell for model in models_of(plan) for cell in cells_of(plan, model)]

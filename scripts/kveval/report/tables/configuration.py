@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, Plan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import versions
 from kveval.report.tables.results import cells_of, models_of
 from kveval.store.run_file import Run
@@ -28,7 +28,7 @@ _WORKLOAD = {
 }
 
 
-def campaign_table(plan: Plan, measured: Measured) -> Table:
+def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
     """What was asked for, and how much of it is there."""
     present = sum(bool(measured.runs_of(cell)) for cell in plan.cells)
     runs = sum(len(measured.runs_of(cell)) for cell in plan.cells)
@@ -124,7 +124,7 @@ def _value(value: Any) -> str:
     return f"{value:,g}" if isinstance(value, int | float) else str(value)
 
 
-def provenance_commands(plan: Plan, measured: Measured) -> list[dict[str, Any]]:
+def provenance_commands(plan: ReportPlan, measured: Measured) -> list[dict[str, Any]]:
     """Return the command lines of every cell, as they ran: the server's, with its environment, those of what ran beside
     it, and the last one of the load."""
     found = []
@@ -143,7 +143,7 @@ def _server(run: Run) -> str:
 
 def _beside(run: Run) -> list[str]:
     # Replicas have the same beside each of them.
-    return list(dict.fromkeys(shlex.join(companion.argv) for companion in run.companions if companion.argv))
+    return list(dict.fromkeys(shlex.join(sidecar.argv) for sidecar in run.companions if sidecar.argv))
 
 
 def _load(run: Run) -> str:

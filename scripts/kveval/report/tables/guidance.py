@@ -11,7 +11,7 @@ import pandas as pd
 from kveval.analysis.cells import CellKey, blocks_label, common_level
 from kveval.config.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, Plan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.run_facts import tiers_of
 from kveval.report.tables.results import cells_of, models_of, strategy_table
 from kveval.spec.sizing import GIB, blocks_for_tokens
@@ -30,7 +30,7 @@ class Reuse:
     device: float
 
 
-def guidance_table(plan: Plan, measured: Measured) -> Table:
+def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
     """Answers by model: which arm, how large a tier, what the hit rate says, how much host memory."""
     strategies = {row[0]: row for row in strategy_table(plan, measured).rows}
     rows = []
@@ -48,7 +48,7 @@ def guidance_table(plan: Plan, measured: Measured) -> Table:
     return Table(["model", "question", "what these measurements say"], rows)
 
 
-def guidance_numbers(plan: Plan, measured: Measured) -> Table:
+def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     """The numbers that the guidance uses, a row per model and tier size."""
     header = ["model", measured.unit.heading, "distinct prefixes, tokens", f"the same in blocks of {BLOCK_TOKENS}"]
     header += ["device cache, tokens", "baseline", HITS, "tier, blocks"]
@@ -71,7 +71,7 @@ def guidance_numbers(plan: Plan, measured: Measured) -> Table:
     return Table(header, rows, frozenset({1, 2, 3, 4, 6, 7, 8, 9, 10}))
 
 
-def _measured_cells(plan: Plan, measured: Measured, model: str) -> list[CellKey]:
+def _measured_cells(plan: ReportPlan, measured: Measured, model: str) -> list[CellKey]:
     return [cell for cell in cells_of(plan, model) if len(rows_of(measured.peaks, cell))]
 
 
@@ -108,7 +108,7 @@ def _tier_sizes(measured: Measured, cells: list[CellKey]) -> Iterator[str]:
     yield "; ".join([needed, *parts])
 
 
-def _hit_rates(plan: Plan, measured: Measured, cells: list[CellKey]) -> Iterator[str]:
+def _hit_rates(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> Iterator[str]:
     """The baseline's hit rate at the common level, and what it leaves for a tier."""
     for name, shown, mean, level in _hits(plan, measured, cells):
         if mean < LOW_HITS:
@@ -120,7 +120,7 @@ def _hit_rates(plan: Plan, measured: Measured, cells: list[CellKey]) -> Iterator
         yield f"{name}, at {measured.unit.at(level)}: {shown} % of prompt tokens; {says}"
 
 
-def _hits(plan: Plan, measured: Measured, cells: list[CellKey]) -> Iterator[tuple[str, str, float, int]]:
+def _hits(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> Iterator[tuple[str, str, float, int]]:
     """Baselines with their device's prefix hits at the common level: name, per cent as text and number, level."""
     level = common_level(measured.comparison, measured.peaks, cells[0][0]) if cells else None
     for cell in cells:

@@ -10,7 +10,7 @@ from kveval.analysis.cells import by_size
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.statistics import campaign as stats
 from kveval.analysis.statistics.comparison import OPEN_LOOP
-from kveval.report.data.campaign import Measured, Plan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
@@ -29,7 +29,7 @@ _SETTLED_BY = {
 _ENOUGH_RUNS = 3
 
 
-def gap_table(plan: Plan, measured: Measured, empty: Mapping[str, str]) -> Table:
+def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) -> Table:
     """Comparisons without a verdict, tables and figures without data; `empty`: figures with the reason."""
     rows = [*_missing_cells(plan, measured), *_open_comparisons(measured)]
     rows += [*_undeclared(plan, measured), *_absent_tables(plan, measured), *_scope(plan, measured)]
@@ -40,7 +40,7 @@ def gap_table(plan: Plan, measured: Measured, empty: Mapping[str, str]) -> Table
     return Table(["not assessed", "why", "what would settle it"], rows)
 
 
-def _missing_cells(plan: Plan, measured: Measured) -> Iterator[list[str]]:
+def _missing_cells(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     for cell in plan.cells:
         if not measured.runs_of(cell):
             reason = measured.failures.get(cell, "not measured")
@@ -83,14 +83,14 @@ def _settling(row: Mapping[Any, Any]) -> str:
     return next((what for words, what in _SETTLED_BY.items() if words in reason), "see the reason")
 
 
-def _undeclared(plan: Plan, measured: Measured) -> Iterator[list[str]]:
+def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     """Pairs of arms that are described and have no verdict, because nobody declared beforehand that they matter."""
     for (one, other), models in undeclared(plan, measured).items():
         how = f"`contrasts: [[{one}, {other}]]` under `comparison`; nothing is measured again for it"
         yield [f"{one} against {other}: {', '.join(models)}", "described, and not declared as a contrast", how]
 
 
-def _absent_tables(plan: Plan, measured: Measured) -> Iterator[list[str]]:
+def _absent_tables(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     if not store_table(plan, measured).rows:
         yield [
             "Redis against Valkey",
@@ -107,7 +107,7 @@ def _absent_tables(plan: Plan, measured: Measured) -> Iterator[list[str]]:
         yield ["the effect of the tier's size", "no arm was measured with two sizes", "a second entry in `cpu_blocks`"]
 
 
-def _scope(plan: Plan, measured: Measured) -> Iterator[list[str]]:
+def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     replicas = {int(run.specification.get("replicas", 1)) for run in measured.runs}
     if replicas == {1}:
         yield [

@@ -6,22 +6,22 @@ import itertools
 from collections.abc import Iterator
 
 from kveval.analysis.cells import CellKey, blocks_label
-from kveval.report.data.campaign import Measured, Plan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.tables.results import cells_of, count, emphasised, models_of
 
 
-def store_table(plan: Plan, measured: Measured) -> Table:
+def store_table(plan: ReportPlan, measured: Measured) -> Table:
     """Valkey against Redis, for arms that differ in nothing else."""
     return _pair_table(measured, _store_pairs(plan, measured), "Valkey", "Redis")
 
 
-def native_table(plan: Plan, measured: Measured) -> Table:
+def native_table(plan: ReportPlan, measured: Measured) -> Table:
     """LMCache with its CPU tier alone against vLLM's native offload of the same size."""
     return _pair_table(measured, _native_pairs(plan, measured), "LMCache", "native")
 
 
-def undeclared(plan: Plan, measured: Measured) -> dict[tuple[str, str], list[str]]:
+def undeclared(plan: ReportPlan, measured: Measured) -> dict[tuple[str, str], list[str]]:
     """Return the pairs that these tables only describe, as a campaign would declare them -> the models they are of."""
     found: dict[tuple[str, str], list[str]] = {}
     equal = [*_store_pairs(plan, measured), *_native_pairs(plan, measured)]
@@ -38,7 +38,7 @@ def _sized(cell: CellKey) -> str:
     return f"{cell[1]}/{cell[2]}"
 
 
-def _store_pairs(plan: Plan, measured: Measured) -> list[tuple[CellKey, CellKey]]:
+def _store_pairs(plan: ReportPlan, measured: Measured) -> list[tuple[CellKey, CellKey]]:
     return [
         (one, other)
         for one, other in _pairs(plan, measured)
@@ -49,7 +49,7 @@ def _store_pairs(plan: Plan, measured: Measured) -> list[tuple[CellKey, CellKey]
     ]
 
 
-def _native_pairs(plan: Plan, measured: Measured) -> list[tuple[CellKey, CellKey]]:
+def _native_pairs(plan: ReportPlan, measured: Measured) -> list[tuple[CellKey, CellKey]]:
     return [
         (one, other)
         for one, other in _pairs(plan, measured)
@@ -60,14 +60,14 @@ def _native_pairs(plan: Plan, measured: Measured) -> list[tuple[CellKey, CellKey
     ]
 
 
-def _tiers(plan: Plan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
+def _tiers(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
     """Each arm's larger CPU tier with the next smaller one."""
     for model in models_of(plan):
         cells = [cell for cell in cells_of(plan, model) if cell[2] and len(rows_of(measured.peaks, cell))]
         yield from ((larger, smaller) for smaller, larger in itertools.pairwise(cells) if smaller[1] == larger[1])
 
 
-def _pairs(plan: Plan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
+def _pairs(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
     """Every two measured cells of one model with the same baseline, in either order."""
     for model in models_of(plan):
         cells = [cell for cell in cells_of(plan, model) if len(rows_of(measured.peaks, cell))]
@@ -76,7 +76,7 @@ def _pairs(plan: Plan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
                 yield one, other
 
 
-def _fact(plan: Plan, cell: CellKey, name: str) -> object:
+def _fact(plan: ReportPlan, cell: CellKey, name: str) -> object:
     return plan.scenarios[cell[1]].get(name)
 
 
@@ -103,7 +103,7 @@ def _pair_table(measured: Measured, pairs: list[tuple[CellKey, CellKey]], one: s
     return Table(header, rows, frozenset({2, 4, 5, 6}))
 
 
-def tier_table(plan: Plan, measured: Measured) -> Table:
+def tier_table(plan: ReportPlan, measured: Measured) -> Table:
     """Each larger CPU tier of an arm against the next smaller one, and both against the baseline."""
     header = ["model", "arm", "larger tier, blocks", "smaller tier, blocks", measured.unit.heading]
     header += ["larger, output tok/s", "smaller, output tok/s", "baseline, output tok/s"]
@@ -118,7 +118,7 @@ def tier_table(plan: Plan, measured: Measured) -> Table:
     return Table(header, rows, frozenset({2, 3, 4, 5, 6, 7, 8, 10, 12}))
 
 
-def _tier_row(plan: Plan, measured: Measured, larger: CellKey, smaller: CellKey) -> list[str]:
+def _tier_row(plan: ReportPlan, measured: Measured, larger: CellKey, smaller: CellKey) -> list[str]:
     grown = pair(measured, larger, smaller)
     row = [larger[0], larger[1], blocks_label(larger[2]), blocks_label(smaller[2])]
     row += [count(grown.level or float("nan")), grown.value, grown.other_value]
@@ -130,7 +130,7 @@ def _tier_row(plan: Plan, measured: Measured, larger: CellKey, smaller: CellKey)
     return row + [""] * (14 - len(row))
 
 
-def _baseline(plan: Plan, measured: Measured, cell: CellKey) -> CellKey | None:
+def _baseline(plan: ReportPlan, measured: Measured, cell: CellKey) -> CellKey | None:
     """The measured cell that an arm is compared with."""
     name = plan.baseline_of.get(cell[1])
     candidates = [other for other in cells_of(plan, cell[0]) if other[1] == name]

@@ -12,25 +12,25 @@ from kveval.analysis.cells import CellKey, by_size, common_level, rank_of
 from kveval.analysis.peaks import THROUGHPUT
 from kveval.analysis.statistics import campaign as stats
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, Plan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.contrasts import pair
 
 _PARITY_CHANCE = "chance to find parity where it holds, %"
 _DECIDED = (stats.BETTER, stats.WORSE, stats.PARITY)
 
 
-def models_of(plan: Plan) -> list[str]:
+def models_of(plan: ReportPlan) -> list[str]:
     """The models of the campaign by size."""
     return by_size([cell[0] for cell in plan.cells], plan.parameters)
 
 
-def cells_of(plan: Plan, model: str) -> list[CellKey]:
+def cells_of(plan: ReportPlan, model: str) -> list[CellKey]:
     """The cells asked for of a model, in the order of every figure."""
     cells = [cell for cell in plan.cells if cell[0] == model]
     return sorted(cells, key=lambda cell: (rank_of(cell[1]), cell[2]))
 
 
-def peak_table(plan: Plan, measured: Measured, model: str) -> Table:
+def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     """Every cell of a model that was asked for, with its peak, or that it was not measured."""
     header = ["arm", "runs", "peak, output tok/s (95 %)", measured.unit.heading, "TTFT p50 / p90, ms", "TPOT p50, ms"]
     header += ["E2E p50 / p90, ms", "arm active", "failed checks"]
@@ -78,7 +78,7 @@ def _yes_no(value: Any) -> str:
     return "yes" if value else "**no**"
 
 
-def completed_table(plan: Plan, measured: Measured) -> Table:
+def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     """Requests that completed at each cell's peak, over its runs, and what counting only them would make of it."""
     header = ["model", "arm", measured.unit.heading, "completed", "unfinished", "failed", "unfinished, % of all"]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
@@ -99,7 +99,7 @@ def completed_table(plan: Plan, measured: Measured) -> Table:
     return Table(header, rows, frozenset(range(2, 9)))
 
 
-def _measured_cells(plan: Plan, measured: Measured) -> list[CellKey]:
+def _measured_cells(plan: ReportPlan, measured: Measured) -> list[CellKey]:
     cells = [cell for model in models_of(plan) for cell in cells_of(plan, model)]
     return [cell for cell in cells if len(rows_of(measured.peaks, cell))]
 
@@ -159,7 +159,7 @@ def _p_value(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.2g}"
 
 
-def area_table(plan: Plan, measured: Measured, kinds: Sequence[str]) -> Table:
+def area_table(plan: ReportPlan, measured: Measured, kinds: Sequence[str]) -> Table:
     """Throughput of the arms of these kinds against their baselines, over all models."""
     header = ["model", "arm", "output tok/s", "baseline", "output tok/s", measured.unit.heading]
     header += ["arm against baseline, % of baseline (95 %)", "verdict", "why"]
@@ -185,7 +185,7 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def strategy_table(plan: Plan, measured: Measured) -> Table:
+def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     """What the throughput verdicts say about each model's arms, and whether those that are better cost latency."""
     header = ["model", "better than the baseline", "at parity with it", "worse", "open", "so"]
     rows = []
@@ -210,7 +210,7 @@ def strategy_table(plan: Plan, measured: Measured) -> Table:
     return Table(header, rows)
 
 
-def _is_baseline(plan: Plan, row: Mapping[Any, Any]) -> bool:
+def _is_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
     """Whether a row compares an arm with its baseline, and not with another arm."""
     against = str(row["baseline"]).split("/")
     return len(against) != 3 or against[1] == plan.baseline_of.get(str(row["scenario"]))
@@ -236,7 +236,7 @@ def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
     return f"{baseline}: no arm is better"
 
 
-def guide_table(plan: Plan, measured: Measured) -> Table:
+def guide_table(plan: ReportPlan, measured: Measured) -> Table:
     """Mean and P90 of TTFT and end-to-end latency with the throughput of all tokens, at the common level."""
     quantities = {"ttft_ms": "TTFT", "e2e_ms": "E2E latency"}
     header = ["model", "arm", measured.unit.heading]

@@ -12,7 +12,7 @@ from kveval.analysis.peaks import THROUGHPUT
 from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, Plan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.run_facts import key_of
 from kveval.report.tables.results import cells_of, count, models_of
 
@@ -39,7 +39,7 @@ _PARTS = {
 }
 
 
-def system_tables(plan: Plan, measured: Measured) -> dict[str, Table]:
+def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
     """System metrics in the window of each cell's peak level by part of the system; parts nobody recorded are left out.
 
     Means over runs; of several GPUs each one's as well.
@@ -49,7 +49,7 @@ def system_tables(plan: Plan, measured: Measured) -> dict[str, Table]:
     return {title: table for title, table in found.items() if table.rows}
 
 
-def _system_table(plan: Plan, measured: Measured, wanted: Sequence[str]) -> Table:
+def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -> Table:
     peaks = measured.peaks
     names = [name for name in wanted if name in peaks and name in plan.metrics and peaks[name].notna().any()]
     titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
@@ -62,13 +62,13 @@ def _system_table(plan: Plan, measured: Measured, wanted: Sequence[str]) -> Tabl
     return Table(header, rows if names else [], frozenset(range(2, len(header))))
 
 
-def _peaks(plan: Plan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
+def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
     for model in models_of(plan):
         for cell in cells_of(plan, model):
             yield from ((cell, peak) for peak in rows_of(measured.peaks, cell).to_dict("records"))
 
 
-def _each_gpu(plan: Plan, measured: Measured) -> Table:
+def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
     """What was recorded of each GPU, where a cell has several."""
     names = [name for name in _PARTS["GPUs"] if name in plan.metrics and f"{name}{BY_INSTANCE}" in measured.levels]
     titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
@@ -103,7 +103,7 @@ _PANEL = {
 }
 
 
-def panel_table(plan: Plan, measured: Measured) -> Table:
+def panel_table(plan: ReportPlan, measured: Measured) -> Table:
     """Means over models that were measured for every arm shown with them; empty for a campaign of one model."""
     means = system_summary(measured.levels, measured.comparison, measured.peaks, plan.baseline_of, plan.parameters)
     several = means[means["models"].str.contains(";")] if len(means) else means

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from kveval.analysis.system.tier_activity import COLUMNS, tier_activity
-from kveval.report.data.campaign import Measured, Plan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 
 _HEADER = {
     "device_hit_percent": "found on the device, % of prompt tokens",
@@ -19,7 +19,7 @@ _HEADER = {
 }
 
 
-def tiers_table(plan: Plan, measured: Measured) -> Table:
+def tiers_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return a row per cell and level, means over runs; columns that no arm of the campaign counts are left out."""
     activity = tier_activity(measured.runs)
     columns = [name for name in COLUMNS if name in _HEADER and activity[name].notna().any()]

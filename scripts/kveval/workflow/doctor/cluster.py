@@ -9,7 +9,7 @@ from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, POOL_GROUP, namespace_of, permissions
 from kveval.host.findings import Finding, error, ok, warning
 from kveval.workflow.doctor.capacity import capacity
-from kveval.workflow.doctor.cluster_facts import Denied, Facts, Trial
+from kveval.workflow.doctor.cluster_facts import ClusterFacts, Denied, Trial
 from kveval.workflow.doctor.documents import CampaignPlan
 from kveval.workflow.doctor.image_pulls import ImageTrial
 from kveval.workflow.doctor.volumes import volumes
@@ -30,7 +30,7 @@ _INSTALL = {
 }
 
 
-def examine(plan: CampaignPlan, facts: Facts, grant: str) -> list[Finding]:
+def examine(plan: CampaignPlan, facts: ClusterFacts, grant: str) -> list[Finding]:
     """Return what the facts mean for the campaign; `grant`: the command that grants what the account needs."""
     return [
         _api(facts),
@@ -48,7 +48,7 @@ def examine(plan: CampaignPlan, facts: Facts, grant: str) -> list[Finding]:
     ]
 
 
-def _api(facts: Facts) -> Finding:
+def _api(facts: ClusterFacts) -> Finding:
     said = f"{facts.server} answers: Kubernetes {facts.version}" + (f", as {facts.user}" if facts.user else "")
     numbers = re.match(r"v?(\d+)\.(\d+)", facts.version)
     release = (int(numbers[1]), int(numbers[2])) if numbers else None
@@ -78,7 +78,7 @@ def _permissions(plan: CampaignPlan, denied: Sequence[Denied], grant: str) -> It
             yield (warning if permission.advisory else error)("permissions", said, grant)
 
 
-def _namespaces(plan: CampaignPlan, facts: Facts, grant: str) -> Iterator[Finding]:
+def _namespaces(plan: CampaignPlan, facts: ClusterFacts, grant: str) -> Iterator[Finding]:
     for name, answer in facts.namespaces.items():
         if answer.status == 404 and name == plan.site.pcp_namespace and facts.may_make_namespaces:
             yield ok("namespace", f"{name} is not there and will be made")
@@ -93,7 +93,7 @@ def _namespaces(plan: CampaignPlan, facts: Facts, grant: str) -> Iterator[Findin
             yield warning("namespace", f"{name} cannot be looked at: {answer.message}", grant)
 
 
-def _kinds(facts: Facts) -> Iterator[Finding]:
+def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
     missing: dict[tuple[str, str], list[Kind]] = {}
     for kind, resource in facts.served.items():
         if resource is None:
@@ -108,7 +108,7 @@ def _kinds(facts: Facts) -> Iterator[Finding]:
         yield ok("kinds", f"all {len(facts.served)} are served" + (f"; {', '.join(custom)}" if custom else ""))
 
 
-def _gateway(plan: CampaignPlan, facts: Facts) -> Iterator[Finding]:
+def _gateway(plan: CampaignPlan, facts: ClusterFacts) -> Iterator[Finding]:
     site, answer = plan.site, facts.gateway
     if site.gateway is None or answer is None:
         return
@@ -205,7 +205,7 @@ def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
             yield ok("image", f"{trial.image} is on its way to {trial.node}: not refused in {trial.seconds:.0f} s")
 
 
-def _recorder(plan: CampaignPlan, facts: Facts) -> Iterator[Finding]:
+def _recorder(plan: CampaignPlan, facts: ClusterFacts) -> Iterator[Finding]:
     place = plan.site.pcp_namespace
     space, tried = facts.namespaces[place], [trial for trial in facts.trials if trial.pod and trial.namespace == place]
     label = f"kubectl label --overwrite namespace {place} {_ENFORCE}=privileged"
@@ -225,7 +225,7 @@ def _recorder(plan: CampaignPlan, facts: Facts) -> Iterator[Finding]:
         yield warning("recorder", f"its privileges can be tried once namespace {place} exists", fix)
 
 
-def _trials(plan: CampaignPlan, facts: Facts) -> Iterator[Finding]:
+def _trials(plan: CampaignPlan, facts: ClusterFacts) -> Iterator[Finding]:
     recorder = plan.site.pcp_namespace
     # A recorder's pod that is refused has a finding of its own; so has what the account may not do.
     tried = [trial for trial in facts.trials if not (trial.pod and trial.namespace == recorder)]
@@ -264,7 +264,7 @@ def _grouped(things: Iterable[T], text: Callable[[T], str]) -> Mapping[str, list
     return groups
 
 
-def _clocks(facts: Facts) -> Iterator[Finding]:
+def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
     nodes = {trial.node: trial.node_ahead for trial in facts.images if trial.node_ahead is not None}
     wrong = {name: bounds for name, bounds in nodes.items() if bounds.beyond(CLOCK_LIMIT_S)}
     for name, bounds in wrong.items():

@@ -37,7 +37,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ClusterFacts:
     """What a cluster answered. Whatever the account may not see is an Answer that says so.
 
     Attributes:
@@ -69,7 +69,7 @@ class Facts:
     images: Sequence[ImageTrial] = field(default_factory=tuple)
 
 
-def collect(api: Api, plan: CampaignPlan, image_limit_s: float) -> Facts:
+def collect(api: Api, plan: CampaignPlan, image_limit_s: float) -> ClusterFacts:
     """Ask a cluster. Raises ClusterError when it cannot be reached, or does not know who asks.
 
     `image_limit_s`: longest wait for images, seconds; 0 tries none.
@@ -79,7 +79,7 @@ def collect(api: Api, plan: CampaignPlan, image_limit_s: float) -> Facts:
     served = {kind: api.find(kind) for kind in kinds(plan.documents)}
     namespaces = {name: asking.get(f"/api/v1/namespaces/{name}") for name in (site.namespace, site.pcp_namespace)}
     there = {name for name, answer in namespaces.items() if answer.status != 404}
-    return Facts(
+    return ClusterFacts(
         server=asking.server,
         version=str(version.get("gitVersion", "")),
         user=_user(asking),

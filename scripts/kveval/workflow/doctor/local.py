@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 from packaging.version import InvalidVersion, Version
 
-from kveval.engines.local.companions import find_program
+from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import disk_bytes, memory_bytes, shared_memory_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host import hardware
@@ -243,7 +243,7 @@ def _installed(environment: Path, names: Sequence[str]) -> dict[str, str] | None
 
 
 def _missing_programs(specifications: Sequence[Mapping[str, Any]], environment: Path) -> dict[str, str]:
-    programs = {companion["argv"][0] for specification in specifications for companion in specification["companions"]}
+    programs = {sidecar["argv"][0] for specification in specifications for sidecar in specification["companions"]}
     return {program: reason for program in sorted(programs) if (reason := _failure(find_program, program, environment))}
 
 

@@ -16,7 +16,7 @@ from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.load import levels as workloads
 from kveval.load.guidellm import PREFIX_TOKENS_PER_S
 from kveval.spec.sizing import parameter_count
-from kveval.workflow.planning.stored import Facts, Shelves
+from kveval.workflow.planning.stored import StoredFacts, StoreIndex
 
 # Assumed until something was measured: a server is up after a base time and its weights' bytes at a rate, which leaves
 # room for compiling and for graphs; a miniature after less.
@@ -51,7 +51,7 @@ class Cost:
         return self.gpus * self.seconds / 3600
 
 
-def cost(specification: Mapping[str, Any], store: Shelves) -> Cost:
+def cost(specification: Mapping[str, Any], store: StoreIndex) -> Cost:
     """Estimate one run from its levels and what earlier runs of the nearest kind took."""
     workload = specification["workload"]
     levels = workloads.level_count(workload)
@@ -75,7 +75,7 @@ def gpus(specification: Mapping[str, Any]) -> int:
     return int(each * deployment.get("replicas", 1))
 
 
-def start_seconds(specification: Mapping[str, Any], store: Shelves) -> tuple[float, str]:
+def start_seconds(specification: Mapping[str, Any], store: StoreIndex) -> tuple[float, str]:
     """Return how long the server takes to start, and where that is known from."""
     seen = _nearest(specification, store, lambda facts: "server_start_s" in facts.phases)
     if seen:
@@ -88,7 +88,7 @@ def start_seconds(specification: Mapping[str, Any], store: Shelves) -> tuple[flo
     return _START_S + size / _LOADED_BYTES_S, "start-up assumed"
 
 
-def disk(workload: Mapping[str, Any], store: Shelves, cpus: int) -> tuple[int, bool]:
+def disk(workload: Mapping[str, Any], store: StoreIndex, cpus: int) -> tuple[int, bool]:
     """Return the bytes that a run leaves in the store, and whether runs of this load were seen; else the most."""
     same = (facts for facts in store.all() if facts.specification.get("workload") == workload)
     sizes = [store.get(facts.measurement).bytes() for facts in itertools.islice(same, _SIZES_READ)]
@@ -97,7 +97,7 @@ def disk(workload: Mapping[str, Any], store: Shelves, cpus: int) -> tuple[int, b
     return disk_bytes(workload, cpus) - DISK_RESERVE_BYTES, False
 
 
-def _rest_s(facts: Facts) -> float | None:
+def _rest_s(facts: StoredFacts) -> float | None:
     """Return what a run took beside its server's start and its levels' own seconds."""
     if not {"server_start_s", "levels_s"} <= facts.phases.keys():
         return None
@@ -108,10 +108,10 @@ def _rest_s(facts: Facts) -> float | None:
 
 def _nearest(
     specification: Mapping[str, Any],
-    store: Shelves,
-    usable: Callable[[Facts], bool],
+    store: StoreIndex,
+    usable: Callable[[StoredFacts], bool],
     equal: Sequence[str] = (),
-) -> list[Facts]:
+) -> list[StoredFacts]:
     """Return usable runs that are most like a specification. `equal`: keys in which they have to agree with it."""
     for likely in store.like(specification):
         agreeing = (
@@ -140,7 +140,7 @@ def window_s(workload: Mapping[str, Any]) -> float:
     return seconds - max(float(workload["warmup_s"]), min(_WARMUP_S, _WARMUP_SHARE * seconds))
 
 
-def shortages(specifications: Iterable[Mapping[str, Any]], store: Shelves) -> tuple[list[Shortage], list[str]]:
+def shortages(specifications: Iterable[Mapping[str, Any]], store: StoreIndex) -> tuple[list[Shortage], list[str]]:
     """Return levels that are too short for a verdict, and the models of which nothing is known yet."""
     found, unknown = {}, []
     for specification in specifications:
@@ -159,7 +159,7 @@ def shortages(specifications: Iterable[Mapping[str, Any]], store: Shelves) -> tu
     return list(found.values()), unknown
 
 
-def _rates(specification: Mapping[str, Any], level: int, store: Shelves) -> tuple[float, float] | None:
+def _rates(specification: Mapping[str, Any], level: int, store: StoreIndex) -> tuple[float, float] | None:
     """Return the completed requests and the output tokens of a second to be expected at a level."""
     workload = specification["workload"]
     sent = workloads.rate_req_s_at(workload, level)

@@ -13,7 +13,7 @@ from kveval.config.campaign import Cell
 from kveval.spec.config import Config, measurement_id
 from kveval.spec.differences import described, differences
 from kveval.workflow.planning.order import block_of, in_order
-from kveval.workflow.planning.stored import Shelves
+from kveval.workflow.planning.stored import StoreIndex
 
 State = Literal["there", "adopt", "measure"]
 
@@ -78,7 +78,7 @@ class Plan:
             found.setdefault(run.cell, []).append(run)
         return {cell: found[cell] for cell in self.config.cells if cell in found}
 
-    def lonely_baselines(self, store: Shelves) -> dict[Cell, str]:
+    def stale_baselines(self, store: StoreIndex) -> dict[Cell, str]:
         """Return the baselines of cells to be measured that are not measured themselves -> when they were."""
         found: dict[Cell, str] = {}
         for cell in self.to_measure:
@@ -99,7 +99,7 @@ def _between(start: int, stop: int, count: int) -> list[int]:
 def make_plan(
     config: Config,
     pointers: Mapping[tuple[str, int], str],
-    store: Shelves,
+    store: StoreIndex,
     hardware: str | None = None,
     frozen: Mapping[Cell, Sequence[int]] | None = None,
 ) -> Plan:
@@ -131,7 +131,7 @@ def make_plan(
     return Plan(config, tuple(runs), found)
 
 
-def _missing(run: PlannedRun, known: str | None, reason: str, store: Shelves, hardware: str | None) -> PlannedRun:
+def _missing(run: PlannedRun, known: str | None, reason: str, store: StoreIndex, hardware: str | None) -> PlannedRun:
     stored = store.get(run.measurement).runs(run.run)
     if any(hardware is None or facts.hardware.fingerprint == hardware for facts in stored):
         state: State = "adopt"
@@ -150,7 +150,7 @@ def _why(
     cell: Cell,
     planned: Mapping[str, Any],
     pointers: Mapping[tuple[str, int], str],
-    store: Shelves,
+    store: StoreIndex,
 ) -> str:
     """Say why a cell's run is not there: the cell is new, the run is, or what changed since it was measured."""
     measurement = measurement_id(planned)

@@ -12,7 +12,7 @@ import msgspec
 from kveval.analysis.levels.pilot import frozen_levels
 from kveval.config.campaign import Cell
 from kveval.spec.config import Config
-from kveval.store.listing import Entry, contents, size_bytes
+from kveval.store.listing import StoreEntry, contents, size_bytes
 from kveval.store.store import RUN, SUMS
 
 
@@ -24,13 +24,13 @@ class StoredLevel(msgspec.Struct, frozen=True):
     counters: dict[str, dict[str, float]] = {}
 
 
-class Hardware(msgspec.Struct, frozen=True):
+class StoredHardware(msgspec.Struct, frozen=True):
     """The machine of a run."""
 
     fingerprint: str = ""
 
 
-class Facts(msgspec.Struct, frozen=True):
+class StoredFacts(msgspec.Struct, frozen=True):
     """What run.json says that a plan rests on. `phases`: wall seconds of the parts of the run."""
 
     measurement: str
@@ -38,7 +38,7 @@ class Facts(msgspec.Struct, frozen=True):
     cell: dict[str, Any] = {}
     specification: dict[str, Any] = {}
     finished: str = ""
-    hardware: Hardware = Hardware()
+    hardware: StoredHardware = StoredHardware()
     phases: dict[str, float] = {}
     levels: list[StoredLevel] = []
 
@@ -48,10 +48,10 @@ class Facts(msgspec.Struct, frozen=True):
         return "/".join(str(self.cell.get(key)) for key in ("model", "scenario", "cpu_blocks"))
 
 
-_FACTS = msgspec.json.Decoder(Facts)
+_FACTS = msgspec.json.Decoder(StoredFacts)
 
 
-def facts_of(place: Path) -> Facts | None:
+def facts_of(place: Path) -> StoredFacts | None:
     """Return what a stored run says of itself; None where it cannot be read: a plan measures that again."""
     try:
         return _FACTS.decode((place / RUN).read_bytes())
@@ -66,12 +66,12 @@ class Shelf:
     places: Mapping[int, tuple[Path, ...]]
 
     @cached_property
-    def first(self) -> Facts | None:
+    def first(self) -> StoredFacts | None:
         """What one of the runs says; their specification is the same."""
         found = (facts_of(place) for places in self.places.values() for place in places)
         return next((facts for facts in found if facts is not None), None)
 
-    def runs(self, number: int) -> list[Facts]:
+    def runs(self, number: int) -> list[StoredFacts]:
         """Return what the runs of a number say: more than one where several machines measured it."""
         found = (facts_of(place) for place in self.places.get(number, ()))
         return [facts for facts in found if facts is not None]
@@ -83,13 +83,13 @@ class Shelf:
 
 
 @dataclass(frozen=True)
-class Shelves:
+class StoreIndex:
     """A store by measurement id."""
 
-    shelves: Mapping[str, Shelf] = field(default_factory=dict)
+    index: Mapping[str, Shelf] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, root: Path) -> "Shelves":
+    def read(cls, root: Path) -> "StoreIndex":
         """List a store; runs that are not sealed are left out. An empty one for a folder that is not there."""
         places: dict[str, dict[int, tuple[Path, ...]]] = {}
         for entry in contents(root).measurements:
@@ -97,15 +97,15 @@ class Shelves:
         return cls({name: Shelf(runs) for name, runs in places.items()})
 
     @cached_property
-    def by_cell(self) -> dict[str, list[Facts]]:
+    def by_cell(self) -> dict[str, list[StoredFacts]]:
         """One run of every measurement id, by the path of its cell."""
-        found: dict[str, list[Facts]] = {}
-        for shelf in self.shelves.values():
+        found: dict[str, list[StoredFacts]] = {}
+        for shelf in self.index.values():
             if shelf.first is not None and shelf.first.specification:
                 found.setdefault(shelf.first.path, []).append(shelf.first)
         return found
 
-    def like(self, specification: Mapping[str, Any]) -> Iterator[list[Facts]]:
+    def like(self, specification: Mapping[str, Any]) -> Iterator[list[StoredFacts]]:
         """Yield what may stand for a specification, the nearest first: runs of its cell, of its arm, of its model.
 
         One run of every id; all are of the same model on the same kind of engine and device.
@@ -115,8 +115,8 @@ class Shelves:
             yield self._by_likeness.get(key, [])
 
     @cached_property
-    def _by_likeness(self) -> dict[tuple[Any, ...], list[Facts]]:
-        found: dict[tuple[Any, ...], list[Facts]] = {}
+    def _by_likeness(self) -> dict[tuple[Any, ...], list[StoredFacts]]:
+        found: dict[tuple[Any, ...], list[StoredFacts]] = {}
         for facts in self.all():
             kind, scenario, blocks = (
                 _kind(facts.specification),
@@ -127,14 +127,14 @@ class Shelves:
                 found.setdefault(key, []).append(facts)
         return found
 
-    def all(self) -> Iterator[Facts]:
+    def all(self) -> Iterator[StoredFacts]:
         """Yield one run of every measurement id."""
         for several in self.by_cell.values():
             yield from several
 
     def get(self, measurement: str) -> Shelf:
         """Return the runs of a measurement id, none if it was never measured."""
-        return self.shelves.get(measurement, Shelf({}))
+        return self.index.get(measurement, Shelf({}))
 
 
 def _kind(specification: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -142,7 +142,7 @@ def _kind(specification: Mapping[str, Any]) -> tuple[Any, ...]:
     return (model.get("hf_id"), *(specification.get(key) for key in ("engine", "weights", "build")))
 
 
-def _shelve(entry: Entry, places: dict[str, dict[int, tuple[Path, ...]]]) -> None:
+def _shelve(entry: StoreEntry, places: dict[str, dict[int, tuple[Path, ...]]]) -> None:
     if entry.measurement is None or entry.run is None or not (entry.place / SUMS).is_file():
         return
     runs = places.setdefault(entry.measurement, {})

@@ -10,7 +10,7 @@ from kveval.config.campaign import Cell
 from kveval.store.listing import size_text
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.plan import Plan, PlannedRun
-from kveval.workflow.planning.stored import Shelves
+from kveval.workflow.planning.stored import StoreIndex
 
 _ROWS = 60
 _NEXT = 12
@@ -18,10 +18,10 @@ _COLUMNS = ("order", "model", "scenario", "cpu_blocks", "run", "block", "state",
 _COSTS = ("seconds", "gpus", "gpu_hours", "start_s", "basis")
 
 
-class Outline:
+class PlanText:
     """A plan with what it costs. `cpus`: of the host that would measure, for the room that reports take."""
 
-    def __init__(self, plan: Plan, store: Shelves, cpus: int) -> None:
+    def __init__(self, plan: Plan, store: StoreIndex, cpus: int) -> None:
         self.plan = plan
         self.store = store
         self.cpus = cpus
@@ -127,18 +127,18 @@ class Outline:
             yield ""
             cells = dict.fromkeys(run.cell.path for run in bridges)
             yield f"Bridges, measured again beside the new cells: {', '.join(cells)}"
-        lonely = self.plan.lonely_baselines(self.store)
-        if not lonely:
+        stale = self.plan.stale_baselines(self.store)
+        if not stale:
             return
         yield ""
         yield (
             "Compared with baselines of another time; verdicts are indicative at most. To see drift between then and"
             " now, measure these again:"
         )
-        for cell, date in lonely.items():
+        for cell, date in stale.items():
             yield f"  {cell.path}" + (f", measured {date}" if date else "")
         yield "with"
-        yield from _bridge_lines(lonely)
+        yield from _bridge_lines(stale)
 
     def _workload(self) -> Mapping[str, object]:
         workload: Mapping[str, object] = self.plan.specification(next(iter(self.plan.to_measure)))["workload"]

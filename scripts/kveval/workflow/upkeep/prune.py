@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kveval.host.errors import Failure
 from kveval.host.files import clock_s, last_change_s, make_folder
-from kveval.store.listing import PRUNED, Contents, Entry, Pointer, contents, pointers, size_text, written_s
+from kveval.store.listing import PRUNED, Contents, Pointer, StoreEntry, contents, pointers, size_text, written_s
 from kveval.store.lock import abandoned, store_lock
 from kveval.store.run_file import IMPORTED
 from kveval.store.store import SUMS, Store
@@ -58,7 +58,7 @@ class Candidate:
     """An entry that may go: of what kind, how large, how old (days)."""
 
     kind: str
-    entry: Entry
+    entry: StoreEntry
     label: str
     bytes: int
     days: float
@@ -69,7 +69,7 @@ class Pruning:
     """What may go, and what stays although nothing refers to it, with the reason."""
 
     candidates: list[Candidate] = field(default_factory=list)
-    spared: list[tuple[Entry, str]] = field(default_factory=list)
+    spared: list[tuple[StoreEntry, str]] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -138,7 +138,7 @@ def prune(
                 continue
             origin = _origin(store, place)
             if origin != place and _referred(
-                Entry(origin, one.entry.measurement, one.entry.run), place, workflows, pointed
+                StoreEntry(origin, one.entry.measurement, one.entry.run), place, workflows, pointed
             ):
                 said = "referred to by now" if _restored(store, place) else "referred to by now; its place is taken"
                 pruning.spared.append((one.entry, said))
@@ -211,7 +211,7 @@ def kinds_of(asked: object) -> Collection[str]:
 
 def _unreferred(
     found: Contents, workflows: Sequence[Workflow], pointed: Collection[str]
-) -> Iterable[tuple[str, Entry]]:
+) -> Iterable[tuple[str, StoreEntry]]:
     for entry in found.measurements:
         if not _referred(entry, entry.place, workflows, pointed):
             yield ("import" if entry.facts.get("engine") == IMPORTED else "measurement"), entry
@@ -220,9 +220,9 @@ def _unreferred(
             yield kind, entry
 
 
-def _referred(entry: Entry, place: Path, workflows: Iterable[Workflow], pointed: Collection[str]) -> bool:
+def _referred(entry: StoreEntry, place: Path, workflows: Iterable[Workflow], pointed: Collection[str]) -> bool:
     """Tell whether anything refers to an entry whose files lie in `place` at the moment."""
-    facts = Entry(place, None, None).facts
+    facts = StoreEntry(place, None, None).facts
     wanted = any(flow.wanted.wanting(entry.measurement, entry.run, facts) for flow in workflows)
     return wanted or os.path.realpath(entry.place) in pointed
 
@@ -232,7 +232,7 @@ def _pointed(store: Store, workflows: Iterable[Workflow]) -> set[str]:
     return {os.path.realpath(link.place) for link in links if link.place is not None}
 
 
-def _spared(kind: str, entry: Entry, now: float) -> str:
+def _spared(kind: str, entry: StoreEntry, now: float) -> str:
     """Return why an entry that nothing refers to stays all the same; empty where nothing speaks for it."""
     try:
         if entry.place.lstat().st_uid != os.geteuid():

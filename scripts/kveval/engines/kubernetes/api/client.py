@@ -22,7 +22,7 @@ from kveval.engines.kubernetes.api.kinds import (
     kind_of,
 )
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
-from kveval.engines.kubernetes.api.retry import OUTAGE_S, Patient
+from kveval.engines.kubernetes.api.retry import OUTAGE_S, RetryingClient
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Lines, Query, Reply, Transport
 
 _PAGE = 500
@@ -53,8 +53,8 @@ class Api:
         self, transport: Transport, outage_s: float = OUTAGE_S, say: Callable[[str], None] | None = None
     ) -> None:
         self.transport = transport
-        self.patient = Patient(transport, outage_s, say)
-        self._discovery = Discovery(self.patient)
+        self.retrying = RetryingClient(transport, outage_s, say)
+        self._discovery = Discovery(self.retrying)
 
     @classmethod
     def connect(
@@ -77,7 +77,7 @@ class Api:
 
     def now(self) -> datetime:
         """Return the time by the API server's clock, which the times in its objects are of."""
-        return datetime.now(UTC) + self.patient.ahead
+        return datetime.now(UTC) + self.retrying.ahead
 
     # --- any request
 
@@ -85,7 +85,7 @@ class Api:
         self, method: str, path: str, *, query: Query | None = None, body: Any = None, content: str = "json"
     ) -> Reply:
         """Send one request and return its 2xx answer. Raises Refused with any other."""
-        return self.patient.request(method, path, query, body, content)
+        return self.retrying.request(method, path, query, body, content)
 
     def get(self, path: str, query: Query | None = None) -> Document:
         """Return the object at a path such as /version."""
@@ -247,7 +247,7 @@ class Api:
         query: Query = {"container": container, "command": list(argv), "stdout": True, "stderr": True}
         what = f"`{_short(argv)}` in pod {namespace}/{pod}, container {container},"
         try:
-            frames = self.patient.keep_trying(lambda: self.transport.command(path, query, connect_s))
+            frames = self.retrying.keep_trying(lambda: self.transport.command(path, query, connect_s))
         except ClusterError as error:
             raise ClusterError(f"{what} could not be started: {error}", error.status, error.reason) from error
         execution = Execution(frames, what)

@@ -5,14 +5,14 @@ from typing import Any
 
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Kind, Resource
-from kveval.engines.kubernetes.api.retry import Patient
+from kveval.engines.kubernetes.api.retry import RetryingClient
 
 
 class Discovery:
     """What the API server serves; each API version is asked for once, and once more for a kind that is not in it."""
 
-    def __init__(self, patient: Patient) -> None:
-        self._patient = patient
+    def __init__(self, retrying: RetryingClient) -> None:
+        self._retrying = retrying
         self._known: dict[str, dict[str, Resource]] = {}
 
     def find(self, kind: Kind) -> Resource | None:
@@ -25,7 +25,7 @@ class Discovery:
 
     def all(self) -> tuple[list[Resource], list[str]]:
         """Return every kind, in the version that its group prefers, and the versions that were not answered for."""
-        groups = self._patient.request("GET", "/apis").json().get("groups") or []
+        groups = self._retrying.request("GET", "/apis").json().get("groups") or []
         versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
         silent = []
         for version in versions:
@@ -42,7 +42,7 @@ class Discovery:
     def _ask(self, version: str, final: Collection[int] = ()) -> dict[str, Resource]:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
         try:
-            reply = self._patient.request("GET", path, final=final)
+            reply = self._retrying.request("GET", path, final=final)
         except ClusterError as error:
             if error.status == 404:
                 return {}

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 @dataclass
-class Patient:
+class RetryingClient:
     """Requests that are repeated while the API server is away, for up to `outage_s` seconds at a stretch."""
 
     transport: Transport

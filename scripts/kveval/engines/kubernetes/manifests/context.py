@@ -30,7 +30,7 @@ _LMCACHE_BASE_BYTES = 2**31
 
 
 @dataclass(frozen=True)
-class Scene:
+class RenderContext:
     """One run of a cell: its names, its labels, and every value that a template asks for."""
 
     specification: Mapping[str, Any]
@@ -213,24 +213,24 @@ class Scene:
 
     # Servers beside it.
 
-    def companion(self, name: str) -> Mapping[str, Any] | None:
-        """Return a companion as the specification has it, None where the arm has none of that name."""
+    def sidecar(self, name: str) -> Mapping[str, Any] | None:
+        """Return a sidecar as the specification has it, None where the arm has none of that name."""
         found: Iterable[Mapping[str, Any]] = self.specification["companions"]
-        return next((companion for companion in found if companion["name"] == name), None)
+        return next((sidecar for sidecar in found if sidecar["name"] == name), None)
 
-    def companion_argv(self, name: str) -> list[str]:
-        """Return a companion's command."""
-        companion = self.companion(name) or {}
-        return [self.fill(argument) for argument in companion["argv"]]
+    def sidecar_argv(self, name: str) -> list[str]:
+        """Return a sidecar's command."""
+        sidecar = self.sidecar(name) or {}
+        return [self.fill(argument) for argument in sidecar["argv"]]
 
-    def companion_env(self, name: str) -> dict[str, str]:
-        """Return a companion's environment."""
-        companion = self.companion(name) or {}
-        return {**self.home_env, **companion["env"]}
+    def sidecar_env(self, name: str) -> dict[str, str]:
+        """Return a sidecar's environment."""
+        sidecar = self.sidecar(name) or {}
+        return {**self.home_env, **sidecar["env"]}
 
     def store_resources(self, name: str) -> dict[str, Any]:
         """Return requests and limits of a store: what it may hold, and what it needs for that."""
-        argv = self.companion_argv(name)
+        argv = self.sidecar_argv(name)
         held = int(argv[argv.index("--maxmemory") + 1])
         memory = size_text(int(held * _STORE_OVERHEAD) + 2**28)
         return {"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": memory}}

@@ -9,11 +9,11 @@ from kveval.engines.kubernetes.manifests.context import MODEL_FOLDER, RESULTS_FO
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import (
     collector_pod,
+    context_of,
     download_job,
     endpoints,
     load_job,
     render,
-    scene_of,
 )
 from kveval.engines.kubernetes.manifests.templates import Document, to_text
 from kveval.engines.kubernetes.manifests.validation import require_valid
@@ -26,10 +26,10 @@ def preview_text(specification: Mapping[str, Any], site: Cluster, campaign: str)
     Raises ManifestError when they do not fit together.
     """
     rendered = render(specification, site, 1, campaign)
-    scene = scene_of(specification, site, 1, campaign)
+    context = context_of(specification, site, 1, campaign)
     parts: dict[str, tuple[Document, ...]] = {
         "Kept between cells": rendered.storage,
-        "Fetches the weights, once": (download_job(specification, site, 1, campaign),) if scene.model_claim else (),
+        "Fetches the weights, once": (download_job(specification, site, 1, campaign),) if context.model_claim else (),
         "The Gateway": rendered.gateway,
         "What serves": rendered.serving,
         "Keeps the results readable": (collector_pod(specification, site, 1, campaign),),
@@ -37,7 +37,7 @@ def preview_text(specification: Mapping[str, Any], site: Cluster, campaign: str)
         "The recorder, shared by all cells": recording_documents(campaign, site, {}),
     }
     require_valid([document for documents in parts.values() for document in documents])
-    head = f"# {scene.cell}: measurement {scene.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
+    head = f"# {context.cell}: measurement {context.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
     return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
 
 
@@ -47,7 +47,7 @@ def _first_load(specification: Mapping[str, Any], site: Cluster, campaign: str) 
     url = endpoints(specification, site, 1, campaign)["target"] or "http://ADDRESS-OF-THE-GATEWAY"
     model = specification["model"]
     tokenizer = Path(MODEL_FOLDER) if specification["weights"] == "miniature" else str(model["hf_id"])
-    target = load.Target(url, model["served_name"], tokenizer)
+    target = load.LoadTarget(url, model["served_name"], tokenizer)
     report = Path(f"{RESULTS_FOLDER}/guidellm-{level.streams:04d}.json")
     argv = load.command("guidellm", specification["workload"], level, target, report)
     return load_job(specification, site, 1, campaign, level.index, argv, {})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.manifests.context import Scene
+from kveval.engines.kubernetes.manifests.context import RenderContext
 from kveval.engines.kubernetes.manifests.templates import Document, documents
 from kveval.spec.config import measurement_id
 
@@ -43,11 +43,11 @@ class Rendered:
         return (*self.storage, *self.gateway, *self.serving)
 
 
-def scene_of(
+def context_of(
     specification: Mapping[str, Any], site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
-) -> Scene:
+) -> RenderContext:
     """Return what the templates of one run of a cell are filled from."""
-    return Scene(specification, site, run, campaign, ports, measurement_id(specification))
+    return RenderContext(specification, site, run, campaign, ports, measurement_id(specification))
 
 
 def render(
@@ -57,20 +57,20 @@ def render(
 
     Raises ManifestError for a template that cannot be filled.
     """
-    scene = scene_of(specification, site, run, campaign, ports)
-    stores = [name for name in ("redis", "valkey") if scene.companion(name)]
-    routed = scene.deployment["route"] == "gateway"
-    serving = [document for store in stores for document in _filled("store", scene, store=store)]
+    context = context_of(specification, site, run, campaign, ports)
+    stores = [name for name in ("redis", "valkey") if context.sidecar(name)]
+    routed = context.deployment["route"] == "gateway"
+    serving = [document for store in stores for document in _filled("store", context, store=store)]
     if routed:
-        serving += _filled("epp", scene)
-    serving += _filled("model-server", scene)
+        serving += _filled("epp", context)
+    serving += _filled("model-server", context)
     if routed:
-        serving += _filled("routing", scene)
+        serving += _filled("routing", context)
     made = routed and site.gateway is not None and site.gateway.create
     return Rendered(
-        storage=_filled("storage", scene),
+        storage=_filled("storage", context),
         serving=tuple(serving),
-        gateway=_filled("gateway", scene) if made else (),
+        gateway=_filled("gateway", context) if made else (),
     )
 
 
@@ -83,23 +83,23 @@ def endpoints(
     `gateway` and `gateway_namespace`: the Gateway's name, of the cell's own where one is made; and every port by its
     placeholder.
     """
-    scene = scene_of(specification, site, run, campaign, ports)
-    server = f"http://{scene.address('model-server')}:{ports['port']}"
+    context = context_of(specification, site, run, campaign, ports)
+    server = f"http://{context.address('model-server')}:{ports['port']}"
     target: str | None = server
     if site.address not in ("gateway", "service"):
-        target = place(site.address, scene)
-    elif scene.deployment["route"] == "gateway":
-        target = None if site.gateway is None or site.gateway.url is None else place(site.gateway.url, scene)
-    gateway = {"gateway": scene.gateway_name, "gateway_namespace": scene.gateway_namespace}
+        target = place(site.address, context)
+    elif context.deployment["route"] == "gateway":
+        target = None if site.gateway is None or site.gateway.url is None else place(site.gateway.url, context)
+    gateway = {"gateway": context.gateway_name, "gateway_namespace": context.gateway_namespace}
     return {"target": target, "server": server, **gateway, **ports}
 
 
-def place(url: str, scene: Scene) -> str:
+def place(url: str, context: RenderContext) -> str:
     """Fill {port}, {service} and {namespace} of a URL that the campaign gives."""
     values = {
-        "port": str(scene.ports["port"]),
-        "service": scene.name("model-server"),
-        "namespace": scene.site.namespace,
+        "port": str(context.ports["port"]),
+        "service": context.name("model-server"),
+        "namespace": context.site.namespace,
     }
     for name, value in values.items():
         url = url.replace(f"{{{name}}}", value)
@@ -121,28 +121,28 @@ def load_job(
     `argv`: the container's command, with the results volume at /results and the model's files at /model (a miniature)
     or in the cache; `deadline_s`: seconds after which the Job is ended, its wait for its turn included.
     """
-    scene = scene_of(specification, site, run, campaign)
+    context = context_of(specification, site, run, campaign)
     values = {"level": level, "argv": list(argv), "deadline_seconds": math.ceil(deadline_s)}
-    return _filled("load-job", scene, env={**scene.home_env, **scene.model_env, **env}, **values)[0]
+    return _filled("load-job", context, env={**context.home_env, **context.model_env, **env}, **values)[0]
 
 
 def download_job(specification: Mapping[str, Any], site: Cluster, run: int, campaign: str) -> Document:
     """Return the Job that downloads the model's weights into the model cache."""
-    return _filled("download-job", scene_of(specification, site, run, campaign))[0]
+    return _filled("download-job", context_of(specification, site, run, campaign))[0]
 
 
 def collector_pod(specification: Mapping[str, Any], site: Cluster, run: int, campaign: str) -> Document:
     """Return the pod from which the files of the results volume are read."""
-    return _filled("collector", scene_of(specification, site, run, campaign))[0]
+    return _filled("collector", context_of(specification, site, run, campaign))[0]
 
 
-def _filled(template: str, scene: Scene, **values: Any) -> tuple[Document, ...]:
+def _filled(template: str, context: RenderContext, **values: Any) -> tuple[Document, ...]:
     return documents(
         f"{template}.yaml.j2",
-        scene=scene,
-        site=scene.site,
-        deployment=scene.deployment,
-        images=scene.specification["images"],
-        model=scene.specification["model"],
+        context=context,
+        site=context.site,
+        deployment=context.deployment,
+        images=context.specification["images"],
+        model=context.specification["model"],
         **values,
     )

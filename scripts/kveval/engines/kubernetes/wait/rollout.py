@@ -7,7 +7,7 @@ from typing import Any
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, REPLICA_SET, Document
 from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, alive, condition, is_ready, restarts, trouble_of
-from kveval.engines.kubernetes.wait.wait import Look, RolloutError, Say, Target, wait, watching
+from kveval.engines.kubernetes.wait.wait import RolloutError, Say, WaitState, WaitTarget, wait, watching
 
 __all__ = [
     "RolloutError",
@@ -33,14 +33,14 @@ def wait_for_deployment(
 
     Raises RolloutError as soon as a pod of that revision cannot run, or after `timeout_s`.
     """
-    target = Target(api, DEPLOYMENT, namespace, name, patience or Patience())
+    target = WaitTarget(api, DEPLOYMENT, namespace, name, patience or Patience())
 
-    def look() -> Look:
+    def look() -> WaitState:
         found = target.read()
         if found is None:
-            return Look(False, "is not there")
+            return WaitState(False, "is not there")
         if not _observed(found):
-            return Look(False, "its controller has not seen it yet")
+            return WaitState(False, "its controller has not seen it yet")
         return _deployment(target, found, _pods_of_revision(target, found))
 
     found = target.read()
@@ -48,7 +48,7 @@ def wait_for_deployment(
     return wait(target, look, watching(DEPLOYMENT, namespace, name, labels), timeout_s, say)
 
 
-def _deployment(target: Target, found: Document, pods: list[Document]) -> Look:
+def _deployment(target: WaitTarget, found: Document, pods: list[Document]) -> WaitState:
     spec, status = found["spec"], found.get("status") or {}
     wanted = int(spec.get("replicas", 1))
     target.check(pods)
@@ -70,10 +70,10 @@ def _deployment(target: Target, found: Document, pods: list[Document]) -> Look:
     text = f"{min(len(ready), available)} of {wanted} replicas are available" + (
         f", {old} old ones left" if old else ""
     )
-    return Look(done, text, ready if done else pods)
+    return WaitState(done, text, ready if done else pods)
 
 
-def _pods_of_revision(target: Target, deployment: Document) -> list[Document]:
+def _pods_of_revision(target: WaitTarget, deployment: Document) -> list[Document]:
     """Return the live pods of the newest revision; those of earlier ones may be ready, or broken, and do not count."""
     api, labels = target.api, _selector(deployment)
     revision = (deployment["metadata"].get("annotations") or {}).get(_REVISION)
@@ -90,14 +90,14 @@ def wait_for_daemonset(
     api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
 ) -> list[Document]:
     """Wait until a DaemonSet's newest pods are available on every node it is for; return them. Raises RolloutError."""
-    target = Target(api, DAEMON_SET, namespace, name, patience or Patience())
+    target = WaitTarget(api, DAEMON_SET, namespace, name, patience or Patience())
 
-    def look() -> Look:
+    def look() -> WaitState:
         found = target.read()
         if found is None:
-            return Look(False, "is not there")
+            return WaitState(False, "is not there")
         if not _observed(found):
-            return Look(False, "its controller has not seen it yet")
+            return WaitState(False, "its controller has not seen it yet")
         listed = alive(api.list(POD, namespace, _selector(found)))
         pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
         status = found.get("status") or {}
@@ -119,7 +119,7 @@ def wait_for_daemonset(
         target.check(pods)
         ready = [pod for pod in pods if is_ready(pod)]
         done = 0 < wanted == updated == available and len(ready) >= wanted
-        return Look(done, f"{available} of {wanted} nodes have it available", ready if done else pods)
+        return WaitState(done, f"{available} of {wanted} nodes have it available", ready if done else pods)
 
     found = target.read()
     return wait(target, look, watching(DAEMON_SET, namespace, name, _selector(found) if found else ""), timeout_s, say)
@@ -129,17 +129,17 @@ def wait_for_pod(
     api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
 ) -> Document:
     """Wait until a pod that no controller looks after is ready; return it. Raises RolloutError."""
-    target = Target(api, POD, namespace, name, patience or Patience())
+    target = WaitTarget(api, POD, namespace, name, patience or Patience())
 
-    def look() -> Look:
+    def look() -> WaitState:
         found = target.read()
         if found is None:
-            return Look(False, "is not there")
+            return WaitState(False, "is not there")
         target.check([found])
         phase = (found.get("status") or {}).get("phase")
         if phase == "Succeeded":
             raise target.error("Completed", "ended, with success, instead of staying", found)
-        return Look(is_ready(found), f"is {phase}", [found])
+        return WaitState(is_ready(found), f"is {phase}", [found])
 
     return wait(target, look, watching(POD, namespace, name), timeout_s, say)[0]
 
@@ -158,10 +158,10 @@ def wait_for_job(
     Raises RolloutError when it failed, when its pod cannot run, and when its pod was deleted while it ran: a second pod
     would measure something else. `meanwhile` is called at every look with the Job's live pods, and may raise.
     """
-    target = Target(api, JOB, namespace, name, patience or Patience())
+    target = WaitTarget(api, JOB, namespace, name, patience or Patience())
     follow = _Job(target)
 
-    def look() -> Look:
+    def look() -> WaitState:
         found = follow.look()
         if meanwhile is not None and not found.done:
             meanwhile(found.pods)
@@ -173,17 +173,17 @@ def wait_for_job(
 class _Job:
     """A Job as it is seen from look to look: it, and its pod, must stay the same."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: WaitTarget) -> None:
         self._target = target
         self._uid = ""
         self._pod: Document | None = None
         self._gone_since: float | None = None
 
-    def look(self) -> Look:
+    def look(self) -> WaitState:
         target = self._target
         found = target.read()
         if found is None:
-            return Look(False, "is not there")
+            return WaitState(False, "is not there")
         uid = found["metadata"]["uid"]
         if self._uid not in ("", uid):
             raise target.error("Replaced", "was deleted and made anew by someone else while it was waited for")
@@ -196,7 +196,7 @@ class _Job:
             done = ended[-1] if ended else self._pod
             if done is None:
                 raise target.error("PodDeleted", "completed, but its pod was never seen and is gone")
-            return Look(True, "completed", [done])
+            return WaitState(True, "completed", [done])
         for kind in ("Failed", "FailureTarget"):
             if condition(found, kind).get("status") == "True":
                 raise self._failed(condition(found, kind), pods)
@@ -209,7 +209,7 @@ class _Job:
         # A pod that ended is judged by the Job's own verdict, which knows whether there is another try.
         target.check(live, retried=True)
         phases = ", ".join(str((pod.get("status") or {}).get("phase")) for pod in live) or "not there yet"
-        return Look(False, f"its pod is {phases}", live)
+        return WaitState(False, f"its pod is {phases}", live)
 
     def _overdue(self, found: Document, pods: list[Document]) -> bool:
         started, deadline = (found.get("status") or {}).get("startTime"), found["spec"].get("activeDeadlineSeconds")
@@ -249,7 +249,7 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
     for before in pods:
         metadata = before["metadata"]
         patience = Patience(restarts=restarts(before))
-        target = Target(api, POD, metadata["namespace"], metadata["name"], patience, seen=before)
+        target = WaitTarget(api, POD, metadata["namespace"], metadata["name"], patience, seen=before)
         now = api.read(POD, metadata["name"], metadata["namespace"])
         if now is None or now["metadata"]["uid"] != metadata["uid"] or now["metadata"].get("deletionTimestamp"):
             raise target.error("PodDeleted", "was deleted while it was in use")

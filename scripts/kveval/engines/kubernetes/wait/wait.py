@@ -33,7 +33,7 @@ class RolloutError(ClusterError):
 
 
 @dataclass
-class Look:
+class WaitState:
     """What one look found: whether it is over, in words how far it is, and the pods that matter."""
 
     done: bool
@@ -42,7 +42,7 @@ class Look:
 
 
 @dataclass
-class Target:
+class WaitTarget:
     """The object that is waited for, and the errors about it."""
 
     api: Api
@@ -109,7 +109,7 @@ class Target:
 
 
 def wait(
-    target: Target, look: Callable[[], Look], watched: Sequence[Watched], timeout_s: float, say: Say | None
+    target: WaitTarget, look: Callable[[], WaitState], watched: Sequence[Watched], timeout_s: float, say: Say | None
 ) -> list[Document]:
     """Look again at every change of what is watched until it is done; return the pods of the last look.
 

@@ -6,16 +6,16 @@ from typing import Any, Protocol
 from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.pod_http import Reach
-from kveval.engines.kubernetes.run_place import Place
+from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.servers.keyvalue import KeyValueQuestions
 from kveval.engines.servers.lmcache import LMCacheQuestions
-from kveval.engines.servers.program import CompanionError
+from kveval.engines.servers.program import SidecarError
 from kveval.host.http import HttpError
 
 _PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
 
 
-class PodCompanion(Protocol):
+class PodSidecar(Protocol):
     """What the engine asks of a server beside vLLM."""
 
     name: str
@@ -26,7 +26,7 @@ class PodCompanion(Protocol):
         """Its command line."""
 
     def identify(self, versions: Mapping[str, str]) -> None:
-        """Learn the version; raise CompanionError when it is not the declared program or version."""
+        """Learn the version; raise SidecarError when it is not the declared program or version."""
 
     def reported_bytes(self) -> int | None:
         """Bytes it says its tier in host memory has; None when it has no such tier."""
@@ -41,7 +41,7 @@ class PodCompanion(Protocol):
 class PodKeyValueStore(KeyValueQuestions):
     """A store in a pod of its own, asked with its own client there: nothing has to reach its port."""
 
-    def __init__(self, place: Place, pod: Mapping[str, Any], name: str, port: int, log: object) -> None:
+    def __init__(self, place: RunContext, pod: Mapping[str, Any], name: str, port: int, log: object) -> None:
         super().__init__(name, log)
         self.argv = command_line(pod, name)
         self._place, self._pod, self._port = place, str(pod["metadata"]["name"]), port
@@ -51,10 +51,10 @@ class PodKeyValueStore(KeyValueQuestions):
         try:
             done = self._place.api.exec(self._place.namespace, self._pod, self.name, argv, timeout_s=15.0)
         except ClusterError as error:
-            raise CompanionError(f"{self.name} cannot be asked: {error}; see {self.log}") from error
+            raise SidecarError(f"{self.name} cannot be asked: {error}; see {self.log}") from error
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip() or done.text
-            raise CompanionError(f"{self.name} does not answer {command.split(maxsplit=1)[0]}: {said}; see {self.log}")
+            raise SidecarError(f"{self.name} does not answer {command.split(maxsplit=1)[0]}: {said}; see {self.log}")
         return done.text.removeprefix("(integer) ")
 
 
@@ -96,7 +96,7 @@ class PodPicker:
         try:
             found = parse_counters(self._reach.page("/metrics", timeout_s=10.0).decode(), prefix="")
         except (CounterError, HttpError) as error:
-            raise CompanionError(f"the endpoint picker: {error}; see {self._log}") from error
+            raise SidecarError(f"the endpoint picker: {error}; see {self._log}") from error
         return {name: value for name, value in found.items() if name.startswith(_PICKER_COUNTERS)}
 
     def reset(self, timeout_s: float) -> None:

@@ -8,10 +8,10 @@ import psutil
 import pytest
 from tests.support.paths import REPOSITORY
 
-from kveval.engines.local.companions import companions, fill, find_program
+from kveval.engines.local.sidecars import fill, find_program, sidecars
 from kveval.engines.servers import lmcache
 from kveval.engines.servers.lmcache import LMCacheQuestions, _moving, _objects, _read_locked, _same_release
-from kveval.engines.servers.program import CompanionError
+from kveval.engines.servers.program import SidecarError
 from kveval.host.processes import supervisor
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
@@ -35,7 +35,7 @@ def store(name):
 def has(program):
     try:
         find_program(program, ENVIRONMENT)
-    except CompanionError:
+    except SidecarError:
         return False
     return True
 
@@ -43,7 +43,7 @@ def has(program):
 @pytest.fixture
 def start(tmp_path):
     def start(*wanted, ports=None, versions=VERSIONS, timeout_s=60.0):
-        return companions(
+        return sidecars(
             processes,
             wanted,
             environment=ENVIRONMENT,
@@ -92,7 +92,7 @@ def test_redis_is_not_taken_for_valkey(start, tmp_path):
     if not has("redis-server"):
         pytest.skip("no redis-server: bash scripts/setup.sh redis")
     disguised = {**store("valkey"), "argv": ["redis-server", *store("valkey")["argv"][1:]]}
-    with pytest.raises(CompanionError, match="on the port of valkey is redis; see"), start(disguised):
+    with pytest.raises(SidecarError, match="on the port of valkey is redis; see"), start(disguised):
         pytest.fail("taken for valkey")
 
 
@@ -104,7 +104,7 @@ def test_a_store_whose_port_is_taken_says_so_with_its_log(start):
         taken.listen()
         ports = {"redis_port": taken.getsockname()[1]}
         cause = r"redis died \(exit code 1\).*[Aa]ddress already in use.*redis\.log"
-        with pytest.raises(CompanionError, match=cause), start(store("redis"), ports=ports):
+        with pytest.raises(SidecarError, match=cause), start(store("redis"), ports=ports):
             pytest.fail("started on a port that is taken")
 
 
@@ -115,9 +115,9 @@ def test_a_store_that_dies_in_service_is_noticed(start):
         server.program.require_alive()
         server.program.process.kill()
         server.program.process.wait()
-        with pytest.raises(CompanionError, match=r"redis died \(killed by SIGKILL.*redis\.log"):
+        with pytest.raises(SidecarError, match=r"redis died \(killed by SIGKILL.*redis\.log"):
             server.program.require_alive()
-        with pytest.raises(CompanionError, match="redis does not answer"):
+        with pytest.raises(SidecarError, match="redis does not answer"):
             server.counters()
 
 
@@ -135,7 +135,7 @@ def test_lmcache_reports_its_size_version_and_counters_and_can_be_emptied(start)
         assert set(ports) == {"lmcache_port", "lmcache_http_port"}
     assert not any(listens(port) for port in ports.values())
     with (
-        pytest.raises(CompanionError, match=r"LMCache 0\.5\.6.*declares 0\.4\.0"),
+        pytest.raises(SidecarError, match=r"LMCache 0\.5\.6.*declares 0\.4\.0"),
         start(LMCACHE, versions={**VERSIONS, "lmcache": "0.4.0"}),
     ):
         pytest.fail("another version was accepted")
@@ -144,7 +144,7 @@ def test_lmcache_reports_its_size_version_and_counters_and_can_be_emptied(start)
 def test_a_program_that_is_missing_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     for program in ("redis-server", "valkey-server", "lmcache"):
-        with pytest.raises(CompanionError, match=f"this host has no {program}: run scripts/setup.sh"):
+        with pytest.raises(SidecarError, match=f"this host has no {program}: run scripts/setup.sh"):
             find_program(program, tmp_path)
 
 
@@ -238,7 +238,7 @@ def test_locks_that_a_request_left_behind_in_lmcache_are_overridden(clock):
 
 def test_locks_in_lmcache_are_never_overridden_while_anything_moves(clock):
     tier = Tier(*[(2, {"in_flight_task_count": 1})] * 1000)
-    with pytest.raises(CompanionError, match="LMCache still holds 5 objects after 20 s of clearing it"):
+    with pytest.raises(SidecarError, match="LMCache still holds 5 objects after 20 s of clearing it"):
         tier.reset(20.0)
     assert tier.cleared == []
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from kveval.engines.servers.keyvalue import KeyValueStore
 from kveval.engines.servers.lmcache import LMCacheServer
-from kveval.engines.servers.program import HOST, POLL_S, Companion, CompanionError, CompanionPortTaken, Program
+from kveval.engines.servers.program import HOST, POLL_S, Program, Sidecar, SidecarError, SidecarPortTaken
 from kveval.host.http import free_port
 from kveval.host.logs import last_words
-from kveval.host.ports import strangers
+from kveval.host.ports import foreign_listeners
 from kveval.host.processes import Session, Supervisor
 
-_KINDS: dict[str, Callable[[Program], Companion]] = {
+_KINDS: dict[str, Callable[[Program], Sidecar]] = {
     "redis": KeyValueStore,
     "valkey": KeyValueStore,
     "lmcache": LMCacheServer,
@@ -32,7 +32,7 @@ _ADVICE = {
 
 
 @contextlib.contextmanager
-def companions(
+def sidecars(
     supervisor: Supervisor,
     wanted: Sequence[Mapping[str, Any]],
     *,
@@ -42,16 +42,16 @@ def companions(
     logs: Path,
     ports: dict[str, int],
     timeout_s: float = 60.0,
-) -> Iterator[list[Companion]]:
-    """Start the `wanted` companions in order, each ready before the next, and end them on leaving.
+) -> Iterator[list[Sidecar]]:
+    """Start the `wanted` sidecars in order, each ready before the next, and end them on leaving.
 
     `wanted`: entries with name, argv and env as the specification has them, ports open; `environment`: the server's
     virtual environment, searched for programs before PATH; `base_env`: what every process of the run gets; `ports`: by
     placeholder, those to be used again; completed here.
 
-    Raises CompanionError when a program is missing, is another version, or does not come up within `timeout_s`.
+    Raises SidecarError when a program is missing, is another version, or does not come up within `timeout_s`.
     """
-    running: list[Companion] = []
+    running: list[Sidecar] = []
     with contextlib.ExitStack() as stack:
         for entry in wanted:
             name = str(entry["name"])
@@ -62,11 +62,11 @@ def companions(
             process = stack.enter_context(
                 supervisor.supervised(name, argv, env={**base_env, **entry["env"]}, log=log, cwd=logs)
             )
-            companion = _KINDS[name](Program(name, process, own, log, argv))
-            _wait_until_ready(companion, timeout_s)
-            _require_own_ports(companion)
-            companion.identify(versions)
-            running.append(companion)
+            sidecar = _KINDS[name](Program(name, process, own, log, argv))
+            _wait_until_ready(sidecar, timeout_s)
+            _require_own_ports(sidecar)
+            sidecar.identify(versions)
+            running.append(sidecar)
         yield running
 
 
@@ -78,7 +78,7 @@ def fill(text: str, places: Mapping[str, object]) -> str:
 
 
 def find_program(name: str, environment: Path) -> list[str]:
-    """Return the command that starts a companion's program, or raise CompanionError saying how to install it."""
+    """Return the command that starts a sidecar's program, or raise SidecarError saying how to install it."""
     own = environment / "bin" / name
     if own.exists():
         # Run by the environment's Python, because a script's first line breaks where the path is long or has spaces.
@@ -89,33 +89,33 @@ def find_program(name: str, environment: Path) -> list[str]:
     bundled = sorted(environment.glob(f"lib/python3*/site-packages/*/_binaries/*/{name}"))
     if bundled:
         return [str(bundled[0])]
-    raise CompanionError(f"this host has no {name}: {_ADVICE.get(name, 'install it')}")
+    raise SidecarError(f"this host has no {name}: {_ADVICE.get(name, 'install it')}")
 
 
 def _places(name: str, argv: Sequence[str]) -> list[str]:
-    """Return the port placeholders of a companion's own; those of others were filled when these started."""
+    """Return the port placeholders of a sidecar's own; those of others were filled when these started."""
     return sorted(set(re.findall(rf"\{{({name}(?:_http)?_port)\}}", " ".join(argv))))
 
 
-def _require_own_ports(companion: Companion) -> None:
-    """Raise CompanionPortTaken when what answers is not, or not only, the companion that was started."""
-    program = companion.program
+def _require_own_ports(sidecar: Sidecar) -> None:
+    """Raise SidecarPortTaken when what answers is not, or not only, the sidecar that was started."""
+    program = sidecar.program
     members = [member.pid for member in Session.led_by(program.process.pid, program.name).members()]
     for port in program.ports.values():
-        others = strangers(port, members)
+        others = foreign_listeners(port, members)
         if others:
-            raise CompanionPortTaken(
+            raise SidecarPortTaken(
                 f"port {port} of {program.name} was taken meanwhile by {', '.join(others)}; see {program.log}"
             )
 
 
-def _wait_until_ready(companion: Companion, limit_s: float) -> None:
+def _wait_until_ready(sidecar: Sidecar, limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
-    while not companion.ready():
-        companion.program.require_alive()
+    while not sidecar.ready():
+        sidecar.program.require_alive()
         if time.monotonic() > deadline:
-            log = companion.program.log
-            raise CompanionError(
-                f"{companion.program.name} was not ready within {limit_s:.0f} s{last_words(log)}; see {log}"
+            log = sidecar.program.log
+            raise SidecarError(
+                f"{sidecar.program.name} was not ready within {limit_s:.0f} s{last_words(log)}; see {log}"
             )
         time.sleep(POLL_S)
