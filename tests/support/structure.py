@@ -2,7 +2,7 @@
 
 import ast
 import graphlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import grimp
@@ -85,6 +85,17 @@ def naming_vllm() -> list[str]:
     )
 
 
+def repeated_classes() -> list[str]:
+    """Return the names that more than one class has."""
+    names = Counter(
+        node.name
+        for path in LIBRARY.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    return sorted(name for name, count in names.items() if count > 1)
+
+
 def lines() -> int:
     """Return the lines of Python in scripts/."""
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in SCRIPTS.rglob("*.py"))
@@ -115,6 +126,7 @@ def main() -> None:
     for circle in round_:
         print(f"  {' -> '.join(circle)}")
     print(f"modules that say vLLM: {len(naming_vllm())} ({', '.join(naming_vllm())})")
+    print(f"class names of more than one class: {len(repeated_classes())}")
     print(f"lines of Python in scripts/: {lines()}")
 
 

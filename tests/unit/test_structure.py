@@ -35,3 +35,7 @@ def test_the_tour_has_every_package() -> None:
     text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     folders = {folder.removeprefix("kveval/") for folder in structure.sizes() if folder != "kveval"}
     assert {folder for folder in folders if f"`{folder.split('/')[0]}/`" not in text} == set()
+
+
+def test_a_class_name_occurs_once() -> None:
+    assert structure.repeated_classes() == []

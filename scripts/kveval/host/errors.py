@@ -1,5 +1,17 @@
 """The one base of every failure that is reported as a cause, in one line, instead of a traceback."""
 
+import re
+from typing import Any
+
 
 class Failure(RuntimeError):
-    """Something outside this program went wrong; the message says what, where, and what would be right."""
+    """Something outside this program went wrong; the message says what, where, and what would be right.
+
+    `code`: the kind of failure by a name that stays, for programs and tests: the class's own (`ServerDied`: server_died)
+    where none is given. `facts`: values that the message tells.
+    """
+
+    def __init__(self, message: str = "", *, code: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.code = code or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+        self.facts = facts
