@@ -5,7 +5,12 @@ from typing import Any
 
 import msgspec
 
+from kveval.host.errors import Failure
 from kveval.load.peak_search import Search
+
+
+class WorkloadError(Failure):
+    """A stored workload is none that this version knows."""
 
 
 class PrefixCount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,7 +114,11 @@ _UNSAID: Mapping[str, Any] = {
 def workload_of(stored: Mapping[str, Any]) -> WorkloadSpec:
     """Read the workload of a stored run. What it does not say is a closed loop, one turn, and 0 of everything else.
 
-    Raises msgspec.ValidationError for values of another kind.
+    Raises WorkloadError for values of another kind.
     """
     said = {name: value for name, value in stored.items() if value is not None}
-    return msgspec.convert({**_UNSAID, **said}, WorkloadSpec)
+    try:
+        # Not strictly: what others wrote may have whole numbers as 8.0.
+        return msgspec.convert({**_UNSAID, **said}, WorkloadSpec, strict=False)
+    except msgspec.ValidationError as error:
+        raise WorkloadError(f"the workload of a stored run cannot be read: {error}") from error

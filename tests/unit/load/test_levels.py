@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from kveval.config.workload import Workload
 from kveval.load import levels as workloads
-from kveval.load.workload import workload_of
+from kveval.load.workload import WorkloadError, workload_of
 
 PLAIN = {"seconds": 60.0, "prompt_tokens": 64, "output_tokens": 32, "seed": 1}
 SPREAD = {"stdev": 10, "min": 5, "max": 200}
@@ -80,7 +80,13 @@ def test_a_working_set_is_never_larger_than_asked_and_short_by_less_than_a_prefi
 def test_results_from_elsewhere_may_say_nothing():
     assert workloads.streams_at(workload_of({}), 8) == 8
     assert workloads.streams_at(workload_of({"profile": "sweep"}), 8) is None
+    assert workload_of({"levels": [8.0]}).given_levels == (8,)
     assert workloads.working_set_tokens_at(workload_of({"prefix_tokens": 10, "prefix_count": None}), 8) == 0
+
+
+def test_a_stored_workload_of_another_kind_is_named():
+    with pytest.raises(WorkloadError, match=r"cannot be read: .*prefix_count"):
+        workload_of({"prefix_count": "many"})
 
 
 @pytest.mark.parametrize(
