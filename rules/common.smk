@@ -16,7 +16,6 @@ sys.path.append(f"{workflow.basedir}/scripts")
 
 from kveval.importing.compared import combination, require_measured
 from kveval.config.problems import ConfigError
-from kveval.spec.config import measurement_id
 from kveval.spec.loading import load_config
 from kveval.config.inheritance import campaign_values
 from kveval.host.errors import Failure
@@ -124,7 +123,7 @@ COMPARISON = {
 def proof_of(cell):
     """The counters that prove a cell's arm active. They judge a measurement and do not define it."""
     imported = IMPORTS.runs_of(cell.path)
-    return imported[0].required if imported else [dict(entry) for entry in CONFIG.resolve(cell).exercised]
+    return imported[0].required if imported else [dict(entry) for entry in CONFIG.required_counters(cell)]
 
 
 def found_in(imports):
@@ -225,7 +224,7 @@ def levels_option(wildcards, input):
 
 
 def pilot_measurement_of(wildcards):
-    return measurement_id(CONFIG.pilot_specification(cell_of(wildcards)))
+    return CONFIG.pilot_specification(cell_of(wildcards)).measurement_id
 
 
 def preview_id_of(wildcards):
@@ -285,7 +284,7 @@ def vllm_of(wildcards):
 
 
 def specification_of(wildcards):
-    return json.dumps(CONFIG.specification(cell_of(wildcards)), sort_keys=True)
+    return json.dumps(CONFIG.specification(cell_of(wildcards)).to_json(), sort_keys=True)
 
 
 def block_priority(wildcards):

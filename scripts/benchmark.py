@@ -50,14 +50,14 @@ def main() -> int:
     campaign = config.campaign
     redact = Redactor.of(campaign.secrets).text
     label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
-    progress = campaign_progress(label, specification["workload"], args.campaign_runs, args.log, redact)
+    progress = campaign_progress(label, specification.workload, args.campaign_runs, args.log, redact)
     job = Job(
         specification=specification,
         measurement=args.measurement,
         run=args.run,
         store=args.store,
         server_environment=environment,
-        required=config.resolve(cell).exercised,
+        required=config.required_counters(cell),
         stall_limit_s=campaign.stall_limit_s,
         secrets=campaign.secrets,
         campaign=campaign.name,

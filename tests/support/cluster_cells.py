@@ -73,7 +73,7 @@ def rendered(specification, site, run=1):
     return (
         *documents,
         load_job(specification, site, run, "feb-2026", 0, ["guidellm", "run"], {"A": "1"}),
-        *([] if specification["weights"] == "miniature" else [download_job(specification, site, run, "feb-2026")]),
+        *([] if specification.miniature else [download_job(specification, site, run, "feb-2026")]),
         collector_pod(specification, site, run, "feb-2026"),
     )
 

@@ -1,8 +1,14 @@
 """Small plans, documents and answers of a cluster, for the tests of what is made of them."""
 
+import functools
+
+from msgspec.structs import replace
+from tests.support.paths import CONFIG
+
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.kinds import Kind, Resource
 from kveval.engines.kubernetes.api.probe import Answer, Bounds
+from kveval.spec.loading import load_config
 from kveval.workflow.doctor.cluster_facts import ClusterFacts
 from kveval.workflow.doctor.documents import CampaignPlan, CellPlan
 
@@ -53,15 +59,22 @@ def daemon_set():
 
 
 def specification(tier_gib=10, ranks=2, weights="full", vllm="0.23.0"):
-    """What of a specification the checks look at: a native tier that vLLM pins itself."""
-    return {
-        "weights": weights,
-        "build": "vllm",
-        "versions": {"vllm": vllm},
-        "argv": ["--kv-transfer-config", '{"kv_connector":"OffloadingConnector"}'],
-        "budget": {"tier_bytes": tier_gib * GIB, "device_tokens": None},
-        "model": {"tensor_parallel_size": ranks, "kv_bytes_per_token": 114688},
-    }
+    """A specification that has what the checks look at: a native tier that vLLM pins itself."""
+    made = _any_specification()
+    return replace(
+        made,
+        weights=weights,
+        versions={"vllm": vllm},
+        argv=("--kv-transfer-config", '{"kv_connector":"OffloadingConnector"}'),
+        budget=replace(made.budget, tier_bytes=tier_gib * GIB),
+        model=replace(made.model, tensor_parallel_size=ranks, kv_bytes_per_token=114688),
+    )
+
+
+@functools.cache
+def _any_specification():
+    campaign = load_config(CONFIG / "campaigns" / "cluster-first.yaml", CONFIG)
+    return campaign.specification(campaign.cells[0])
 
 
 def plan(*cells, site=None, documents=()):

@@ -57,7 +57,7 @@ def fill_store(folder: Path, levels: Sequence[int], scratch: Path) -> None:
             begin = files.level_start(number)
             window = {"start": begin + files.WARMUP_S, "end": begin + files.LEVEL_S}
             entries.append({"level": streams, "status": "ok", "report": name, **window})
-        facts = described(config.specification(cell), run, levels=entries)
+        facts = described(config.specification(cell).to_json(), run, levels=entries)
         facts["exercised"] = {"required": required_counters(cell.scenario), "exercised": True}
         write_json(place / "run.json", facts)
         store.commit(place, key)

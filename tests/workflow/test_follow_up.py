@@ -92,7 +92,7 @@ def make_measurable(folder, config, archive):
                 entries.append({"level": streams, "status": "ok", "report": name, **window})
             described = run_description(cell.model, cell.scenario, cell.cpu_blocks, run, measurement=measurement)
             described |= {"engine": "kubernetes", "weights": "full", "levels": entries}
-            described |= {"specification": config.specification(cell), "finished": "2026-02-03T04:05:06Z"}
+            described |= {"specification": config.specification(cell).to_json(), "finished": "2026-02-03T04:05:06Z"}
             described["exercised"] = {"required": [], "exercised": True}
             (place / "run.json").write_text(json.dumps(described))
             (place / "SHA256SUMS").write_text("0  run.json\n")

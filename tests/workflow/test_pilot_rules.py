@@ -45,9 +45,9 @@ def test_arms_take_the_levels_of_their_baselines_pilot(tmp_path):
     baseline, native = config.cells
     before = snakemake(folder, "-n", "report", *OPTIONS)
     assert "Searching the levels around the peak of Qwen3-0.6B/no-offload" in before
-    seal(folder, config.pilot_specification(baseline), tried({1: 10.0, 4: 30.0, 15: 60.0, 48: 50.0}))
+    seal(folder, config.pilot_specification(baseline).to_json(), tried({1: 10.0, 4: 30.0, 15: 60.0, 48: 50.0}))
     for cell in (baseline, native):
-        seal(folder, config.specification(cell, (4, 15, 48)), tried({4: 30.0, 15: 60.0, 48: 50.0}))
+        seal(folder, config.specification(cell, (4, 15, 48)).to_json(), tried({4: 30.0, 15: 60.0, 48: 50.0}))
     output = snakemake(folder, "report", "--until", "benchmark", *OPTIONS)
     assert output.count("adopted the stored measurement") == 3
     assert planned(folder) == []

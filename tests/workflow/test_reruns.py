@@ -57,7 +57,7 @@ def fill_store(folder: Path) -> None:
         for run in range(1, config.campaign.runs + 1):
             key = Key(config.measurement_id(cell), run, host["fingerprint"])
             scratch = store.scratch(key)
-            what = {"cell": asdict(cell), "specification": config.specification(cell)}
+            what = {"cell": asdict(cell), "specification": config.specification(cell).to_json()}
             write_json(scratch / "run.json", {"measurement": key.measurement, "run": run, "hardware": host, **what})
             store.commit(scratch, key)
 

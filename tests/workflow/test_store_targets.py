@@ -30,7 +30,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = Store(folder / "results" / "measurements")
     for cell in config.cells:
         for run in range(1, config.campaign.runs + 1):
-            measured(store, config.specification(cell), run)
+            measured(store, config.specification(cell).to_json(), run)
     measured(store, OLD)
     code, output = snakemake(folder, "report", "--until", "benchmark")
     assert code == 0, output

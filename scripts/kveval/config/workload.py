@@ -6,11 +6,13 @@ What a level counts depends on the profile, see `kveval.load.levels`.
 import re
 from typing import Annotated, Any, Literal, Self
 
+import msgspec
 from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
 from kveval.config.types import CountInt, Number, PositiveInt, PositiveNumber, Strict
 from kveval.load import levels as workloads
 from kveval.load.peak_search import Search
+from kveval.load.workload import WorkloadSpec
 
 # As many whole prefixes as make up a number of tokens differ by less.
 _ALIKE = 1.1
@@ -162,6 +164,11 @@ class Workload(Strict):
         return self
 
     @property
+    def specification(self) -> WorkloadSpec:
+        """What of it defines the load; its title does not."""
+        return msgspec.convert(self.model_dump(mode="json", exclude={"title"}, exclude_none=True), WorkloadSpec)
+
+    @property
     def searched(self) -> PeakSearch | None:
         """The search that finds the levels, None where they are given."""
         return self.levels.search if isinstance(self.levels, Searched) else None
@@ -179,12 +186,13 @@ class Workload(Strict):
     @property
     def working_set_tokens(self) -> int:
         """Tokens of all distinct prefixes at the largest level: what a cache must hold to serve every reuse."""
-        return int(workloads.working_set_tokens_at(self.model_dump(), max(self.fixed_levels, default=1)))
+        return workloads.working_set_tokens_at(self.specification, max(self.fixed_levels, default=1))
 
     @property
     def varying_working_set(self) -> bool:
         """Whether the working set differs between levels by more than a rounding, so that levels differ in two ways."""
-        sizes = [workloads.working_set_tokens_at(self.model_dump(), level) for level in self.fixed_levels]
+        load = self.specification
+        sizes = [workloads.working_set_tokens_at(load, level) for level in self.fixed_levels]
         return max(sizes, default=0) > _ALIKE * min(sizes, default=0)
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from kveval.config.site import Cluster
 from kveval.host.errors import Failure
+from kveval.spec.specification import Specification
 
 
 class MeasurementError(Failure):
@@ -21,7 +22,7 @@ class Job:
     after which the server counts as hung; `secrets`: environment variables the server gets and nothing else may show.
     """
 
-    specification: Mapping[str, Any]
+    specification: Specification
     measurement: str
     run: int
     store: Path
@@ -37,12 +38,6 @@ class Job:
     """What the campaign's runs will have written when all are measured."""
 
     @property
-    def cell(self) -> Mapping[str, Any]:
-        """The cell's model, scenario and cpu_blocks."""
-        cell: Mapping[str, Any] = self.specification["cell"]
-        return cell
-
-    @property
     def label(self) -> str:
         """The run as people say it."""
-        return f"{self.cell['model']}/{self.cell['scenario']}/{self.cell['cpu_blocks']} run {self.run}"
+        return f"{self.specification.cell.path} run {self.run}"

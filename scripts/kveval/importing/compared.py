@@ -79,7 +79,7 @@ def combination(config: Config) -> Combination:
             vllm=source.campaign.server.vllm,
             pointer=f"{source.campaign.results}/{cell.path}/run-{run}/measurement.json",
             campaign=entry.campaign,
-            required=[dict(counter) for counter in source.resolve(cell).exercised],
+            required=[dict(counter) for counter in source.required_counters(cell)],
         )
         for entry, source in config.compared
         for cell in source.cells
@@ -103,7 +103,7 @@ def _remarks(config: Config) -> Iterator[str]:
             expected = _on_release_of(reference, source, cell)
             confounding = [
                 difference
-                for difference in differences(expected, source.specification(cell))
+                for difference in differences(expected, source.specification(cell).to_json())
                 if not difference[0].startswith(_RELEASE)
             ]
             if confounding:
@@ -120,9 +120,10 @@ def _on_release_of(reference: Config, source: Config, cell: Cell) -> dict[str, A
     declared = {name: getattr(source.campaign.server, name) for name in _DECLARED}
     server = reference.campaign.server.model_copy(update=declared)
     try:
-        return Config(reference.campaign.model_copy(update={"server": server}), reference.catalogue).specification(cell)
+        changed = Config(reference.campaign.model_copy(update={"server": server}), reference.catalogue)
+        return changed.specification(cell).to_json()
     except ConfigError:
-        return reference.specification(cell)
+        return reference.specification(cell).to_json()
 
 
 def _first(cells: Sequence[str]) -> str:

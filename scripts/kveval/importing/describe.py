@@ -5,6 +5,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from kveval import __version__
 from kveval.config.catalogue import Model
 from kveval.importing.interpret import FoundLevel, Result, effective
@@ -24,7 +26,7 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
     starts = [level.facts.start for _, level in good]
     ends = [level.facts.end for _, level in good]
     guidellm = sorted({str(result.source.facts.guidellm) for result, _ in good})
-    budget = asdict(
+    budget = msgspec.structs.asdict(
         sizing.budget(
             model.geometry,
             cell.cpu_blocks,

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kveval.host.errors import Failure
 from kveval.host.logs import exit_words, last_words
 from kveval.host.processes import Supervisor
 from kveval.load import levels as workloads
 from kveval.load import peak_search, traces
+from kveval.load.workload import WorkloadSpec
 
 # Writing the prefixes takes the generator about 55 CPU s for 8 M tokens; measured with GuideLLM 0.8.1.
 PREFIX_TOKENS_PER_S = 145_000
@@ -53,44 +56,44 @@ class ReportFacts:
     end: float
 
 
-def levels_of(workload: Mapping[str, Any], run: int) -> list[Level]:
+def levels_of(workload: WorkloadSpec, run: int) -> list[Level]:
     """Return the workload's levels for one run, those that are given; none where they are searched.
 
     Seeds differ by run and level - the same prompts again would find a warm cache - and are shared by all arms,
     so that the arms of a block get the same requests.
     """
-    given = [] if workloads.searched(workload) else workload["levels"]
+    given = () if workload.searched else workload.given_levels
     return [_level(workload, run, index, streams) for index, streams in enumerate(given)]
 
 
-def next_level(workload: Mapping[str, Any], run: int, throughput_tok_s: Mapping[int, float]) -> Level | None:
+def next_level(workload: WorkloadSpec, run: int, throughput_tok_s: Mapping[int, float]) -> Level | None:
     """Return the level after those that were measured, None after the last.
 
     `throughput_tok_s`: what the levels so far delivered, in the order in which they were measured.
     """
     index = len(throughput_tok_s)
-    search = workloads.searched(workload)
+    search = workload.searched
     if search is None:
         return next(iter(levels_of(workload, run)[index:]), None)
-    streams = peak_search.next_level(workloads.search_of(search), throughput_tok_s)
+    streams = peak_search.next_level(search.search, throughput_tok_s)
     return None if streams is None else _level(workload, run, index, streams)
 
 
-def _level(workload: Mapping[str, Any], run: int, index: int, streams: int) -> Level:
-    return Level(streams=int(streams), index=index, seed=int(workload["seed"]) + 100_000 * run + index)
+def _level(workload: WorkloadSpec, run: int, index: int, streams: int) -> Level:
+    return Level(streams=streams, index=index, seed=workload.seed + 100_000 * run + index)
 
 
-def data_argument(workload: Mapping[str, Any], level: int) -> str:
+def data_argument(workload: WorkloadSpec, level: int) -> str:
     """Build GuideLLM's `--data` value for a synthetic workload with shared prefixes, turns and varying lengths."""
     fields: dict[str, Any] = {
         "kind": "synthetic_text",
-        "prompt_tokens": workload["prompt_tokens"],
-        "output_tokens": workload["output_tokens"],
-        "turns": workload["turns"],
+        "prompt_tokens": workload.prompt_tokens,
+        "output_tokens": workload.output_tokens,
+        "turns": workload.turns,
     }
-    for name in ("prompt", "output"):
-        spread = workload.get(f"{name}_spread") or {}
-        fields |= {f"{name}_tokens_{key}": value for key, value in spread.items()}
+    for name, spread in (("prompt", workload.prompt_spread), ("output", workload.output_spread)):
+        if spread is not None:
+            fields |= {f"{name}_tokens_{key}": value for key, value in msgspec.structs.asdict(spread).items()}
     if prefix_tokens := workloads.prefix_tokens_at(workload, level):
         fields |= {"prefix_tokens": prefix_tokens, "prefix_count": workloads.prefix_count_at(workload, level)}
     return ",".join(f"{key}={value}" for key, value in fields.items())
@@ -101,21 +104,21 @@ def trace_file(report: Path) -> Path:
     return report.with_suffix(".trace.jsonl")
 
 
-def write_data(workload: Mapping[str, Any], level: Level, report: Path) -> Path | None:
+def write_data(workload: WorkloadSpec, level: Level, report: Path) -> Path | None:
     """Write what the generator reads besides its arguments, next to its report; return it, None where it needs none."""
-    if workload["profile"] != "bursts":
+    if workload.profile != "bursts":
         return None
     traces.write(workload, level.streams, level.seed, trace_file(report))
     return trace_file(report)
 
 
-def _trace_argument(workload: Mapping[str, Any], level: Level, report: Path) -> str:
+def _trace_argument(workload: WorkloadSpec, level: Level, report: Path) -> str:
     source = {"kind": "json_file", "path": str(trace_file(report))}
     block = traces.block_tokens(workload, level.streams)
     return _json({"kind": "mooncake", "source": source, "hash_id_block_size": block})
 
 
-def profile_argument(workload: Mapping[str, Any], level: int) -> str:
+def profile_argument(workload: WorkloadSpec, level: int) -> str:
     """Build GuideLLM's `--profile` value for one level."""
     rate = {"rate": [workloads.rate_req_s_at(workload, level)]}
     profiles: dict[str, dict[str, Any]] = {
@@ -126,18 +129,18 @@ def profile_argument(workload: Mapping[str, Any], level: int) -> str:
         "bursts": {"kind": "replay", "schedule_turn": "timestamp"},
         "prefix-length": {"kind": "synchronous"},
     }
-    profile = profiles[workload["profile"]]
-    if workload["warmup_s"]:
-        profile["warmup"] = {"value": workload["warmup_s"], "mode": "duration"}
+    profile = profiles[workload.profile]
+    if workload.warmup_s:
+        profile["warmup"] = {"value": workload.warmup_s, "mode": "duration"}
     return _json(profile)
 
 
-def command(guidellm: str, workload: Mapping[str, Any], level: Level, target: LoadTarget, report: Path) -> list[str]:
+def command(guidellm: str, workload: WorkloadSpec, level: Level, target: LoadTarget, report: Path) -> list[str]:
     """Build the command line of GuideLLM 0.8 for one level: fixed time, every request's record kept.
 
     A level that replays a trace finds it beside its report, see `write_data`.
     """
-    replays = workload["profile"] == "bursts"
+    replays = workload.profile == "bursts"
     return [
         guidellm,
         "run",
@@ -146,7 +149,7 @@ def command(guidellm: str, workload: Mapping[str, Any], level: Level, target: Lo
         "--profile",
         profile_argument(workload, level.streams),
         "--constraint",
-        f"kind=max_duration,seconds={workload['seconds']:g}",
+        f"kind=max_duration,seconds={workload.seconds:g}",
         "--seed",
         f"kind=static,value={level.seed}",
         "--data",
@@ -166,31 +169,31 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def time_limit_s(workload: Mapping[str, Any], level: int) -> float:
+def time_limit_s(workload: WorkloadSpec, level: int) -> float:
     """Return the seconds after which a level's process is taken for stuck.
 
     Its time, its start-up, its last requests.
     """
-    return float(workload["seconds"]) + start_allowance_s(workload, level) + float(workload["request_timeout_s"])
+    return workload.seconds + start_allowance_s(workload, level) + workload.request_timeout_s
 
 
-def start_allowance_s(workload: Mapping[str, Any], level: int) -> float:
+def start_allowance_s(workload: WorkloadSpec, level: int) -> float:
     """Return the seconds within which the generator must have sent its first request: its start, its prefixes."""
     return 2 * workloads.working_set_tokens_at(workload, level) / PREFIX_TOKENS_PER_S + _START_ALLOWANCE_S
 
 
-def loaded_s(workload: Mapping[str, Any], level: int) -> float:
+def loaded_s(workload: WorkloadSpec, level: int) -> float:
     """Return the seconds in which a request is always in flight; 0 for arrivals that do not wait for answers."""
-    return 0.0 if workloads.streams_at(workload, level) is None else float(workload["seconds"])
+    return 0.0 if workloads.streams_at(workload, level) is None else workload.seconds
 
 
-def worker_processes(cpus: int, workload: Mapping[str, Any] | None = None) -> int:
+def worker_processes(cpus: int, workload: WorkloadSpec | None = None) -> int:
     """Return how many worker processes the generator gets; each costs seconds of start-up and about one core in use.
 
     One for Poisson arrivals: every worker draws the gaps between requests from the same seed, so that several would
     repeat each gap and send in clumps.
     """
-    if workload is not None and workload["profile"] == "poisson":
+    if workload is not None and workload.profile == "poisson":
         return 1
     return min(10, max(1, cpus // 4))
 
@@ -261,7 +264,7 @@ def report_facts(report: Path, version: str) -> ReportFacts:
     return facts
 
 
-def environment(cpus: int, workload: Mapping[str, Any] | None = None) -> dict[str, str]:
+def environment(cpus: int, workload: WorkloadSpec | None = None) -> dict[str, str]:
     """Return the load generator's environment: offline, and no more worker processes than the host can feed."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),

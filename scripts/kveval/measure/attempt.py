@@ -20,6 +20,7 @@ from kveval.host.redaction import Redactor
 from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
 from kveval.pcp.recording import pack_archive, verify_archive
+from kveval.spec.specification import Specification
 from kveval.store.store import write_json
 
 SCHEMA = 1
@@ -96,19 +97,20 @@ class Attempt:
     def _description(self, session: RunSession, server: Server, levels: list[dict[str, Any]]) -> dict[str, Any]:
         """Return what run.json says beside times and the recording."""
         specification = self.job.specification
+        content = specification.to_json()
         return {
             "schema": SCHEMA,
             "measurement": self.job.measurement,
             "run": self.job.run,
-            "cell": dict(self.job.cell),
-            "specification": dict(specification),
-            "engine": specification["engine"],
-            "weights": specification["weights"],
-            "protocol": specification["protocol"],
+            "cell": content["cell"],
+            "specification": content,
+            "engine": specification.engine,
+            "weights": specification.weights,
+            "protocol": specification.protocol,
             "hardware": dict(self.host),
             "versions": {
                 "vllm": server.version,
-                "guidellm": specification["versions"]["guidellm"],
+                "guidellm": specification.versions["guidellm"],
                 "pcp": session.pcp_version,
                 "kveval": __version__,
             },
@@ -119,7 +121,7 @@ class Attempt:
                 "facts": server.facts,
             },
             "budget": {
-                **specification["budget"],
+                **content["budget"],
                 "device_tokens": server.facts.get("kv_cache_tokens"),
                 **_reported(specification, server.facts.get("tier_bytes")),
             },
@@ -211,12 +213,12 @@ def spent(levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _reported(specification: Mapping[str, Any], tier_bytes: int | None) -> dict[str, Any]:
+def _reported(specification: Specification, tier_bytes: int | None) -> dict[str, Any]:
     """Return the tier in host memory as the server reports it, beside what was asked for.
 
     Without a report both are None: older servers do not say.
     """
-    tokens = None if tier_bytes is None else tier_bytes // specification["model"]["kv_bytes_per_token"]
+    tokens = None if tier_bytes is None else tier_bytes // specification.model.kv_bytes_per_token
     return {"reported_bytes": tier_bytes, "reported_tokens": tokens}
 
 

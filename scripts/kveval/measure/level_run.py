@@ -17,10 +17,11 @@ from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
-from kveval.load.levels import level_count
 from kveval.load.reports import read_report
+from kveval.load.workload import WorkloadSpec
 from kveval.measure.progress import Progress
 from kveval.pcp.recording import RecordingError
+from kveval.spec.specification import Specification
 from kveval.store.run_file import SCHEMA, LevelRun, Run
 
 _ATTEMPTS = 2
@@ -37,7 +38,7 @@ class Levels:
     counts as hung.
     """
 
-    specification: Mapping[str, Any]
+    specification: Specification
     run: int
     scratch: Path
     stall_limit_s: float
@@ -50,23 +51,22 @@ class Levels:
     _free_since: float = field(default_factory=time.monotonic)
 
     @property
-    def workload(self) -> Mapping[str, Any]:
+    def workload(self) -> WorkloadSpec:
         """The load that every level is one point of."""
-        workload: Mapping[str, Any] = self.specification["workload"]
-        return workload
+        return self.specification.workload
 
     def measure(self) -> list[dict[str, Any]]:
         """Measure every level and return their entries for run.json. Raises the Failure that ended one for good."""
         measured: list[dict[str, Any]] = []
         delivered: dict[int, float] = {}
-        count = level_count(self.workload)
+        count = self.workload.level_count
         while (level := load.next_level(self.workload, self.run, delivered)) is not None:
             number = len(measured) + 1
             if number == 1:
                 # Of a search only the first is known ahead.
                 self.session.expect(load.levels_of(self.workload, self.run) or [level])
             else:
-                self._refresh(restart=self.specification["reset_caches"] == "restart")
+                self._refresh(restart=self.specification.reset_caches == "restart")
             self.progress.say(f"level {level.streams} ({number} of {count}) · {self.progress.left()}")
             entry = self._level(level, number, count)
             look = first_look(self.specification, self.run, entry, self.scratch)
@@ -94,7 +94,7 @@ class Levels:
                 if attempt == _ATTEMPTS:
                     raise
                 self.progress.say(f"level {level.streams} failed ({error}); once more")
-                self._refresh(restart=self.specification["reset_caches"] == "restart")
+                self._refresh(restart=self.specification.reset_caches == "restart")
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _attempt(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
@@ -123,14 +123,14 @@ class Levels:
                 except Failure as failure:
                     self.tell(failure)
                     raise
-                self.progress.level(level.streams, number, count, elapsed_s, self.workload["seconds"])
+                self.progress.level(level.streams, number, count, elapsed_s, self.workload.seconds)
 
             ran = self.session.generate(level, argv, report, watch)
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
             monitor.require()
         self.clock.check()
         after = server.counters()
-        facts = load.report_facts(report, self.specification["versions"]["guidellm"])
+        facts = load.report_facts(report, self.specification.versions["guidellm"])
         packed = pack(report, self.redactor)
         return {
             "level": level.streams,
@@ -181,17 +181,18 @@ class LevelVerdict:
     flagged: Sequence[str]
 
 
-def first_look(specification: Mapping[str, Any], run: int, entry: Mapping[str, Any], scratch: Path) -> LevelVerdict:
+def first_look(specification: Specification, run: int, entry: Mapping[str, Any], scratch: Path) -> LevelVerdict:
     """Look at a level that was just measured, with the checks that the report will apply.
 
     Flagged are only failed checks, and requests that failed; that a level is short is known without measuring it.
     """
     from kveval.analysis.levels.tables import THROUGHPUT, level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
 
+    content = specification.to_json()
     described = {
-        **{key: specification[key] for key in ("cell", "engine", "weights")},
+        **{key: content[key] for key in ("cell", "engine", "weights")},
         **{"schema": SCHEMA, "measurement": "", "run": run, "started": "", "finished": "", "levels": []},
-        "specification": dict(specification),
+        "specification": content,
     }
     try:
         report = read_report(scratch / entry["report"])

@@ -5,12 +5,11 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from kveval.load.levels import level_count
+from kveval.load.workload import WorkloadSpec
 
 # Seconds beside the levels of a run that was never seen: server, recording, collecting, and the generator's
 # start per level. Replaced by what finished runs took as soon as there is one.
@@ -25,9 +24,9 @@ def minutes(seconds: float) -> str:
     return f"{whole // 60}:{whole % 60:02d}"
 
 
-def expected_run_s(workload: Mapping[str, Any]) -> float:
+def expected_run_s(workload: WorkloadSpec) -> float:
     """Estimate one run's wall seconds from its workload alone."""
-    return _UNSEEN_RUN_S + level_count(workload) * (float(workload["seconds"]) + _UNSEEN_LEVEL_S)
+    return _UNSEEN_RUN_S + workload.level_count * (workload.seconds + _UNSEEN_LEVEL_S)
 
 
 @dataclass
@@ -85,7 +84,7 @@ class Progress:
 
 
 def campaign_progress(
-    label: str, workload: Mapping[str, Any], runs: Path, log: Path, redact: Callable[[str], str] = str
+    label: str, workload: WorkloadSpec, runs: Path, log: Path, redact: Callable[[str], str] = str
 ) -> Progress:
     """Set up the progress of one run within its campaign, whose pointer files the file `runs` lists, one a line.
 

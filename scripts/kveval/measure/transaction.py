@@ -19,7 +19,6 @@ from kveval.host.processes import Terminated, stop_signals_raise, stop_when_orph
 from kveval.host.redaction import Redactor
 from kveval.measure.attempt import Attempt
 from kveval.measure.progress import Progress
-from kveval.spec.config import measurement_id
 from kveval.store.store import Key, Store, pointer, write_json
 
 __all__ = ["Job", "MeasurementError", "measure"]
@@ -27,7 +26,7 @@ __all__ = ["Job", "MeasurementError", "measure"]
 
 def engine_of(job: Job) -> Engine:
     """Return what measures the job. Raises MeasurementError when it lacks what the engine needs."""
-    if job.specification["engine"] == "local":
+    if job.specification.engine == "local":
         return HostEngine(job)
     # Only now: the client of the cluster takes a second to import.
     from kveval.engines.kubernetes.engine import ClusterEngine  # noqa: PLC0415
@@ -41,7 +40,7 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
     Raises MeasurementError when the specification is not the one the id was made from, and the engine's, generator's or
     recorder's own error when the run fails; the attempt's files are kept under `failed/` then.
     """
-    actual = measurement_id(job.specification)
+    actual = job.specification.measurement_id
     if actual != job.measurement:
         raise MeasurementError(
             f"the specification hashes to {actual}, the workflow asked for {job.measurement}: replan"

@@ -15,6 +15,7 @@ from kveval.analysis.peaks import THROUGHPUT
 from kveval.analysis.statistics import campaign as stats
 from kveval.host.errors import Failure
 from kveval.load.levels import in_words
+from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.level_units import LevelUnit
@@ -114,7 +115,7 @@ def report_context(
         "gaps": gap_table(plan, measured, empty or {}),
         "alike": alike(measured),
         "few_runs": plan.runs < 5,
-        "workloads": list(dict.fromkeys(in_words(run.workload) for run in measured.runs)),
+        "workloads": list(dict.fromkeys(in_words(workload_of(run.workload)) for run in measured.runs)),
         "figures": _figures(measured, figures, empty or {}),
         "time": time_table(measured),
         "provenance": provenance_table(measured),

@@ -17,6 +17,7 @@ from kveval.config.catalogue import Scenario
 from kveval.config.release import CacheEvents
 from kveval.host.errors import Failure
 from kveval.spec.sizing import GIB, Budget
+from kveval.spec.specification import SidecarSpec
 
 LMCACHE_CHUNK_TOKENS = 256
 HASH_SEED = "0"
@@ -33,15 +34,6 @@ _INDEX_BYTES = 4 * GIB
 
 class ArmError(Failure):
     """This software cannot run this arm; the message says what can."""
-
-
-@dataclass(frozen=True)
-class SidecarSpec:
-    """A server that an arm needs beside vLLM: a program with its arguments, or an image's command on a cluster."""
-
-    name: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from kveval.config.imports import Import, ImportCampaign
 from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.config.workload import Workload
 from kveval.host.hashing import content_hash
-from kveval.spec.resolve import ResolvedCell, resolve_cell
+from kveval.spec.resolve import required_counters, resolve_cell
+from kveval.spec.specification import Specification
 from kveval.spec.warnings import cluster_warnings
 
 # As the checks and tables of kveval.analysis.levels have them, which take a second to import.
@@ -50,7 +51,7 @@ class Config:
         return range(1, self.campaign.runs * (1 + rounds) + 1)
 
     @cached_property
-    def _resolved(self) -> dict[Cell, ResolvedCell]:
+    def _resolved(self) -> dict[Cell, Specification]:
         return {}
 
     @cached_property
@@ -65,15 +66,15 @@ class Config:
                 [ConfigProblem(place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...")]
             )
         cell = Cell(model, scenario, int(cpu_blocks))
-        self.check_cell(cell)
+        self.specification(cell)
         return cell
 
-    def check_cell(self, cell: Cell) -> None:
-        """Raise ConfigError, with everything that is wrong, unless the cell can be measured as configured."""
-        self.resolve(cell)
+    def specification(self, cell: Cell, levels: Sequence[int] | None = None) -> Specification:
+        """Return what defines the cell's measurement. Raises ConfigError, with everything that is wrong with the cell.
 
-    def resolve(self, cell: Cell) -> ResolvedCell:
-        """Return everything that defines the cell's measurement. Raises ConfigError when the cell makes no sense."""
+        `levels`: those that the pilot froze, where the workload has them searched: the measurement is then the same as
+        if they had been given.
+        """
         if cell not in self._resolved:
             resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL)
             if resolved is None:
@@ -82,24 +83,21 @@ class Config:
                     for problem in problems
                 )
             self._resolved[cell] = resolved
-        return self._resolved[cell]
-
-    def specification(self, cell: Cell, levels: Sequence[int] | None = None) -> dict[str, Any]:
-        """Return what defines the cell's measurement as plain JSON values.
-
-        `levels`: those that the pilot froze, where the workload has them searched: the measurement is then the same as
-        if they had been given.
-        """
-        specification = self.resolve(cell).specification()
+        found = self._resolved[cell]
         if levels is not None and self.workload.searched is not None:
-            specification["workload"]["levels"] = list(levels)
-        return specification
+            return found.with_workload(levels=tuple(levels))
+        return found
+
+    def required_counters(self, cell: Cell) -> tuple[dict[str, Any], ...]:
+        """Return the counters that prove the cell's arm active: they judge a measurement, they do not define it."""
+        self.specification(cell)
+        return required_counters(cell, self.campaign, self.catalogue)
 
     def measurement_id(self, cell: Cell, levels: Sequence[int] | None = None) -> str:
         """Return the id of the cell's measurement; see `specification`."""
         key = cell, None if levels is None else tuple(levels)
         if key not in self._ids:
-            self._ids[key] = measurement_id(self.specification(cell, levels))
+            self._ids[key] = self.specification(cell, levels).measurement_id
         return self._ids[key]
 
     def pilot(self, cell: Cell) -> Cell | None:
@@ -108,15 +106,14 @@ class Config:
             return None
         return self.baseline(cell) or cell
 
-    def pilot_specification(self, cell: Cell) -> dict[str, Any]:
-        """Return what defines the pilot of a baseline, as plain JSON values."""
-        specification = self.resolve(cell).specification()
-        search = self.workload.searched
-        workload = specification["workload"]
-        if search is not None:
-            # Prompts of its own: levels must not be chosen by the very requests that they are then measured with.
-            workload |= {"seconds": search.seconds or workload["seconds"], "seed": workload["seed"] + _PILOT_SEED}
-        return specification
+    def pilot_specification(self, cell: Cell) -> Specification:
+        """Return what defines the pilot of a baseline."""
+        found, search = self.specification(cell), self.workload.searched
+        if search is None:
+            return found
+        # Prompts of its own: levels must not be chosen by the very requests that they are then measured with.
+        workload = found.workload
+        return found.with_workload(seconds=search.seconds or workload.seconds, seed=workload.seed + _PILOT_SEED)
 
     def baseline(self, cell: Cell) -> Cell | None:
         """Return the cell that `cell` is compared with, or None for a baseline."""
@@ -196,7 +193,7 @@ class Config:
         return found
 
     def _cluster_warnings(self) -> list[str]:
-        images = {cell: self.specification(cell).get("images", {}).get("server") for cell in self.cells}
+        images = {cell: self.specification(cell).images.get("server") for cell in self.cells}
         baselines = {cell: self.baseline(cell) for cell in self.cells}
         return cluster_warnings(self.campaign, self.catalogue, images, baselines)
 
@@ -214,7 +211,7 @@ class Config:
     def _replicate_warnings(self) -> list[str]:
         same: dict[str, list[str]] = {}
         for cell in self.cells:
-            effective = {key: value for key, value in self.specification(cell).items() if key != "cell"}
+            effective = {key: value for key, value in self.specification(cell).to_json().items() if key != "cell"}
             same.setdefault(measurement_id(effective), []).append(cell.path)
         return [
             f"{' and '.join(paths)} are configured alike: a difference is noise"

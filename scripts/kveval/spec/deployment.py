@@ -1,7 +1,6 @@
 """What of a deployment on a cluster defines the measurement: images, replicas, routing, memory; not the site."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from packaging.version import Version
 
@@ -11,7 +10,8 @@ from kveval.config.problems import ConfigProblem
 from kveval.config.release import ImageName, Release
 from kveval.spec import arms
 from kveval.spec.routing import Index, picker_config
-from kveval.spec.sizing import GIB, Budget
+from kveval.spec.sizing import GIB
+from kveval.spec.specification import CacheSizes, DeploymentSpec, ServedModel, SidecarSpec
 
 _RESET_REACHES_TIERS = Version("0.24")
 _GPU_SERVER_BYTES = 8 * GIB
@@ -20,58 +20,54 @@ _CPU_SERVER_BYTES = 6 * GIB
 _SHM_BYTES = 2 * GIB
 
 
+def images(scenario: Scenario, campaign: Campaign, release: Release, sidecars: Iterable[SidecarSpec]) -> dict[str, str]:
+    """Return the image of everything that runs for a cell, by what it is for."""
+    server = campaign.server
+    beside = {sidecar.name for sidecar in sidecars}
+    needed: dict[ImageName, bool] = {
+        "guidellm": True,
+        "epp": route_of(campaign) == "gateway",
+        "tokenizer": _tokenized(scenario, campaign, release),
+        "redis": "redis" in beside,
+        "valkey": "valkey" in beside,
+        "lmcache": "lmcache" in beside,
+    }
+    beside_server = {str(name): _image(name, server, release) for name, used in needed.items() if used}
+    return {"server": server_image(scenario, server, release), **beside_server}
+
+
 def deployment(
     scenario: Scenario,
     campaign: Campaign,
     release: Release,
     platform: arms.Platform,
-    budget: Budget,
-    *,
-    tensor_parallel_size: int,
-    device_bytes: int,
-    tier_bytes: int,
-    sidecars: tuple[arms.SidecarSpec, ...],
-) -> dict[str, Any]:
-    """Return the part of the specification that engine kubernetes adds, as plain JSON values.
-
-    `device_bytes`: size of the device's KV cache where the device is the CPU; `tier_bytes`: the tier in host memory as
-    the server gets it, a staging buffer included.
-    """
+    model: ServedModel,
+    budget: CacheSizes,
+) -> DeploymentSpec:
+    """Return the part of the specification that engine kubernetes adds beside images."""
     server = campaign.server
     route = route_of(campaign)
     picked = route == "gateway"
     index = _index(scenario, platform)
-    in_server = arms.lmcache_form(platform) if scenario.arm in ("lmcache", "hybrid") else None
-    tokenized = picked and index is not None and release.epp.prefix_state == "producer"
-    beside = {sidecar.name for sidecar in sidecars}
-    needed: dict[ImageName, bool] = {
-        "guidellm": True,
-        "epp": picked,
-        "tokenizer": tokenized,
-        "redis": "redis" in beside,
-        "valkey": "valkey" in beside,
-        "lmcache": "lmcache" in beside,
-    }
     routing = scenario.routing or server.routing
-    images = {name: _image(name, server, release) for name, used in needed.items() if used}
-    return {
-        "images": {"server": server_image(scenario, server, release), **images},
-        "deployment": {
-            "release": server.release,
-            "route": route,
-            "replicas": replicas(scenario, server),
-            "gpus": 0 if server.on_cpu else tensor_parallel_size,
-            **_memory(server, tensor_parallel_size, device_bytes, tier_bytes),
-            "server_labels": dict(release.server_labels),
-            "lmcache_form": in_server,
-            "picker": picker_config(release, routing, budget.tokens, index) if picked else None,
-            "picker_args": list(release.epp.args) if picked else [],
-            "picker_protocol": release.epp.app_protocol if picked else None,
-            "objectives": list(release.epp.objectives) if picked else [],
-            "tokenizer": _tokenizer(server, platform) if tokenized else None,
-            "file_medium": _file_medium(campaign) if scenario.arm == "files" else None,
-        },
-    }
+    memory_bytes, shm_bytes, cpus = _resources(server, model, budget)
+    return DeploymentSpec(
+        release=str(server.release),
+        route=route,
+        replicas=replicas(scenario, server),
+        gpus=0 if server.on_cpu else model.tensor_parallel_size,
+        memory_bytes=memory_bytes,
+        shm_bytes=shm_bytes,
+        cpus=cpus,
+        server_labels=release.server_labels,
+        lmcache_form=arms.lmcache_form(platform) if scenario.arm in ("lmcache", "hybrid") else None,
+        picker=picker_config(release, routing, budget.tokens, index) if picked else None,
+        picker_args=release.epp.args if picked else (),
+        picker_protocol=release.epp.app_protocol if picked else None,
+        objectives=release.epp.objectives if picked else (),
+        tokenizer=_tokenizer(server, platform) if _tokenized(scenario, campaign, release) else None,
+        file_medium=_file_medium(campaign) if scenario.arm == "files" else None,
+    )
 
 
 def route_of(campaign: Campaign) -> str:
@@ -148,11 +144,17 @@ def _index(scenario: Scenario, platform: arms.Platform) -> Index | None:
     return Index(scenario.store, platform.served_name, platform.block_size)
 
 
-def _tokenizer(server: ServerConfig, platform: arms.Platform) -> list[str]:
+def _tokenized(scenario: Scenario, campaign: Campaign, release: Release) -> bool:
+    """Whether the endpoint picker needs prompts as the model's tokens, which a program beside it makes."""
+    indexed = scenario.arm == "llm-d-index" and scenario.store is not None
+    return indexed and route_of(campaign) == "gateway" and release.epp.prefix_state == "producer"
+
+
+def _tokenizer(server: ServerConfig, platform: arms.Platform) -> tuple[str, ...]:
     """Return the command that turns prompts into the model's tokens for the endpoint picker."""
     model = "{model_dir}" if server.weights == "miniature" else platform.served_name
     named = ("--served-model-name", platform.served_name)
-    return ["vllm", "launch", "render", model, *named, "--host", "0.0.0.0", "--port", "{tokenizer_port}"]
+    return ("vllm", "launch", "render", model, *named, "--host", "0.0.0.0", "--port", "{tokenizer_port}")
 
 
 def _image(name: ImageName, server: ServerConfig, release: Release) -> str:
@@ -163,17 +165,18 @@ def _image(name: ImageName, server: ServerConfig, release: Release) -> str:
     return image
 
 
-def _memory(server: ServerConfig, ranks: int, device_bytes: int, tier_bytes: int) -> dict[str, int]:
+def _resources(server: ServerConfig, model: ServedModel, budget: CacheSizes) -> tuple[int, int, int]:
     """Return the server's memory limit and its /dev/shm, bytes, and the cores it asks for.
 
     Newer servers keep the tier in /dev/shm, older ones beside it; it counts once in either case.
     """
+    ranks = model.tensor_parallel_size
     if server.on_cpu:
-        base, cpus = _CPU_SERVER_BYTES + device_bytes, 1
+        base, cpus = _CPU_SERVER_BYTES + (budget.device_tokens or 0) * model.kv_bytes_per_token, 1
     else:
         base, cpus = _GPU_SERVER_BYTES + ranks * _GPU_RANK_BYTES, 4 + 2 * ranks
     shm = _SHM_BYTES * ranks
-    return {"memory_bytes": base + shm + tier_bytes, "shm_bytes": shm + tier_bytes, "cpus": cpus}
+    return base + shm + budget.host_bytes, shm + budget.host_bytes, cpus
 
 
 def _file_medium(campaign: Campaign) -> str:

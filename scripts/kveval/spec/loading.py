@@ -86,7 +86,7 @@ def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
             if cell.model not in catalogue.models or cell.scenario not in catalogue.scenarios:
                 continue
             try:
-                config.check_cell(cell)
+                config.specification(cell)
             except ConfigError as error:
                 problems += [_in_matrix(problem, cell, entry, index, place) for problem in error.problems]
     return problems

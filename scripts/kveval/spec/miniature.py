@@ -40,13 +40,8 @@ def miniature_geometry(model: Model) -> Geometry:
     )
 
 
-def write_miniature(model: Model, directory: Path) -> Path:
-    """Write the miniature of `model` - config.json and tokenizer - into `directory`; the same bytes every time."""
-    return write_served(miniature_geometry(model).model_dump(), directory)
-
-
-def write_served(geometry: Mapping[str, Any], directory: Path) -> Path:
-    """Write a random-weight model of the given shape (a Geometry's fields, as a specification holds them)."""
+def write_served(geometry: Geometry, directory: Path) -> Path:
+    """Write a random-weight model of the given shape."""
     directory.mkdir(parents=True, exist_ok=True)
     _write(directory / "config.json", model_config(geometry))
     _write(directory / "tokenizer.json", tokenizer())
@@ -57,7 +52,7 @@ def write_served(geometry: Mapping[str, Any], directory: Path) -> Path:
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": _SPECIALS[0],
             "eos_token": _SPECIALS[1],
-            "model_max_length": geometry["max_position_embeddings"],
+            "model_max_length": geometry.max_position_embeddings,
             "clean_up_tokenization_spaces": False,
             # Conversations of several turns go to the chat endpoint, which refuses a model without a template.
             "chat_template": _CHAT_TEMPLATE,
@@ -66,21 +61,21 @@ def write_served(geometry: Mapping[str, Any], directory: Path) -> Path:
     return directory
 
 
-def model_config(geometry: Mapping[str, Any]) -> dict[str, Any]:
+def model_config(geometry: Geometry) -> dict[str, Any]:
     """Return the config.json of a model of this shape, as transformers reads it."""
-    architecture = geometry["architecture"]
+    architecture = geometry.architecture
     return {
         "architectures": [architecture],
         "model_type": _MODEL_TYPES[architecture],
-        "hidden_size": geometry["hidden_size"],
-        "intermediate_size": geometry["intermediate_size"],
-        "num_hidden_layers": geometry["layers"],
-        "num_attention_heads": geometry["attention_heads"],
-        "num_key_value_heads": geometry["kv_heads"],
-        "head_dim": geometry["head_dim"],
-        "vocab_size": geometry["vocab_size"],
-        "max_position_embeddings": geometry["max_position_embeddings"],
-        "tie_word_embeddings": geometry["tie_word_embeddings"],
+        "hidden_size": geometry.hidden_size,
+        "intermediate_size": geometry.intermediate_size,
+        "num_hidden_layers": geometry.layers,
+        "num_attention_heads": geometry.attention_heads,
+        "num_key_value_heads": geometry.kv_heads,
+        "head_dim": geometry.head_dim,
+        "vocab_size": geometry.vocab_size,
+        "max_position_embeddings": geometry.max_position_embeddings,
+        "tie_word_embeddings": geometry.tie_word_embeddings,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
         "rope_theta": 1e6,

@@ -1,15 +1,15 @@
 """From a cell to everything that defines its measurement: server arguments, environment, budget, workload."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
+
 from kveval.config.campaign import Campaign, Cell, ServerConfig
-from kveval.config.catalogue import Catalogue, Geometry, Model, Scenario, name_for
+from kveval.config.catalogue import Catalogue, Model, Scenario, name_for
 from kveval.config.problems import ConfigProblem
 from kveval.config.types import BLOCK_TOKENS
-from kveval.config.workload import Workload
 from kveval.spec import arms, sizing
 from kveval.spec.cell_checks import (
     capacity_problems,
@@ -21,140 +21,31 @@ from kveval.spec.cell_checks import (
     unknown_names,
     workload_problems,
 )
-from kveval.spec.deployment import deployment, deployment_problems
+from kveval.spec.deployment import deployment, deployment_problems, images
 from kveval.spec.miniature import miniature_geometry
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A model as the server has it: the miniature's own shape for a miniature."""
-
-    name: str
-    hf_id: str
-    served_name: str
-    geometry: Geometry
-    dtype: str
-    kv_cache_dtype: str
-    quantization: str | None
-    tensor_parallel_size: int
-    max_model_len: int
-    gpu_memory_utilization: float | None
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of KV cache per token, over all ranks."""
-        return sizing.kv_bytes_per_token(self.geometry, self.kv_cache_dtype, self.tensor_parallel_size, self.dtype)
-
-    def budget(self, cpu_blocks: int, block_size: int) -> sizing.Budget:
-        """Size a CPU tier of `cpu_blocks` for this model on a server with blocks of `block_size` tokens."""
-        return sizing.budget(
-            self.geometry,
-            cpu_blocks,
-            block_size=block_size,
-            kv_cache_dtype=self.kv_cache_dtype,
-            tensor_parallel_size=self.tensor_parallel_size,
-            dtype=self.dtype,
-        )
-
-
-@dataclass(frozen=True)
-class ResolvedCell:
-    """Everything that defines a cell's measurement, apart from the run's number.
-
-    Placeholders stand for what differs between hosts: ports and paths.
-    """
-
-    cell: Cell
-    protocol: int
-    engine: str
-    weights: str
-    model: ServedModel
-    versions: Mapping[str, str]
-    build: str
-    block_size: int
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    sidecars: tuple[arms.SidecarSpec, ...]
-    budget: sizing.Budget
-    device_blocks: int | None
-    file_tier: Mapping[str, Any]
-    workload: Mapping[str, Any]
-    reset_caches: str
-    exercised: tuple[Mapping[str, Any], ...]
-    split: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of the budget's parts, where several tiers in host memory share it."""
-    deployment: Mapping[str, Any] = field(default_factory=dict)
-    """What engine kubernetes adds."""
-
-    def specification(self) -> dict[str, Any]:
-        """Return it as plain JSON values; its hash is the measurement's id.
-
-        The counters that prove the arm active are not in it: they judge a measurement, they do not define it.
-        """
-        device_tokens = None if self.device_blocks is None else self.device_blocks * BLOCK_TOKENS
-        model = {name: value for name, value in vars(self.model).items() if name != "geometry"}
-        return {
-            "protocol": self.protocol,
-            "cell": asdict(self.cell),
-            "engine": self.engine,
-            "weights": self.weights,
-            "model": {
-                **model,
-                "geometry": self.model.geometry.model_dump(),
-                "kv_bytes_per_token": self.model.kv_bytes_per_token,
-            },
-            "versions": dict(self.versions),
-            "build": self.build,
-            "block_size": self.block_size,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "companions": [
-                {"name": sidecar.name, "argv": list(sidecar.argv), "env": dict(sidecar.env)}
-                for sidecar in self.sidecars
-            ],
-            "budget": {
-                **asdict(self.budget),
-                **{name: value for name, value in self.file_tier.items() if name == "staging_bytes"},
-                "device_blocks": self.device_blocks,
-                "device_tokens": device_tokens,
-                **({"split": dict(self.split)} if self.split else {}),
-            },
-            **{name: value for name, value in self.file_tier.items() if name == "fs_dir"},
-            "workload": dict(self.workload),
-            "reset_caches": self.reset_caches,
-            **self.deployment,
-        }
+from kveval.spec.specification import CacheSizes, ServedModel, Specification
 
 
 def served_model(name: str, model: Model, scenario: Scenario, server: ServerConfig) -> ServedModel:
     """Return `model` as this server has it for this scenario; `name` is the cell's, which another may stand in for."""
+    miniature = server.weights == "miniature"
     utilization = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
     name = scenario.serves.get(name, name)
-    longest = min(model.max_model_len, server.max_model_len or server.device_tokens or model.max_model_len)
-    if server.weights == "miniature":
-        return ServedModel(
-            name=name,
-            hf_id=model.hf_id,
-            served_name=f"{name}-miniature",
-            geometry=miniature_geometry(model),
-            dtype="bfloat16",
-            kv_cache_dtype=model.kv_cache_dtype,
-            quantization=None,
-            tensor_parallel_size=1,
-            max_model_len=longest,
-            gpu_memory_utilization=None,
-        )
+    geometry = miniature_geometry(model) if miniature else model.geometry
+    dtype = "bfloat16" if miniature else model.dtype
+    ranks = 1 if miniature else scenario.tensor_parallel_size or model.tensor_parallel_size
     return ServedModel(
         name=name,
         hf_id=model.hf_id,
-        served_name=model.hf_id,
-        geometry=model.geometry,
-        dtype=model.dtype,
+        served_name=f"{name}-miniature" if miniature else model.hf_id,
+        dtype=dtype,
         kv_cache_dtype=model.kv_cache_dtype,
-        quantization=model.quantization,
-        tensor_parallel_size=scenario.tensor_parallel_size or model.tensor_parallel_size,
-        max_model_len=longest,
-        gpu_memory_utilization=None if server.fixed_capacity else utilization,
+        quantization=None if miniature else model.quantization,
+        tensor_parallel_size=ranks,
+        max_model_len=min(model.max_model_len, server.max_model_len or server.device_tokens or model.max_model_len),
+        gpu_memory_utilization=None if miniature or server.fixed_capacity else utilization,
+        geometry=geometry,
+        kv_bytes_per_token=sizing.kv_bytes_per_token(geometry, model.kv_cache_dtype, ranks, dtype),
     )
 
 
@@ -203,12 +94,6 @@ def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, st
     return env
 
 
-def workload_specification(workload: Workload) -> dict[str, Any]:
-    """Return what of a workload defines the load; its title does not."""
-    fields: dict[str, Any] = workload.model_dump(mode="json", exclude={"title"}, exclude_none=True)
-    return fields
-
-
 def exercised_counters(scenario: Scenario, platform: arms.Platform) -> tuple[dict[str, Any], ...]:
     """Return the counters that must move, by their names in this vLLM.
 
@@ -227,9 +112,15 @@ def exercised_counters(scenario: Scenario, platform: arms.Platform) -> tuple[dic
     )
 
 
+def required_counters(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> tuple[dict[str, Any], ...]:
+    """Return the counters that prove a cell's arm active; the cell has to be one without problems."""
+    scenario = catalogue.scenarios[cell.scenario]
+    return exercised_counters(scenario, _platform(_served(cell, campaign, catalogue), campaign, catalogue))
+
+
 def resolve_cell(
     cell: Cell, campaign: Campaign, catalogue: Catalogue, protocol: int
-) -> tuple[ResolvedCell | None, list[ConfigProblem]]:
+) -> tuple[Specification | None, list[ConfigProblem]]:
     """Resolve a cell, or say all that is wrong with it; a problem's key is the part of the matrix it is about."""
     unknown = list(unknown_names(cell, campaign, catalogue))
     if unknown:
@@ -238,7 +129,7 @@ def resolve_cell(
     model = catalogue.models[scenario.serves.get(cell.model, cell.model)]
     server, workload = campaign.server, catalogue.workloads[campaign.workload]
     release = None if server.release is None else catalogue.releases[server.release]
-    served = served_model(cell.model, model, scenario, server)
+    served = _served(cell, campaign, catalogue)
     problems = [
         *tier_problems(cell, scenario),
         *capacity_problems(cell, scenario, server),
@@ -249,30 +140,24 @@ def resolve_cell(
     ]
     if problems:
         return None, problems
-    budget = served.budget(cell.cpu_blocks, server.block_size)
-    # Two of the longest conversations: enough to pass through, too little to be a tier.
-    staging = served.budget(2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size)
-    platform = arms.Platform(
-        vllm=server.vllm,
-        lmcache=server.lmcache,
-        on_cpu=server.on_cpu,
-        engine=campaign.engine,
+    budget = sizing.budget(
+        served.geometry,
+        cell.cpu_blocks,
         block_size=server.block_size,
-        served_name=served.served_name,
-        staging_bytes=staging.tier_bytes,
-        lmcache_form=None if release is None else release.lmcache_form,
-        events=None if release is None else release.events,
+        kv_cache_dtype=served.kv_cache_dtype,
+        tensor_parallel_size=served.tensor_parallel_size,
+        dtype=served.dtype,
     )
+    platform = _platform(served, campaign, catalogue)
     if release is not None:
         problems = list(deployment_problems(cell.scenario, scenario, campaign, release, platform))
     if problems:
         return None, problems
-    exercised = exercised_counters(scenario, platform)
     try:
-        if scenario.exercised and not exercised:
+        if scenario.exercised and not exercised_counters(scenario, platform):
             raise arms.ArmError(f"vLLM {server.vllm} has none of the counters that would prove it active")
         arm = arms.arm_arguments(scenario, platform, budget)
-        split = _split(scenario, budget)
+        sizes = _sizes(scenario, server, platform, budget)
     except arms.ArmError as error:
         return None, [ConfigProblem("", "scenarios", f"{cell.scenario}: {error}")]
     argv = (*common_arguments(served, server, campaign.engine), *arm.argv)
@@ -288,9 +173,9 @@ def resolve_cell(
     if scenario.arm in ("lmcache", "hybrid") and server.lmcache is not None:
         versions["lmcache"] = server.lmcache
     return (
-        ResolvedCell(
-            cell=cell,
+        Specification(
             protocol=protocol,
+            cell=cell,
             engine=campaign.engine,
             weights=server.weights,
             model=served,
@@ -300,41 +185,51 @@ def resolve_cell(
             argv=(*argv, *model.extra_args, *server.args, *scenario.args),
             env={**env, **server.env, **scenario.env},
             sidecars=arm.sidecars,
-            budget=budget,
-            device_blocks=server.device_blocks,
-            file_tier=_file_tier(scenario, server, staging.tier_bytes),
-            workload=workload_specification(workload),
+            budget=sizes,
+            fs_dir=server.fs_dir if scenario.arm == "files" else UNSET,
+            workload=workload.specification,
             reset_caches=campaign.reset_caches,
-            exercised=exercised,
-            split=split,
-            deployment={}
-            if release is None
-            else deployment(
-                scenario,
-                campaign,
-                release,
-                platform,
-                budget,
-                tensor_parallel_size=served.tensor_parallel_size,
-                device_bytes=(server.device_tokens or 0) * served.kv_bytes_per_token,
-                tier_bytes=budget.tier_bytes or (staging.tier_bytes if scenario.arm == "files" else 0),
-                sidecars=arm.sidecars,
-            ),
+            images={} if release is None else images(scenario, campaign, release, arm.sidecars),
+            deployment=None if release is None else deployment(scenario, campaign, release, platform, served, sizes),
         ),
         [],
     )
 
 
-def _split(scenario: Scenario, budget: sizing.Budget) -> dict[str, int]:
-    """Return what each of two tiers gets of one budget, nothing where one has all of it."""
-    if scenario.arm != "hybrid":
-        return {}
-    native, lmcache = arms.hybrid_budgets(scenario, budget)
-    return {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
+def _served(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> ServedModel:
+    scenario = catalogue.scenarios[cell.scenario]
+    model = catalogue.models[scenario.serves.get(cell.model, cell.model)]
+    return served_model(cell.model, model, scenario, campaign.server)
 
 
-def _file_tier(scenario: Scenario, server: ServerConfig, staging_bytes: int) -> dict[str, Any]:
-    """Return what only an arm with a tier of files has; nothing for others, whose specifications it leaves alone."""
-    if scenario.arm != "files":
-        return {}
-    return {"fs_dir": server.fs_dir, **({} if scenario.cpu_tier else {"staging_bytes": staging_bytes})}
+def _platform(served: ServedModel, campaign: Campaign, catalogue: Catalogue) -> arms.Platform:
+    server = campaign.server
+    release = None if server.release is None else catalogue.releases[server.release]
+    # Two of the longest conversations: enough to pass through, too little to be a tier.
+    staging_blocks = sizing.server_blocks(2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size)
+    return arms.Platform(
+        vllm=server.vllm,
+        lmcache=server.lmcache,
+        on_cpu=server.on_cpu,
+        engine=campaign.engine,
+        block_size=server.block_size,
+        served_name=served.served_name,
+        staging_bytes=staging_blocks * server.block_size * served.kv_bytes_per_token,
+        lmcache_form=None if release is None else release.lmcache_form,
+        events=None if release is None else release.events,
+    )
+
+
+def _sizes(scenario: Scenario, server: ServerConfig, platform: arms.Platform, budget: sizing.Budget) -> CacheSizes:
+    """Return the budget with its parts, where two tiers share it, the staging buffer and the device's own cache."""
+    split = {}
+    if scenario.arm == "hybrid":
+        native, lmcache = arms.hybrid_budgets(scenario, budget)
+        split = {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
+    return CacheSizes(
+        **msgspec.structs.asdict(budget),
+        staging_bytes=platform.staging_bytes if scenario.arm == "files" and not scenario.cpu_tier else 0,
+        device_blocks=server.device_blocks,
+        device_tokens=None if server.device_blocks is None else server.device_blocks * BLOCK_TOKENS,
+        split=split,
+    )

@@ -5,8 +5,9 @@ not enter: the cache holds activations. `cpu_blocks` counts blocks of 16 tokens 
 ranks, whatever block size the server itself runs with.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from kveval.config.types import BLOCK_TOKENS
 
@@ -117,8 +118,7 @@ def blocks_for_tokens(tokens: int) -> int:
     return -(-tokens // BLOCK_TOKENS)
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """A CPU tier's size. `tier_bytes` is what every arm is given: `requested_bytes` down to whole server blocks."""
 
     cpu_blocks: int

@@ -8,7 +8,7 @@ from tests.support.synthetic import run_description
 from kveval.analysis.levels.pilot import PilotError, freeze, frozen_levels, read_pilot
 from kveval.config.problems import ConfigError
 from kveval.load import guidellm as load
-from kveval.load.levels import given_levels, level_count, search_of, searched
+from kveval.load.workload import workload_of
 from kveval.report.tables.search import search_table
 from kveval.spec.loading import load_config
 
@@ -74,15 +74,15 @@ def test_a_file_that_is_not_there_yet_is_no_error_of_ours(tmp_path):
 def test_the_levels_of_a_search_come_one_by_one_with_seeds_of_their_own():
     delivered: dict[int, float] = {}
     seeds = []
-    while (level := load.next_level(WORKLOAD, 1, delivered)) is not None:
+    while (level := load.next_level(workload_of(WORKLOAD), 1, delivered)) is not None:
         seeds.append(level.seed)
         delivered[level.streams] = CURVE.get(level.streams, 10.0)
     assert len(seeds) == len(set(seeds)) == len(delivered) == 7
-    assert load.levels_of(WORKLOAD, 1) == []
+    assert load.levels_of(workload_of(WORKLOAD), 1) == []
 
 
 def test_given_levels_come_in_their_order_whatever_they_deliver():
-    workload = {"levels": [8, 1, 4], "seed": 1}
+    workload = workload_of({"levels": [8, 1, 4], "seed": 1})
     delivered: dict[int, float] = {}
     while (level := load.next_level(workload, 2, delivered)) is not None:
         assert level == load.levels_of(workload, 2)[len(delivered)]
@@ -91,10 +91,12 @@ def test_given_levels_come_in_their_order_whatever_they_deliver():
 
 
 def test_a_search_is_known_by_its_ends_and_by_the_most_it_tries():
-    assert given_levels(WORKLOAD) == [1, 64]
-    assert level_count(WORKLOAD) == 7
-    assert searched({"levels": [1, 2]}) is None
-    assert search_of(SETTINGS).stop == 64
+    workload = workload_of(WORKLOAD)
+    assert workload.given_levels == (1, 64)
+    assert workload.level_count == 7
+    assert workload.searched is not None
+    assert workload.searched.search.stop == 64
+    assert workload_of({"levels": [1, 2]}).searched is None
 
 
 @pytest.fixture(scope="module")
@@ -110,19 +112,18 @@ def test_every_cell_waits_for_the_pilot_of_its_baseline(campaign):
 def test_frozen_levels_define_the_same_measurement_as_given_ones(campaign):
     cell = campaign.cells[1]
     frozen = campaign.specification(cell, (3, 5, 9))
-    assert frozen["workload"]["levels"] == [3, 5, 9]
+    assert frozen.workload.levels == (3, 5, 9)
     assert campaign.measurement_id(cell, (3, 5, 9)) != campaign.measurement_id(cell, (3, 5, 10))
-    assert "search" not in json.dumps(frozen)
+    assert "search" not in json.dumps(frozen.to_json())
 
 
 def test_the_pilot_has_prompts_and_a_length_of_its_own(campaign):
     pilot, cell = campaign.pilot_specification(campaign.cells[0]), campaign.specification(campaign.cells[0])
-    assert pilot["workload"]["seconds"] == 20
-    assert cell["workload"]["seconds"] == 24
-    seeds = {
-        level.seed for run in range(1, 9) for level in load.levels_of({"levels": [*range(1, 99)], "seed": 889}, run)
-    }
-    assert load.next_level(pilot["workload"], 1, {}).seed not in seeds
+    assert pilot.workload.seconds == 20
+    assert cell.workload.seconds == 24
+    given = workload_of({"levels": [*range(1, 99)], "seed": 889})
+    seeds = {level.seed for run in range(1, 9) for level in load.levels_of(given, run)}
+    assert load.next_level(pilot.workload, 1, {}).seed not in seeds
 
 
 def test_campaigns_with_given_levels_have_no_pilot():

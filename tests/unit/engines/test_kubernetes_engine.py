@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.cluster_cells import cells
+from tests.support.config_files import RELEASES
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 
 from kveval.config.site import Cluster
@@ -35,7 +37,7 @@ from kveval.engines.watchdog import StallError
 from kveval.host.http import HttpError
 from kveval.store.lock import owner
 
-SPECIFICATION = {"cell": {"model": "Qwen3-0.6B", "scenario": "native-offload", "cpu_blocks": 10000}}
+SPECIFICATION = cells(RELEASES[0])[0]["Qwen3-0.6B/native-offload/10000"]
 SITE = Cluster.model_validate({"namespace": "bench", "address": "service"})
 POD_OF_SERVER = made("Pod", "server-0")
 
@@ -399,7 +401,7 @@ class Replicas:
 
 
 def two_servers(tmp_path: Path, answers: Callable[[Call], Reply]) -> ClusterServer:
-    here = replace(place(FakeTransport(answers)), specification={**SPECIFICATION, "model": {"served_name": "m"}})
+    here = replace(place(FakeTransport(answers)), specification=SPECIFICATION)
     pods = [made("Pod", f"server-{number}") for number in range(2)]
     replicas = [
         Replica(pod, Reach(here, pod, 8000), Follower(here.api, pod, "server", tmp_path / f"server-{number}.log"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from tests.support.cluster_cells import cells, variants
 from tests.support.config_files import RELEASES
 from tests.support.paths import REPOSITORY
@@ -16,7 +17,6 @@ from kveval.engines.kubernetes.manifests.preview import preview_text
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import render
 from kveval.engines.kubernetes.manifests.templates import ManifestError
-from kveval.spec.config import measurement_id
 
 
 def previewed(specification, site):
@@ -48,13 +48,13 @@ def test_the_measurement_is_named():
     specification = specifications["Qwen3-8B/no-offload/0"]
     first = preview_text(specification, site, "c").splitlines()[0]
     assert first.startswith("# Qwen3-8B/no-offload/0: measurement ")
-    assert measurement_id(specification) in first
+    assert specification.measurement_id in first
 
 
 def test_what_does_not_fit_together_is_not_previewed():
     specifications, site = cells(RELEASES[0])
     specification = specifications["Qwen3-8B/no-offload/0"]
-    broken = {**specification, "deployment": {**specification["deployment"], "server_labels": {"kveval.dev/x": "a/b"}}}
+    broken = replace(specification, deployment=replace(specification.on_cluster, server_labels={"kveval.dev/x": "a/b"}))
     with pytest.raises(ManifestError, match="cannot have the value 'a/b'"):
         preview_text(broken, site, "c")
 

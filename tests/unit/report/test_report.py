@@ -15,6 +15,7 @@ from tests.support.synthetic import (
     runs,
 )
 
+from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import footer, working_set
 from kveval.report.report import ReportError, markdown_table, render, report_context, write_report
@@ -155,8 +156,9 @@ def test_budgets_are_set_against_the_working_set() -> None:
 
 def test_a_working_set_may_grow_with_the_level() -> None:
     growing = {"prefix_tokens": 10_000, "prefix_count": {"per_level": 2}, "levels": [1, 50, 650]}
-    assert working_set(growing) == {1: 20_000, 50: 1_000_000, 650: 13_000_000}
-    assert working_set({"prefix_tokens": 10_000, "prefix_count": 800, "levels": [1, 2]}) == {1: 8_000_000, 2: 8_000_000}
+    assert working_set(workload_of(growing)) == {1: 20_000, 50: 1_000_000, 650: 13_000_000}
+    fixed = {"prefix_tokens": 10_000, "prefix_count": 800, "levels": [1, 2]}
+    assert working_set(workload_of(fixed)) == {1: 8_000_000, 2: 8_000_000}
 
 
 def test_failed_checks_are_listed_one_by_one() -> None:

@@ -41,13 +41,13 @@ def test_the_default_campaign_shows_a_tier_too_small_and_one_large_enough(defaul
         "Qwen3-0.6B/native-offload/500",
         "Qwen3-0.6B/native-offload/10000",
     ]
-    small, large = (default.resolve(cell).budget.tokens for cell in default.cells[1:])
+    small, large = (default.specification(cell).budget.tokens for cell in default.cells[1:])
     assert small < default.campaign.server.device_tokens < default.workload.working_set_tokens < large
     assert default.warnings == ()
 
 
 def test_the_server_is_started_with_the_command_known_to_work(default):
-    argv = default.resolve(NATIVE).argv
+    argv = default.specification(NATIVE).argv
     expected = [
         "--model",
         "{model_dir}",
@@ -73,7 +73,7 @@ def test_the_server_is_started_with_the_command_known_to_work(default):
     assert list(argv[: len(expected)]) == expected
     assert argv[len(expected)] == "--kv-transfer-config"
     assert json.loads(argv[-1])["kv_connector_extra_config"]["cpu_bytes_to_use"] == 163_840_000
-    assert dict(default.resolve(NATIVE).env) == {
+    assert dict(default.specification(NATIVE).env) == {
         "PYTHONHASHSEED": "0",
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -85,7 +85,7 @@ def test_the_server_is_started_with_the_command_known_to_work(default):
 
 def test_a_full_size_model_gets_its_memory_share_and_ranks(tmp_path):
     config = load_raw(on_gpus("Qwen3-32B-AWQ", "lmcache-redis", 20_000), tmp_path)
-    resolved = config.resolve(config.cells[0])
+    resolved = config.specification(config.cells[0])
     line = " ".join(resolved.argv)
     assert line.startswith("--model Qwen/Qwen3-32B-AWQ --served-model-name Qwen/Qwen3-32B-AWQ --dtype float16")
     assert "--gpu-memory-utilization 0.9 --tensor-parallel-size 2 --max-model-len 40960" in line
@@ -93,13 +93,13 @@ def test_a_full_size_model_gets_its_memory_share_and_ranks(tmp_path):
     assert "--num-gpu-blocks-override" not in line
     assert resolved.budget.tier_gib == pytest.approx(78.125)
     assert float(resolved.env["LMCACHE_MAX_LOCAL_CPU_SIZE"]) == pytest.approx(78.125 / 2)
-    assert config.specification(config.cells[0])["versions"]["lmcache"] == "0.5.6"
+    assert config.specification(config.cells[0]).versions["lmcache"] == "0.5.6"
 
 
 def test_any_cell_of_the_catalogue_can_be_asked_for(default):
     cell = default.cell("Qwen3-32B-AWQ", "lmcache-local", "20000")
     assert cell not in default.cells
-    assert default.resolve(cell).sidecars[0].name == "lmcache"
+    assert default.specification(cell).sidecars[0].name == "lmcache"
     assert default.baseline(cell) == Cell("Qwen3-32B-AWQ", "no-offload", 0)
     assert default.baseline(BASE) is None
 
@@ -108,10 +108,10 @@ def test_memory_pressure_is_a_derived_scenario_with_a_baseline_of_its_own(tmp_pa
     config = load_raw(on_gpus("Qwen3-14B", "native-offload-mempress", 10_000), tmp_path)
     (cell,) = config.cells
     plain = config.cell("Qwen3-14B", "native-offload", 10_000)
-    assert config.resolve(cell).model.gpu_memory_utilization == 0.7
-    assert config.resolve(plain).model.gpu_memory_utilization == 0.9
+    assert config.specification(cell).model.gpu_memory_utilization == 0.7
+    assert config.specification(plain).model.gpu_memory_utilization == 0.9
     assert config.baseline(cell) == Cell("Qwen3-14B", "no-offload-mempress", 0)
-    assert config.resolve(cell).exercised == config.resolve(plain).exercised
+    assert config.required_counters(cell) == config.required_counters(plain)
     with pytest.raises(ConfigError, match=r"gives no gpu_memory_utilization for Llama-3.1-8B \(valid: .*Qwen3-14B"):
         config.cell("Llama-3.1-8B", "native-offload-mempress", 10_000)
 
@@ -178,7 +178,7 @@ def test_names_follow_the_version():
 def test_counters_follow_the_version(tmp_path):
     def counters(vllm):
         config = load_raw(on_gpus("Qwen3-8B", "native-offload", 10_000, vllm=vllm), tmp_path)
-        return [entry["counter"] for entry in config.resolve(config.cells[0]).exercised]
+        return [entry["counter"] for entry in config.required_counters(config.cells[0])]
 
     hits = "vllm:external_prefix_cache_hits_total"
     assert counters("0.11.2") == [hits]

@@ -73,7 +73,7 @@ def test_images_that_the_cell_does_not_run_do_not_change_the_id(tmp_path):
 
 def test_declared_versions_name_the_images(tmp_path):
     config = load(tmp_path, on_cluster(NEW, ONE, server={"guidellm": "0.9.0"}))
-    assert config.specification(config.cells[0])["images"]["guidellm"].endswith(":v0.9.0")
+    assert config.specification(config.cells[0]).images["guidellm"].endswith(":v0.9.0")
 
 
 SMALL = {"workload": "laptop", "server": MINIATURE | {"vllm": "0.11.2"}}
@@ -129,8 +129,8 @@ def test_an_older_release_with_an_image_of_ones_own_may_have_another_vllm(tmp_pa
     server = {"vllm": "0.13.0", "images": {"server": "registry/vllm:0.13.0"}}
     config = load(tmp_path, on_cluster(OLD, ONE, server=server))
     specification = config.specification(config.cells[0])
-    assert specification["images"]["server"] == "registry/vllm:0.13.0"
-    assert specification["versions"]["vllm"] == "0.13.0"
+    assert specification.images["server"] == "registry/vllm:0.13.0"
+    assert specification.versions["vllm"] == "0.13.0"
 
 
 def test_ranks_that_a_model_cannot_be_divided_among_are_refused(tmp_path):

@@ -132,8 +132,10 @@ def test_the_protocol_number_changes_every_id(monkeypatch, original):
 def test_ids_are_16_hex_digits_of_the_specification_and_differ_between_cells(default, original):
     assert len(set(original.values())) == len(CELLS)
     for cell, identity in original.items():
-        plain = json.loads(json.dumps(default.specification(cell)))
-        assert plain == default.specification(cell)
+        specification = default.specification(cell)
+        plain = json.loads(json.dumps(specification.to_json()))
+        assert plain == specification.to_json()
+        assert specification.measurement_id == identity
         assert measurement_id(dict(reversed(plain.items()))) == identity
         assert len(identity) == 16
         assert int(identity, 16) >= 0
@@ -165,8 +167,8 @@ def test_a_changed_way_of_writing_a_specification_does_not_go_unnoticed(tmp_path
 
 
 def test_a_specification_is_the_callers_own(default, original):
-    default.specification(NATIVE)["workload"]["seconds"] = 1
-    default.specification(NATIVE)["argv"].clear()
+    default.specification(NATIVE).to_json()["workload"]["seconds"] = 1
+    default.specification(NATIVE).to_json()["argv"].clear()
     assert default.measurement_id(NATIVE) == original[NATIVE]
 
 
@@ -175,6 +177,6 @@ def test_snakemakes_mapping_gives_the_same_ids_as_the_file(original):
 
 
 def test_no_path_of_this_host_is_in_a_specification(default):
-    text = json.dumps([default.specification(cell) for cell in CELLS])
+    text = json.dumps([default.specification(cell).to_json() for cell in CELLS])
     assert str(ROOT) not in text
     assert str(Path.home()) not in text

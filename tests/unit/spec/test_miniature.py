@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import CONFIG
 
+from kveval.config.catalogue import Geometry
 from kveval.spec.loading import load_config
-from kveval.spec.miniature import _encode, byte_symbols, miniature_geometry, tokenizer, write_miniature, write_served
+from kveval.spec.miniature import _encode, byte_symbols, miniature_geometry, tokenizer, write_served
 from kveval.spec.sizing import kv_bytes_per_token
 
 MODELS = load_config(CONFIG / "config.yaml", CONFIG).catalogue.models
@@ -36,7 +37,7 @@ def test_a_miniature_keeps_the_architecture_and_its_order_of_depth(name, layers)
 
 @pytest.mark.parametrize(("name", "kind"), [("Qwen3-0.6B", "qwen3"), ("Llama-3.1-8B", "llama")])
 def test_config_json_is_what_transformers_reads(tmp_path, name, kind):
-    write_miniature(MODELS[name], tmp_path)
+    write_served(miniature_geometry(MODELS[name]), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["model_type"] == kind
     assert config["architectures"] == [MODELS[name].geometry.architecture]
@@ -46,7 +47,7 @@ def test_config_json_is_what_transformers_reads(tmp_path, name, kind):
 
 
 def test_the_chat_endpoint_finds_a_template(tmp_path):
-    write_miniature(MODELS["Qwen3-0.6B"], tmp_path)
+    write_served(miniature_geometry(MODELS["Qwen3-0.6B"]), tmp_path)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert "message['content']" in settings["chat_template"]
     assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
@@ -54,8 +55,8 @@ def test_the_chat_endpoint_finds_a_template(tmp_path):
 
 def test_the_same_bytes_every_time_and_from_a_specification(tmp_path):
     model = MODELS["Qwen3-14B"]
-    write_miniature(model, tmp_path / "one")
-    write_served(json.loads(json.dumps(miniature_geometry(model).model_dump())), tmp_path / "two")
+    write_served(miniature_geometry(model), tmp_path / "one")
+    write_served(Geometry.model_validate_json(miniature_geometry(model).model_dump_json()), tmp_path / "two")
     names = {"config.json", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in (tmp_path / "one").iterdir()} == names
     for name in names:

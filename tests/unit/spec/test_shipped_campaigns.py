@@ -71,13 +71,13 @@ def test_the_follow_up_is_six_cells_more_and_changes_no_other():
 
 def test_the_index_is_compared_with_a_baseline_of_its_block_size():
     february = campaign("feb-2026")
-    sizes = {february.resolve(cell).block_size for cell in february.cells}
+    sizes = {february.specification(cell).block_size for cell in february.cells}
     assert sizes == {64}
 
 
 def test_memory_pressure_holds_for_the_baseline_too():
     pressed = campaign("mempress-2026")
-    used = {cell: pressed.resolve(cell).model.gpu_memory_utilization for cell in pressed.cells}
+    used = {cell: pressed.specification(cell).model.gpu_memory_utilization for cell in pressed.cells}
     for cell, share in used.items():
         base = pressed.baseline(cell)
         assert share < 0.9
@@ -88,7 +88,7 @@ def test_october_offers_every_arm_the_same_load():
     october = campaign("oct-2025")
     assert october.workload.profile == "concurrent"
     assert len(october.workload.levels) == 10
-    bytes_of = {cell: october.resolve(cell).budget.tier_bytes for cell in october.cells if cell.cpu_blocks}
+    bytes_of = {cell: october.specification(cell).budget.tier_bytes for cell in october.cells if cell.cpu_blocks}
     assert {round(size / 1e9, 1) for size in bytes_of.values()} == {71.7, 151.0}
 
 
@@ -97,12 +97,11 @@ def test_the_guides_pair_differs_in_its_prefixes_alone():
     assert high.cells == low.cells
     for cell in high.cells:
         one, other = high.specification(cell), low.specification(cell)
-        assert {key for key in one if one[key] != other[key]} == {"workload"}
-        assert {key for key in one["workload"] if one["workload"][key] != other["workload"][key]} == {"prefix_tokens"}
-        assert one["deployment"]["replicas"] * one["model"]["tensor_parallel_size"] == 16
-        assert (cell.cpu_blocks == 0) == (one["budget"]["tier_bytes"] == 0)
+        assert other.with_workload(prefix_tokens=one.workload.prefix_tokens) == one != other
+        assert one.on_cluster.replicas * one.model.tensor_parallel_size == 16
+        assert (cell.cpu_blocks == 0) == (one.budget.tier_bytes == 0)
     # 41,000 blocks of a 64-layer model: 172 GB an engine.
-    assert {round(high.resolve(cell).budget.tier_bytes / 1e9) for cell in high.cells} == {0, 172}
+    assert {round(high.specification(cell).budget.tier_bytes / 1e9) for cell in high.cells} == {0, 172}
 
 
 def test_two_releases_are_compared_arm_by_arm():
@@ -115,14 +114,14 @@ def test_two_releases_are_compared_arm_by_arm():
 
 def test_the_sizes_of_the_cache_study_are_gibibytes():
     study = campaign("cache-size")
-    assert [study.resolve(cell).budget.tier_gib for cell in study.cells] == [0, 16, 64, 128]
+    assert [study.specification(cell).budget.tier_gib for cell in study.cells] == [0, 16, 64, 128]
     assert study.workload.prefix_count == 10_000
 
 
 def test_single_requests_come_one_at_a_time_at_every_prompt_length():
     study = campaign("ttft")
     assert (min(study.workload.levels), max(study.workload.levels)) == (512, 8192)
-    workload = study.specification(study.cells[0])["workload"]
+    workload = study.specification(study.cells[0]).workload
     sets = {workloads.working_set_tokens_at(workload, level) for level in study.workload.levels}
     assert all(16_384 * 10 < tokens < 320_000 for tokens in sets)
     assert {workloads.streams_at(workload, level) for level in study.workload.levels} == {1}
@@ -131,22 +130,22 @@ def test_single_requests_come_one_at_a_time_at_every_prompt_length():
 
 def test_a_scenario_that_serves_another_model_is_compared_under_the_cells_name():
     study = campaign("kv-dtype")
-    served = {cell.scenario: study.resolve(cell).model for cell in study.cells}
+    served = {cell.scenario: study.specification(cell).model for cell in study.cells}
     assert served["no-offload-fp8-kv"].kv_bytes_per_token * 2 == served["no-offload"].kv_bytes_per_token
     assert served["no-offload-awq"].kv_bytes_per_token == served["no-offload"].kv_bytes_per_token
     assert served["native-offload-awq"].hf_id == "Qwen/Qwen3-8B-AWQ"
     assert {cell.model for cell in study.cells} == {"Qwen3-8B-1-gpu"}
-    argv = study.resolve(study.cell("Qwen3-8B-1-gpu", "native-offload-fp8-kv", 30_000)).argv
+    argv = study.specification(study.cell("Qwen3-8B-1-gpu", "native-offload-fp8-kv", 30_000)).argv
     assert argv[argv.index("--kv-cache-dtype") + 1] == "fp8"
 
 
 @pytest.mark.parametrize("name", ["production-poisson", "production-bursts"])
 def test_production_traffic_varies_and_comes_at_a_rate(name):
     traffic = campaign(name)
-    workload = traffic.specification(traffic.cells[0])["workload"]
+    workload = traffic.specification(traffic.cells[0]).workload
     assert [workloads.rate_req_s_at(workload, level) for level in (15, 60)] == [0.25, 1.0]
     assert workloads.streams_at(workload, 60) is None
-    assert workload["prompt_spread"]["max"] > workload["prompt_tokens"]
+    assert workload.prompt_spread.max > workload.prompt_tokens
 
 
 def test_the_ladder_passes_the_working_set():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
 
 from kveval.config.campaign import Cell
-from kveval.spec.config import measurement_id
 from kveval.spec.differences import described, differences
 from kveval.workflow.planning.costs import cost, disk, shortages, window_s
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority
@@ -43,13 +42,13 @@ def changed(folder, **values):
 
 def store(root, specification, runs=(1, 2, 3), *, hardware=HOST, start_s=40.0, levels=(), mark=b""):
     """Put runs of a specification into a store, as far as plans read them."""
-    measurement = measurement_id(specification)
-    seconds = len(specification["workload"]["levels"]) * specification["workload"]["seconds"]
+    measurement, workload = specification.measurement_id, specification.workload
+    content, seconds = specification.to_json(), len(workload.levels) * workload.seconds
     for run in runs:
         place = root / measurement / f"run-{run}"
         place.mkdir(parents=True)
         facts = {
-            **{"measurement": measurement, "run": run, "cell": specification["cell"], "specification": specification},
+            **{"measurement": measurement, "run": run, "cell": content["cell"], "specification": content},
             **{"finished": "2026-02-03T04:05:06Z", "hardware": {"fingerprint": hardware}, "levels": list(levels)},
             "phases": {"server_start_s": start_s, "levels_s": seconds + 30.0, "collect_s": 5.0},
         }
@@ -235,7 +234,7 @@ def test_there_are_differences_only_between_what_differs(before, after):
 
 def test_a_run_takes_its_levels_and_what_earlier_runs_took_beside(default, tmp_path):
     specification = default.specification(LARGE)
-    levels = len(specification["workload"]["levels"]) * specification["workload"]["seconds"]
+    levels = len(specification.workload.levels) * specification.workload.seconds
     assumed = cost(specification, StoreIndex())
     assert assumed.seconds > levels
     assert assumed.basis == "start-up assumed"
@@ -272,7 +271,7 @@ def test_all_replicas_count(folder):
 
 
 def test_disk_is_what_runs_of_the_load_left_or_else_the_most(default, tmp_path):
-    workload = default.specification(BASE)["workload"]
+    workload = default.specification(BASE).workload
     most, seen = disk(workload, StoreIndex(), 2)
     assert not seen
     store(tmp_path, default.specification(SMALL), mark=b"x" * 100_000)
@@ -291,12 +290,12 @@ def level(number, requests, tokens):
 
 def test_a_level_that_will_hold_too_little_is_named_with_the_seconds_it_needs(default, tmp_path):
     specification = default.specification(BASE)
-    seconds = specification["workload"]["seconds"]
+    seconds = specification.workload.seconds
     store(tmp_path, specification, levels=[level(1, 10 * seconds, 1000 * seconds), level(4, 2 * seconds, 10 * seconds)])
     found, unknown = shortages([default.specification(LARGE)], StoreIndex.read(tmp_path))
     assert not unknown
     (short,) = [entry for entry in found if entry.level == 4]
-    window = window_s(specification["workload"])
+    window = window_s(specification.workload)
     assert "200 requests for a 90th percentile" in short.lacks
     assert "2500 output tokens" in short.lacks
     # Ten tokens a second: 250 s for 2,500, behind the same warm-up.

@@ -215,7 +215,7 @@ def fill(workflow: Path, campaign: Path) -> int:
     store = Store(workflow / "results" / "measurements")
     for cell in config.cells:
         for run in range(1, config.campaign.runs + 1):
-            measured(store, config.specification(cell), run)
+            measured(store, config.specification(cell).to_json(), run)
     return len(config.cells) * config.campaign.runs
 
 

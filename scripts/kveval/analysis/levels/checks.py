@@ -15,6 +15,7 @@ from kveval.analysis.levels.outcomes import Outcome
 from kveval.analysis.levels.requests import Requests
 from kveval.load.levels import rate_req_s_at, streams_at
 from kveval.load.reports import LevelReport
+from kveval.load.workload import workload_of
 from kveval.store.run_file import LevelRun, Run
 
 __all__ = ["MIN_RUNS", "MIN_TOKENS", "REGISTRY", "SUFFICIENT", "Check", "JudgedLevel", "Outcome", "judge"]
@@ -39,14 +40,14 @@ class JudgedLevel:
     @property
     def streams(self) -> int | None:
         """The concurrency asked for; None where requests are sent at a rate of their own."""
-        asked = streams_at(self.run.workload, self.entry.level)
+        asked = streams_at(workload_of(self.run.workload), self.entry.level)
         # Of a sweep only the report knows which of its levels is what.
         return self.report.streams if asked is None and self.report.closed_loop else asked
 
     @property
     def rate_req_s(self) -> float | None:
         """The requests per second that were sent, in an open loop, by the report or else by the workload."""
-        return self.report.rate_req_s or rate_req_s_at(self.run.workload, self.entry.level)
+        return self.report.rate_req_s or rate_req_s_at(workload_of(self.run.workload), self.entry.level)
 
     @property
     def in_flight(self) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from kveval.analysis.levels.aggregates import partial_output_counted
 from kveval.analysis.levels.checks import REGISTRY, Check, JudgedLevel, Outcome
 from kveval.load.levels import rate_req_s_at
+from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED
 
 # Unfinished requests are a few per cent where a level lasts several generations of requests.
@@ -45,7 +46,7 @@ def _missing(level: JudgedLevel, sent_req_s: float) -> bool:
 
 def _declared(level: JudgedLevel) -> bool:
     """Whether the workload sends at a rate that it names itself."""
-    return rate_req_s_at(level.run.workload, level.entry.level) is not None
+    return rate_req_s_at(workload_of(level.run.workload), level.entry.level) is not None
 
 
 @_check

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kveval.host.errors import Failure
-from kveval.load import levels as workloads
 from kveval.load.peak_search import levels_to_freeze, outcome
+from kveval.load.workload import workload_of
 from kveval.store.run_file import read_run, stored_run
 from kveval.store.store import write_json
 
@@ -38,10 +40,10 @@ def freeze(pointer: Path, output: Path) -> None:
     Raises RunFileError when the measurement cannot be read, PilotError when it is of no search.
     """
     run = read_run(stored_run(pointer))
-    settings = workloads.searched(run.workload)
+    settings = workload_of(run.workload).searched
     if settings is None or any(level.throughput_tok_s is None for level in run.levels):
         raise PilotError(f"{pointer}: the measurement it points to is no search for levels; delete it to measure again")
-    search = workloads.search_of(settings)
+    search = settings.search
     tried = {level.level: float(level.throughput_tok_s or 0.0) for level in run.levels}
     found = outcome(search, tried)
     write_json(
@@ -49,10 +51,10 @@ def freeze(pointer: Path, output: Path) -> None:
         {
             "cell": f"{run.cell.model}/{run.cell.scenario}/{run.cell.cpu_blocks}",
             "measurement": run.measurement,
-            "settings": dict(settings),
+            "settings": msgspec.to_builtins(settings),
             "tried": list(tried.items()),
             **{"peak": found.peak, "below": found.below, "above": found.above, "ending": found.ending},
-            "levels": list(levels_to_freeze(search, tried, int(settings["keep"]))),
+            "levels": list(levels_to_freeze(search, tried, settings.keep)),
         },
     )
 

@@ -22,6 +22,7 @@ from kveval.analysis.levels.requests import Array, Requests
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
 from kveval.load.reports import CLOSED_LOOP, LevelReport, LoadReport, read_report
+from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -116,8 +117,8 @@ def level_row(
         "warmup_s": window[0] - (report.start - report.warmup_s),
         "warmup_wanted_s": settling_s(requests),
         "strategy": report.strategy,
-        "streams_asked": _known(workloads.streams_at(run.workload, level.level)),
-        "rate_req_s": _known(report.rate_req_s or workloads.rate_req_s_at(run.workload, level.level)),
+        "streams_asked": _known(workloads.streams_at(workload_of(run.workload), level.level)),
+        "rate_req_s": _known(report.rate_req_s or workloads.rate_req_s_at(workload_of(run.workload), level.level)),
         **measured,
         **within_run(report, requests, *window),
         **_server_side(level, received, required),
@@ -200,12 +201,12 @@ def working_set_tokens(workload: Mapping[str, Any], level: int) -> float:
     """Return the tokens of all distinct prefixes at a level: what a cache must hold to serve every reuse."""
     if workload.get("prefix_count") is None or workload.get("prefix_tokens") is None:
         return np.nan
-    return float(workloads.working_set_tokens_at(workload, level))
+    return float(workloads.working_set_tokens_at(workload_of(workload), level))
 
 
 def prefix_tokens(workload: Mapping[str, Any], level: int) -> float:
     """Return the tokens of a shared prefix at a level; NaN where the workload does not say."""
-    return float(workloads.prefix_tokens_at(workload, level)) if "prefix_tokens" in workload else np.nan
+    return float(workloads.prefix_tokens_at(workload_of(workload), level)) if "prefix_tokens" in workload else np.nan
 
 
 def _known(value: float | None) -> float:

@@ -98,7 +98,7 @@ class ClusterServerHandle:
     def _download(self) -> None:
         """Fill the cache of weights, where there is one; what it has is not loaded again."""
         place, specification = self._place, self._place.specification
-        if place.site.model_cache is None or specification["weights"] == "miniature":
+        if place.site.model_cache is None or specification.miniature:
             return
         document = download_job(specification, place.site, place.run, place.campaign)
         name = document["metadata"]["name"]
@@ -124,7 +124,7 @@ class ClusterServerHandle:
             replicas,
             [sidecar for pod in pods for sidecar in self._sidecars(pod)],
             pods,
-            file_tier=FILES_FOLDER if "fs_dir" in place.specification else None,
+            file_tier=FILES_FOLDER if place.specification.file_tier else None,
         )
         server.startup_s = time.monotonic() - begin
         server.require_declared()

@@ -49,7 +49,7 @@ class ClusterEngine:
             own_ports() if job.site.shared_network else PORTS,
         )
         self._lease: leases.Held | None = None
-        self._hardware = machines.probe(self._api, job.site, gpus=job.specification["deployment"]["gpus"] > 0)
+        self._hardware = machines.probe(self._api, job.site, gpus=job.specification.on_cluster.gpus > 0)
 
     def hardware(self) -> Mapping[str, Any]:
         """Describe the nodes that the servers may run on."""
@@ -87,10 +87,10 @@ class ClusterEngine:
         """Refuse, before anything starts, what cannot be measured this way."""
         require_pcp()
         specification = self._job.specification
-        if self._site.shared_network and specification["deployment"]["replicas"] > 1:
+        if self._site.shared_network and specification.on_cluster.replicas > 1:
             raise MeasurementError("replicas need addresses of their own; on a shared network there can be only one")
         store.root.mkdir(parents=True, exist_ok=True)
-        require_free(store.root, disk_bytes(specification["workload"], self._site.load_cpus), "a run of this workload")
+        require_free(store.root, disk_bytes(specification.workload, self._site.load_cpus), "a run of this workload")
 
     def scratch(self, store: Store, key: Key) -> Path:
         """Where reports, logs and the archive are brought to."""
@@ -116,16 +116,14 @@ class ClusterSession:
 
     def __init__(self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say) -> None:
         self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
-        specification, site = job.specification, place.site
-        self._rendered = render(specification, site, job.run, job.campaign, place.ports)
-        workload = specification["workload"]
-        prompt_tokens = workload["prefix_tokens"] + workload["prompt_tokens"]
+        self._rendered = render(job.specification, place.site, job.run, job.campaign, place.ports)
+        prompt_tokens = job.specification.workload.first_prompt_tokens
         self.handle = ClusterServerHandle(place, self._rendered, scratch / "raw", prompt_tokens, say)
         self.pcp_version = ""
         self._jobs: LoadJobs | None = None
         self._recording: recordings.ClusterRecording | None = None
         # Made now, so that its image is pulled while the server starts.
-        place.api.apply(recording_documents(job.campaign, site, {}))
+        place.api.apply(recording_documents(job.campaign, place.site, {}))
 
     @property
     def checks(self) -> Sequence[Check]:

@@ -89,8 +89,8 @@ class LoadJobs:
     def _ahead(self) -> bool:
         """Whether pods make their prompts ahead: what asks a server that is being restarted would fail."""
         specification = self._place.specification
-        known = str(specification["versions"]["guidellm"]).startswith(_HELD)
-        return self._place.site.prompts_ahead and known and specification["reset_caches"] == "endpoint"
+        known = specification.versions["guidellm"].startswith(_HELD)
+        return self._place.site.prompts_ahead and known and specification.reset_caches == "endpoint"
 
     @property
     def folder(self) -> str:
@@ -114,11 +114,10 @@ class LoadJobs:
     def command(self, level: Level) -> list[str]:
         """Return GuideLLM's command line, with paths as its pod has them."""
         specification = self._place.specification
-        miniature = specification["weights"] == "miniature"
-        tokenizer = Path(MODEL_FOLDER) if miniature else str(specification["model"]["hf_id"])
-        target = load.LoadTarget(self._target, specification["model"]["served_name"], tokenizer)
+        tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
+        target = load.LoadTarget(self._target, specification.model.served_name, tokenizer)
         report = Path(f"{self.folder}/guidellm-{level.streams:04d}.json")
-        return load.command("guidellm", specification["workload"], level, target, report)
+        return load.command("guidellm", specification.workload, level, target, report)
 
     def generate(self, level: Level, report: Path, watch: Callable[[float], None]) -> LoadResult:
         """Run the level's generator and bring its report and its log here. Raises LoadError."""
@@ -166,7 +165,7 @@ class LoadJobs:
 
     def _deadline_s(self, level: Level) -> float:
         """Return the seconds after which the cluster ends a level's Job: its wait for the one before, its own."""
-        workload = self._place.specification["workload"]
+        workload = self._place.specification.workload
         longest = max(load.time_limit_s(workload, known.streams) for known in (*self._levels, level))
         return 2 * longest + self._place.site.rollout_timeout_s + _READY_S
 
@@ -194,7 +193,7 @@ class LoadJobs:
     def _until_ready(self, pod: Document, go: str, level: Level, watch: Callable[[float], None]) -> None:
         """Wait until there is nothing left to do in a pod but to send."""
         place, name, begin = self._place, pod["metadata"]["name"], time.monotonic()
-        limit_s = load.start_allowance_s(place.specification["workload"], level.streams)
+        limit_s = load.start_allowance_s(place.specification.workload, level.streams)
         while not self._is_ready(name, go):
             elapsed_s = time.monotonic() - begin
             if elapsed_s > limit_s:
@@ -246,7 +245,7 @@ class LoadJobs:
         watch: Callable[[float], None],
         follower: Follower,
     ) -> Document:
-        limit_s = load.time_limit_s(self._place.specification["workload"], level.streams)
+        limit_s = load.time_limit_s(self._place.specification.workload, level.streams)
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log
         while True:
             found = self._place.api.read(POD, name, self._place.namespace)
@@ -263,7 +262,7 @@ class LoadJobs:
 
     def _bring_data(self, level: Level, report: Path) -> None:
         """Write what a level reads beside its arguments, here as evidence and on the volume for the generator."""
-        made = load.write_data(self._place.specification["workload"], level, report)
+        made = load.write_data(self._place.specification.workload, level, report)
         if made is not None:
             pod = self._collector_name()
             upload(self._place.api, self._place.namespace, pod, COLLECTOR, made, f"{self.folder}/{made.name}")
@@ -288,9 +287,8 @@ class LoadJobs:
         return str(self.collector["metadata"]["name"])
 
     def _environment(self) -> dict[str, str]:
-        workload = self._place.specification["workload"]
-        found = load.environment(self._cpus, workload)
-        if self._place.specification["weights"] != "miniature":
+        found = load.environment(self._cpus, self._place.specification.workload)
+        if not self._place.specification.miniature:
             # The tokenizer comes from the hub, or from the cache of weights.
             found.pop("HF_HUB_OFFLINE", None)
         if self._ahead:

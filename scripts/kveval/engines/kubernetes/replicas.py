@@ -123,26 +123,23 @@ class ClusterServer:
     def warm_up(self, prompt_tokens: int) -> None:
         """Have every replica generate a few tokens, before anything is measured."""
         for replica in self.replicas:
-            vllm.warm_up(
-                replica.reach.ask, self.place.specification["model"]["served_name"], prompt_tokens, replica.log
-            )
+            vllm.warm_up(replica.reach.ask, self.place.specification.model.served_name, prompt_tokens, replica.log)
 
     def require_declared(self) -> None:
         """Check version, model and sizes of every replica and sidecar against what the campaign declares."""
         specification = self.place.specification
-        budget, versions = specification["budget"], specification["versions"]
+        budget, versions = specification.budget, specification.versions
         for replica in self.replicas:
-            self.version = vllm.require_declared(replica.reach.ask, specification["model"]["served_name"], versions)
+            self.version = vllm.require_declared(replica.reach.ask, specification.model.served_name, versions)
             facts = vllm.startup_facts(self.place.api.logs(self.place.namespace, replica.name, SERVER))
-            vllm.require_device_cache(facts.get("kv_cache_tokens"), budget["device_tokens"], replica.log)
+            vllm.require_device_cache(facts.get("kv_cache_tokens"), budget.device_tokens, replica.log)
             self.facts = self.facts or facts
         beside = []
         for sidecar in self.sidecars:
             sidecar.identify(versions)
             reported = sidecar.reported_bytes()
             beside += [] if reported is None else [reported]
-        wanted = budget["tier_bytes"] or budget.get("staging_bytes", 0)
-        vllm.check_tiers(self.facts, beside, wanted, budget.get("split", {}), self.replicas[0].log)
+        vllm.check_tiers(self.facts, beside, budget.host_bytes, budget.split, self.replicas[0].log)
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
         """Return the watches that find a replica hanging, or all of them without work.

@@ -8,6 +8,7 @@ from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import POD, Document
 from kveval.engines.kubernetes.api.names import labels, object_name, selector
+from kveval.spec.specification import Specification
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class RunContext:
     api: Api
     site: Cluster
     campaign: str
-    specification: Mapping[str, Any]
+    specification: Specification
     measurement: str
     run: int
     ports: Mapping[str, int]
@@ -33,8 +34,7 @@ class RunContext:
     @property
     def cell_path(self) -> str:
         """The cell as a path."""
-        cell = self.specification["cell"]
-        return f"{cell['model']}/{cell['scenario']}/{cell['cpu_blocks']}"
+        return self.specification.cell.path
 
     def labels(self, component: str) -> dict[str, str]:
         """Return the labels of an object of this run."""

@@ -20,6 +20,7 @@ from kveval.host.processes import Session, Supervisor, registry_path, remove_lef
 from kveval.load import guidellm as load
 from kveval.pcp.recording import Recording, RecordingSettings, recording, require_pcp
 from kveval.spec.miniature import write_served
+from kveval.spec.specification import Specification
 from kveval.store.store import Key, Store
 
 _SHARED_MEMORY_CHECK_S = 10.0
@@ -53,18 +54,18 @@ class HostEngine:
     def require_possible(self, store: Store) -> None:
         """Refuse, before anything starts, what this engine or this host cannot measure."""
         specification, server_environment = self._job.specification, self._job.server_environment
-        if specification["workload"]["profile"] == "sweep":
+        if specification.workload.profile == "sweep":
             raise MeasurementError("a sweep gives every server another load: give levels, or import its results")
-        if specification["weights"] == "full" and specification["build"] == "vllm" and not hardware.gpus():
+        if not specification.miniature and not specification.on_cpu and not hardware.gpus():
             raise MeasurementError(
                 "weights: full needs a GPU, and this host has none that answers; use weights: miniature"
             )
         if not (server_environment / "bin" / "python").exists():
             raise MeasurementError(f"no server environment at {server_environment}: run scripts/setup.sh")
-        for sidecar in specification["companions"]:
-            find_program(sidecar["argv"][0], server_environment)
-        folder = specification.get("fs_dir")
-        if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+        for sidecar in specification.sidecars:
+            find_program(sidecar.argv[0], server_environment)
+        folder = specification.fs_dir
+        if folder and not os.access(folder, os.W_OK | os.X_OK):
             raise MeasurementError(f"server.fs_dir {folder} is no folder this user can write to")
         require_room(specification, store.root, self._host["cpus"])
 
@@ -109,15 +110,14 @@ class HostSession:
     def command(self, level: load.Level, report: Path) -> list[str]:
         """Return GuideLLM's command line."""
         specification, server = self._job.specification, self.handle.server
-        miniature = specification["weights"] == "miniature"
-        tokenizer = self._scratch / "model" if miniature else str(specification["model"]["hf_id"])
+        tokenizer = self._scratch / "model" if specification.miniature else specification.model.hf_id
         target = load.LoadTarget(server.url, server.served_model, tokenizer)
         guidellm = self._job.server_environment / "bin" / "guidellm"
-        return load.command(str(guidellm), specification["workload"], level, target, report)
+        return load.command(str(guidellm), specification.workload, level, target, report)
 
     def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> LoadResult:
         """Run GuideLLM as a process of this host."""
-        workload = self._job.specification["workload"]
+        workload = self._job.specification.workload
         load.write_data(workload, level, report)
         began, started = time.time(), time.monotonic()
         wall_s = load.run_level(
@@ -152,20 +152,19 @@ class HostSession:
         """Deploy the cell's server, warm and with empty caches."""
         specification = self._job.specification
         model_dir = self._scratch / "model"
-        if specification["weights"] == "miniature" and not model_dir.exists():
-            write_served(specification["model"]["geometry"], model_dir)
-        workload = specification["workload"]
+        if specification.miniature and not model_dir.exists():
+            write_served(specification.model.geometry, model_dir)
         with local.deployed(
             self._processes,
             _server_plan(specification),
             environment=self._job.server_environment,
             model_dir=model_dir,
-            files_in=Path(specification.get("fs_dir") or self._scratch).absolute(),
+            files_in=Path(specification.fs_dir or self._scratch).absolute(),
             log=self._scratch / "raw" / "server.log",
             ports=ports,
             secrets=self._job.secrets,
         ) as server:
-            server.warm_up(workload["prefix_tokens"] + workload["prompt_tokens"])
+            server.warm_up(specification.workload.first_prompt_tokens)
             server.reset_caches()
             self._processes.note_shared_memory()
             yield server
@@ -179,16 +178,15 @@ class HostSession:
         return RecordingSettings(openmetrics=server.endpoints, processes=[member.pid for member in members])
 
 
-def _server_plan(specification: Mapping[str, Any]) -> local.ServerPlan:
-    budget = specification["budget"]
+def _server_plan(specification: Specification) -> local.ServerPlan:
     return local.ServerPlan(
-        argv=specification["argv"],
-        env=specification["env"],
-        served_model=specification["model"]["served_name"],
-        versions=specification["versions"],
-        device_tokens=budget["device_tokens"],
-        sidecars=specification["companions"],
-        tier_bytes=budget["tier_bytes"] or budget.get("staging_bytes", 0),
-        tier_split=budget.get("split", {}),
-        file_tier="fs_dir" in specification,
+        argv=specification.argv,
+        env=specification.env,
+        served_model=specification.model.served_name,
+        versions=specification.versions,
+        device_tokens=specification.budget.device_tokens,
+        sidecars=specification.sidecars,
+        tier_bytes=specification.budget.host_bytes,
+        tier_split=specification.budget.split,
+        file_tier=specification.file_tier,
     )

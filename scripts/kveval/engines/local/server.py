@@ -24,6 +24,7 @@ from kveval.host.logs import exit_words, last_words
 from kveval.host.ports import foreign_listeners
 from kveval.host.processes import Session, Supervisor
 from kveval.host.sessions import lives, title_of
+from kveval.spec.specification import SidecarSpec
 
 _PORT_ATTEMPTS = 3
 SERVERSIDE = Path(__file__).resolve().parent / "plugin"
@@ -47,7 +48,7 @@ class ServerPlan:
     served_model: str
     versions: Mapping[str, str]
     device_tokens: int | None
-    sidecars: Sequence[Mapping[str, Any]] = ()
+    sidecars: Sequence[SidecarSpec] = ()
     tier_bytes: int = 0
     tier_split: Mapping[str, int] = field(default_factory=dict)
     """Bytes of its parts, where two tiers share it."""

@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from kveval.engines.servers.keyvalue import KeyValueStore
 from kveval.engines.servers.lmcache import LMCacheServer
@@ -18,6 +17,7 @@ from kveval.host.http import free_port
 from kveval.host.logs import last_words
 from kveval.host.ports import foreign_listeners
 from kveval.host.processes import Session, Supervisor
+from kveval.spec.specification import SidecarSpec
 
 _KINDS: dict[str, Callable[[Program], Sidecar]] = {
     "redis": KeyValueStore,
@@ -34,7 +34,7 @@ _ADVICE = {
 @contextlib.contextmanager
 def sidecars(
     supervisor: Supervisor,
-    wanted: Sequence[Mapping[str, Any]],
+    wanted: Sequence[SidecarSpec],
     *,
     environment: Path,
     base_env: Mapping[str, str],
@@ -45,7 +45,7 @@ def sidecars(
 ) -> Iterator[list[Sidecar]]:
     """Start the `wanted` sidecars in order, each ready before the next, and end them on leaving.
 
-    `wanted`: entries with name, argv and env as the specification has them, ports open; `environment`: the server's
+    `wanted`: as the specification has them, ports open; `environment`: the server's
     virtual environment, searched for programs before PATH; `base_env`: what every process of the run gets; `ports`: by
     placeholder, those to be used again; completed here.
 
@@ -54,13 +54,13 @@ def sidecars(
     running: list[Sidecar] = []
     with contextlib.ExitStack() as stack:
         for entry in wanted:
-            name = str(entry["name"])
-            own = {place: ports.setdefault(place, free_port()) for place in _places(name, entry["argv"])}
-            argv = [fill(argument, ports) for argument in entry["argv"]]
+            name = entry.name
+            own = {place: ports.setdefault(place, free_port()) for place in _places(name, entry.argv)}
+            argv = [fill(argument, ports) for argument in entry.argv]
             argv = [*find_program(argv[0], environment), *argv[1:]]
             log = logs / f"{name}.log"
             process = stack.enter_context(
-                supervisor.supervised(name, argv, env={**base_env, **entry["env"]}, log=log, cwd=logs)
+                supervisor.supervised(name, argv, env={**base_env, **entry.env}, log=log, cwd=logs)
             )
             sidecar = _KINDS[name](Program(name, process, own, log, argv))
             _wait_until_ready(sidecar, timeout_s)

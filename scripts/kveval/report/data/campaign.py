@@ -12,6 +12,7 @@ import pandas as pd
 
 from kveval.analysis.cells import ArmSize, CellKey
 from kveval.analysis.levels.pilot import Pilot
+from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
 from kveval.report.data.run_facts import key_of
 from kveval.store.run_file import Run
@@ -89,7 +90,7 @@ class Measured:
     @cached_property
     def unit(self) -> LevelUnit:
         """What the levels count."""
-        return unit_of(run.workload for run in self.runs)
+        return unit_of(workload_of(run.workload) for run in self.runs)
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""

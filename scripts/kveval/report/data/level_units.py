@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from kveval.load.levels import axis_title, level_unit
+from kveval.load.workload import WorkloadSpec
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ _SWEEP = LevelUnit("strategy {}", "strategy {} of the sweep", "strategy of the s
 _MIXED = LevelUnit("level {}", "level {}", "level")
 
 
-def unit_of(workloads: Iterable[Mapping[str, Any]]) -> LevelUnit:
+def unit_of(workloads: Iterable[WorkloadSpec]) -> LevelUnit:
     """Return what the levels of these workloads count; neutral words where they count different things."""
     units = list(dict.fromkeys(_unit(workload) for workload in workloads))
     return units[0] if len(units) == 1 else _MIXED if units else STREAMS
 
 
-def _unit(workload: Mapping[str, Any]) -> LevelUnit:
-    if workload.get("profile") == "sweep":
+def _unit(workload: WorkloadSpec) -> LevelUnit:
+    if workload.profile == "sweep":
         return _SWEEP
     unit = level_unit(workload)
     return STREAMS if unit == "streams" else LevelUnit(f"{{}} {unit}", f"{{}} {unit}", axis_title(workload))

@@ -8,6 +8,7 @@ from typing import Any
 
 from kveval.analysis.cells import CellKey
 from kveval.load.levels import level_unit, working_set_tokens_at
+from kveval.load.workload import SpreadSpec, WorkloadSpec, workload_of
 from kveval.report.data.figures import Tiers
 from kveval.store.run_file import Run
 
@@ -79,43 +80,41 @@ def workload(runs: Sequence[Run]) -> list[str]:
     """Return the workload in phrases; each distinct one, if the runs differ."""
     described: dict[str, None] = {}
     for run in runs:
-        described[_workload(run.workload)] = None
+        described[_workload(workload_of(run.workload))] = None
     return list(described)
 
 
-def _workload(load: Mapping[str, Any]) -> str:
-    levels = ", ".join(str(level) for level in load.get("levels", ())) or f"a sweep of {load.get('sweep_size')} rates"
+def _workload(load: WorkloadSpec) -> str:
+    levels = ", ".join(map(str, load.given_levels)) or f"a sweep of {load.sweep_size} rates"
     return (
-        f"conversations of {load.get('turns', 1)} turns, {_tokens(load, 'prompt')} prompt and "
-        f"{_tokens(load, 'output')} output tokens a turn, each opening with one of {_prefixes(load)}; "
-        f"{levels} {_LEVELS[level_unit(load)]}, {load.get('seconds'):g} s a level "
-        f"of which the first {load.get('warmup_s', 0):g} s are not measured"
+        f"conversations of {load.turns} turns, {_tokens(load.prompt_tokens, load.prompt_spread)} prompt and "
+        f"{_tokens(load.output_tokens, load.output_spread)} output tokens a turn, "
+        f"each opening with one of {_prefixes(load)}; {levels} {_LEVELS[level_unit(load)]}, {load.seconds:g} s a level "
+        f"of which the first {load.warmup_s:g} s are not measured"
     )
 
 
-def _tokens(load: Mapping[str, Any], kind: str) -> str:
-    spread = load.get(f"{kind}_spread")
-    mean = f"{load.get(f'{kind}_tokens')}"
-    return mean if spread is None else f"{mean} +/- {spread['stdev']} ({spread['min']} to {spread['max']})"
+def _tokens(mean: int, spread: SpreadSpec | None) -> str:
+    return str(mean) if spread is None else f"{mean} +/- {spread.stdev} ({spread.min} to {spread.max})"
 
 
-def _prefixes(load: Mapping[str, Any]) -> str:
-    count, tokens = load.get("prefix_count", 0), load.get("prefix_tokens", 0)
-    length = "as many tokens as the level says" if load.get("profile") == "prefix-length" else f"{tokens:,} tokens"
-    if not isinstance(count, Mapping):
+def _prefixes(load: WorkloadSpec) -> str:
+    count, fixed = load.prefix_count, f"{load.prefix_tokens:,} tokens"
+    length = "as many tokens as the level says" if load.profile == "prefix-length" else fixed
+    if isinstance(count, int):
         return f"{count} shared prefixes of {length}"
-    if "tokens" in count:
-        return f"the shared prefixes of {length} that make up {count['tokens']:,}"
-    return f"{count['per_level']} per {_PER_LEVEL[level_unit(load)]} shared prefixes of {length}"
+    if count.tokens is not None:
+        return f"the shared prefixes of {length} that make up {count.tokens:,}"
+    return f"{count.per_level} per {_PER_LEVEL[level_unit(load)]} shared prefixes of {length}"
 
 
-def working_set(workload: Mapping[str, Any]) -> dict[int, int]:
+def working_set(workload: WorkloadSpec) -> dict[int, int]:
     """Return level -> tokens of all distinct prefixes of a workload."""
-    return {int(level): working_set_tokens_at(workload, int(level)) for level in workload.get("levels", ())}
+    return {level: working_set_tokens_at(workload, level) for level in workload.given_levels}
 
 
 def tiers_of(run: Run) -> Tiers:
     """Return what the caches of a run's cell hold, and what its workload could reuse."""
     budget = run.budget
     cpu = float(budget.get("tokens", math.nan)) if run.cell.cpu_blocks else 0.0
-    return Tiers(float(budget.get("device_tokens") or math.nan), cpu, working_set(run.workload))
+    return Tiers(float(budget.get("device_tokens") or math.nan), cpu, working_set(workload_of(run.workload)))

@@ -17,6 +17,7 @@ from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import THROUGHPUT
 from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
+from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, cell_label, rows_of
 from kveval.report.data.run_facts import key_of
 from kveval.report.export import llmd_schema as report
@@ -152,25 +153,24 @@ def _arguments(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _load(row: Mapping[str, Any], run: Run) -> report.Load:
-    load, level = run.workload, int(row["level"])
+    load, level = workload_of(run.workload), int(row["level"])
     levels = [int(entry.level) for entry in run.levels]
     prefixes, prefix = prefix_count_at(load, level), prefix_tokens_at(load, level)
-    turns = int(load.get("turns", 1))
     command = next((entry.command for entry in run.levels if entry.level == level), [])
     return report.Load(
-        metadata=report.LoadMetadata(cfg_id=_hash(load), description=load.get("title") or None),
+        metadata=report.LoadMetadata(cfg_id=_hash(run.workload), description=run.workload.get("title") or None),
         standardized=report.LoadStandardized(
             tool_version=run.versions.get("guidellm", "unknown"),
-            source="random" if load.get("prompt_tokens") else "unknown",
+            source="random" if load.prompt_tokens else "unknown",
             stage=levels.index(level) if level in levels else 0,
-            input_seq_len=report.Length(value=int(load.get("prompt_tokens", 0))),
-            output_seq_len=report.Length(value=int(load.get("output_tokens", 0))),
+            input_seq_len=report.Length(value=load.prompt_tokens),
+            output_seq_len=report.Length(value=load.output_tokens),
             prefix=report.Prefix(prefix_len=report.Length(value=prefix), num_prefixes=prefixes) if prefixes else None,
-            multi_turn=report.Turns(max_turns=report.Length(value=turns)) if turns > 1 else None,
+            multi_turn=report.Turns(max_turns=report.Length(value=load.turns)) if load.turns > 1 else None,
             # Where requests come at a rate of their own, as many as were in flight on average.
             concurrency=streams_at(load, level) or max(1, round(row["concurrency_mean"])),
         ),
-        native=report.Native(args=_arguments(command), config=dict(load)),
+        native=report.Native(args=_arguments(command), config=dict(run.workload)),
     )
 
 

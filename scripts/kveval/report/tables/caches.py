@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from kveval.analysis.cells import CellKey, blocks_label
 from kveval.config.types import BLOCK_TOKENS
+from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import working_set
@@ -67,7 +68,7 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
         tier = float(budget.get("tokens", math.nan)) if cell[2] else 0.0
         device = float(budget.get("device_tokens") or math.nan)
         bytes_ = budget.get("tier_bytes", budget.get("requested_bytes"))
-        working = sorted(set(working_set(runs[0].workload).values())) or [0]
+        working = sorted(set(working_set(workload_of(runs[0].workload)).values())) or [0]
         working = [working[0], working[-1]] if len(working) > 1 else working
         rows.append(
             [

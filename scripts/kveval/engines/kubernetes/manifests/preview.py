@@ -1,8 +1,6 @@
 """What a cell would put on the cluster, as one text for people: checked, never applied."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.manifests.context import MODEL_FOLDER, RESULTS_FOLDER
@@ -18,9 +16,10 @@ from kveval.engines.kubernetes.manifests.rendering import (
 from kveval.engines.kubernetes.manifests.templates import Document, to_text
 from kveval.engines.kubernetes.manifests.validation import require_valid
 from kveval.load import guidellm as load
+from kveval.spec.specification import Specification
 
 
-def preview_text(specification: Mapping[str, Any], site: Cluster, campaign: str) -> str:
+def preview_text(specification: Specification, site: Cluster, campaign: str) -> str:
     """Return the documents of a cell's first run and its measurement id, as YAML with a heading for each part.
 
     Raises ManifestError when they do not fit together.
@@ -41,13 +40,12 @@ def preview_text(specification: Mapping[str, Any], site: Cluster, campaign: str)
     return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
 
 
-def _first_load(specification: Mapping[str, Any], site: Cluster, campaign: str) -> Document:
-    level = load.levels_of(specification["workload"], 1)[0]
+def _first_load(specification: Specification, site: Cluster, campaign: str) -> Document:
+    level = load.levels_of(specification.workload, 1)[0]
     # The address of a Gateway is not known before it is asked.
     url = endpoints(specification, site, 1, campaign)["target"] or "http://ADDRESS-OF-THE-GATEWAY"
-    model = specification["model"]
-    tokenizer = Path(MODEL_FOLDER) if specification["weights"] == "miniature" else str(model["hf_id"])
-    target = load.LoadTarget(url, model["served_name"], tokenizer)
+    tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
+    target = load.LoadTarget(url, specification.model.served_name, tokenizer)
     report = Path(f"{RESULTS_FOLDER}/guidellm-{level.streams:04d}.json")
-    argv = load.command("guidellm", specification["workload"], level, target, report)
+    argv = load.command("guidellm", specification.workload, level, target, report)
     return load_job(specification, site, 1, campaign, level.index, argv, {})

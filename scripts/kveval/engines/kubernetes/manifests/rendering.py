@@ -8,7 +8,7 @@ from typing import Any
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.manifests.context import RenderContext
 from kveval.engines.kubernetes.manifests.templates import Document, documents
-from kveval.spec.config import measurement_id
+from kveval.spec.specification import Specification
 
 PORTS: Mapping[str, int] = {
     "port": 8000,
@@ -44,22 +44,22 @@ class Rendered:
 
 
 def context_of(
-    specification: Mapping[str, Any], site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
+    specification: Specification, site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
 ) -> RenderContext:
     """Return what the templates of one run of a cell are filled from."""
-    return RenderContext(specification, site, run, campaign, ports, measurement_id(specification))
+    return RenderContext(specification, site, run, campaign, ports, specification.measurement_id)
 
 
 def render(
-    specification: Mapping[str, Any], site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
+    specification: Specification, site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
 ) -> Rendered:
     """Return the documents of one run of a cell. `ports`: every port of PORTS, as this run has them.
 
     Raises ManifestError for a template that cannot be filled.
     """
     context = context_of(specification, site, run, campaign, ports)
-    stores = [name for name in ("redis", "valkey") if context.sidecar(name)]
-    routed = context.deployment["route"] == "gateway"
+    stores = [name for name in ("redis", "valkey") if name in context.sidecars]
+    routed = context.deployment.route == "gateway"
     serving = [document for store in stores for document in _filled("store", context, store=store)]
     if routed:
         serving += _filled("epp", context)
@@ -75,7 +75,7 @@ def render(
 
 
 def endpoints(
-    specification: Mapping[str, Any], site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
+    specification: Specification, site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
 ) -> dict[str, Any]:
     """Return addresses as pods of the cluster see them.
 
@@ -88,7 +88,7 @@ def endpoints(
     target: str | None = server
     if site.address not in ("gateway", "service"):
         target = place(site.address, context)
-    elif context.deployment["route"] == "gateway":
+    elif context.deployment.route == "gateway":
         target = None if site.gateway is None or site.gateway.url is None else place(site.gateway.url, context)
     gateway = {"gateway": context.gateway_name, "gateway_namespace": context.gateway_namespace}
     return {"target": target, "server": server, **gateway, **ports}
@@ -107,7 +107,7 @@ def place(url: str, context: RenderContext) -> str:
 
 
 def load_job(
-    specification: Mapping[str, Any],
+    specification: Specification,
     site: Cluster,
     run: int,
     campaign: str,
@@ -126,12 +126,12 @@ def load_job(
     return _filled("load-job", context, env={**context.home_env, **context.model_env, **env}, **values)[0]
 
 
-def download_job(specification: Mapping[str, Any], site: Cluster, run: int, campaign: str) -> Document:
+def download_job(specification: Specification, site: Cluster, run: int, campaign: str) -> Document:
     """Return the Job that downloads the model's weights into the model cache."""
     return _filled("download-job", context_of(specification, site, run, campaign))[0]
 
 
-def collector_pod(specification: Mapping[str, Any], site: Cluster, run: int, campaign: str) -> Document:
+def collector_pod(specification: Specification, site: Cluster, run: int, campaign: str) -> Document:
     """Return the pod from which the files of the results volume are read."""
     return _filled("collector", context_of(specification, site, run, campaign))[0]
 
@@ -142,7 +142,7 @@ def _filled(template: str, context: RenderContext, **values: Any) -> tuple[Docum
         context=context,
         site=context.site,
         deployment=context.deployment,
-        images=context.specification["images"],
-        model=context.specification["model"],
+        images=context.specification.images,
+        model=context.specification.model,
         **values,
     )

@@ -1,0 +1,124 @@
+"""A workload as specifications have it: the fields that define the load, without what only people read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from kveval.host.errors import Failure
+from kveval.load.peak_search import Search
+
+
+class WorkloadError(Failure):
+    """A stored workload is none that this version knows."""
+
+
+class PrefixCount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A number of prefixes that follows the level: so many per unit of it, or as many as make up so many tokens."""
+
+    per_level: int | None = None
+    tokens: int | None = None
+
+
+class SpreadSpec(msgspec.Struct, frozen=True):
+    """How token counts vary: normally around their mean, cut off at both ends."""
+
+    stdev: int
+    min: int
+    max: int
+
+
+class BurstSpec(msgspec.Struct, frozen=True):
+    """Arrivals in bursts: the rate in one over the mean rate, the share of time that they take, their mean seconds."""
+
+    factor: float
+    share: float
+    mean_s: float
+
+
+class SearchSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the levels are searched: `seconds` of a pilot's level, the workload's for None; how many levels to `keep`."""
+
+    start: int
+    stop: int
+    resolution: float
+    seconds: float | None = None
+    budget: int
+    keep: int
+    noise: float
+
+    @property
+    def search(self) -> Search:
+        """The search itself."""
+        return Search(self.start, self.stop, self.resolution, self.budget, self.noise)
+
+
+class SearchedLevels(msgspec.Struct, frozen=True):
+    """Levels that a search finds."""
+
+    search: SearchSpec
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The load of a measurement; what is None is not in its JSON. `kveval.load.levels` says what a level counts."""
+
+    profile: str
+    levels: tuple[int, ...] | SearchedLevels
+    bursts: BurstSpec | None = None
+    sweep_size: int | None = None
+    seconds: float
+    warmup_s: float
+    request_timeout_s: float
+    prompt_tokens: int
+    prompt_spread: SpreadSpec | None = None
+    output_tokens: int
+    output_spread: SpreadSpec | None = None
+    turns: int
+    prefix_tokens: int
+    prefix_count: int | PrefixCount
+    seed: int
+
+    @property
+    def searched(self) -> SearchSpec | None:
+        """The search that finds the levels; None where they are given."""
+        return self.levels.search if isinstance(self.levels, SearchedLevels) else None
+
+    @property
+    def given_levels(self) -> tuple[int, ...]:
+        """The levels as they are given; of a search, the ends, between which all of its levels lie."""
+        if isinstance(self.levels, SearchedLevels):
+            return (self.levels.search.start, self.levels.search.stop)
+        return self.levels
+
+    @property
+    def level_count(self) -> int:
+        """How many levels a run has; of a search, the most that it may try."""
+        return self.levels.search.budget if isinstance(self.levels, SearchedLevels) else len(self.levels)
+
+    @property
+    def first_prompt_tokens(self) -> int:
+        """Tokens of a conversation's first prompt, its prefix included."""
+        return self.prefix_tokens + self.prompt_tokens
+
+
+# Results that were measured elsewhere do not say everything.
+_UNSAID: Mapping[str, Any] = {
+    "profile": "concurrent",
+    "levels": (),
+    "turns": 1,
+    **dict.fromkeys(("seconds", "warmup_s", "request_timeout_s"), 0.0),
+    **dict.fromkeys(("prompt_tokens", "output_tokens", "prefix_tokens", "prefix_count", "seed"), 0),
+}
+
+
+def workload_of(stored: Mapping[str, Any]) -> WorkloadSpec:
+    """Read the workload of a stored run. What it does not say is a closed loop, one turn, and 0 of everything else.
+
+    Raises WorkloadError for values of another kind.
+    """
+    said = {name: value for name, value in stored.items() if value is not None}
+    try:
+        # Not strictly: what others wrote may have whole numbers as 8.0.
+        return msgspec.convert({**_UNSAID, **said}, WorkloadSpec, strict=False)
+    except msgspec.ValidationError as error:
+        raise WorkloadError(f"the workload of a stored run cannot be read: {error}") from error

