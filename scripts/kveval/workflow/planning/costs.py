@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.load import levels as workloads
@@ -89,7 +91,8 @@ def start_seconds(specification: Specification, store: StoreIndex) -> tuple[floa
 
 def disk(workload: WorkloadSpec, store: StoreIndex, cpus: int) -> tuple[int, bool]:
     """Return the bytes that a run leaves in the store, and whether runs of this load were seen; else the most."""
-    same = (facts for facts in store.all() if workload_of(facts.specification.get("workload", {})) == workload)
+    wanted = msgspec.json.decode(msgspec.json.encode(workload))
+    same = (facts for facts in store.all() if facts.specification.get("workload") == wanted)
     sizes = [store.get(facts.measurement).bytes() for facts in itertools.islice(same, _SIZES_READ)]
     if sizes:
         return int(statistics.median(sizes)), True
