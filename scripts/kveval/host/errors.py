@@ -7,8 +7,8 @@ from typing import Any
 class Failure(RuntimeError):
     """Something outside this program went wrong; the message says what, where, and what would be right.
 
-    `code`: the kind of failure by a name that stays, for programs and tests: the class's own (`ServerDied`: server_died)
-    where none is given. `facts`: values that the message tells.
+    `code`: the kind of failure by a name that stays, for programs and tests: the class's own (`ServerDied`:
+    server_died) where none is given. `facts`: values that the message tells.
     """
 
     def __init__(self, message: str = "", *, code: str = "", **facts: Any) -> None:
