@@ -4,7 +4,6 @@ The index holds no judgement: names, catalogues and the campaign are applied to 
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 import zstandard
 
+from kveval.host.files import write_bytes
 from kveval.importing.trees import FoundTree, Stamp, Tree, scan
 from kveval.load.reports import LevelReport, ReportFileError, read_report
 
@@ -94,13 +94,8 @@ def read_tree(
         fresh[found.place] = read_facts(root, found)
     facts = {found.place: fresh.get(found.place) or _facts(known[found.place]) for found in tree.results}
     if stale or len(index.entries) != len(tree.results):
-        _save(
-            place,
-            _Index(
-                tree=str(root),
-                entries={found.place: _Entry(found.stamps, facts[found.place]) for found in tree.results},
-            ),
-        )
+        entries = {found.place: _Entry(found.stamps, facts[found.place]) for found in tree.results}
+        write_bytes(place, msgspec.json.encode(_Index(tree=str(root), entries=entries)))
     return [Catalogued(found, facts[found.place]) for found in tree.results], tree
 
 
@@ -200,10 +195,3 @@ def _load(place: Path) -> _Index:
     except (OSError, msgspec.DecodeError):
         return _Index()
     return index if index.version == _VERSION else _Index()
-
-
-def _save(place: Path, index: _Index) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f".{place.name}.{os.getpid()}")
-    partial.write_bytes(msgspec.json.encode(index))
-    partial.replace(place)

@@ -8,13 +8,13 @@ import os
 import pwd
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.host.errors import Failure
+from kveval.host.http import free_port
 
 PACKAGES = "pcp python3-pcp python3-requests"
 MINIMUM_VERSION = (6, 0, 0)  # the first release that writes version 3 archives
@@ -235,14 +235,6 @@ def user_name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError as error:
         raise RecordingError(f"PCP needs a user name, and user id {os.getuid()} has none") from error
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def instance_environment(pcp: Pcp, root: Path) -> dict[str, str]:

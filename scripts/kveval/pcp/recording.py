@@ -5,18 +5,17 @@ a symbolic link in the supervisor's temporary folder where the directory's path 
 """
 
 import contextlib
-import http.client
 import os
 import re
 import signal
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from kveval.host.http import HttpError, fetch
 from kveval.host.processes import Supervisor
 from kveval.pcp.archive_tools import ArchiveFacts, archive_files, has_metric, pack_archive, verify_archive
 from kveval.pcp.installation import (
@@ -271,14 +270,12 @@ def _fits(directory: Path) -> bool:
 
 def _wait_for_endpoint(name: str, url: str, deadline: float, limit_s: float) -> None:
     """Wait until ``url`` answers: what does not answer when pmlogger starts is never logged."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         left = deadline - time.monotonic()
         try:
-            with opener.open(url, timeout=max(0.1, min(5.0, left))) as answer:
-                answer.read()
-                return
-        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: a bad URL
+            fetch(url, timeout_s=max(0.1, min(5.0, left)))
+            return
+        except (HttpError, ValueError) as error:
             if isinstance(error, ValueError) or deadline - time.monotonic() <= 0:
                 raise RecordingError(
                     f"the metrics endpoint {name}, {url}, did not answer within {limit_s:g} s: {error}"

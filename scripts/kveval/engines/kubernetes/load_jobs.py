@@ -24,14 +24,15 @@ from kveval.engines.kubernetes.wait.diagnosis import alive
 from kveval.engines.kubernetes.wait.rollout import wait_for_pod
 from kveval.engines.kubernetes.wait.wait import WaitTarget
 from kveval.engines.protocol import LoadResult, Say
+from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import exit_words, last_words
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
 from kveval.load.loadside import sitecustomize
 
 CONTAINER, COLLECTOR = "load", "collector"
-# What GuideLLM is told beside its arguments; its path, home and locale are its image's.
-_OF_THE_IMAGE = ("PATH", "HOME", "LANG")
+# What GuideLLM is told beside its arguments; its path, home, locale and proxies are its image's.
+_OF_THE_IMAGE = ("PATH", "HOME", "LANG", *DIRECT_LOOPBACK)
 _POLL_S = 0.5
 _READY_S = 600.0
 _TELLINGS = 3

@@ -4,7 +4,6 @@ Nothing but a node has the cluster's mirrors, credentials and network. An image 
 is refused within seconds; a large one may still be on its way when the time is over, and that is what is said then.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,12 +93,11 @@ def trial_pod(image: str, need: PodNeed, plan: CampaignPlan, limit_s: float) -> 
         ],
     }
     spec |= {key: need.spec[key] for key in ("nodeSelector", "tolerations", "imagePullSecrets") if key in need.spec}
-    digest = hashlib.sha256(image.encode()).hexdigest()[:8]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "generateName": f"kveval-doctor-{digest}-",
+            "generateName": "kveval-doctor-",
             "namespace": site.namespace,
             "labels": labels(plan.name, "", None, "", COMPONENT),
             "annotations": need.template.get("metadata", {}).get("annotations", {}),
