@@ -16,7 +16,8 @@ from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
 from kveval.engines.kubernetes.run_place import RunContext, component_of
 from kveval.engines.kubernetes.sidecars import PodKeyValueStore, PodLMCache, PodPicker, PodSidecar
 from kveval.engines.kubernetes.teardown import remove
-from kveval.engines.kubernetes.wait.rollout import RolloutError, wait_for_deployment, wait_for_job
+from kveval.engines.kubernetes.wait.rollout import wait_for_deployment, wait_for_job
+from kveval.engines.kubernetes.wait.wait import RolloutError
 from kveval.engines.protocol import DeploymentError, Say
 from kveval.host.logs import last_words
 from kveval.host.processes import signals_deferred

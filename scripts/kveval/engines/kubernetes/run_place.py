@@ -6,7 +6,6 @@ from typing import Any
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.kinds import POD, Document
 from kveval.engines.kubernetes.api.names import labels, object_name, selector
 from kveval.spec.specification import Specification
 
@@ -47,14 +46,6 @@ class RunContext:
     def name(self, component: str) -> str:
         """Return the name of this run's object of one component."""
         return object_name(self.cell_path, self.run, component, self.campaign)
-
-    def pods(self, component: str | None = None) -> list[Document]:
-        """Return this run's pods that are not on their way out, by name."""
-        found = self.api.list(POD, self.namespace, self.selector(component))
-        return sorted(
-            (pod for pod in found if not pod["metadata"].get("deletionTimestamp")),
-            key=lambda pod: str(pod["metadata"]["name"]),
-        )
 
 
 def component_of(pod: Mapping[str, Any]) -> str:

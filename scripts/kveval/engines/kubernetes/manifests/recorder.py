@@ -44,11 +44,6 @@ def pcp_environment(site: Cluster) -> dict[str, str]:
     }
 
 
-def sources_folder(site: Cluster) -> str:
-    """Return the folder of the container in which a file NAME.url adds a source."""
-    return f"{pcp_environment(site)['PCP_VAR_DIR']}/pmdas/openmetrics/config.d"
-
-
 def logged_groups() -> dict[str, str]:
     """Return parts of a pmlogger configuration by group: facts logged once, the host's metrics, each kind of source.
 
