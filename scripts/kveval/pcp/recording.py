@@ -19,7 +19,6 @@ from kveval.host.http import HttpError, fetch
 from kveval.host.processes import Supervisor
 from kveval.pcp.archive_tools import ArchiveFacts, archive_files, has_metric, pack_archive, verify_archive
 from kveval.pcp.installation import (
-    DEFAULT_METRICS,
     ONCE_METRICS,
     Pcp,
     RecordingError,
@@ -34,7 +33,6 @@ from kveval.pcp.installation import (
 )
 
 __all__ = [
-    "DEFAULT_METRICS",
     "ArchiveFacts",
     "Recording",
     "RecordingError",
@@ -57,14 +55,12 @@ class RecordingSettings:
 
     Attributes:
         interval_s: sampling interval, seconds.
-        metrics: names, or subtrees, of PCP metrics; see DEFAULT_METRICS.
         openmetrics: source name to URL, as in ``{"vllm": "http://127.0.0.1:8000/metrics"}``; the metric
             ``vllm:num_requests_running`` is then called ``openmetrics.vllm.vllm.num_requests_running``.
         processes: process ids whose memory, CPU and I/O are recorded, those of the server for instance.
     """
 
     interval_s: float = 1.0
-    metrics: tuple[str, ...] = DEFAULT_METRICS
     openmetrics: Mapping[str, str] = field(default_factory=dict)
     processes: Sequence[int] = ()
 
@@ -150,7 +146,7 @@ class Recording:
     def start_pmlogger(self, settings: RecordingSettings, deadline: float) -> None:
         """Start pmlogger; return when the archive has its first values."""
         configuration = self._root / "pmlogger.conf"
-        configuration.write_text(pmlogger_conf(settings.metrics, settings.processes, nvidia=self._nvidia))
+        configuration.write_text(pmlogger_conf(settings.processes, nvidia=self._nvidia))
         self.archive.parent.mkdir(exist_ok=True)
         command = [self._pcp.program("pmlogger"), "-c", str(configuration), "-h", "unix:", "-V", "3"]
         command += ["-t", f"{settings.interval_s * 1000:.0f}msec", "-l", f"{self._root}/log/pmlogger.log"]
