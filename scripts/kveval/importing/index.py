@@ -86,13 +86,13 @@ def read_tree(
     tree = scan(root, pattern)
     place = cache / f"{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.json"
     index = _load(place)
-    known = {found.place: index.entries.get(found.place) for found in tree.results}
-    stale = [found for found in tree.results if (entry := known[found.place]) is None or entry.stamps != found.stamps]
-    fresh: dict[str, IndexedReport] = {}
+    known = {place: entry.facts for place, entry in index.entries.items()}
+    old = {place: entry.stamps for place, entry in index.entries.items()}
+    stale = [found for found in tree.results if old.get(found.place) != found.stamps]
     for number, found in enumerate(stale):
         progress(number, len(stale))
-        fresh[found.place] = read_facts(root, found)
-    facts = {found.place: fresh.get(found.place) or _facts(known[found.place]) for found in tree.results}
+        known[found.place] = read_facts(root, found)
+    facts = {found.place: known[found.place] for found in tree.results}
     if stale or len(index.entries) != len(tree.results):
         entries = {found.place: _Entry(found.stamps, facts[found.place]) for found in tree.results}
         write_bytes(place, msgspec.json.encode(_Index(tree=str(root), entries=entries)))
@@ -181,12 +181,6 @@ def _startup_facts(root: Path, logs: Iterable[Stamp]) -> tuple[str | None, int |
         if version or tokens:
             return version and version[1].decode(), tokens and int(tokens[1].replace(b",", b""))
     return None, None
-
-
-def _facts(entry: _Entry | None) -> IndexedReport:
-    if entry is None:
-        raise AssertionError("a result without an entry is stale and was read")
-    return entry.facts
 
 
 def _load(place: Path) -> _Index:

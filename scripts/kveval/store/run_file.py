@@ -63,6 +63,11 @@ class CellName(msgspec.Struct, frozen=True):
     scenario: str
     cpu_blocks: int
 
+    @property
+    def path(self) -> str:
+        """MODEL/SCENARIO/BLOCKS."""
+        return f"{self.model}/{self.scenario}/{self.cpu_blocks}"
+
 
 class Run(msgspec.Struct, frozen=True):
     """One run of one cell; `specification` is everything that defined it, as it was hashed into `measurement`."""

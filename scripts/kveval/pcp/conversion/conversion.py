@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
@@ -198,8 +198,12 @@ class Scan:
             change = f"{old.type}, {old.units}, {old.semantics} -> {info.type}, {info.units}, {info.semantics}"
             self.problems.add("metadata changed", where, f"{info.name}: {change}")
         added = Counter(old.errors) + Counter(info.errors)
-        fields = {**info.__dict__, "samples": old.samples + info.samples, "errors": dict(added)}
-        self.metrics[info.name] = MetricInfo(**{**fields, "not_converted": old.not_converted + info.not_converted})
+        self.metrics[info.name] = replace(
+            info,
+            samples=old.samples + info.samples,
+            not_converted=old.not_converted + info.not_converted,
+            errors=dict(added),
+        )
 
     def info(self, archives: Sequence[Archive], rows: int) -> ArchiveInfo:
         """The recording as a whole."""

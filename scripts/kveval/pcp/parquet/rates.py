@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,19 +84,16 @@ def _counter(source: pd.DataFrame | Source, metric: str | None, selection: Mappi
     return frame
 
 
+@dataclass
 class _Steps:
     """Consecutive samples of one series: row of the later one, what was gained, and what came in between."""
 
-    def __init__(
-        self,
-        at: NDArray[np.int64],
-        delta: NDArray[np.float64],
-        after: NDArray[np.float64],
-        seconds: NDArray[np.float64],
-    ) -> None:
-        self.at, self.delta, self.after, self.seconds = at, delta, after, seconds
-        self.reset = np.zeros(len(at), dtype=bool)
-        self.marked = np.zeros(len(at), dtype=bool)
+    at: NDArray[np.int64]
+    delta: NDArray[np.float64]
+    after: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    reset: NDArray[np.bool_]
+    marked: NDArray[np.bool_]
 
 
 def _steps(frame: pd.DataFrame) -> _Steps:
@@ -112,15 +110,12 @@ def _steps(frame: pd.DataFrame) -> _Steps:
     delta = values[at] - values[at - 1]
     if "value_int" in frame:
         delta = _exact_delta(frame, at, delta)
-    steps = _Steps(at, delta, values[at], (times[at] - times[at - 1]) / NANOSECONDS)
     bits = _BITS.get(frame.attrs.get("type", ""))
     if bits is not None:
-        wrapped = steps.delta < -(2.0 ** (bits - 1))
-        steps.delta = np.where(wrapped, steps.delta + 2.0**bits, steps.delta)
-    steps.reset = steps.delta < 0
+        delta = np.where(delta < -(2.0 ** (bits - 1)), delta + 2.0**bits, delta)
     marks = np.array(sorted(frame.attrs.get("marks_ns", ())), dtype=np.int64)
-    steps.marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(marks, times[at - 1], side="right")
-    return steps
+    marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(marks, times[at - 1], side="right")
+    return _Steps(at, delta, values[at], (times[at] - times[at - 1]) / NANOSECONDS, delta < 0, marked)
 
 
 def _exact_delta(frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.float64]) -> NDArray[np.float64]:

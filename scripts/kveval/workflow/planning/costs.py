@@ -18,7 +18,8 @@ from kveval.load.guidellm import PREFIX_TOKENS_PER_S
 from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.spec.sizing import parameter_count
 from kveval.spec.specification import Specification
-from kveval.workflow.planning.stored import StoredFacts, StoreIndex
+from kveval.store.run_file import Run
+from kveval.workflow.planning.stored import StoreIndex
 
 # Assumed until something was measured: a server is up after a base time and its weights' bytes at a rate, which leaves
 # room for compiling and for graphs; a miniature after less.
@@ -99,7 +100,7 @@ def disk(workload: WorkloadSpec, store: StoreIndex, cpus: int) -> tuple[int, boo
     return disk_bytes(workload, cpus) - DISK_RESERVE_BYTES, False
 
 
-def _rest_s(facts: StoredFacts) -> float | None:
+def _rest_s(facts: Run) -> float | None:
     """Return what a run took beside its server's start and its levels' own seconds."""
     if not {"server_start_s", "levels_s"} <= facts.phases.keys():
         return None
@@ -111,9 +112,9 @@ def _rest_s(facts: StoredFacts) -> float | None:
 def _nearest(
     specification: Specification,
     store: StoreIndex,
-    usable: Callable[[StoredFacts], bool],
+    usable: Callable[[Run], bool],
     equal: Sequence[str] = (),
-) -> list[StoredFacts]:
+) -> list[Run]:
     """Return usable runs that are most like a specification. `equal`: keys in which they have to agree with it."""
     content = specification.to_json()
     for likely in store.like(content):
@@ -176,7 +177,7 @@ def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple
             continue
         for measured in facts.levels:
             if measured.level == level and {_SUCCESS, _TOKENS} <= measured.counters.keys():
-                seen.append(tuple(measured.counters[name]["delta"] / load.seconds for name in (_SUCCESS, _TOKENS)))
+                seen.append(tuple(measured.counters[name].delta / load.seconds for name in (_SUCCESS, _TOKENS)))
     if not seen:
         return None
     return statistics.median(rate for rate, _ in seen), statistics.median(tokens for _, tokens in seen)

@@ -134,13 +134,13 @@ def make_plan(
 
 def _missing(run: PlannedRun, known: str | None, reason: str, store: StoreIndex, hardware: str | None) -> PlannedRun:
     stored = store.get(run.measurement).runs(run.run)
-    if any(hardware is None or facts.hardware.fingerprint == hardware for facts in stored):
+    if any(hardware is None or facts.hardware.get("fingerprint") == hardware for facts in stored):
         state: State = "adopt"
         reason = "in the store" if known is None else reason
     else:
         state = "measure"
         if stored:
-            reason = f"measured on other hardware ({stored[0].hardware.fingerprint})"
+            reason = f"measured on other hardware ({stored[0].hardware.get('fingerprint')})"
         elif run.bridge:
             reason = "bridge: measured again beside new cells"
     return replace(run, state=state, reason=reason)
