@@ -177,7 +177,7 @@ def _unscheduled(pod: Pod, now: datetime, patience: Patience) -> Trouble | None:
         return None
     reason, message = scheduled.get("reason") or "Unschedulable", scheduled.get("message") or ""
     since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
-    if _seconds_since(since, now) < patience.unschedulable_s:
+    if seconds_since(since, now) < patience.unschedulable_s:
         return None
     return Trouble(
         reason,
@@ -191,7 +191,7 @@ def _unscheduled(pod: Pod, now: datetime, patience: Patience) -> Trouble | None:
 def _not_set_up(pod: Pod, events: list[Mapping[str, Any]], now: datetime, patience: Patience) -> Trouble | None:
     metadata, status = pod["metadata"], pod.get("status") or {}
     bound = condition(pod, "PodScheduled").get("lastTransitionTime") or metadata.get("creationTimestamp")
-    lasted = _seconds_since(status.get("startTime") or bound, now)
+    lasted = seconds_since(status.get("startTime") or bound, now)
     warned = [event for event in events if event.get("reason") in _SETUP_EVENTS]
     if warned and lasted >= patience.setup_s:
         last = warned[-1]
@@ -219,10 +219,6 @@ def _joined(*parts: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _seconds_since(stamp: str | None, now: datetime) -> float:
-    return (now - moment(stamp)).total_seconds() if stamp else 0.0
-
-
-def moment(stamp: str) -> datetime:
-    """Read a time as the API server writes it."""
-    return datetime.fromisoformat(stamp)
+def seconds_since(stamp: str | None, now: datetime) -> float:
+    """Return how long ago a time is as the API server writes it; 0 for none."""
+    return (now - datetime.fromisoformat(stamp)).total_seconds() if stamp else 0.0

@@ -8,7 +8,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document, Kind
 from kveval.engines.kubernetes.api.watch import Watched, changes
-from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, is_ready, moment, trouble_of
+from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, is_ready, seconds_since, trouble_of
 from kveval.engines.kubernetes.wait.evidence import evidence
 
 Say = Callable[[str], None]
@@ -105,7 +105,7 @@ class WaitTarget:
 
     def lasted(self, since: str | None) -> float:
         """Return how long ago a time in an object is, s."""
-        return (self.api.now() - moment(since)).total_seconds() if since else 0.0
+        return seconds_since(since, self.api.now())
 
 
 def wait(
