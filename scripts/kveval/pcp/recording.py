@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kveval.host.http import HttpError, fetch
 from kveval.host.processes import Supervisor
-from kveval.pcp.archive_tools import ArchiveFacts, archive_files, has_metric, pack_archive, verify_archive
+from kveval.pcp.archive_tools import archive_files, has_metric
 from kveval.pcp.installation import (
     ONCE_METRICS,
     Pcp,
@@ -27,21 +27,9 @@ from kveval.pcp.installation import (
     has_nvidia,
     instance_environment,
     pmlogger_conf,
-    require_pcp,
     user_name,
     write_instance,
 )
-
-__all__ = [
-    "ArchiveFacts",
-    "Recording",
-    "RecordingError",
-    "RecordingSettings",
-    "pack_archive",
-    "recording",
-    "require_pcp",
-    "verify_archive",
-]
 
 _SOCKET_PATH_MAX = 107  # bytes, unix(7)
 _LONGEST_SOCKET = "run/pmlogger.4194304.socket"

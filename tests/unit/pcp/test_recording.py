@@ -20,21 +20,15 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from kveval.host.processes import Session, remove_leftovers, supervisor
+from kveval.host.processes import supervisor
+from kveval.host.registry import remove_leftovers
+from kveval.host.sessions import Session
 from kveval.pcp import archive_tools as recording_archive
 from kveval.pcp import installation as recording_pcp
 from kveval.pcp import recording as module
-from kveval.pcp.archive_tools import archive_files
-from kveval.pcp.installation import Pcp, pmcd_conf, pmlogger_conf, read_pcp_conf
-from kveval.pcp.recording import (
-    Recording,
-    RecordingError,
-    RecordingSettings,
-    dead_agents,
-    pack_archive,
-    require_pcp,
-    verify_archive,
-)
+from kveval.pcp.archive_tools import archive_files, pack_archive, verify_archive
+from kveval.pcp.installation import Pcp, RecordingError, pmcd_conf, pmlogger_conf, read_pcp_conf, require_pcp
+from kveval.pcp.recording import Recording, RecordingSettings, dead_agents
 
 RUNNING = "openmetrics.vllm.vllm.num_requests_running"
 PAGE = b"""# HELP vllm:num_requests_running Requests in the batch

@@ -25,7 +25,7 @@ from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host.http import free_port
 from kveval.host.processes import Terminated
 from kveval.load import guidellm as load
-from kveval.pcp.recording import require_pcp
+from kveval.pcp.installation import require_pcp
 from kveval.store.store import Key, Store
 
 _LEASE_CHECK_S = 5.0

@@ -22,8 +22,8 @@ from kveval.engines.watchdog import StallWatch
 from kveval.host.http import DIRECT_LOOPBACK, HttpError, free_port, request
 from kveval.host.logs import exit_words, last_words
 from kveval.host.ports import foreign_listeners
-from kveval.host.processes import Session, Supervisor
-from kveval.host.sessions import lives, title_of
+from kveval.host.processes import Supervisor
+from kveval.host.sessions import Session, lives, title_of
 from kveval.spec.specification import SidecarSpec
 
 _PORT_ATTEMPTS = 3

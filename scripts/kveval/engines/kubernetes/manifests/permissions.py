@@ -120,10 +120,7 @@ def _in_pcp_namespace() -> list[Permission]:
 
 def _outside(site: Cluster) -> list[Permission]:
     look, namespaces = ("get", "list"), (site.namespace, site.pcp_namespace)
-    nodes, classes = (
-        "the hardware that was measured; GPUs and memory for the campaign",
-        "the doctor looks at the classes",
-    )
+    nodes = "the hardware that was measured; GPUs and memory for the campaign"
     return [
         Permission("cluster", "", "nodes", look, nodes),
         Permission("cluster", "storage.k8s.io", "storageclasses", look, "the doctor looks at the classes", (), True),
