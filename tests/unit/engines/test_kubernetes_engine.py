@@ -43,7 +43,7 @@ POD_OF_SERVER = made("Pod", "server-0")
 
 
 def place(transport: FakeTransport, site: Cluster = SITE) -> RunContext:
-    return RunContext(Api(transport, outage_s=0), site, "spring", SPECIFICATION, "0123456789abcdef", 1, PORTS)
+    return RunContext(SPECIFICATION, site, 1, "spring", PORTS, "0123456789abcdef", Api(transport, outage_s=0))
 
 
 # Leases
@@ -206,7 +206,7 @@ def test_a_pod_is_asked_through_the_api_server_or_where_the_address_leads() -> N
 @pytest.mark.parametrize("code", [404, 500, 502, 503])
 def test_what_a_proxied_pod_answers_is_not_taken_for_an_api_server_that_is_away(code: int) -> None:
     transport = FakeTransport(lambda call: status(code, "ServiceUnavailable", "connection refused"))
-    retrying = RunContext(Api(transport), SITE, "spring", SPECIFICATION, "0", 1, PORTS)
+    retrying = RunContext(SPECIFICATION, SITE, 1, "spring", PORTS, "0", Api(transport))
     begin = time.monotonic()
     with pytest.raises(HttpError, match="of pod server-0 failed"):
         Reach(retrying, POD_OF_SERVER, 8000).ask("/health")

@@ -101,7 +101,7 @@ class ClusterServerHandle:
         place, specification = self._place, self._place.specification
         if place.site.model_cache is None or specification.miniature:
             return
-        document = download_job(specification, place.site, place.run, place.campaign)
+        document = download_job(place)
         name = document["metadata"]["name"]
         place.api.apply([document])
         wait_for_job(place.api, place.namespace, name, place.site.rollout_timeout_s, self._say)

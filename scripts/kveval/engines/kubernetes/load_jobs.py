@@ -101,7 +101,7 @@ class LoadJobs:
     def expect(self, levels: Sequence[Level]) -> None:
         """Start what reads the results volume, empty the run's folder, and prepare the first level."""
         place, self._levels = self._place, levels
-        document = collector_pod(place.specification, place.site, place.run, place.campaign)
+        document = collector_pod(place)
         name = document["metadata"]["name"]
         place.api.apply([document])
         self.collector = wait_for_pod(place.api, place.namespace, name, _READY_S, self._say)
@@ -152,12 +152,12 @@ class LoadJobs:
 
     def _made(self, level: Level) -> Prepared:
         """Make a level's Job, anew where there was one."""
-        place, specification = self._place, self._place.specification
+        place = self._place
         self._attempts += 1
         go = f"{self.folder}/go-{level.streams:04d}-{self._attempts}"
         argv = ["sh", "-c", _AHEAD if self._ahead else _WAITING, go, *self.command(level)]
         env, deadline_s = self._environment(), self._deadline_s(level)
-        document = load_job(specification, place.site, place.run, place.campaign, level.index, argv, env, deadline_s)
+        document = load_job(place, level.index, argv, env, deadline_s)
         name = document["metadata"]["name"]
         if place.api.delete(JOB, name, place.namespace, propagation="Foreground", grace_s=0):
             self._until_gone(name)

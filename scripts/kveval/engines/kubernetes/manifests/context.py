@@ -59,7 +59,7 @@ class RenderContext:
             return names.labels(self.campaign, "", None, "", component)
         return names.labels(self.campaign, self.cell, self.run, self.measurement, component)
 
-    def selector(self, component: str) -> dict[str, str]:
+    def pod_labels(self, component: str) -> dict[str, str]:
         """Return the labels by which the cell's pods of a component are found."""
         wanted = ("campaign", "cell", "run", "component")
         return {
