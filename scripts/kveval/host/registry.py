@@ -1,4 +1,4 @@
-"""What a run has started and made, noted on disk, so that the next run finds what a killed one left."""
+"""Notes on disk of what a run has started and made, so that the next run finds what a killed one left."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Which PCP archives cover a level: chosen by the times that the archives themselves name, never by file names."""
+"""The PCP archives that cover a level: chosen by the times that the archives themselves name, never by file names."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -45,7 +45,7 @@ class CombinedRun(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Combination:
-    """What a campaign compares. `remarks`, in Markdown: what differs beside the release."""
+    """The runs that a campaign compares. `remarks`, in Markdown: what differs beside the release."""
 
     runs: Sequence[CombinedRun]
     remarks: str

@@ -1,4 +1,4 @@
-"""What run.json says of an imported run before its files are touched: what defined it, as far as that is known."""
+"""The part of an imported run's run.json that needs no file: what defined the run, as far as that is known."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

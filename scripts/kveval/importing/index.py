@@ -1,4 +1,4 @@
-"""What was read of the results of a tree, kept so that a plan opens only what is new or has changed.
+"""Facts read of the results of a tree, kept so that a plan opens only what is new or has changed.
 
 The index holds no judgement: names, catalogues and the campaign are applied to it anew for every plan.
 """
@@ -41,7 +41,7 @@ class LevelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class IndexedReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the files of one result say; `error` is why its report gives nothing."""
+    """The facts in the files of one result; `error` is why its report gives nothing."""
 
     report: str | None = None
     guidellm: str | None = None

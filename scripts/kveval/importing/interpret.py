@@ -1,4 +1,4 @@
-"""From one result's files to what it is: which cell and levels ran, what its name said, and what does not agree.
+"""Interpretation of one result's files: which cell and levels ran, what its name said, and what does not agree.
 
 The cell is that of what ran: its model and the size of its CPU tier come from arguments and report where these say
 them. The arm keeps its name, because arguments alone do not tell arms apart; two arms configured alike are found later.

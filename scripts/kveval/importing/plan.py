@@ -1,4 +1,4 @@
-"""From results to runs of cells: the levels of one configuration are a run, repetitions of them further runs."""
+"""Runs of cells, made of results: the levels of one configuration are a run, repetitions of them further runs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

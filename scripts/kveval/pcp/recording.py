@@ -39,7 +39,7 @@ _CLIENT_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True)
 class RecordingSettings:
-    """What is recorded.
+    """The subjects of a recording.
 
     Attributes:
         interval_s: sampling interval, seconds.

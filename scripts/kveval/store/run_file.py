@@ -49,7 +49,7 @@ class LevelRun(msgspec.Struct, frozen=True):
 
 
 class SidecarRecord(msgspec.Struct, frozen=True):
-    """What ran beside the server: LMCache's server, a store, the endpoint picker; its version as it told it."""
+    """A program beside the server - LMCache's server, a store, the endpoint picker - and the version that it told."""
 
     name: str
     version: str = ""

@@ -49,7 +49,7 @@ class StoreError(Failure):
 
 @dataclass(frozen=True)
 class Key:
-    """What a stored measurement is found by.
+    """The key by which a stored measurement is found.
 
     The id of what defines it, the run's number, the hardware's fingerprint.
     """

@@ -56,7 +56,7 @@ class ClusterServerHandle:
 
     @property
     def deployments(self) -> list[Document]:
-        """What runs the servers; the sidecars first, as they are applied."""
+        """The Deployments that run the servers; the sidecars first, as they are applied."""
         return [document for document in self._rendered.serving if kind_of(document) == DEPLOYMENT]
 
     def start(self) -> ClusterServer:

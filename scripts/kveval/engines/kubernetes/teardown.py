@@ -42,7 +42,7 @@ class TeardownError(ClusterError):
 
 @dataclass
 class Removed:
-    """What a teardown did: what is gone, what was kept on purpose, and what could not be looked at."""
+    """The result of a teardown: what is gone, what was kept on purpose, and what could not be looked at."""
 
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)

@@ -24,7 +24,7 @@ class Backend(msgspec.Struct):
 
 
 class BenchmarkConfig(msgspec.Struct):
-    """What the benchmark was asked to do."""
+    """The settings of the benchmark."""
 
     strategy: Strategy
     backend: Backend = msgspec.field(default_factory=Backend)

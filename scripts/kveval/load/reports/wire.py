@@ -1,4 +1,4 @@
-"""What all schemas share on the wire, and its translation."""
+"""The fields that all schemas share, and their translation."""
 
 from collections.abc import Iterable
 from dataclasses import replace

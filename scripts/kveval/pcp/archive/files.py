@@ -32,7 +32,7 @@ READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdErro
 
 
 class Readable(Protocol):
-    """What a member offers once open; only a plain file can seek."""
+    """An opened member; only a plain file can seek."""
 
     def read(self, size: int, /) -> bytes | None:
         """Up to `size` bytes, nothing at the end."""

@@ -36,7 +36,7 @@ from kveval.pcp.conversion.table import LongWriter
 
 @dataclass(frozen=True)
 class ConversionSummary:
-    """What a conversion did: rows written, values seen per metric, and every problem found."""
+    """The result of a conversion: rows written, values seen per metric, and every problem found."""
 
     output: Path | None
     rows: int

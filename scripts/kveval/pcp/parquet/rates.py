@@ -40,7 +40,7 @@ def increase(
     finish_ns: int | None = None,
     **selection: Any,
 ) -> pd.DataFrame:
-    """What a counter gained in a closed window, one row per instance.
+    """The gain of a counter in a closed window, one row per instance.
 
     Columns: instance; increase, from the first to the last sample inside the window; seconds that these samples
     span and that are counted; rate = increase / seconds (per second); samples; resets; marks. After a reset the new

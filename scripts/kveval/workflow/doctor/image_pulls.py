@@ -26,7 +26,7 @@ Outcome = Literal["pulled", "pulling", "refused", "unplaced", "rejected"]
 
 @dataclass(frozen=True)
 class ImageTrial:
-    """What became of an image.
+    """The outcome of trying an image.
 
     Attributes:
         outcome: pulled; pulling, not refused within the time; refused by the registry or the node; unplaced, no node

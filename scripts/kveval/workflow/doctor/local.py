@@ -42,7 +42,7 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class LocalFacts:
-    """What this host has, as probed; sizes in bytes.
+    """The state of this host, as probed; sizes in bytes.
 
     Attributes:
         gpus: names of the NVIDIA GPUs that answer.

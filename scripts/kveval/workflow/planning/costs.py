@@ -1,4 +1,4 @@
-"""What measuring takes: wall seconds, GPUs, disk; and what a level will hold, as far as earlier runs tell.
+"""The cost of measuring: wall seconds, GPUs, disk; and what a level will hold, as far as earlier runs tell.
 
 A run is one start of the server, its levels and what is between them. What was observed of the same model comes first,
 else a stated assumption.
@@ -41,7 +41,7 @@ _SUCCESS, _TOKENS = "vllm:request_success_total", "vllm:generation_tokens_total"
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run takes. `basis`: where the times come from."""
+    """The cost of one run. `basis`: where the times come from."""
 
     seconds: float
     gpus: int

@@ -1,4 +1,4 @@
-"""What a campaign still has to measure, and why: its measurement ids against those that were measured.
+"""The runs that a campaign still has to measure, and why: its measurement ids against those that were measured.
 
 It asks what Snakemake asks - is there a pointer, and is it to what the configuration now defines? - and what the job
 asks then: does the store hold that measurement, of this hardware?

@@ -1,4 +1,4 @@
-"""What a store holds and what points into it, as far as a plan needs it: read quickly, not verified."""
+"""The contents of a store and the pointers into it, as far as a plan needs it: read quickly, not verified."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ class Shelf:
 
     @cached_property
     def first(self) -> Run | None:
-        """What one of the runs says; their specification is the same."""
+        """The description of one of the runs; their specification is the same."""
         found = (facts_of(place) for places in self.places.values() for place in places)
         return next((facts for facts in found if facts is not None), None)
 

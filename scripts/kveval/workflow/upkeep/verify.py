@@ -27,7 +27,7 @@ REPORT = "snakemake --cores 4 report"
 
 @dataclass
 class Checked:
-    """What was found and done, and which runs the next start of the workflow measures again."""
+    """The findings, what was done, and which runs the next start of the workflow measures again."""
 
     findings: list[Finding] = field(default_factory=list)
     again: list[str] = field(default_factory=list)

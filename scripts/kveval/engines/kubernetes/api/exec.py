@@ -42,7 +42,7 @@ class Execution:
 
     @property
     def stderr(self) -> bytes:
-        """What the command complained of so far."""
+        """The errors that the command printed so far."""
         return bytes(self._errors)
 
     def output(self, stall_s: float, deadline: float = float("inf")) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""What runs in a pod so that its files can be collected: small scripts for any shell, with tools any image has."""
+"""Scripts that run in a pod so that its files can be collected: small, for any shell, with tools any image has."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -22,7 +22,7 @@ _ATTEMPTS = 4
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API server said: HTTP status, the object (a Status for a refusal) and its warnings."""
+    """An answer of the API server: HTTP status, the object (a Status for a refusal) and its warnings."""
 
     status: int
     body: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the workflow's account may do on a cluster: one table for the RBAC manifest and for the doctor.
+"""Rights of the workflow's account on a cluster: one table for the RBAC manifest and for the doctor.
 
 `scripts/print_permissions.py` prints the manifest, for a cluster administrator to apply.
 """

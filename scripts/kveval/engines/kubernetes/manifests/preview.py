@@ -1,4 +1,4 @@
-"""What a cell would put on the cluster, as one text for people: checked, never applied."""
+"""The documents of a cell as one text for people: checked, never applied."""
 
 from pathlib import Path
 

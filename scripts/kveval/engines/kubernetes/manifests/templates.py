@@ -1,4 +1,4 @@
-"""From a template of manifests/ to plain documents."""
+"""Templates of manifests/, filled to plain documents."""
 
 import functools
 import json

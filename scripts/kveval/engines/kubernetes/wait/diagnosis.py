@@ -1,4 +1,4 @@
-"""What keeps a pod from running: judged from its status and its events alone, so that every case can be tested as data.
+"""Reasons that keep a pod from running, judged from its status and events alone: every case can be tested as data.
 
 The reasons are the kubelet's and the scheduler's: pkg/kubelet/images/types.go, pkg/kubelet/container/sync_result.go,
 pkg/kubelet/kuberuntime and https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/.
@@ -59,7 +59,7 @@ _FIXES_OF_PHASE = {
 
 @dataclass(frozen=True)
 class Patience:
-    """What may pass by itself: states that last, s (a node may be added for a pod), and containers that end.
+    """Troubles that may pass by themselves: states that last, s (a node may be added), and containers that end.
 
     A container that ran out of memory is not started again in the hope of more.
     """

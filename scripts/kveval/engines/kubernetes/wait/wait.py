@@ -1,4 +1,4 @@
-"""What every wait for an object has in common: looking, giving up with the cause, saying how far it is."""
+"""The common part of every wait for an object: looking, giving up with the cause, saying how far it is."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class RolloutError(ClusterError):
 
 @dataclass
 class WaitState:
-    """What one look found: whether it is over, in words how far it is, and the pods that matter."""
+    """The state that one look found: whether it is over, in words how far it is, and the pods that matter."""
 
     done: bool
     text: str
