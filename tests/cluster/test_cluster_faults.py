@@ -24,13 +24,8 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, POD
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import Patience
-from kveval.engines.kubernetes.wait.rollout import (
-    RolloutError,
-    require_unchanged,
-    wait_for_deployment,
-    wait_for_job,
-    wait_for_pod,
-)
+from kveval.engines.kubernetes.wait.rollout import require_unchanged, wait_for_deployment, wait_for_job, wait_for_pod
+from kveval.engines.kubernetes.wait.wait import RolloutError
 
 pytestmark = pytest.mark.cluster
 Record = Callable[[str, float, float], None]
@@ -163,24 +158,6 @@ def test_a_job_that_takes_too_long(cluster_api: Api, namespace: str, record_faul
     )
     assert error.cause == "DeadlineExceeded"
     assert "(3 s)" in str(error)
-
-
-def test_a_job_whose_pod_is_deleted(cluster_api: Api, namespace: str, record_fault: Record) -> None:
-    cluster_api.apply([a_job(namespace, "load", pod_template("exec", "sleep 600"))])
-    [pod] = wait_until(lambda: cluster_api.list(POD, namespace, "job-name=load"), "the pod")
-    name = pod["metadata"]["name"]
-    wait_until(lambda: cluster_api.read(POD, name, namespace)["status"].get("phase") == "Running", "its start")  # type: ignore[index]
-
-    def delete() -> None:
-        time.sleep(1.0)
-        cluster_api.delete(POD, name, namespace, grace_s=0)
-
-    threading.Thread(target=delete).start()
-    error = failing(
-        lambda: wait_for_job(cluster_api, namespace, "load", 60.0), record_fault, "job's pod deleted after 1 s", 20.0
-    )
-    assert error.cause == "PodDeleted"
-    assert f"lost its pod {name}" in str(error)
 
 
 def test_a_pod_deleted_while_its_rollout_is_waited_for(cluster_api: Api, namespace: str) -> None:

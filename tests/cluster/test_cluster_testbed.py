@@ -90,7 +90,7 @@ def test_workloads_come_up_and_a_job_ends(cluster_api: Api, namespace: str) -> N
     cluster_api.apply([a_deployment(namespace, "server", pod_template("serve"), 2), job, daemon])
     assert len(wait_for_deployment(cluster_api, namespace, "server", 60.0)) == 2
     assert len(wait_for_daemonset(cluster_api, namespace, "recorder", 60.0)) == 1
-    pod = wait_for_job(cluster_api, namespace, "load", 60.0)
+    [pod] = wait_for_job(cluster_api, namespace, "load", 60.0)
     assert cluster_api.logs(namespace, pod["metadata"]["name"]) == "measured\n"
     events = cluster_api.events(cluster_api.read(DEPLOYMENT, "server", namespace) or {})
     assert "ScalingReplicaSet" in {event["reason"] for event in events}
@@ -185,7 +185,7 @@ def test_a_killed_websocket_and_a_killed_process_cost_nothing_but_time(
     assert here.read_bytes() == data
 
 
-def test_a_folder_is_collected_with_few_commands(cluster_api: Api, namespace: str, pod: str, tmp_path: Path) -> None:
+def test_a_folder_is_collected_and_once_only(cluster_api: Api, namespace: str, pod: str, tmp_path: Path) -> None:
     text = "mkdir -p /results/a/b && for i in $(seq 40); do seq $i >/results/a/b/$i.txt; done; : >/results/empty"
     shell(cluster_api, namespace, pod, text)
     found = collect_folder(cluster_api, namespace, pod, "main", "/results", tmp_path / "here")

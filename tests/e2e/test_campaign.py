@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 from tests.support.paths import REPOSITORY
 
+from kveval.pcp.installation import RecordingError, require_pcp
 from kveval.pcp.parquet.reading import describe, series
-from kveval.pcp.recording import RecordingError, require_pcp
 
 pytestmark = pytest.mark.e2e
 CELL = "Qwen3-0.6B/native-offload/10000"

@@ -14,7 +14,8 @@ import pytest
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.manifests.recorder import PLACE, SOURCE_GROUPS, logged_groups, pcp_environment
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS
-from kveval.pcp.installation import RecordingError, free_port, require_pcp
+from kveval.host.http import free_port
+from kveval.pcp.installation import RecordingError, require_pcp
 
 pytestmark = pytest.mark.e2e
 SITE = Cluster.model_validate({"address": "service"})

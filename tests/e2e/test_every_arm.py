@@ -13,7 +13,7 @@ from tests.support.paths import REPOSITORY
 
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.servers.program import SidecarError
-from kveval.pcp.recording import RecordingError, require_pcp
+from kveval.pcp.installation import RecordingError, require_pcp
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
 MODEL = "Qwen3-0.6B"

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.config_files import RELEASES, load, on_cluster
 
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import collector_pod, download_job, load_job, render
+from kveval.engines.kubernetes.manifests.rendering import collector_pod, context_of, download_job, load_job, render
 
 MODELS = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
 PUBLISHED = ["native-offload", "lmcache-local", "lmcache-redis", "lmcache-valkey"]
@@ -69,12 +69,12 @@ def _loaded(files):
 
 def rendered(specification, site, run=1):
     """Return every document of a run: its own, its Jobs, its collector."""
-    documents = render(specification, site, run, "feb-2026").documents
+    context = context_of(specification, site, run, "feb-2026")
     return (
-        *documents,
-        load_job(specification, site, run, "feb-2026", 0, ["guidellm", "run"], {"A": "1"}),
-        *([] if specification.miniature else [download_job(specification, site, run, "feb-2026")]),
-        collector_pod(specification, site, run, "feb-2026"),
+        *render(context).documents,
+        load_job(context, 0, ["guidellm", "run"], {"A": "1"}),
+        *([] if specification.miniature else [download_job(context)]),
+        collector_pod(context),
     )
 
 

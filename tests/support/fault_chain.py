@@ -22,7 +22,7 @@ import yaml
 from tests.support.leftovers import Trace
 from tests.support.paths import REPOSITORY, STAND_INS
 
-from kveval.pcp.recording import RecordingError, require_pcp
+from kveval.pcp.installation import RecordingError, require_pcp
 from kveval.spec.loading import load_config
 
 PARTS = ("config", "manifests", "rules", "scripts", "profiles", "envs")

@@ -20,9 +20,10 @@ from tests.support import synthetic_campaign as tables
 from tests.support.paths import REPOSITORY
 from tests.support.synthetic import run_description
 
+from kveval.host.files import write_json
 from kveval.pcp.archive_tools import pack_archive
 from kveval.spec.loading import load_config
-from kveval.store.store import Key, pointer, write_json
+from kveval.store.store import Key, pointer
 
 pytestmark = pytest.mark.workflow
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")

@@ -8,9 +8,10 @@ from tests.support.fault_chain import workflow_copy
 from tests.workflow.test_reruns import snakemake
 
 from kveval.host import hardware
+from kveval.host.files import write_json
 from kveval.spec.config import measurement_id
 from kveval.spec.loading import load_config
-from kveval.store.store import Key, Store, write_json
+from kveval.store.store import Key, Store
 
 pytestmark = pytest.mark.workflow
 CAMPAIGN = "config/campaigns/laptop-peak-search.yaml"

@@ -18,8 +18,9 @@ import yaml
 from tests.support.paths import REPOSITORY
 
 from kveval.host import hardware
+from kveval.host.files import write_json
 from kveval.spec.loading import load_config
-from kveval.store.store import Key, Store, write_json
+from kveval.store.store import Key, Store
 
 pytestmark = pytest.mark.workflow
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")

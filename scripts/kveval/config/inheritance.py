@@ -6,14 +6,14 @@ another has its results in results/campaigns/NAME, or in the folder that it name
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kveval.config.problems import ConfigError, ConfigProblem, closest, kind_of
 from kveval.config.types import NAME_PATTERN
-from kveval.config.yaml_files import read_yaml
+from kveval.config.yaml_files import merged, read_yaml
 
 EXTENDS = "extends"
 ADDED = "add_matrix"
@@ -23,25 +23,35 @@ OWN_KEYS = ("name", "title", "description", "results")
 
 @dataclass(frozen=True)
 class CampaignSource:
-    """A campaign as read, complete. `origins`: key -> the file it comes from, and its key there."""
+    """A campaign as read, complete.
+
+    `files`: what the campaign's file says, then those that it extends; `added`: cell that add_matrix brought -> file,
+    and its key there.
+    """
 
     raw: dict[str, Any]
-    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    files: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    added: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def located(self, problem: ConfigProblem, place: str) -> ConfigProblem:
         """Say of a problem in the complete campaign, known as `place`, in which file it is to be mended."""
-        if problem.file != place:
+        if problem.file != place or not self.files:
             return problem
-        file, key = self._origin(problem.key) or (place, problem.key)
-        return ConfigProblem(file, key, problem.message, problem.valid)
+        for cell, (file, there) in self.added.items():
+            if _begins(problem.key, cell):
+                return replace(problem, file=file, key=there + problem.key.removeprefix(cell))
+        file, _ = max(self.files, key=lambda entry: _reach(entry[1], problem.key))
+        return replace(problem, file=file)
 
-    def _origin(self, key: str) -> tuple[str, str] | None:
-        known = [path for path in self.origins if re.match(re.escape(path) + r"(?=$|[.\[])", key)]
-        if not known:
-            return None
-        nearest = max(known, key=len)
-        file, there = self.origins[nearest]
-        return file, there + key.removeprefix(nearest)
+
+def _begins(key: str, part: str) -> bool:
+    return key.startswith(part) and key[len(part) : len(part) + 1] in ("", ".", "[")
+
+
+def _reach(value: Any, key: str) -> int:
+    """Return how far into nested mappings a dotted key leads; names may have dots themselves."""
+    names = [name for name in value if _begins(key, str(name))] if isinstance(value, Mapping) else []
+    return max((len(str(name)) + _reach(value[name], key[len(str(name)) + 1 :]) for name in names), default=0)
 
 
 def campaign_values(path: Path) -> dict[str, Any]:
@@ -68,16 +78,20 @@ def _read(path: Path, below: tuple[Path, ...]) -> tuple[CampaignSource, list[Con
     parent, found = _parent(path, raw, (*below, path))
     if parent is None:
         problems += [*found, *_added_alone(file, raw)]
-        return CampaignSource(own, dict(_origins(own, file))), problems
+        return CampaignSource(own, ((file, own),)), problems
     base, above = _read(parent, (*below, path))
     problems += [*found, *above]
-    merged = {key: value for key, value in base.raw.items() if key not in OWN_KEYS}
-    origins = {key: origin for key, origin in base.origins.items() if re.split(r"[.\[]", key)[0] not in OWN_KEYS}
-    _merge(merged, own, file, origins)
-    problems += _add_cells(merged, raw, file, origins)
-    if "results" not in merged and isinstance(merged.get("name"), str):
-        merged["results"] = f"results/campaigns/{merged['name']}"
-    return CampaignSource(merged, origins), problems
+    complete = merged(_without_own(base.raw), own)
+    added = {} if "matrix" in own else dict(base.added)
+    problems += _add_cells(complete, raw, file, added)
+    if "results" not in complete and isinstance(complete.get("name"), str):
+        complete["results"] = f"results/campaigns/{complete['name']}"
+    files = ((file, own), *((other, _without_own(said)) for other, said in base.files))
+    return CampaignSource(complete, files, added), problems
+
+
+def _without_own(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in raw.items() if key not in OWN_KEYS}
 
 
 def _parent(path: Path, raw: Mapping[str, Any], chain: tuple[Path, ...]) -> tuple[Path | None, list[ConfigProblem]]:
@@ -105,9 +119,9 @@ def _added_alone(file: str, raw: Mapping[str, Any]) -> list[ConfigProblem]:
 
 
 def _add_cells(
-    merged: dict[str, Any], raw: Mapping[str, Any], file: str, origins: dict[str, tuple[str, str]]
+    complete: dict[str, Any], raw: Mapping[str, Any], file: str, places: dict[str, tuple[str, str]]
 ) -> list[ConfigProblem]:
-    """Append the cells that a campaign adds to those it extends."""
+    """Append the cells that a campaign adds to those it extends; note in `places` where they stand."""
     if ADDED not in raw:
         return []
     added = raw[ADDED]
@@ -119,40 +133,14 @@ def _add_cells(
         return [
             ConfigProblem(file, ADDED, "matrix stands beside it", "matrix, which replaces, or add_matrix, which adds")
         ]
-    there = merged.get("matrix", [])
+    there = complete.get("matrix", [])
     if not isinstance(there, list):
         # Reported where it is.
         return []
     for number, entry in enumerate(added):
-        origins |= {f"matrix[{len(there) + number}]": (file, f"{ADDED}[{number}]")}
+        places[f"matrix[{len(there) + number}]"] = (file, f"{ADDED}[{number}]")
         if isinstance(entry, Mapping) and entry in there:
             repeated = f"is matrix[{there.index(entry)}] of what is extended"
             return [ConfigProblem(file, f"{ADDED}[{number}]", repeated, "only what is new")]
-    merged["matrix"] = [*there, *added]
+    complete["matrix"] = [*there, *added]
     return []
-
-
-def _merge(
-    below: dict[str, Any], above: Mapping[str, Any], file: str, origins: dict[str, tuple[str, str]], prefix: str = ""
-) -> None:
-    """Put `above`, of `file`, over `below`; note in `origins` which key is whose."""
-    for key, value in above.items():
-        path = f"{prefix}.{key}" if prefix else str(key)
-        inner = below.get(key)
-        if isinstance(inner, Mapping) and isinstance(value, Mapping):
-            below[key] = dict(inner)
-            origins[path] = (file, path)
-            _merge(below[key], value, file, origins, path)
-            continue
-        for known in [known for known in origins if re.match(re.escape(path) + r"($|[.\[])", known)]:
-            del origins[known]
-        below[key] = value
-        origins |= {path: (file, path), **dict(_origins(value, file, path))}
-
-
-def _origins(value: Any, file: str, prefix: str = "") -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield every key of nested mappings, dotted, with its place; items of lists are found by their list."""
-    for key, inner in value.items() if isinstance(value, Mapping) else ():
-        path = f"{prefix}.{key}" if prefix else str(key)
-        yield path, (file, path)
-        yield from _origins(inner, file, path)

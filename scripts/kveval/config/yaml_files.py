@@ -89,13 +89,14 @@ def resolve_extends(name: str, entries: Mapping[str, YamlEntry]) -> tuple[dict[s
         raw = entries[link].raw
         if not isinstance(raw, Mapping):
             return None, []
-        complete = _merged(complete, raw)
+        complete = merged(complete, raw)
     return complete, []
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `above` put over `below`: mappings merge key by key, anything else is replaced."""
+    found = dict(below)
     for key, value in above.items():
-        inner = merged.get(key)
-        merged[key] = _merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
-    return merged
+        inner = found.get(key)
+        found[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return found

@@ -1,7 +1,5 @@
 """The server's own counters, read from its Prometheus endpoint."""
 
-import urllib.error
-import urllib.request
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from kveval.host.errors import Failure
+from kveval.host.http import HttpError, fetch
 
 # Labels that every series of a server carries alike; a counter is summed over them.
 _COMMON_LABELS = frozenset(
@@ -47,10 +46,9 @@ def parse_counters(text: str, prefix: str = "vllm:") -> dict[str, float]:
 def read_counters(url: str, timeout_s: float = 10.0, prefix: str = "vllm:") -> dict[str, float]:
     """Fetch and sum the counters at `url` (a server's /metrics) whose names start with `prefix`."""
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
-            text = answer.read().decode()
-    except (OSError, urllib.error.URLError) as error:
-        raise CounterError(f"{url}: no metrics ({error})") from error
+        text = fetch(url, timeout_s=timeout_s).decode()
+    except HttpError as error:
+        raise CounterError(f"no metrics: {error}") from error
     return parse_counters(text, prefix)
 
 

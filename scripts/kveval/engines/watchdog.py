@@ -5,23 +5,20 @@ first failure to the thread that asks.
 """
 
 import contextlib
-import http.client
 import re
 import shutil
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kveval.host.errors import Failure
+from kveval.host.http import HttpError, fetch
 
 DISK_RESERVE_BYTES = 32 * 2**20
 """Free bytes below which a run gives up: what is left lets it stop in order."""
 _MIB = 2**20
-# Whatever proxy the environment names: the server is on this host.
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class WatchError(Failure):
@@ -134,11 +131,8 @@ class StallWatch:
     def check(self) -> None:
         """Ask the server, and judge."""
         work = None
-        with (
-            contextlib.suppress(OSError, http.client.HTTPException, ValueError),
-            _DIRECT.open(self.url, timeout=self.interval_s) as answer,
-        ):
-            work = read_work(answer.read().decode(errors="replace"))
+        with contextlib.suppress(HttpError, ValueError):
+            work = read_work(fetch(self.url, timeout_s=self.interval_s).decode(errors="replace"))
         self.observe(work)
 
     def observe(self, work: Work | None) -> None:

@@ -7,7 +7,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -17,15 +17,32 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_text(path: Path, content: str) -> None:
-    """Write text so that readers, and whoever comes after a crash, see the old file or the whole new one."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Offer a file to write beside `path`, whose place it takes when the body ends; of a failed body nothing is left.
+
+    Readers, and whoever comes after a crash, see the old file or the whole new one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("w") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        yield partial
+        make_last([partial])
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file so that readers see the old one or the whole new one."""
+    with replacing(path) as partial:
+        partial.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write text so that readers see the old file or the whole new one."""
+    write_bytes(path, content.encode())
 
 
 def write_json(path: Path, content: object) -> None:

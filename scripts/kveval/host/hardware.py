@@ -1,7 +1,5 @@
 """The host a measurement ran on, as probed."""
 
-import hashlib
-import json
 import os
 import platform
 import shutil
@@ -11,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from kveval.host.hashing import content_hash
 
 
 def _cpu_model() -> str:
@@ -69,4 +69,4 @@ def fingerprint(facts: Mapping[str, Any]) -> str:
         "memory_gib": round(facts["memory_bytes"] / 2**30),
         "gpus": sorted(gpu["name"] for gpu in facts["gpus"]),
     }
-    return hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:12]
+    return content_hash(stable, 12, spaced=True)

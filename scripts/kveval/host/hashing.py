@@ -5,10 +5,12 @@ import json
 from typing import Any
 
 
-def content_hash(value: Any, digits: int = 16) -> str:
-    """Return the first hex digits of the SHA-256 of a value's JSON: keys sorted, no spaces, no NaN.
+def content_hash(value: Any, digits: int = 16, *, spaced: bool = False) -> str:
+    """Return the first hex digits of the SHA-256 of a value's JSON: keys sorted, no NaN.
 
-    Raises ValueError for NaN and infinities, TypeError for what JSON does not have.
+    `spaced`: the JSON has spaces between its parts, as in hashes that stores already hold; new ones have none. Raises
+    ValueError for NaN and infinities, TypeError for what JSON does not have.
     """
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    separators = None if spaced else (",", ":")
+    text = json.dumps(value, sort_keys=True, separators=separators, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:digits]

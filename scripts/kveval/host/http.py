@@ -1,4 +1,4 @@
-"""HTTP on the loopback interface: one request, and a free port."""
+"""Plain HTTP, to the loopback interface above all, and never through a proxy; a free port."""
 
 import http.client
 import json
@@ -8,17 +8,22 @@ from typing import Any
 
 from kveval.host.errors import Failure
 
+# A proxy that the environment names cannot reach this host's own servers.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+DIRECT_LOOPBACK = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1")
+"""Environment of programs that are to do the same."""
+
 
 class HttpError(Failure):
     """No answer, or not a good one."""
 
 
 def fetch(url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
-    """Send one HTTP request and return the body of a good answer. Raises HttpError."""
+    """Send one HTTP request and return the body of a good answer. Raises HttpError, ValueError for what is no URL."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        with _DIRECT.open(request, timeout=timeout_s) as answer:
             content: bytes = answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise HttpError(f"{method} {url} failed: {error}") from error
@@ -27,7 +32,11 @@ def fetch(url: str, *, method: str = "GET", body: object = None, timeout_s: floa
 
 def request(url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
     """Send one HTTP request and return the decoded JSON answer, or None when the answer is not JSON."""
-    content = fetch(url, method=method, body=body, timeout_s=timeout_s)
+    return decoded(fetch(url, method=method, body=body, timeout_s=timeout_s))
+
+
+def decoded(content: bytes) -> Any:
+    """Return what a body of JSON holds, None for any other."""
     try:
         return json.loads(content)
     except ValueError:

@@ -25,32 +25,13 @@ from kveval.host.errors import Failure
 from kveval.host.registry import (
     TEMPORARY_PREFIX,
     Registry,
-    SharedMemory,
     TemporaryFolder,
     Thing,
     mapped_by,
-    registry_path,
-    remove_leftovers,
     remove_things,
     thing_of,
 )
 from kveval.host.sessions import TERMINATION_GRACE_S, Session, members_of
-
-__all__ = [
-    "Registry",
-    "Session",
-    "SharedMemory",
-    "Supervisor",
-    "TemporaryFolder",
-    "Terminated",
-    "registry_path",
-    "remove_leftovers",
-    "signals_deferred",
-    "stop_signals_raise",
-    "stop_when_orphaned",
-    "supervisor",
-    "workflow_process",
-]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

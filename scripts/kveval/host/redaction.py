@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from kveval.host.files import write_bytes
+
 _TEXT_FILES = ("*.log", "*.out", "*.json", "*.txt", "*.fatal")
 
 
@@ -51,9 +53,7 @@ class Redactor:
             cleaned = cleaned.replace(form.encode(), f"[{name}]".encode())
         if cleaned == content:
             return False
-        partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(cleaned)
-        partial.replace(path)
+        write_bytes(path, cleaned)
         return True
 
     def folder(self, folder: Path) -> None:

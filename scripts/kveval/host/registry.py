@@ -1,4 +1,4 @@
-"""What a run has started and made, noted on disk, so that the next run finds what a killed one left."""
+"""Notes on disk of what a run has started and made, so that the next run finds what a killed one left."""
 
 import contextlib
 import json
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kveval.host.files import write_json
 from kveval.host.sessions import Session
 
 TEMPORARY_PREFIX = "kveval-run-"
@@ -116,15 +117,7 @@ class Registry:
             return [thing for thing in self._things if isinstance(thing, SharedMemory)]
 
     def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        try:
-            partial.write_text(json.dumps([vars(thing) for thing in self._things]))
-            partial.replace(self.path)
-        except OSError:
-            # A full disk has room for a name, and half a file helps nobody.
-            partial.unlink(missing_ok=True)
-            raise
+        write_json(self.path, [vars(thing) for thing in self._things])
 
 
 def registry_path() -> Path:

@@ -1,4 +1,4 @@
-"""Which PCP archives cover a level: chosen by the times that the archives themselves name, never by file names."""
+"""The PCP archives that cover a level: chosen by the times that the archives themselves name, never by file names."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from kveval.pcp.archive.files import Member, split_name
 from kveval.pcp.archive.index import read_index
 from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.wire import Label, parse_label
+from kveval.pcp.archive.wire import Label
 
 # The index of a logger that was killed ends before its data does.
 _UNINDEXED_NS = 120 * 10**9
@@ -79,7 +79,7 @@ def _span(root: Path, base: str, members: Sequence[str]) -> Span | None:
         if parts is None:
             continue
         member = Member(root / path, parts[2], path)
-        label = parse_label(member.head(808))
+        label = member.label()
         if label is not None:
             labels.append(label)
         if parts[1] == "index":

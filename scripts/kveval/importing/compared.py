@@ -12,9 +12,9 @@ from kveval.config.campaign import Cell
 from kveval.config.compare import named_on
 from kveval.config.problems import ConfigError
 from kveval.host.errors import Failure
+from kveval.host.files import write_json
 from kveval.spec.config import Config
 from kveval.spec.differences import described, differences
-from kveval.store.store import write_json
 
 # What a campaign declares of a release, and what of a specification is the release itself.
 _DECLARED = ("vllm", "guidellm", "lmcache", "build", "release", "images")
@@ -45,7 +45,7 @@ class CombinedRun(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Combination:
-    """What a campaign compares. `remarks`, in Markdown: what differs beside the release."""
+    """The runs that a campaign compares. `remarks`, in Markdown: what differs beside the release."""
 
     runs: Sequence[CombinedRun]
     remarks: str

@@ -1,4 +1,4 @@
-"""What run.json says of an imported run before its files are touched: what defined it, as far as that is known."""
+"""The part of an imported run's run.json that needs no file: what defined the run, as far as that is known."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -26,16 +26,15 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
     starts = [level.facts.start for _, level in good]
     ends = [level.facts.end for _, level in good]
     guidellm = sorted({str(result.source.facts.guidellm) for result, _ in good})
-    budget = msgspec.structs.asdict(
-        sizing.budget(
-            model.geometry,
-            cell.cpu_blocks,
-            kv_cache_dtype=model.kv_cache_dtype,
-            tensor_parallel_size=first.ranks,
-            dtype=model.dtype,
-        )
-    )
     device_tokens = next((r.source.facts.device_tokens for r, _ in good if r.source.facts.device_tokens), None)
+    sizes = sizing.budget(
+        model.geometry,
+        cell.cpu_blocks,
+        kv_cache_dtype=model.kv_cache_dtype,
+        tensor_parallel_size=first.ranks,
+        dtype=model.dtype,
+    )
+    budget = {**msgspec.structs.asdict(sizes), "device_tokens": device_tokens}
     known = bool(first.settings.values)
     argv = ["vllm", "serve", model.hf_id, *first.settings.args] if known else []
     versions = {**({"vllm": vllm} if vllm != UNKNOWN_RELEASE else {}), "guidellm": " / ".join(guidellm)}
@@ -58,7 +57,7 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
             "env": dict(first.settings.env),
             # Arms whose arguments are not known must not pass for arms that ran with the same.
             "companions": [] if known else [f"declared as {declared.arm}"],
-            "budget": {**budget, "device_tokens": device_tokens},
+            "budget": budget,
             "workload": _workload(good),
             "configuration": first.configuration,
         },
@@ -69,7 +68,7 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
         "hardware": _hardware(first),
         "versions": {**versions, "kveval": __version__},
         "server": {"argv": argv, "env": dict(first.settings.env), "facts": {"kv_cache_tokens": device_tokens}},
-        "budget": {**budget, "device_tokens": device_tokens},
+        "budget": budget,
         "declared": {**asdict(declared), "cpu_blocks": first.declared_blocks},
         "effective": dict(effective(first)),
         "remarks": list(remarks),

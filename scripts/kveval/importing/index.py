@@ -1,10 +1,9 @@
-"""What was read of the results of a tree, kept so that a plan opens only what is new or has changed.
+"""Facts read of the results of a tree, kept so that a plan opens only what is new or has changed.
 
 The index holds no judgement: names, catalogues and the campaign are applied to it anew for every plan.
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 import zstandard
 
+from kveval.host.files import write_bytes
 from kveval.importing.trees import FoundTree, Stamp, Tree, scan
 from kveval.load.reports import LevelReport, ReportFileError, read_report
 
@@ -41,7 +41,7 @@ class LevelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class IndexedReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the files of one result say; `error` is why its report gives nothing."""
+    """The facts in the files of one result; `error` is why its report gives nothing."""
 
     report: str | None = None
     guidellm: str | None = None
@@ -86,21 +86,16 @@ def read_tree(
     tree = scan(root, pattern)
     place = cache / f"{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.json"
     index = _load(place)
-    known = {found.place: index.entries.get(found.place) for found in tree.results}
-    stale = [found for found in tree.results if (entry := known[found.place]) is None or entry.stamps != found.stamps]
-    fresh: dict[str, IndexedReport] = {}
+    known = {place: entry.facts for place, entry in index.entries.items()}
+    old = {place: entry.stamps for place, entry in index.entries.items()}
+    stale = [found for found in tree.results if old.get(found.place) != found.stamps]
     for number, found in enumerate(stale):
         progress(number, len(stale))
-        fresh[found.place] = read_facts(root, found)
-    facts = {found.place: fresh.get(found.place) or _facts(known[found.place]) for found in tree.results}
+        known[found.place] = read_facts(root, found)
+    facts = {found.place: known[found.place] for found in tree.results}
     if stale or len(index.entries) != len(tree.results):
-        _save(
-            place,
-            _Index(
-                tree=str(root),
-                entries={found.place: _Entry(found.stamps, facts[found.place]) for found in tree.results},
-            ),
-        )
+        entries = {found.place: _Entry(found.stamps, facts[found.place]) for found in tree.results}
+        write_bytes(place, msgspec.json.encode(_Index(tree=str(root), entries=entries)))
     return [Catalogued(found, facts[found.place]) for found in tree.results], tree
 
 
@@ -188,22 +183,9 @@ def _startup_facts(root: Path, logs: Iterable[Stamp]) -> tuple[str | None, int |
     return None, None
 
 
-def _facts(entry: _Entry | None) -> IndexedReport:
-    if entry is None:
-        raise AssertionError("a result without an entry is stale and was read")
-    return entry.facts
-
-
 def _load(place: Path) -> _Index:
     try:
         index = msgspec.json.decode(place.read_bytes(), type=_Index)
     except (OSError, msgspec.DecodeError):
         return _Index()
     return index if index.version == _VERSION else _Index()
-
-
-def _save(place: Path, index: _Index) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f".{place.name}.{os.getpid()}")
-    partial.write_bytes(msgspec.json.encode(index))
-    partial.replace(place)

@@ -1,11 +1,9 @@
-"""From one result's files to what it is: which cell and levels ran, what its name said, and what does not agree.
+"""Interpretation of one result's files: which cell and levels ran, what its name said, and what does not agree.
 
 The cell is that of what ran: its model and the size of its CPU tier come from arguments and report where these say
 them. The arm keeps its name, because arguments alone do not tell arms apart; two arms configured alike are found later.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +22,7 @@ from kveval.config.result_names import (
     parse_hardware,
     pattern_regex,
 )
+from kveval.host.hashing import content_hash
 from kveval.importing.index import Catalogued, LevelFacts
 from kveval.importing.settings import (
     ServedSettings,
@@ -74,7 +73,7 @@ class Result:
         if not self.settings.values or self.declared is None:
             return None
         defining = {**self.settings.defining, "hardware": self.declared.hardware, "software": self.declared.software}
-        return hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:16]
+        return content_hash(defining, spaced=True)
 
 
 class _Refused(Exception):

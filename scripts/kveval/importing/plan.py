@@ -1,7 +1,5 @@
-"""From results to runs of cells: the levels of one configuration are a run, repetitions of them further runs."""
+"""Runs of cells, made of results: the levels of one configuration are a run, repetitions of them further runs."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +12,7 @@ from kveval.config.campaign import Cell
 from kveval.config.catalogue import Catalogue
 from kveval.config.imports import Import, ImportCampaign
 from kveval.config.result_names import Declared
+from kveval.host.hashing import content_hash
 from kveval.importing.describe import describe_run
 from kveval.importing.index import read_tree
 from kveval.importing.interpret import (
@@ -114,7 +113,7 @@ class ImportPlan:
         """Hash of everything that was found and what became of it."""
         listed = [(entry.tree, entry.result.source.found.place, entry.runs, entry.remarks) for entry in self.listed]
         reasons = [(entry.result.status, entry.result.reason) for entry in self.listed]
-        return _hash([listed, reasons, [run.stamp for run in self.runs], list(self.others)])
+        return content_hash([listed, reasons, [run.stamp for run in self.runs], list(self.others)], spaced=True)
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ def make_plan(
                 run=number,
                 levels=[_level_plan(member) for member in members],
                 description=describe_run(described, catalogue.models[cell.model], vllm, remarks),
-                stamp=_hash([msgspec.to_builtins(stamp) for stamp in stamps]),
+                stamp=content_hash([msgspec.to_builtins(stamp) for stamp in stamps], spaced=True),
                 vllm=vllm,
                 required=required(cell.scenario, vllm),
                 shared_archives=[stamp.path for stamp in shared],
@@ -343,7 +342,3 @@ def _listed(tree: str, result: Result, runs: Sequence[tuple[int, tuple[str, ...]
     remarks = [remark for _, found in runs for remark in found if remark.startswith("configured like")]
     numbers = tuple(sorted({number for number, _ in runs})) if result.cell else ()
     return Listed(tree, result, numbers, (*result.remarks, *dict.fromkeys(remarks)))
-
-
-def _hash(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 
 from kveval.host.errors import Failure
+from kveval.host.files import sha256_file, write_json
 from kveval.importing.archives import Span, covering, is_tar, spans
 from kveval.importing.counters import counters_of
 from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.importing.trees import ARCHIVES_NAME
 from kveval.spec.config import measurement_id
 from kveval.store.run_file import IMPORTED, SCHEMA
-from kveval.store.store import Key, Store, pointer, sha256_file, write_json
+from kveval.store.store import Key, Store, pointer
 
 # A sample before a level and one after it, so that counters have a value at both of its ends.
 _MARGIN_S = 30.0

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kveval.host.errors import Failure
+from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import exit_words, last_words
 from kveval.host.processes import Supervisor
 from kveval.load import levels as workloads
@@ -270,6 +271,7 @@ def environment(cpus: int, workload: WorkloadSpec | None = None) -> dict[str, st
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": os.environ.get("HOME", "/"),
         "LANG": "C.UTF-8",
+        **DIRECT_LOOPBACK,
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "GUIDELLM__MAX_WORKER_PROCESSES": str(worker_processes(cpus, workload)),

@@ -16,12 +16,12 @@ from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, Recorder, RunSession, Server
 from kveval.engines.watchdog import ClockWatch
 from kveval.host.errors import Failure
+from kveval.host.files import write_json
 from kveval.host.redaction import Redactor
 from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
-from kveval.pcp.recording import pack_archive, verify_archive
+from kveval.pcp.archive_tools import pack_archive, verify_archive
 from kveval.spec.specification import Specification
-from kveval.store.store import write_json
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0

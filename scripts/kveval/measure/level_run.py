@@ -20,7 +20,7 @@ from kveval.load import guidellm as load
 from kveval.load.reports import read_report
 from kveval.load.workload import WorkloadSpec
 from kveval.measure.progress import Progress
-from kveval.pcp.recording import RecordingError
+from kveval.pcp.installation import RecordingError
 from kveval.spec.specification import Specification
 from kveval.store.run_file import SCHEMA, LevelRun, Run
 

@@ -15,11 +15,12 @@ from kveval.engines.local.engine import HostEngine
 from kveval.engines.preflight import require_no_secret
 from kveval.engines.protocol import Engine
 from kveval.host.errors import Failure
+from kveval.host.files import write_json
 from kveval.host.processes import Terminated, stop_signals_raise, stop_when_orphaned
 from kveval.host.redaction import Redactor
 from kveval.measure.attempt import Attempt
 from kveval.measure.progress import Progress
-from kveval.store.store import Key, Store, pointer, write_json
+from kveval.store.store import Key, Store, pointer
 
 __all__ = ["Job", "MeasurementError", "measure"]
 

@@ -12,7 +12,6 @@ from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem
 from kveval.pcp.conversion.conversion import ConversionSummary, convert, survey
 
 OK, DAMAGED, NO_ARCHIVE = 0, 1, 2
-_BAR = 40
 
 
 def parse_time(text: str) -> int:
@@ -27,30 +26,6 @@ def parse_time(text: str) -> int:
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     whole = int(moment.replace(microsecond=0).timestamp())
     return whole * 1_000_000_000 + moment.microsecond * 1000
-
-
-class ProgressBar:
-    """A bar on standard error, once the work has taken a second and if a person can see it."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-        self._shown = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        """Draw, at most ten times a second."""
-        now = time.monotonic()
-        if now - self._begin < 1 or now - self._shown < 0.1 or not sys.stderr.isatty():
-            return
-        self._shown = now
-        share = done / total if total else 1.0
-        left = (now - self._begin) * (1 / share - 1) if share > 0.02 else float("nan")
-        bar = "#" * int(share * _BAR)
-        print(f"\r[{bar:<{_BAR}}] {share:4.0%}  {left:5.0f} s left ", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Remove the bar."""
-        if self._shown:
-            print("\r" + " " * (_BAR + 24) + "\r", end="", file=sys.stderr, flush=True)
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -72,23 +47,19 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Exit code: 0 all well, 1 something recorded could not be read (the rest was), 2 no archive."""
     options = arguments(argv)
-    bar = ProgressBar()
     try:
         if options.check:
-            return _check(options, bar)
+            return _check(options)
         selection = {"metrics": options.metric, "start_ns": options.start, "finish_ns": options.finish}
         if options.list:
-            summary = survey(options.archive, **selection, progress=bar)
-            bar.clear()
+            summary = survey(options.archive, **selection)
             _list(summary)
         else:
             begin = time.monotonic()
-            summary = convert(options.archive, options.output, **selection, progress=bar)
-            bar.clear()
+            summary = convert(options.archive, options.output, **selection)
             seconds = time.monotonic() - begin
             print(f"{options.output}: {summary.rows:,} values of {len(summary.metrics)} metrics in {seconds:.2f} s")
     except (ArchiveError, OSError) as error:
-        bar.clear()
         print(f"error: {error}", file=sys.stderr)
         return NO_ARCHIVE
     _report(summary.problems, sys.stderr)
@@ -101,11 +72,10 @@ def _list(summary: ConversionSummary) -> None:
         print(f"{info.name}\t{info.type}\t{info.semantics}\t{units}\t{info.samples}")
 
 
-def _check(options: argparse.Namespace, bar: ProgressBar) -> int:
-    from kveval.pcp.conversion.checking import inspect  # noqa: PLC0415  (only needed here)
+def _check(options: argparse.Namespace) -> int:
+    from kveval.pcp.conversion.checking import check  # noqa: PLC0415  (only needed here)
 
-    summary, problems = inspect(options.archive, progress=bar)
-    bar.clear()
+    summary, problems = check(options.archive)
     _report(problems, sys.stdout)
     info = summary.info
     spans = " .. ".join(datetime.fromtimestamp(ns / 1e9, UTC).isoformat() for ns in (info.start_ns, info.end_ns))

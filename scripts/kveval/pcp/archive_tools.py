@@ -12,6 +12,7 @@ from pathlib import Path
 
 import zstandard
 
+from kveval.host.files import make_last, replacing
 from kveval.pcp.installation import Pcp, RecordingError, base_environment, find_pcp
 
 
@@ -115,34 +116,22 @@ def rename_metrics(source: Path, target: Path, prefixes: Mapping[str, str]) -> N
 
 
 def pack_archive(base: Path, target: Path) -> None:
-    """Pack the files of an archive into ``target``, a .tar.zst: written beside it, fsynced, then renamed.
+    """Pack the files of an archive into ``target``, a .tar.zst that is whole or not there.
 
     RecordingError when the archive is not there.
     """
     files = archive_files(base)
     if not files:
         raise RecordingError(f"there is no PCP archive {base}")
-    partial = target.with_name(target.name + ".partial")
-    try:
-        with partial.open("wb") as raw:
-            compressor = zstandard.ZstdCompressor(level=9, write_checksum=True)
-            with (
-                compressor.stream_writer(raw, closefd=False) as stream,
-                tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
-            ):
-                for path in files:
-                    tar.add(path, arcname=path.name, filter=_anonymous)
-            raw.flush()
-            os.fsync(raw.fileno())
-        partial.replace(target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    compressor = zstandard.ZstdCompressor(level=9, write_checksum=True)
+    with (
+        replacing(target) as partial,
+        compressor.stream_writer(partial.open("wb")) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for path in files:
+            tar.add(path, arcname=path.name, filter=_anonymous)
+    make_last([target.parent])
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

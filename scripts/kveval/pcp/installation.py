@@ -8,112 +8,57 @@ import os
 import pwd
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.host.errors import Failure
+from kveval.host.http import free_port
 
 PACKAGES = "pcp python3-pcp python3-requests"
 MINIMUM_VERSION = (6, 0, 0)  # the first release that writes version 3 archives
 
+
+def _below(subtree: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{subtree}.{name}" for name in names.split())
+
+
 DEFAULT_METRICS: tuple[str, ...] = (
     "openmetrics",
-    "kernel.all.load",
-    "kernel.all.cpu",
-    "kernel.all.nprocs",
-    "kernel.all.runnable",
-    "kernel.all.blocked",
-    "kernel.all.pswitch",
-    "kernel.all.intr",
-    "kernel.all.sysfork",
-    "kernel.all.pressure",
+    *_below("kernel.all", "load cpu nprocs runnable blocked pswitch intr sysfork pressure"),
     "kernel.percpu.cpu",
-    "mem.physmem",
-    "mem.util",
-    "mem.numa.util.used",
-    "mem.numa.util.free",
-    "mem.vmstat.pgfault",
-    "mem.vmstat.pgmajfault",
-    "mem.vmstat.pgpgin",
-    "mem.vmstat.pgpgout",
-    "mem.vmstat.pswpin",
-    "mem.vmstat.pswpout",
-    "mem.vmstat.oom_kill",
-    "mem.vmstat.allocstall",
-    "mem.vmstat.compact_stall",
-    "mem.vmstat.numa_miss",
-    "mem.vmstat.pgscan_direct",
-    "mem.vmstat.pgscan_kswapd",
-    "disk.all",
-    "disk.dev",
-    "network.interface.in",
-    "network.interface.out",
-    "filesys.capacity",
-    "filesys.used",
-    "filesys.free",
+    *_below("mem", "physmem util numa.util.used numa.util.free"),
+    *_below("mem.vmstat", "pgfault pgmajfault pgpgin pgpgout pswpin pswpout oom_kill allocstall compact_stall"),
+    *_below("mem.vmstat", "numa_miss pgscan_direct pgscan_kswapd"),
+    *_below("disk", "all dev"),
+    *_below("network.interface", "in out"),
+    *_below("filesys", "capacity used free"),
     "swap",
     "pmcd.agent.status",
     # Not nvidia.proc: its instances are other users' processes.
-    "nvidia.temperature",
-    "nvidia.perfstate",
-    "nvidia.gpuactive",
-    "nvidia.memactive",
-    "nvidia.memused",
-    "nvidia.memtotal",
-    "nvidia.memfree",
-    "nvidia.energy",
-    "nvidia.power",
-    "nvidia.nprocs",
-    "nvidia.samples",
-    "nvidia.gpuutilaccum",
-    "nvidia.memutilaccum",
-    "nvidia.memusedaccum",
+    *_below("nvidia", "temperature perfstate gpuactive memactive memused memtotal memfree energy power nprocs samples"),
+    *_below("nvidia", "gpuutilaccum memutilaccum memusedaccum"),
 )
 """Metrics, or subtrees of the name space, that are sampled; an archive lacks those that its host lacks."""
 
 ONCE_METRICS: tuple[str, ...] = (
-    "hinv.ncpu",
-    "hinv.physmem",
-    "hinv.pagesize",
-    "hinv.nnode",
-    "hinv.cpu.model_name",
+    *_below("hinv", "ncpu physmem pagesize nnode cpu.model_name"),
     "network.interface.speed",
     "kernel.uname",
-    "nvidia.numcards",
-    "nvidia.cardname",
-    "nvidia.carduuid",
-    "nvidia.busid",
+    *_below("nvidia", "numcards cardname carduuid busid"),
 )
 """Facts about the host, logged once; the first of them also tells that logging has begun."""
 
 # Neither psargs, cmd nor environ: command lines and environments may hold secrets.
 PROCESS_METRICS: tuple[str, ...] = (
-    "proc.psinfo.rss",
-    "proc.psinfo.vsize",
-    "proc.psinfo.utime",
-    "proc.psinfo.stime",
-    "proc.psinfo.threads",
-    "proc.psinfo.minflt",
-    "proc.psinfo.maj_flt",
-    "proc.psinfo.vctxsw",
-    "proc.psinfo.nvctxsw",
-    "proc.memory.rss",
-    "proc.memory.vmhwm",
-    "proc.memory.vmlock",
-    "proc.memory.vmswap",
-    "proc.io.rchar",
-    "proc.io.wchar",
-    "proc.io.read_bytes",
-    "proc.io.write_bytes",
+    *_below("proc.psinfo", "rss vsize utime stime threads minflt maj_flt vctxsw nvctxsw"),
+    *_below("proc.memory", "rss vmhwm vmlock vmswap"),
+    *_below("proc.io", "rchar wchar read_bytes write_bytes"),
     "proc.schedstat.run_delay",
     "proc.fd.count",
 )
 
-_SECRET_METRIC = re.compile(r"^(hot)?proc(\.psinfo(\.(psargs|environ|cmd|labels))?)?$")
-_METRIC_NAME = re.compile(r"^[A-Za-z]\w*(\.[A-Za-z]\w*)*$")
 _SOURCE_NAME = re.compile(r"^[A-Za-z]\w*$")
 
 
@@ -237,14 +182,6 @@ def user_name() -> str:
         raise RecordingError(f"PCP needs a user name, and user id {os.getuid()} has none") from error
 
 
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def instance_environment(pcp: Pcp, root: Path) -> dict[str, str]:
     """Return the environment that keeps a private PCP, and its clients, inside the folder ``root``."""
     return base_environment(os.environ) | {
@@ -290,27 +227,24 @@ def pmcd_conf(pcp: Pcp, root: Path, *, user: str, endpoints: bool, nvidia: bool)
     return "\n".join([*agents, "", "[access]", *access, ""])
 
 
-def pmlogger_conf(metrics: Sequence[str], processes: Sequence[int], *, nvidia: bool) -> str:
-    """Return pmlogger's configuration: host facts once; ``metrics`` and the processes' at every interval.
+def log_block(when: str, metrics: Iterable[str]) -> str:
+    """Return the part of pmlogger's configuration that logs metrics `when`: once or default, at every interval."""
+    return "\n".join([f"log mandatory on {when} {{", *(f"    {name}" for name in metrics), "}", ""])
 
-    RecordingError for what is no metric name and for metrics that hold command lines or environments.
-    """
-    for metric in metrics:
-        if not _METRIC_NAME.match(metric):
-            raise RecordingError(f"not the name of a PCP metric: {metric!r}")
-        if _SECRET_METRIC.match(metric):
-            raise RecordingError(f"{metric} holds command lines or environments, which are not recorded")
 
-    def block(when: str, names: Iterable[str]) -> list[str]:
-        present = (name for name in names if nvidia or not name.startswith("nvidia"))
-        return [f"log mandatory on {when} {{", *(f"    {name}" for name in present), "}"]
+def process_block(processes: Sequence[int]) -> str:
+    """Return the part that logs these processes, empty for none; in the proc domain a number is its pid."""
+    instances = ", ".join(str(int(pid)) for pid in processes)
+    return log_block("default", (f"{metric} [ {instances} ]" for metric in PROCESS_METRICS)) if processes else ""
 
-    lines = block("once", ONCE_METRICS) + block("default", metrics)
-    if processes:
-        # In the proc domain an instance number is the process id.
-        instances = ", ".join(str(int(pid)) for pid in processes)
-        lines += block("default", (f"{metric} [ {instances} ]" for metric in PROCESS_METRICS))
-    return "\n".join([*lines, "", "[access]", "disallow * : all;", ""])
+
+def pmlogger_conf(processes: Sequence[int], *, nvidia: bool) -> str:
+    """Return pmlogger's configuration: host facts once; the default metrics and the processes' at every interval."""
+    once, sampled = (
+        [name for name in names if nvidia or not name.startswith("nvidia")] for names in (ONCE_METRICS, DEFAULT_METRICS)
+    )
+    access = "[access]\ndisallow * : all;\n"
+    return log_block("once", once) + log_block("default", sampled) + process_block(processes) + access
 
 
 def check_endpoint(name: str, url: str) -> None:

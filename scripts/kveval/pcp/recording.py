@@ -5,22 +5,20 @@ a symbolic link in the supervisor's temporary folder where the directory's path 
 """
 
 import contextlib
-import http.client
 import os
 import re
 import signal
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from kveval.host.http import HttpError, fetch
 from kveval.host.processes import Supervisor
-from kveval.pcp.archive_tools import ArchiveFacts, archive_files, has_metric, pack_archive, verify_archive
+from kveval.pcp.archive_tools import archive_files, has_metric
 from kveval.pcp.installation import (
-    DEFAULT_METRICS,
     ONCE_METRICS,
     Pcp,
     RecordingError,
@@ -29,22 +27,9 @@ from kveval.pcp.installation import (
     has_nvidia,
     instance_environment,
     pmlogger_conf,
-    require_pcp,
     user_name,
     write_instance,
 )
-
-__all__ = [
-    "DEFAULT_METRICS",
-    "ArchiveFacts",
-    "Recording",
-    "RecordingError",
-    "RecordingSettings",
-    "pack_archive",
-    "recording",
-    "require_pcp",
-    "verify_archive",
-]
 
 _SOCKET_PATH_MAX = 107  # bytes, unix(7)
 _LONGEST_SOCKET = "run/pmlogger.4194304.socket"
@@ -54,18 +39,16 @@ _CLIENT_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True)
 class RecordingSettings:
-    """What is recorded.
+    """The subjects of a recording.
 
     Attributes:
         interval_s: sampling interval, seconds.
-        metrics: names, or subtrees, of PCP metrics; see DEFAULT_METRICS.
         openmetrics: source name to URL, as in ``{"vllm": "http://127.0.0.1:8000/metrics"}``; the metric
             ``vllm:num_requests_running`` is then called ``openmetrics.vllm.vllm.num_requests_running``.
         processes: process ids whose memory, CPU and I/O are recorded, those of the server for instance.
     """
 
     interval_s: float = 1.0
-    metrics: tuple[str, ...] = DEFAULT_METRICS
     openmetrics: Mapping[str, str] = field(default_factory=dict)
     processes: Sequence[int] = ()
 
@@ -151,7 +134,7 @@ class Recording:
     def start_pmlogger(self, settings: RecordingSettings, deadline: float) -> None:
         """Start pmlogger; return when the archive has its first values."""
         configuration = self._root / "pmlogger.conf"
-        configuration.write_text(pmlogger_conf(settings.metrics, settings.processes, nvidia=self._nvidia))
+        configuration.write_text(pmlogger_conf(settings.processes, nvidia=self._nvidia))
         self.archive.parent.mkdir(exist_ok=True)
         command = [self._pcp.program("pmlogger"), "-c", str(configuration), "-h", "unix:", "-V", "3"]
         command += ["-t", f"{settings.interval_s * 1000:.0f}msec", "-l", f"{self._root}/log/pmlogger.log"]
@@ -271,14 +254,12 @@ def _fits(directory: Path) -> bool:
 
 def _wait_for_endpoint(name: str, url: str, deadline: float, limit_s: float) -> None:
     """Wait until ``url`` answers: what does not answer when pmlogger starts is never logged."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         left = deadline - time.monotonic()
         try:
-            with opener.open(url, timeout=max(0.1, min(5.0, left))) as answer:
-                answer.read()
-                return
-        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: a bad URL
+            fetch(url, timeout_s=max(0.1, min(5.0, left)))
+            return
+        except (HttpError, ValueError) as error:
             if isinstance(error, ValueError) or deadline - time.monotonic() <= 0:
                 raise RecordingError(
                     f"the metrics endpoint {name}, {url}, did not answer within {limit_s:g} s: {error}"

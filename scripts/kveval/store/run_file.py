@@ -49,7 +49,7 @@ class LevelRun(msgspec.Struct, frozen=True):
 
 
 class SidecarRecord(msgspec.Struct, frozen=True):
-    """What ran beside the server: LMCache's server, a store, the endpoint picker; its version as it told it."""
+    """A program beside the server - LMCache's server, a store, the endpoint picker - and the version that it told."""
 
     name: str
     version: str = ""
@@ -62,6 +62,11 @@ class CellName(msgspec.Struct, frozen=True):
     model: str
     scenario: str
     cpu_blocks: int
+
+    @property
+    def path(self) -> str:
+        """MODEL/SCENARIO/BLOCKS."""
+        return f"{self.model}/{self.scenario}/{self.cpu_blocks}"
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kveval.host.errors import Failure
-from kveval.host.files import clock_s, last_change_s, make_folder, make_last, sha256_file, share, write_json, write_text
+from kveval.host.files import clock_s, last_change_s, make_folder, make_last, sha256_file, share, write_text
 from kveval.store.lock import abandoned, hold, owner, store_lock
-
-__all__ = ["RUN", "SUMS", "Key", "Store", "StoreError", "pointer", "sha256_file", "verify", "write_json"]
 
 SUMS = "SHA256SUMS"
 RUN = "run.json"
@@ -51,7 +49,7 @@ class StoreError(Failure):
 
 @dataclass(frozen=True)
 class Key:
-    """What a stored measurement is found by.
+    """The key by which a stored measurement is found.
 
     The id of what defines it, the run's number, the hardware's fingerprint.
     """

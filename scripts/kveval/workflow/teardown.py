@@ -9,7 +9,7 @@ from kveval.engines.kubernetes.leases import holder_of, living
 from kveval.engines.kubernetes.teardown import remove
 from kveval.host.errors import Failure
 from kveval.host.lock import LOCK, holder, host_lock
-from kveval.host.processes import registry_path, remove_leftovers
+from kveval.host.registry import registry_path, remove_leftovers
 from kveval.spec.config import Config
 
 Say = Callable[[str], None]

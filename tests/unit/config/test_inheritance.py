@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW, dump
 
 from kveval.config.inheritance import campaign_values, read_campaign
-from kveval.config.problems import ConfigError
+from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.spec.loading import load_config
 
 BASE = RAW["config"]
@@ -180,12 +180,19 @@ def test_every_key_is_the_last_ones_that_wrote_it(tmp_path_factory, base, child)
     source, found = read_campaign(folder / "child.yaml")
     assert not found
     written = {"base": {"name": "base", **base}, "child": {"name": "child", **child}}
-    for key, (file, there) in source.origins.items():
-        assert there == key
-        name = file.rpartition("/")[2].removesuffix(".yaml")
-        assert _at(written[name], key) is not _MISSING
-        if name == "base":
-            assert _at(written["child"], key) is _MISSING
+    place = (folder / "child.yaml").as_posix()
+    for key in set(_keys(source.raw)) - {"results"}:
+        problem = source.located(ConfigProblem(place, key, "is wrong"), place)
+        assert problem.key == key
+        writer = "base" if _at(written["child"], key) is _MISSING else "child"
+        assert _at(written[writer], key) is not _MISSING
+        assert problem.file == (folder / f"{writer}.yaml").as_posix()
+
+
+def _keys(content, prefix=""):
+    for name, inner in content.items() if isinstance(content, dict) else ():
+        yield prefix + name
+        yield from _keys(inner, f"{prefix}{name}.")
 
 
 _MISSING = object()

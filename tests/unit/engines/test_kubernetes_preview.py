@@ -15,7 +15,7 @@ from tests.support.paths import REPOSITORY
 
 from kveval.engines.kubernetes.manifests.preview import preview_text
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import render
+from kveval.engines.kubernetes.manifests.rendering import context_of, render
 from kveval.engines.kubernetes.manifests.templates import ManifestError
 
 
@@ -28,7 +28,8 @@ def test_the_preview_is_what_would_be_deployed(release):
     specifications, site = cells(release)
     for path in ("Qwen3-14B/llm-d-redis/0", "Qwen3-32B-AWQ/hybrid/20000"):
         found = previewed(specifications[path], site)
-        for document in (*render(specifications[path], site, 1, "c").documents, *recording_documents("c", site, {})):
+        serving = render(context_of(specifications[path], site, 1, "c")).documents
+        for document in (*serving, *recording_documents("c", site, {})):
             assert document in found
         assert [document["kind"] for document in found].count("Job") == 2
 

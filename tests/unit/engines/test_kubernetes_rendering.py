@@ -8,7 +8,7 @@ from tests.support.config_files import RELEASES, load, on_cluster
 
 from kveval.config.problems import ConfigError
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import PORTS, context_of, endpoints, load_job, render
+from kveval.engines.kubernetes.manifests.rendering import PORTS, context_of, load_job, render, target_url
 from kveval.engines.kubernetes.manifests.templates import ManifestError, documents
 from kveval.spec.specification import Specification
 
@@ -54,8 +54,8 @@ def test_a_specification_is_small_and_rendering_depends_on_nothing_else(release)
     for specification in specifications.values():
         text = json.dumps(specification.to_json())
         assert len(text) < 20_000
-        again = render(Specification.from_json(json.loads(text)), site, 1, "feb-2026").documents
-        assert again == render(specification, site, 1, "feb-2026").documents
+        again = render(context_of(Specification.from_json(json.loads(text)), site, 1, "feb-2026")).documents
+        assert again == render(context_of(specification, site, 1, "feb-2026")).documents
 
 
 def test_two_runs_and_two_cells_share_nothing_but_storage():
@@ -63,7 +63,7 @@ def test_two_runs_and_two_cells_share_nothing_but_storage():
     seen = {}
     for path in list(specifications)[:6]:
         for run in (1, 2):
-            found = render(specifications[path], site, run, "feb-2026")
+            found = render(context_of(specifications[path], site, run, "feb-2026"))
             for document in (*found.serving, *found.gateway):
                 key = document["kind"], document["metadata"]["name"]
                 assert key not in seen, f"{path} run {run} and {seen[key]} both have {key}"
@@ -107,7 +107,7 @@ def test_every_arm_is_rendered_or_refused_with_the_reason(scenario, beside, rele
             cell(tmp_path, release, scenario, 0 if tierless else 10_000)
         return
     specification, site = cell(tmp_path, release, scenario, 0 if tierless else 10_000)
-    found = render(specification, site, 1, "c").documents
+    found = render(context_of(specification, site, 1, "c")).documents
     deployed = [document["metadata"]["labels"]["kveval.dev/component"] for document in of_kind(found, "Deployment")]
     assert deployed == [*beside, "epp", "model-server"]
 
@@ -212,7 +212,7 @@ def test_the_token_is_named_and_never_written(monkeypatch):
 
 def test_gpus_are_asked_for_as_the_site_has_them(tmp_path):
     specification, site = cell(tmp_path, OLD, "no-offload", 0, site=FULL_SITE | {"gpu_resource": "amd.com/gpu"})
-    found = render(specification, site, 1, "c").documents
+    found = render(context_of(specification, site, 1, "c")).documents
     (deployment,) = of_kind(found, "Deployment", "model-server")
     pod = deployment["spec"]["template"]["spec"]
     assert server(found)["resources"]["requests"]["amd.com/gpu"] == "2"
@@ -225,7 +225,7 @@ def test_gpus_are_asked_for_as_the_site_has_them(tmp_path):
 def test_memory_pressure_replicas_and_ranks_reach_the_server(tmp_path):
     own = {"wide": {"extends": "native-offload", "tensor_parallel_size": 4, "replicas": 3, "title": "wide"}}
     specification, site = cell(tmp_path, OLD, "wide", scenarios=own)
-    found = render(specification, site, 1, "c").documents
+    found = render(context_of(specification, site, 1, "c")).documents
     (deployment,) = of_kind(found, "Deployment", "model-server")
     assert deployment["spec"]["replicas"] == 3
     assert option(server(found)["args"], "--tensor-parallel-size") == "4"
@@ -239,7 +239,7 @@ def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
     given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": TESTBED}
     specification, site = cell(tmp_path, NEW, "native-offload", 2000, "Qwen3-0.6B", **given)
     ports = {**PORTS, "port": 18_123}
-    found = render(specification, site, 1, "c", ports).documents
+    found = render(context_of(specification, site, 1, "c", ports)).documents
     maps = {name for document in of_kind(found, "ConfigMap") for name in document["data"]}
     assert maps == {"config.json", "tokenizer.json", "tokenizer_config.json", "kveval_host_offload.py"}
     one = server(found)
@@ -249,8 +249,8 @@ def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
     assert env(one)["PYTHONPATH"] == "/kveval/plugins"
     assert env(one)["POD_PORT"] == "18123"
     assert not any("nvidia" in name for name in one["resources"]["limits"])
-    assert endpoints(specification, site, 1, "c", ports)["target"] == "http://127.0.0.1:18123"
-    job = load_job(specification, site, 1, "c", 2, ["guidellm", "run"], {"X": "1"}, deadline_s=99.5)
+    assert target_url(context_of(specification, site, 1, "c", ports)) == "http://127.0.0.1:18123"
+    job = load_job(context_of(specification, site, 1, "c"), 2, ["guidellm", "run"], {"X": "1"}, deadline_s=99.5)
     assert job["spec"]["activeDeadlineSeconds"] == 100
     pod = job["spec"]["template"]["spec"]
     assert {volume["name"] for volume in pod["volumes"]} == {"results", "model", "home", "tmp"}
@@ -259,7 +259,7 @@ def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
 def test_lmcache_as_a_server_is_beside_the_server(tmp_path):
     given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": TESTBED}
     specification, site = cell(tmp_path, NEW, "lmcache-redis", 2000, "Qwen3-0.6B", **given)
-    found = render(specification, site, 1, "c").documents
+    found = render(context_of(specification, site, 1, "c")).documents
     beside = container(found, "model-server", "lmcache")
     assert beside["command"][:2] == ["lmcache", "server"]
     assert json.loads(option(beside["command"], "--l2-adapter"))["port"] == PORTS["redis_port"]
@@ -275,7 +275,7 @@ def test_files_go_to_the_disk_under_test():
         for specification in specifications.values()
         if specification.on_cluster.file_medium == "nvme"
     )
-    found = render(specification, site, 1, "c").documents
+    found = render(context_of(specification, site, 1, "c")).documents
     (deployment,) = of_kind(found, "Deployment")
     volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
     claim = volumes["files"]["ephemeral"]["volumeClaimTemplate"]["spec"]
@@ -290,19 +290,19 @@ def test_files_go_to_the_disk_under_test():
 def test_gateways_of_one_maker_need_policies_of_their_own(gateway, kinds, tmp_path):
     site = {"gateway": {"name": "any", "class": gateway, "create": True}, "slots": 3}
     specification, site = cell(tmp_path, NEW, "no-offload", 0, site=site)
-    found = render(specification, site, 2, "c")
+    found = render(context_of(specification, site, 2, "c"))
     special = {"DestinationRule", "HealthCheckPolicy", "GCPBackendPolicy"}
     assert {document["kind"] for document in found.serving} & special == kinds
     (made,) = found.gateway
     (route,) = of_kind(found.serving, "HTTPRoute")
     assert route["spec"]["parentRefs"][0]["name"] == made["metadata"]["name"]
-    assert endpoints(specification, site, 2, "c")["gateway"] == made["metadata"]["name"]
+    assert context_of(specification, site, 2, "c").gateway_name == made["metadata"]["name"]
     assert made["spec"]["gatewayClassName"] == gateway
 
 
 def test_a_gateway_that_exists_is_left_as_it_is():
     specifications, site = cells(OLD)
-    found = render(specifications["Qwen3-14B/no-offload/0"], site, 1, "c")
+    found = render(context_of(specifications["Qwen3-14B/no-offload/0"], site, 1, "c"))
     assert found.gateway == ()
     (route,) = of_kind(found.serving, "HTTPRoute")
     assert (route["spec"]["parentRefs"][0]["name"], route["spec"]["parentRefs"][0]["namespace"]) == (
@@ -313,7 +313,7 @@ def test_a_gateway_that_exists_is_left_as_it_is():
 
 def test_a_cluster_that_assigns_users_is_not_told_one(tmp_path):
     specification, site = cell(tmp_path, OLD, "no-offload", 0, site={"user_id": None})
-    (deployment,) = of_kind(render(specification, site, 1, "c").documents, "Deployment", "model-server")
+    (deployment,) = of_kind(render(context_of(specification, site, 1, "c")).documents, "Deployment", "model-server")
     context = deployment["spec"]["template"]["spec"]["securityContext"]
     assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
@@ -321,7 +321,7 @@ def test_a_cluster_that_assigns_users_is_not_told_one(tmp_path):
 def test_annotations_reach_the_pods_they_are_for(tmp_path):
     site = {"annotations": {"a": "1"}, "component_annotations": {"epp": {"b": "2"}, "recorder": {"c": "3"}}}
     specification, site = cell(tmp_path, OLD, "no-offload", 0, site=site)
-    found = render(specification, site, 1, "c").documents
+    found = render(context_of(specification, site, 1, "c")).documents
     for component, own in (("epp", {"b": "2"}), ("model-server", {})):
         (deployment,) = of_kind(found, "Deployment", component)
         annotations = deployment["spec"]["template"]["metadata"]["annotations"]

@@ -14,13 +14,13 @@ from kveval.engines.kubernetes.api.errors import Unreachable
 from kveval.engines.kubernetes.wait import wait as waiting
 from kveval.engines.kubernetes.wait.diagnosis import Patience
 from kveval.engines.kubernetes.wait.rollout import (
-    RolloutError,
     require_unchanged,
     wait_for_daemonset,
     wait_for_deployment,
     wait_for_job,
     wait_for_pod,
 )
+from kveval.engines.kubernetes.wait.wait import RolloutError
 
 LABELS = {"app": "server"}
 READY = {"type": "Ready", "status": "True"}
@@ -287,7 +287,7 @@ def job_done(objects: Objects, *changes: Change, timeout_s: float = 5.0, **optio
 def test_a_job_that_completed_returns_its_pod() -> None:
     job = a_job({"type": "Complete"})
     objects = Objects(job, a_pod("load-x", job, ready=False, phase="Succeeded"))
-    assert job_done(objects)["metadata"]["name"] == "load-x"
+    assert [pod["metadata"]["name"] for pod in job_done(objects)] == ["load-x"]
 
 
 def test_a_job_that_failed_says_how_its_pod_ended() -> None:
@@ -312,22 +312,6 @@ def test_a_job_that_took_too_long_says_its_limit() -> None:
     assert failure.value.cause == "DeadlineExceeded"
 
 
-def overdue_job(seconds_ago: float, phase: str = "Running") -> Objects:
-    job = a_job(activeDeadlineSeconds=120)
-    job["status"] = {"startTime": stamp(seconds_ago)}
-    return Objects(job, a_pod("load-x", job, phase=phase))
-
-
-def test_a_deadline_that_the_jobs_controller_missed_is_not_waited_out() -> None:
-    with pytest.raises(RolloutError, match=r"DeadlineExceeded: still active after its deadline \(120 s\)") as failure:
-        job_done(overdue_job(140))
-    assert failure.value.cause == "DeadlineExceeded"
-    for retrying in (overdue_job(121), overdue_job(140, "Succeeded")):
-        with pytest.raises(RolloutError) as failure:
-            job_done(retrying, timeout_s=0.1)
-        assert failure.value.cause == "Timeout"
-
-
 def test_a_pod_that_ended_is_left_to_the_jobs_own_verdict() -> None:
     job = a_job()
     state = {"terminated": {"exitCode": 3, "reason": "Error"}}
@@ -338,42 +322,20 @@ def test_a_pod_that_ended_is_left_to_the_jobs_own_verdict() -> None:
         put(state, a_pod("load-y", job, ready=False, phase="Succeeded"))
 
     nothing: Change = lambda state: None  # noqa: E731
-    assert job_done(Objects(job, failed), nothing, finish, nothing)["metadata"]["name"] == "load-y"
+    assert [pod["metadata"]["name"] for pod in job_done(Objects(job, failed), nothing, finish, nothing)] == ["load-y"]
 
 
-def test_a_job_whose_pod_was_deleted_is_not_measured_by_another_one() -> None:
+def test_a_job_whose_pod_was_deleted_is_completed_by_another_one() -> None:
     job = a_job()
     first = a_pod("load-x", job)
 
     def replace(state: Objects) -> None:
         state.present.remove(first)
-        put(state, a_pod("load-y", job))
+        put(state, a_job({"type": "Complete"}))
+        put(state, a_pod("load-y", job, ready=False, phase="Succeeded"))
 
-    with pytest.raises(
-        RolloutError, match="Job bench/load lost its pod load-x, which was deleted while it ran"
-    ) as failure:
-        job_done(Objects(job, first), lambda state: None, replace)
-    assert failure.value.cause == "PodDeleted"
-
-
-def test_a_job_made_anew_by_someone_else_is_not_taken_for_the_same() -> None:
-    job = a_job()
-
-    def replace(state: Objects) -> None:
-        state.present = [a_job({"type": "Complete"}, uid="another")]
-
-    with pytest.raises(RolloutError, match="was deleted and made anew by someone else"):
-        job_done(Objects(job, a_pod("load-x", job)), lambda state: None, replace, lambda state: None)
-
-
-def test_what_happens_meanwhile_can_end_the_wait() -> None:
-    job = a_job()
-
-    def look_elsewhere(pods: Any) -> None:
-        raise RuntimeError(f"the server died while {pods[0]['metadata']['name']} ran")
-
-    with pytest.raises(RuntimeError, match="the server died while load-x ran"):
-        job_done(Objects(job, a_pod("load-x", job)), meanwhile=look_elsewhere)
+    done = job_done(Objects(job, first), lambda state: None, replace, lambda state: None)
+    assert [pod["metadata"]["name"] for pod in done] == ["load-y"]
 
 
 # --- pods in use

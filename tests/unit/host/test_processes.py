@@ -13,16 +13,9 @@ import psutil
 import pytest
 from tests.support.paths import SCRIPTS
 
-from kveval.host.processes import (
-    Registry,
-    Session,
-    TemporaryFolder,
-    Terminated,
-    remove_leftovers,
-    signals_deferred,
-    stop_signals_raise,
-    supervisor,
-)
+from kveval.host.processes import Terminated, signals_deferred, stop_signals_raise, supervisor
+from kveval.host.registry import Registry, TemporaryFolder, remove_leftovers
+from kveval.host.sessions import Session
 
 # A leader that ignores SIGTERM and has a child of its own: what a server with worker processes looks like at its worst.
 STUBBORN = "trap '' TERM; sleep 300 & echo $! > child; while true; do sleep 1; done"

@@ -38,4 +38,4 @@ def test_the_text_files_of_a_folder_are_cleaned_and_others_left_alone(tmp_path: 
     assert (tmp_path / "raw" / "server.log").read_bytes() == b"\xff token [HF_TOKEN]\n"
     assert (tmp_path / "raw" / "pcp.0").read_bytes() == b"hf_abc"
     assert untouched.stat().st_mtime_ns == before
-    assert not list(tmp_path.rglob("*.partial"))
+    assert {path.name for path in (tmp_path / "raw").iterdir()} == {"server.log", "pcp.0", "other.log"}

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.unit.pcp.test_archive_writer import U32, Metric, Writer, all_types, indom, pmid
 
 from kveval.pcp.archive import records as records_module
-from kveval.pcp.archive.problems import ArchiveError
+from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem
 from kveval.pcp.conversion.checking import check
 from kveval.pcp.conversion.conversion import convert
 
@@ -42,8 +42,12 @@ def archive(folder: Path, version: int = 3, records: int = 40) -> Path:
     return writer.close()
 
 
+def all_problems(source: Path) -> list[ArchiveProblem]:
+    return check(source)[1]
+
+
 def kinds(source: Path) -> set[str]:
-    return {problem.kind for problem in check(source)}
+    return {problem.kind for problem in all_problems(source)}
 
 
 def rows(source: Path, **selection: int) -> int:
@@ -55,7 +59,7 @@ def rows(source: Path, **selection: int) -> int:
 
 def test_a_whole_archive_has_no_problems(tmp_path: Path) -> None:
     base = archive(tmp_path)
-    assert check(base) == []
+    assert all_problems(base) == []
     assert rows(base) == 120
 
 
@@ -73,7 +77,7 @@ def test_a_truncated_volume_loses_only_its_tail(tmp_path: Path, version: int) ->
 def test_missing_index_is_no_damage(tmp_path: Path) -> None:
     base = archive(tmp_path)
     base.with_name("test.index").unlink()
-    assert check(base) == []
+    assert all_problems(base) == []
     assert rows(base, start_ns=1_700_000_010 * SECOND, finish_ns=1_700_000_019 * SECOND) == 30
 
 
@@ -92,7 +96,7 @@ def test_a_missing_volume_is_said(tmp_path: Path) -> None:
     base = writer.close()
     base.with_name("test.1").unlink()
     base.with_name("test.3").rename(base.with_name("test.900000000"))
-    messages = [problem.message for problem in check(base) if problem.kind == "missing file"]
+    messages = [problem.message for problem in all_problems(base) if problem.kind == "missing file"]
     assert messages == ["volume 1 is missing", "volume 3 to 899999999 is missing"]
 
 
@@ -100,7 +104,7 @@ def test_a_missing_volume_is_said(tmp_path: Path) -> None:
 def test_an_empty_member(tmp_path: Path, part: str) -> None:
     base = archive(tmp_path)
     base.with_name(f"test.{part}").write_bytes(b"")
-    assert any(problem.damage for problem in check(base))
+    assert any(problem.damage for problem in all_problems(base))
     assert rows(base) == (120 if part == "index" else 0)
 
 
@@ -158,7 +162,7 @@ def test_a_pmid_without_descriptor_is_counted(tmp_path: Path) -> None:
     base = archive(tmp_path)
     data = base.with_name("test.0").read_bytes()
     base.with_name("test.0").write_bytes(data.replace(struct.pack(">I", pmid(60, 0, 1)), struct.pack(">I", 12345)))
-    messages = [problem.message for problem in check(base)]
+    messages = [problem.message for problem in all_problems(base)]
     assert messages == ["pmid 0.12.57 has 40 value sets and no descriptor"]
 
 
@@ -182,7 +186,7 @@ def test_gap_and_clock_step(tmp_path: Path) -> None:
     writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
     for second in (*range(20), *range(100, 120), *range(90, 99)):
         writer.record(writer.start + second * SECOND, {pmid(60, 0, 1): {0xFFFFFFFF: 1}})
-    found = [problem for problem in check(writer.close()) if not problem.damage]
+    found = [problem for problem in all_problems(writer.close()) if not problem.damage]
     assert [problem.kind for problem in found] == ["clock step", "gap"]
     assert "81.000 s" in found[1].message
 
@@ -194,7 +198,7 @@ def test_a_mark_excuses_a_gap(tmp_path: Path) -> None:
         if second == 100:
             writer.record(writer.start + 20 * SECOND, {})
         writer.record(writer.start + second * SECOND, {pmid(60, 0, 1): {0xFFFFFFFF: 1}})
-    assert check(writer.close()) == []
+    assert all_problems(writer.close()) == []
 
 
 def test_a_truncated_tar(tmp_path: Path) -> None:
@@ -295,7 +299,7 @@ def test_fuzz(version: int, changes: list, window: bool) -> None:
         table = pq.read_table(folder / "out.parquet")
         table.validate(full=True)
         assert len(table) == summary.rows <= 4096
-        check(folder)
+        all_problems(folder)
     finally:
         shutil.rmtree(folder)
 
@@ -335,4 +339,4 @@ def test_a_record_larger_than_a_block(tmp_path: Path, suffix: str, monkeypatch: 
         base.with_name("test.0" + suffix).write_bytes(lzma.compress(volume.read_bytes()))
         volume.unlink()
     assert rows(base) == 10621
-    assert check(base) == []
+    assert all_problems(base) == []

@@ -49,6 +49,7 @@ def store(root, specification, runs=(1, 2, 3), *, hardware=HOST, start_s=40.0, l
         place.mkdir(parents=True)
         facts = {
             **{"measurement": measurement, "run": run, "cell": content["cell"], "specification": content},
+            **{"schema": 1, "engine": "local", "weights": content["weights"], "started": "2026-02-03T04:00:00Z"},
             **{"finished": "2026-02-03T04:05:06Z", "hardware": {"fingerprint": hardware}, "levels": list(levels)},
             "phases": {"server_start_s": start_s, "levels_s": seconds + 30.0, "collect_s": 5.0},
         }

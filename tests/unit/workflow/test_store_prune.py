@@ -10,8 +10,9 @@ import pytest
 from tests.support.paths import REPOSITORY
 from tests.support.stored_runs import CELL, finished, measured, pointed
 
+from kveval.host.files import write_json
 from kveval.spec.loading import load_config
-from kveval.store.store import Key, Store, write_json
+from kveval.store.store import Key, Store
 from kveval.workflow.upkeep import prune as store_prune
 from kveval.workflow.upkeep.prune import (
     KINDS,

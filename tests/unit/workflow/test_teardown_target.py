@@ -9,7 +9,7 @@ import psutil
 import pytest
 from tests.support.config_files import CONFIG
 
-from kveval.host.processes import Registry
+from kveval.host.registry import Registry
 from kveval.host.sessions import Session
 from kveval.spec.loading import load_config
 from kveval.workflow import teardown

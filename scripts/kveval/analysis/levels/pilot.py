@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from kveval.host.errors import Failure
+from kveval.host.files import write_json
 from kveval.load.peak_search import levels_to_freeze, outcome
 from kveval.load.workload import workload_of
 from kveval.store.run_file import read_run, stored_run
-from kveval.store.store import write_json
 
 
 class PilotError(Failure):

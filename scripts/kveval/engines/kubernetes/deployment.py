@@ -16,7 +16,8 @@ from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
 from kveval.engines.kubernetes.run_place import RunContext, component_of
 from kveval.engines.kubernetes.sidecars import PodKeyValueStore, PodLMCache, PodPicker, PodSidecar
 from kveval.engines.kubernetes.teardown import remove
-from kveval.engines.kubernetes.wait.rollout import RolloutError, wait_for_deployment, wait_for_job
+from kveval.engines.kubernetes.wait.rollout import wait_for_deployment, wait_for_job
+from kveval.engines.kubernetes.wait.wait import RolloutError
 from kveval.engines.protocol import DeploymentError, Say
 from kveval.host.logs import last_words
 from kveval.host.processes import signals_deferred
@@ -55,7 +56,7 @@ class ClusterServerHandle:
 
     @property
     def deployments(self) -> list[Document]:
-        """What runs the servers; the sidecars first, as they are applied."""
+        """The Deployments that run the servers; the sidecars first, as they are applied."""
         return [document for document in self._rendered.serving if kind_of(document) == DEPLOYMENT]
 
     def start(self) -> ClusterServer:
@@ -100,7 +101,7 @@ class ClusterServerHandle:
         place, specification = self._place, self._place.specification
         if place.site.model_cache is None or specification.miniature:
             return
-        document = download_job(specification, place.site, place.run, place.campaign)
+        document = download_job(place)
         name = document["metadata"]["name"]
         place.api.apply([document])
         wait_for_job(place.api, place.namespace, name, place.site.rollout_timeout_s, self._say)

@@ -15,7 +15,7 @@ from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import PORTS, endpoints, render
+from kveval.engines.kubernetes.manifests.rendering import PORTS, render, target_url
 from kveval.engines.kubernetes.routes import gateway_url, sources_of
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.shared_objects import release_shared
@@ -25,7 +25,7 @@ from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host.http import free_port
 from kveval.host.processes import Terminated
 from kveval.load import guidellm as load
-from kveval.pcp.recording import require_pcp
+from kveval.pcp.installation import require_pcp
 from kveval.store.store import Key, Store
 
 _LEASE_CHECK_S = 5.0
@@ -39,14 +39,9 @@ class ClusterEngine:
             raise MeasurementError("engine kubernetes needs the campaign's key cluster, which says where")
         self._job, self._site = job, job.site
         self._api = Api.connect(job.site.kubeconfig, job.site.context)
+        ports = own_ports() if job.site.shared_network else PORTS
         self._place = RunContext(
-            self._api,
-            job.site,
-            job.campaign,
-            job.specification,
-            job.measurement,
-            job.run,
-            own_ports() if job.site.shared_network else PORTS,
+            job.specification, job.site, job.run, job.campaign, ports, job.measurement, api=self._api
         )
         self._lease: leases.Held | None = None
         self._hardware = machines.probe(self._api, job.site, gpus=job.specification.on_cluster.gpus > 0)
@@ -75,7 +70,7 @@ class ClusterEngine:
 
     def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
         """Remove by label what a killed job of this run left, recordings of dead runs, and unfinished folders."""
-        for name in remove_run(self._place, self._rendered(), say):
+        for name in remove_run(self._place, render(self._place), say):
             say(f"removed what a killed run left: {name}")
         found = leases.living(self._api, self._site.namespace, self._job.campaign)
         recordings.remove_stale(self._place, [leases.mark_of(lease) for lease in found], say)
@@ -104,10 +99,6 @@ class ClusterEngine:
         with contextlib.closing(session):
             yield session
 
-    def _rendered(self) -> Any:
-        job = self._job
-        return render(job.specification, self._site, job.run, job.campaign, self._place.ports)
-
 
 class ClusterSession:
     """One run in progress on a cluster."""
@@ -116,7 +107,7 @@ class ClusterSession:
 
     def __init__(self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say) -> None:
         self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
-        self._rendered = render(job.specification, place.site, job.run, job.campaign, place.ports)
+        self._rendered = render(place)
         prompt_tokens = job.specification.workload.first_prompt_tokens
         self.handle = ClusterServerHandle(place, self._rendered, scratch / "raw", prompt_tokens, say)
         self.pcp_version = ""
@@ -194,9 +185,7 @@ class ClusterSession:
         return self._jobs
 
     def _target(self) -> str:
-        job, place = self._job, self._place
-        found = endpoints(job.specification, place.site, job.run, job.campaign, place.ports)["target"]
-        return str(found) if found is not None else gateway_url(place)
+        return target_url(self._place) or gateway_url(self._place)
 
 
 def own_ports() -> dict[str, int]:

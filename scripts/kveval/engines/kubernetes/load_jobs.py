@@ -24,14 +24,15 @@ from kveval.engines.kubernetes.wait.diagnosis import alive
 from kveval.engines.kubernetes.wait.rollout import wait_for_pod
 from kveval.engines.kubernetes.wait.wait import WaitTarget
 from kveval.engines.protocol import LoadResult, Say
+from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import exit_words, last_words
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
 from kveval.load.loadside import sitecustomize
 
 CONTAINER, COLLECTOR = "load", "collector"
-# What GuideLLM is told beside its arguments; its path, home and locale are its image's.
-_OF_THE_IMAGE = ("PATH", "HOME", "LANG")
+# What GuideLLM is told beside its arguments; its path, home, locale and proxies are its image's.
+_OF_THE_IMAGE = ("PATH", "HOME", "LANG", *DIRECT_LOOPBACK)
 _POLL_S = 0.5
 _READY_S = 600.0
 _TELLINGS = 3
@@ -100,7 +101,7 @@ class LoadJobs:
     def expect(self, levels: Sequence[Level]) -> None:
         """Start what reads the results volume, empty the run's folder, and prepare the first level."""
         place, self._levels = self._place, levels
-        document = collector_pod(place.specification, place.site, place.run, place.campaign)
+        document = collector_pod(place)
         name = document["metadata"]["name"]
         place.api.apply([document])
         self.collector = wait_for_pod(place.api, place.namespace, name, _READY_S, self._say)
@@ -151,12 +152,12 @@ class LoadJobs:
 
     def _made(self, level: Level) -> Prepared:
         """Make a level's Job, anew where there was one."""
-        place, specification = self._place, self._place.specification
+        place = self._place
         self._attempts += 1
         go = f"{self.folder}/go-{level.streams:04d}-{self._attempts}"
         argv = ["sh", "-c", _AHEAD if self._ahead else _WAITING, go, *self.command(level)]
         env, deadline_s = self._environment(), self._deadline_s(level)
-        document = load_job(specification, place.site, place.run, place.campaign, level.index, argv, env, deadline_s)
+        document = load_job(place, level.index, argv, env, deadline_s)
         name = document["metadata"]["name"]
         if place.api.delete(JOB, name, place.namespace, propagation="Foreground", grace_s=0):
             self._until_gone(name)

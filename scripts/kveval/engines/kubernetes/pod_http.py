@@ -1,13 +1,12 @@
 """HTTP to one pod: directly where a URL leads to it, else by the API server's proxy, which needs no route to pods."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD
 from kveval.engines.kubernetes.run_place import RunContext
-from kveval.host.http import HttpError, fetch
+from kveval.host.http import HttpError, decoded, fetch
 
 # What a proxied server, or the way to it, may answer and what elsewhere means that the API server is away.
 _ANSWERS = (500, 502, 503, 504)
@@ -40,11 +39,7 @@ class Reach:
 
     def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
         """Send one request and return the decoded JSON answer, or None when the answer is not JSON."""
-        content = self.page(path, method, body, timeout_s)
-        try:
-            return json.loads(content)
-        except ValueError:
-            return None
+        return decoded(self.page(path, method, body, timeout_s))
 
 
 def direct_url(place: RunContext, port: int) -> str | None:

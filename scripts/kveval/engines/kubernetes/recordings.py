@@ -24,7 +24,7 @@ from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset
 from kveval.engines.protocol import Say
 from kveval.host.processes import signals_deferred
 from kveval.pcp.archive_tools import archive_files, rename_metrics
-from kveval.pcp.installation import ONCE_METRICS, PROCESS_METRICS, RecordingError
+from kveval.pcp.installation import ONCE_METRICS, RecordingError, process_block
 from kveval.pcp.recording import dead_agents
 
 ROOT = f"{STATE}/runs"
@@ -165,16 +165,6 @@ class ClusterRecording:
     def _require_not_ended(self, done: Executed) -> None:
         if done.returncode == _ENDED:
             raise RecordingError(f"pmlogger ended in pod {self.name}: {' '.join(done.text.split())}")
-
-
-def process_block(processes: Sequence[int]) -> str:
-    """Return the part of pmlogger's configuration that logs these processes; in the proc domain a number is its pid."""
-    if not processes:
-        return ""
-    instances = ", ".join(str(int(pid)) for pid in processes)
-    return "\n".join(
-        ["log mandatory on default {", *(f"    {name} [ {instances} ]" for name in PROCESS_METRICS), "}", ""]
-    )
 
 
 def recorder_pods(place: RunContext) -> list[Document]:

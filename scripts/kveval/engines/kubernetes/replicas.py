@@ -16,7 +16,8 @@ from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.sidecars import PodSidecar, command_line, environment
-from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged
+from kveval.engines.kubernetes.wait.rollout import require_unchanged
+from kveval.engines.kubernetes.wait.wait import RolloutError
 from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
 from kveval.engines.servers import vllm
 from kveval.engines.watchdog import StallWatch, Work, read_work

@@ -4,7 +4,6 @@ import time
 
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document, Kind
-from kveval.engines.kubernetes.manifests.rendering import context_of
 from kveval.engines.kubernetes.pod_http import direct_url
 from kveval.engines.kubernetes.replicas import ClusterServer
 from kveval.engines.kubernetes.run_place import RunContext
@@ -17,8 +16,7 @@ _POLL_S = 2.0
 
 def gateway_url(place: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
     """Return the Gateway's URL from its status, once it has one. Raises ClusterError when it has none in time."""
-    context = context_of(place.specification, place.site, place.run, place.campaign, place.ports)
-    name, namespace = context.gateway_name, context.gateway_namespace
+    name, namespace = place.gateway_name, place.gateway_namespace
     deadline = time.monotonic() + limit_s
     while True:
         found = place.api.read(GATEWAY, name, namespace)

@@ -42,7 +42,7 @@ class TeardownError(ClusterError):
 
 @dataclass
 class Removed:
-    """What a teardown did: what is gone, what was kept on purpose, and what could not be looked at."""
+    """The result of a teardown: what is gone, what was kept on purpose, and what could not be looked at."""
 
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class _Teardown:
     result: Removed = field(default_factory=Removed)
     _asked: set[str] = field(default_factory=set)
     _seen: dict[str, str] = field(default_factory=dict)
-    _dark: dict["_Place", str] = field(default_factory=dict)
+    _dark: set["_Place"] = field(default_factory=set)
 
     def run(self) -> Removed:
         """Delete until a look at every place finds nothing any more."""
@@ -100,7 +100,6 @@ class _Teardown:
             left = [document for found in present.values() for document in found]
             self._note_gone(left)
             if not left and places is everywhere:
-                self._note_dark()
                 return self.result
             # Meanwhile something may have been made elsewhere: the last look is at every place again.
             places = [place for place, found in present.items() if found] or everywhere
@@ -149,15 +148,11 @@ class _Teardown:
             # An account that may not list a kind could not have made one; a kind may also go while we look (its CRD).
             if error.status not in (403, 404, 405):
                 raise
-            self._dark[place] = error.reason or str(error.status)
+            self._dark.add(place)
+            where = f"in namespace {place.namespace}" if place.namespace else "of the whole cluster"
+            self.result.notes.append(f"{place.resource.plural} {where}: this account may not list them")
             return []
         return [document for document in found if not self._keeps(document)]
-
-    def _note_dark(self) -> None:
-        for namespace in dict.fromkeys(place.namespace for place in self._dark):
-            names = sorted(place.resource.plural for place in self._dark if place.namespace == namespace)
-            where = f"in namespace {namespace}" if namespace else "of the whole cluster"
-            self.result.notes.append(f"not looked at {where}, which this account may not list: {', '.join(names)}")
 
     def _keeps(self, document: Document) -> bool:
         if document["kind"] == VOLUME_CLAIM.kind and not self.remove_volumes:

@@ -16,9 +16,12 @@ from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host import hardware
 from kveval.host.lock import host_lock
-from kveval.host.processes import Session, Supervisor, registry_path, remove_leftovers, supervisor
+from kveval.host.processes import Supervisor, supervisor
+from kveval.host.registry import registry_path, remove_leftovers
+from kveval.host.sessions import Session
 from kveval.load import guidellm as load
-from kveval.pcp.recording import Recording, RecordingSettings, recording, require_pcp
+from kveval.pcp.installation import require_pcp
+from kveval.pcp.recording import Recording, RecordingSettings, recording
 from kveval.spec.miniature import write_served
 from kveval.spec.specification import Specification
 from kveval.store.store import Key, Store

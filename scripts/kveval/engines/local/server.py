@@ -19,11 +19,11 @@ from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarF
 from kveval.engines.servers import vllm
 from kveval.engines.servers.program import Sidecar, SidecarPortTaken
 from kveval.engines.watchdog import StallWatch
-from kveval.host.http import HttpError, free_port, request
+from kveval.host.http import DIRECT_LOOPBACK, HttpError, free_port, request
 from kveval.host.logs import exit_words, last_words
 from kveval.host.ports import foreign_listeners
-from kveval.host.processes import Session, Supervisor
-from kveval.host.sessions import lives, title_of
+from kveval.host.processes import Supervisor
+from kveval.host.sessions import Session, lives, title_of
 from kveval.spec.specification import SidecarSpec
 
 _PORT_ATTEMPTS = 3
@@ -160,7 +160,7 @@ def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: Se
         "XDG_CACHE_HOME",
     )
     env = {name: os.environ[name] for name in kept if name in os.environ}
-    env |= {"LANG": "C.UTF-8", "PYTHONPATH": str(SERVERSIDE), "PYTHONUNBUFFERED": "1"}
+    env |= {"LANG": "C.UTF-8", "PYTHONPATH": str(SERVERSIDE), "PYTHONUNBUFFERED": "1", **DIRECT_LOOPBACK}
     env |= {"TMPDIR": str(temporary), **extra}
     return env | {name: os.environ[name] for name in secrets if name in os.environ}
 

@@ -16,7 +16,8 @@ from kveval.engines.servers.program import HOST, POLL_S, Program, Sidecar, Sidec
 from kveval.host.http import free_port
 from kveval.host.logs import last_words
 from kveval.host.ports import foreign_listeners
-from kveval.host.processes import Session, Supervisor
+from kveval.host.processes import Supervisor
+from kveval.host.sessions import Session
 from kveval.spec.specification import SidecarSpec
 
 _KINDS: dict[str, Callable[[Program], Sidecar]] = {

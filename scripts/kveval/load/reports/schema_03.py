@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from kveval.load.reports.data import synthetic_data
-from kveval.load.reports.model import Aggregate, LevelReport, RequestRecord, Status
-from kveval.load.reports.wire import Metrics, Strategy, Totals, by_status
+from kveval.load.reports.model import LevelReport, RequestRecord, Status
+from kveval.load.reports.wire import Metrics, Strategy, Totals, WireRequests, level_report
 
 
 class _Request03(msgspec.Struct):
@@ -46,12 +46,6 @@ class _Request03(msgspec.Struct):
         )
 
 
-class _Requests03(msgspec.Struct):
-    successful: list[_Request03] | None = None
-    incomplete: list[_Request03] | None = None
-    errored: list[_Request03] | None = None
-
-
 class _Args03(msgspec.Struct):
     strategy: Strategy
     warmup_duration: float | None = None
@@ -72,7 +66,7 @@ class _Benchmark03(msgspec.Struct):
     start_time: float
     end_time: float
     request_totals: Totals
-    requests: _Requests03 = msgspec.field(default_factory=_Requests03)
+    requests: WireRequests[_Request03] = msgspec.field(default_factory=WireRequests)
     worker: _Worker = msgspec.field(default_factory=_Worker)
     request_loader: _Loader03 = msgspec.field(default_factory=_Loader03)
 
@@ -80,38 +74,16 @@ class _Benchmark03(msgspec.Struct):
 def decode(raw: msgspec.Raw) -> LevelReport:
     """Decode one benchmark. Raises msgspec.DecodeError."""
     benchmark = msgspec.json.decode(raw, type=_Benchmark03)
-    args, totals, kept, metrics = benchmark.args, benchmark.request_totals, benchmark.requests, benchmark.metrics
-    completed, errored = kept.successful or [], kept.errored or []
-    tokens = by_status(metrics.output_token_count).everything
-    return LevelReport(
-        strategy=args.strategy.name,
-        streams=args.strategy.in_flight,
-        start=benchmark.start_time,
-        end=benchmark.end_time,
+    args = benchmark.args
+    return level_report(
+        args.strategy,
+        benchmark.request_totals,
+        benchmark.requests,
+        benchmark.metrics,
+        (benchmark.start_time, benchmark.end_time),
+        tpot_includes_first_token=False,
         warmup_s=args.warmup_duration or 0.0,
         cooldown_s=args.cooldown_duration or 0.0,
-        completed=totals.successful,
-        incomplete=totals.incomplete,
-        errored=totals.errored,
-        requests=(
-            *(request.neutral("completed") for request in completed),
-            *(request.neutral("incomplete") for request in kept.incomplete or []),
-            *(request.neutral("errored") for request in errored),
-        ),
-        requests_missing=max(0, totals.successful - len(completed) + totals.errored - len(errored)),
-        rate_req_s=args.strategy.rate,
-        aggregate=Aggregate(
-            tpot_includes_first_token=False,
-            delivered_tokens=None if tokens is None else tokens.total,
-            ttft_ms=by_status(metrics.time_to_first_token_ms),
-            tpot_ms=by_status(metrics.time_per_output_token_ms),
-            itl_ms=by_status(metrics.inter_token_latency_ms),
-            e2e_ms=by_status(metrics.request_latency, 1000.0),
-            prompt_tokens=by_status(metrics.prompt_token_count),
-            output_tokens=by_status(metrics.output_token_count),
-            concurrency=by_status(metrics.request_concurrency),
-            output_tok_s=by_status(metrics.output_tokens_per_second),
-        ),
         data=synthetic_data([benchmark.request_loader.data]),
         model=benchmark.worker.backend_model,
     )

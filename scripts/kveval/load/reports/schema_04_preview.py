@@ -8,10 +8,12 @@ Definitions, from the sources of October 2025:
 - requests that were cut off have no output tokens unless the server reported usage continuously.
 """
 
+from dataclasses import replace
+
 import msgspec
 
-from kveval.load.reports.model import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics, Status
-from kveval.load.reports.wire import Metrics, Strategy, Totals, by_status
+from kveval.load.reports.model import ByStatus, LevelReport, RequestRecord, Statistics, Status
+from kveval.load.reports.wire import Metrics, Strategy, Totals, WireRequests, by_status, level_report
 
 
 class _Timings(msgspec.Struct):
@@ -56,12 +58,6 @@ class _Request(msgspec.Struct):
         )
 
 
-class _Requests(msgspec.Struct):
-    successful: list[_Request] | None = None
-    incomplete: list[_Request] | None = None
-    errored: list[_Request] | None = None
-
-
 class _Scheduler(msgspec.Struct):
     strategy: Strategy
 
@@ -80,65 +76,33 @@ class _Benchmark(msgspec.Struct):
     start_time: float
     end_time: float
     request_totals: Totals
-    requests: _Requests = msgspec.field(default_factory=_Requests)
+    requests: WireRequests[_Request] = msgspec.field(default_factory=WireRequests)
     benchmarker: _Benchmarker = msgspec.field(default_factory=_Benchmarker)
 
 
 def decode(raw: msgspec.Raw) -> LevelReport:
     """Decode one benchmark. Raises msgspec.DecodeError."""
     benchmark = msgspec.json.decode(raw, type=_Benchmark)
-    strategy, totals, kept, metrics = (
+    level = level_report(
         benchmark.scheduler.strategy,
         benchmark.request_totals,
         benchmark.requests,
         benchmark.metrics,
-    )
-    completed, errored = kept.successful or [], kept.errored or []
-    prompts = by_status(metrics.prompt_token_count)
-    outputs = by_status(metrics.output_token_count)
-    if outputs == ByStatus():
-        outputs = _difference(by_status(metrics.total_token_count), prompts)
-    return LevelReport(
-        strategy=strategy.name,
-        streams=strategy.in_flight,
-        start=benchmark.start_time,
-        end=benchmark.end_time,
-        warmup_s=0.0,
-        cooldown_s=0.0,
-        completed=totals.successful,
-        incomplete=totals.incomplete,
-        errored=totals.errored,
-        requests=(
-            *(request.neutral("completed") for request in completed),
-            *(request.neutral("incomplete") for request in kept.incomplete or []),
-            *(request.neutral("errored") for request in errored),
-        ),
-        requests_missing=max(0, totals.successful - len(completed) + totals.errored - len(errored)),
-        rate_req_s=strategy.rate,
-        aggregate=Aggregate(
-            tpot_includes_first_token=True,
-            delivered_tokens=None if outputs.everything is None else outputs.everything.total,
-            ttft_ms=by_status(metrics.time_to_first_token_ms),
-            tpot_ms=by_status(metrics.time_per_output_token_ms),
-            itl_ms=by_status(metrics.inter_token_latency_ms),
-            e2e_ms=by_status(metrics.request_latency, 1000.0),
-            prompt_tokens=prompts,
-            output_tokens=outputs,
-            concurrency=by_status(metrics.request_concurrency),
-            output_tok_s=by_status(metrics.output_tokens_per_second),
-        ),
+        (benchmark.start_time, benchmark.end_time),
         model=benchmark.benchmarker.backend.model,
     )
+    aggregate = level.aggregate
+    if aggregate is None or aggregate.output_tokens != ByStatus():
+        return level
+    outputs = _difference(by_status(benchmark.metrics.total_token_count), aggregate.prompt_tokens)
+    delivered = None if outputs.everything is None else outputs.everything.total
+    return replace(level, aggregate=replace(aggregate, output_tokens=outputs, delivered_tokens=delivered))
 
 
 def _difference(totals: ByStatus, prompts: ByStatus) -> ByStatus:
     """Return the output tokens where only all tokens and the prompts' were summed up: counts, means and sums."""
-    return ByStatus(
-        _less(totals.completed, prompts.completed),
-        _less(totals.incomplete, prompts.incomplete),
-        _less(totals.errored, prompts.errored),
-        _less(totals.everything, prompts.everything),
-    )
+    statuses = ("completed", "incomplete", "errored", "everything")
+    return ByStatus(*(_less(getattr(totals, status), getattr(prompts, status)) for status in statuses))
 
 
 def _less(total: Statistics | None, prompt: Statistics | None) -> Statistics | None:

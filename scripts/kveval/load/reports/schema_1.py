@@ -13,8 +13,8 @@ Definitions, from the sources of 0.4.0, 0.5.3 and 0.6.0 (`guidellm/benchmark/sch
 
 import msgspec
 
-from kveval.load.reports.model import Aggregate, LevelReport
-from kveval.load.reports.wire import Metrics, Strategy, Totals, WireRequests, by_status
+from kveval.load.reports.model import LevelReport
+from kveval.load.reports.wire import Metrics, Request, Strategy, Totals, WireRequests, level_report
 
 
 class Backend(msgspec.Struct):
@@ -24,7 +24,7 @@ class Backend(msgspec.Struct):
 
 
 class BenchmarkConfig(msgspec.Struct):
-    """What the benchmark was asked to do."""
+    """The settings of the benchmark."""
 
     strategy: Strategy
     backend: Backend = msgspec.field(default_factory=Backend)
@@ -58,7 +58,7 @@ class Benchmark(msgspec.Struct):
     metrics: WindowMetrics
     start_time: float
     end_time: float
-    requests: WireRequests = msgspec.field(default_factory=WireRequests)
+    requests: WireRequests[Request] = msgspec.field(default_factory=WireRequests)
     scheduler_metrics: SchedulerMetrics = msgspec.field(default_factory=SchedulerMetrics)
     warmup_duration: float = 0.0
     cooldown_duration: float = 0.0
@@ -66,41 +66,21 @@ class Benchmark(msgspec.Struct):
 
 def decode(raw: msgspec.Raw) -> LevelReport:
     """Decode one benchmark. Raises msgspec.DecodeError."""
-    benchmark = msgspec.json.decode(raw, type=Benchmark)
-    tokens = by_status(benchmark.metrics.output_token_count).everything
-    return level_report(benchmark, None if tokens is None else tokens.total)
+    return level_of(msgspec.json.decode(raw, type=Benchmark))
 
 
-def level_report(benchmark: Benchmark, delivered_tokens: float | None) -> LevelReport:
+def level_of(benchmark: Benchmark) -> LevelReport:
     """Return the benchmark in neutral terms."""
-    config, state, metrics, kept = benchmark.config, benchmark.scheduler_state, benchmark.metrics, benchmark.requests
-    totals = metrics.request_totals
+    config, state, kept = benchmark.config, benchmark.scheduler_state, benchmark.requests
     run_end = benchmark.scheduler_metrics.request_end_time or state.end_time or benchmark.end_time
-    kept_finished = len(kept.successful or []) + len(kept.errored or [])
-    return LevelReport(
-        strategy=config.strategy.name,
-        streams=config.strategy.in_flight,
-        start=benchmark.start_time,
-        end=min(benchmark.end_time, run_end),
+    return level_report(
+        config.strategy,
+        benchmark.metrics.request_totals,
+        kept,
+        benchmark.metrics,
+        (benchmark.start_time, min(benchmark.end_time, run_end)),
         warmup_s=benchmark.warmup_duration,
         cooldown_s=max(0.0, benchmark.cooldown_duration),
-        completed=totals.successful,
-        incomplete=totals.incomplete,
-        errored=totals.errored,
-        requests=kept.neutral(),
-        requests_missing=max(0, state.successful_requests + state.errored_requests - kept_finished),
-        rate_req_s=config.strategy.rate,
-        aggregate=Aggregate(
-            tpot_includes_first_token=True,
-            delivered_tokens=delivered_tokens,
-            ttft_ms=by_status(metrics.time_to_first_token_ms),
-            tpot_ms=by_status(metrics.time_per_output_token_ms),
-            itl_ms=by_status(metrics.inter_token_latency_ms),
-            e2e_ms=by_status(metrics.request_latency, 1000.0),
-            prompt_tokens=by_status(metrics.prompt_token_count),
-            output_tokens=by_status(metrics.output_token_count),
-            concurrency=by_status(metrics.request_concurrency),
-            output_tok_s=by_status(metrics.output_tokens_per_second),
-        ),
+        requests_missing=max(0, state.successful_requests + state.errored_requests - kept.finished),
         model=config.backend.model,
     )

@@ -5,15 +5,19 @@ The shape is that of schema 1, with strategies named by `kind`. What changed in 
 first tokens inside the window.
 """
 
+from dataclasses import replace
+
 import msgspec
 
 from kveval.load.reports.model import LevelReport
-from kveval.load.reports.schema_1 import Benchmark, level_report
+from kveval.load.reports.schema_1 import Benchmark, level_of
 from kveval.load.reports.wire import by_status
 
 
 def decode(raw: msgspec.Raw) -> LevelReport:
     """Decode one benchmark. Raises msgspec.DecodeError."""
     benchmark = msgspec.json.decode(raw, type=Benchmark)
+    level = level_of(benchmark)
     rate = by_status(benchmark.metrics.output_tokens_per_second).everything
-    return level_report(benchmark, None if rate is None else rate.mean * (benchmark.end_time - benchmark.start_time))
+    delivered = None if rate is None else rate.mean * (benchmark.end_time - benchmark.start_time)
+    return replace(level, aggregate=level.aggregate and replace(level.aggregate, delivered_tokens=delivered))

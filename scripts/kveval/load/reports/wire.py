@@ -1,10 +1,12 @@
-"""What all schemas share on the wire, and its translation."""
+"""The fields that all schemas share, and their translation."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from kveval.load.reports.model import ByStatus, RequestRecord, Statistics, Status
+from kveval.load.reports.model import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics, Status
 
 
 class Percentiles(msgspec.Struct):
@@ -82,6 +84,16 @@ class Timings(msgspec.Struct):
     token_iterations: int | None = None
 
 
+class NeutralRequest(Protocol):
+    """A version's record of a request."""
+
+    def neutral(self, status: Status) -> RequestRecord:
+        """Return the record without the schema's peculiarities."""
+
+
+AnyRequest = TypeVar("AnyRequest", bound=NeutralRequest)
+
+
 class Info(msgspec.Struct):
     """A request's timings; conversations came with 0.6, before that every request is the first turn of its own."""
 
@@ -125,16 +137,21 @@ class Request(msgspec.Struct):
         )
 
 
-class WireRequests(msgspec.Struct):
+class WireRequests(msgspec.Struct, Generic[AnyRequest]):
     """The records kept, by status."""
 
-    successful: list[Request] | None = None
-    incomplete: list[Request] | None = None
-    errored: list[Request] | None = None
+    successful: list[AnyRequest] | None = None
+    incomplete: list[AnyRequest] | None = None
+    errored: list[AnyRequest] | None = None
+
+    @property
+    def finished(self) -> int:
+        """The number of records of requests that were not cut off."""
+        return len(self.successful or ()) + len(self.errored or ())
 
     def neutral(self) -> tuple[RequestRecord, ...]:
         """Return all records in one sequence."""
-        kept: Iterable[tuple[Status, list[Request] | None]] = (
+        kept: Iterable[tuple[Status, list[AnyRequest] | None]] = (
             ("completed", self.successful),
             ("incomplete", self.incomplete),
             ("errored", self.errored),
@@ -159,6 +176,50 @@ class Strategy(msgspec.Struct):
     def in_flight(self) -> int | None:
         """The number of requests kept in flight; a synchronous client keeps one."""
         return 1 if self.name == "synchronous" else self.streams
+
+
+def level_report(
+    strategy: Strategy,
+    totals: Totals,
+    requests: WireRequests[Any],
+    metrics: Metrics,
+    window: tuple[float, float],
+    *,
+    tpot_includes_first_token: bool = True,
+    **others: Any,
+) -> LevelReport:
+    """Return one benchmark in neutral terms; `others`: fields of the level that are not the same in all schemas.
+
+    `window`: start and end, epoch seconds. Delivered are the tokens of all requests, unless a schema counts others.
+    """
+    tokens = by_status(metrics.output_token_count)
+    level = LevelReport(
+        strategy=strategy.name,
+        streams=strategy.in_flight,
+        start=window[0],
+        end=window[1],
+        warmup_s=0.0,
+        cooldown_s=0.0,
+        completed=totals.successful,
+        incomplete=totals.incomplete,
+        errored=totals.errored,
+        requests=requests.neutral(),
+        requests_missing=max(0, totals.successful + totals.errored - requests.finished),
+        rate_req_s=strategy.rate,
+        aggregate=Aggregate(
+            tpot_includes_first_token=tpot_includes_first_token,
+            delivered_tokens=None if tokens.everything is None else tokens.everything.total,
+            ttft_ms=by_status(metrics.time_to_first_token_ms),
+            tpot_ms=by_status(metrics.time_per_output_token_ms),
+            itl_ms=by_status(metrics.inter_token_latency_ms),
+            e2e_ms=by_status(metrics.request_latency, 1000.0),
+            prompt_tokens=by_status(metrics.prompt_token_count),
+            output_tokens=tokens,
+            concurrency=by_status(metrics.request_concurrency),
+            output_tok_s=by_status(metrics.output_tokens_per_second),
+        ),
+    )
+    return replace(level, **others)
 
 
 def by_status(distributions: StatusDistributions | None, scale: float = 1.0) -> ByStatus:

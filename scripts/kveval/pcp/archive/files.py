@@ -20,7 +20,7 @@ from typing import IO, Protocol
 import zstandard
 
 from kveval.pcp.archive.problems import ArchiveError, ProblemLog
-from kveval.pcp.archive.wire import parse_label
+from kveval.pcp.archive.wire import LABEL_SIZE, Label, parse_label
 
 MEMBER = re.compile(r"(?P<base>.+)\.(?P<part>meta|index|\d{1,9})(?P<suffix>\.xz|\.gz|\.bz2|\.zst)?", re.DOTALL)
 TAR = re.compile(r".+\.(tar|tgz|txz|tzst|tar\.(zst|gz|xz|bz2))", re.DOTALL)
@@ -32,7 +32,7 @@ READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdErro
 
 
 class Readable(Protocol):
-    """What a member offers once open; only a plain file can seek."""
+    """An opened member; only a plain file can seek."""
 
     def read(self, size: int, /) -> bytes | None:
         """Up to `size` bytes, nothing at the end."""
@@ -96,9 +96,13 @@ class Stream:
         while self.position < offset and self.read(min(PIECE, offset - self.position)):
             pass
 
-    def stored_position(self) -> int:
-        """Bytes of the stored (compressed) file read so far."""
-        return self._member.stored_size if self._raw is None or self._raw.closed else self._raw.tell()
+    def read_all(self, size: int) -> bytes:
+        """`size` bytes, fewer only at the end."""
+        pieces, have = [], 0
+        while have < size and (piece := self.read(min(PIECE, size - have))):
+            pieces.append(piece)
+            have += len(piece)
+        return b"".join(pieces)
 
     def close(self) -> None:
         """Close the file; reading on gives b""."""
@@ -173,11 +177,13 @@ class Member:
     def head(self, size: int) -> bytes:
         """The first `size` uncompressed bytes, fewer if the file is shorter or damaged."""
         stream = Stream(self, ProblemLog())
-        data = b""
-        while len(data) < size and (piece := stream.read(size - len(data))):
-            data += piece
+        data = stream.read_all(size)
         stream.close()
         return data
+
+    def label(self) -> Label | None:
+        """The label at the start of the file, None if it has none."""
+        return parse_label(self.head(LABEL_SIZE[3]))
 
 
 @dataclass
@@ -205,7 +211,7 @@ class ArchiveFiles:
 
     def is_archive(self) -> bool:
         """True if at least one of the files starts with a PCP label (a log file "x.1" is no archive)."""
-        return any(parse_label(member.head(808)) for member in self.members())
+        return any(member.label() for member in self.members())
 
 
 def _plainest(old: Member | None, new: Member) -> Member:

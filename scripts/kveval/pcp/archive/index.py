@@ -27,9 +27,7 @@ def read_index(member: Member | None, version: int, problems: ProblemLog) -> lis
     if member is None:
         return []
     stream = Stream(member, problems)
-    data = b""
-    while len(data) < MAX_INDEX and (piece := stream.read(MAX_INDEX - len(data))):
-        data += piece
+    data = stream.read_all(MAX_INDEX)
     stream.close()
     label = parse_label(data)
     if label is None or label.version != version:

@@ -39,19 +39,18 @@ class Desc:
 
 
 @dataclass
-class Domain:
-    """An instance domain's history: `events` (time, instance, name) wherever a number got a new name."""
+class History:
+    """Texts of instances through time - their names, or their labels as JSON - wherever one got a new text."""
 
     events: list[tuple[int, int, str]] = field(default_factory=list)
+    """Time, instance, text."""
     current: dict[int, str] = field(default_factory=dict)
 
-
-@dataclass
-class LabelHistory:
-    """Labels of one thing through time: `events` (time, instance, JSON) wherever they changed."""
-
-    events: list[tuple[int, int, str]] = field(default_factory=list)
-    current: dict[int, str] = field(default_factory=dict)
+    def note(self, time: int, instance: int, text: str) -> None:
+        """Note the text that an instance has from a time on."""
+        if self.current.get(instance) != text:
+            self.current[instance] = text
+            self.events.append((time, instance, text))
 
 
 @dataclass
@@ -60,8 +59,8 @@ class Metadata:
 
     label: Label | None = None
     descs: dict[int, Desc] = field(default_factory=dict)
-    domains: dict[int, Domain] = field(default_factory=dict)
-    labels: dict[tuple[int, int], LabelHistory] = field(default_factory=dict)
+    domains: dict[int, History] = field(default_factory=dict)
+    labels: dict[tuple[int, int], History] = field(default_factory=dict)
     texts: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
 
@@ -138,15 +137,8 @@ def _records(member: Member, metadata: Metadata, problems: ProblemLog) -> Iterat
 
 def _fill(stream: Stream, data: bytes, size: int) -> tuple[bytes, bool]:
     """`data` extended to `size` bytes, and whether the stream ended first."""
-    pieces = [data]
-    have = len(data)
-    while have < size:
-        piece = stream.read(min(PIECE, size - have))
-        if not piece:
-            return b"".join(pieces), True
-        pieces.append(piece)
-        have += len(piece)
-    return b"".join(pieces), False
+    data += stream.read_all(size - len(data))
+    return data, len(data) < size
 
 
 def _next_record(data: bytes, start: int) -> int | None:
@@ -201,13 +193,11 @@ def _take_domain(metadata: Metadata, payload: bytes, version: int) -> None:
     instances = struct.unpack_from(f">{count}I", payload, pos)
     offsets = struct.unpack_from(f">{count}I", payload, pos + 4 * count)
     names = _Names(payload[pos + 8 * count :])
-    domain = metadata.domains.setdefault(indom, Domain())
-    known = domain.current.get
+    domain = metadata.domains.setdefault(indom, History())
     for instance, offset in zip(instances, offsets, strict=True):
         # A number that is gone keeps its last name: only a value recorded by then can refer to it.
-        if offset != GONE and known(instance) != (name := names[offset]):
-            domain.current[instance] = name
-            domain.events.append((time, instance, name))
+        if offset != GONE:
+            domain.note(time, instance, names[offset])
 
 
 class _Names(dict[int, str]):
@@ -229,7 +219,7 @@ def _take_labels(metadata: Metadata, payload: bytes, version: int) -> None:
     time, pos = stamp(payload, 4, version)
     kind, ident, count = struct.unpack_from(">III", payload, pos)
     pos += 12
-    history = metadata.labels.setdefault((kind & 0x3F, ident), LabelHistory())
+    history = metadata.labels.setdefault((kind & 0x3F, ident), History())
     for _ in range(count):
         instance, size = struct.unpack_from(">II", payload, pos)
         end = pos + 8 + size
@@ -240,9 +230,9 @@ def _take_labels(metadata: Metadata, payload: bytes, version: int) -> None:
         pos = end + 4 + 8 * labels
         instance = instance if kind & INSTANCES else IN_NULL
         if history.current.get(instance) != text:
+            # Raises ValueError for what is no JSON.
             json.loads(text or "{}")
-            history.current[instance] = text
-            history.events.append((time, instance, text))
+            history.note(time, instance, text)
 
 
 def _decode(text: bytes) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kveval.pcp.archive.files import Member, Stream
 from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE, Label, parse_label, record_times, stamp
+from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE, record_times, stamp
 
 # A block is decoded at once, so its size bounds memory; one larger record is still read, up to the limit.
 BLOCK = 16 << 20
@@ -46,11 +46,10 @@ class Volume:
 
     def __init__(self, member: Member, problems: ProblemLog, version: int | None) -> None:
         self.member, self._problems = member, problems
-        self.label = parse_label(member.head(LABEL_SIZE[3]))
+        self.label = member.label()
         if self.label is None:
             problems.add("bad record", member.name, "no label at the start of the file", 0)
         self.version = self.label.version if self.label else version or 2
-        self.stored = 0
 
     def blocks(self, start: int | None = None, end: int | None = None, finish_ns: int | None = None) -> Iterator[Block]:
         """Blocks of records from byte offset `start` (default: after the label).
@@ -72,7 +71,6 @@ class Volume:
             limit = want if end is None or end <= base + have else min(want, end - base)
             with memoryview(buffer) as room:
                 have += stream.read_into(room[have:limit])
-                self.stored = stream.stored_position()
                 ended = ended or have < limit
             starts, used, bad = _frame(buffer, have, self.version)
             if len(starts):
@@ -144,11 +142,6 @@ def _resync(data: bytearray, have: int, start: int, version: int) -> int | None:
     times = record_times(words[at[:, None] + np.arange(1, 4)].astype(np.uint32), version)
     at = at[times >= 0]
     return int(at[0]) * 4 if len(at) else None
-
-
-def volume_label(member: Member) -> Label | None:
-    """The label of a volume, None if it has none."""
-    return parse_label(member.head(LABEL_SIZE[3]))
 
 
 def time_at(member: Member, offset: int, version: int) -> int | None:

@@ -1,4 +1,4 @@
-"""From (metric, instance number, time) to a series number: one integer per (metric, instance name), in sorted order."""
+"""Series numbers of (metric, instance number, time): one integer per (metric, instance name), in sorted order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.meta import INDOM_NULL, Desc, Domain, Metadata
+from kveval.pcp.archive.meta import INDOM_NULL, Desc, History, Metadata
 from kveval.pcp.conversion.pages import word as entry
 
 Ints = NDArray[np.int64]
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 class Instances:
     """The instances of one domain: numbers to names, at a time that only moves forward between resets."""
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: History) -> None:
         self.names: list[str] = sorted({name for _, _, name in domain.events})
         rank = {name: number for number, name in enumerate(self.names)}
         first: dict[int, int] = {}
@@ -181,7 +181,7 @@ def build(metadata: Metadata, selected: Callable[[Desc], bool]) -> Catalog:
     """The catalog of the metrics that `selected` accepts."""
     metrics = sorted((desc for desc in metadata.descs.values() if selected(desc)), key=lambda desc: desc.names[0])
     domains = {
-        indom: Instances(metadata.domains.get(indom, Domain()))
+        indom: Instances(metadata.domains.get(indom, History()))
         for indom in {desc.indom for desc in metrics} - {INDOM_NULL}
     }
     sizes = [1 if desc.indom == INDOM_NULL else len(domains[desc.indom].names) for desc in metrics]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kveval.pcp.archive.files import split_name
 from kveval.pcp.archive.problems import ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block
-from kveval.pcp.conversion.conversion import ConversionSummary, Progress, survey
+from kveval.pcp.conversion.conversion import ConversionSummary, survey
 
 # A recording's own rhythm varies by less than this; a longer silence is a gap.
 GAP_FACTOR = 5.0
@@ -55,17 +55,12 @@ def _iso(time_ns: int) -> str:
     return f"{np.datetime64(time_ns, 'ns')}Z"
 
 
-def check(source: str | Path, *, progress: Progress | None = None) -> list[ArchiveProblem]:
-    """Read an archive through and list what is wrong with it; empty if it is whole.
+def check(source: str | Path) -> tuple[ConversionSummary, list[ArchiveProblem]]:
+    """Read an archive through; return what could be read, and what is wrong with it: nothing if it is whole.
 
     Kinds of damage (`Problem.damage`): missing file, truncated, bad record, bad metadata, bad index, unreadable.
     Properties of the recording: gap, clock step, unnamed instance, not converted, metadata changed, bad label.
     """
-    return inspect(source, progress=progress)[1]
-
-
-def inspect(source: str | Path, *, progress: Progress | None = None) -> tuple[ConversionSummary, list[ArchiveProblem]]:
-    """`check`, with the survey of the archive: what could be read."""
     rhythm = Rhythm()
-    summary = survey(source, watcher=rhythm, progress=progress)
+    summary = survey(source, watcher=rhythm)
     return summary, [*summary.problems, *rhythm.findings()]

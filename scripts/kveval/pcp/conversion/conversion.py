@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from kveval.pcp.archive.files import ArchiveFiles, Member, opened
 from kveval.pcp.archive.index import IndexEntry, bounds, read_index
 from kveval.pcp.archive.meta import Desc, Metadata, read_metadata
 from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
-from kveval.pcp.archive.records import Block, Volume, time_at, volume_label
+from kveval.pcp.archive.records import Block, Volume, time_at
 from kveval.pcp.archive.wire import LABEL_SIZE, Label, label_frame
 from kveval.pcp.conversion import catalog as cat
 from kveval.pcp.conversion.chunks import CHUNK_ROWS, Chunk, Chunker
@@ -34,12 +33,10 @@ from kveval.pcp.conversion.footer import (
 )
 from kveval.pcp.conversion.table import LongWriter
 
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
 class ConversionSummary:
-    """What a conversion did: rows written, values seen per metric, and every problem found."""
+    """The result of a conversion: rows written, values seen per metric, and every problem found."""
 
     output: Path | None
     rows: int
@@ -57,18 +54,10 @@ class ConversionSummary:
         return any(problem.damage for problem in self.problems)
 
 
-class Sink(Protocol):
-    """Where chunks go."""
-
-    def __call__(self, chunk: Chunk, catalog: cat.Catalog, host: str, /) -> None:
-        """Take a chunk of one archive."""
-
-
-class Watcher(Protocol):
-    """Looks at blocks as they pass (for checks of the recording)."""
-
-    def __call__(self, block: Block, where: str, /) -> None:
-        """Take a block of the file named `where`."""
+Sink = Callable[[Chunk, cat.Catalog, str], None]
+"""Takes the chunks of an archive, with its host's name."""
+Watcher = Callable[[Block, str], None]
+"""Looks at blocks as they pass, with the file's name (for checks of the recording)."""
 
 
 @dataclass
@@ -92,19 +81,15 @@ class Scan:
     chunk_rows: int = CHUNK_ROWS
     sink: Sink | None = None
     watcher: Watcher | None = None
-    progress: Progress | None = None
     metrics: dict[str, MetricInfo] = field(default_factory=dict)
     labels: dict[str, dict[str, list[tuple[int, Labels]]]] = field(default_factory=dict)
     marks: list[int] = field(default_factory=list)
     first: int | None = None
     last: int | None = None
     _latest: int = -1
-    _done: int = 0
-    _total: int = 0
 
     def run(self, archives: Sequence[Archive]) -> None:
         """Read every archive, in order of their starts."""
-        self._total = sum(member.stored_size for archive in archives for member in archive.files.volumes.values())
         ends: dict[str, int] = {}
         for archive in archives:
             end = ends.get(archive.label.host)
@@ -150,11 +135,6 @@ class Scan:
                     if self.watcher is not None:
                         self.watcher(block, member.name)
                     yield member, block
-                    if self.progress is not None:
-                        self.progress(self._done + volume.stored, self._total)
-            self._done += member.stored_size
-            if self.progress is not None:
-                self.progress(self._done, self._total)
 
     def _confirmed(self, archive: Archive, entry: IndexEntry) -> bool:
         """Whether a record stands where the index says, not later than the window's start (so that none is missed)."""
@@ -218,8 +198,12 @@ class Scan:
             change = f"{old.type}, {old.units}, {old.semantics} -> {info.type}, {info.units}, {info.semantics}"
             self.problems.add("metadata changed", where, f"{info.name}: {change}")
         added = Counter(old.errors) + Counter(info.errors)
-        fields = {**info.__dict__, "samples": old.samples + info.samples, "errors": dict(added)}
-        self.metrics[info.name] = MetricInfo(**{**fields, "not_converted": old.not_converted + info.not_converted})
+        self.metrics[info.name] = replace(
+            info,
+            samples=old.samples + info.samples,
+            not_converted=old.not_converted + info.not_converted,
+            errors=dict(added),
+        )
 
     def info(self, archives: Sequence[Archive], rows: int) -> ArchiveInfo:
         """The recording as a whole."""
@@ -267,7 +251,7 @@ def load(files: ArchiveFiles, problems: ProblemLog) -> Archive | None:
     if files.meta is None:
         problems.add("missing file", files.base, "no .meta: without descriptors the values cannot be read")
     metadata = read_metadata(files.meta, problems) if files.meta else Metadata()
-    labels = [metadata.label, *(volume_label(volume) for _, volume in sorted(files.volumes.items()))]
+    labels = [metadata.label, *(volume.label() for _, volume in sorted(files.volumes.items()))]
     label = next((label for label in labels if label is not None), None)
     if label is None:
         problems.add("unreadable", files.base, "neither .meta nor a volume has a label")
@@ -297,13 +281,11 @@ def convert(
     metrics: Sequence[str] | None = None,
     start_ns: int | None = None,
     finish_ns: int | None = None,
-    progress: Progress | None = None,
 ) -> ConversionSummary:
     """Write an archive as one Parquet file in the long form.
 
     `source`: a folder, the base name of an archive, or a tar (.tar.zst) of these, or several such. `metrics`: names,
-    prefixes or shell patterns, all if None. The window is closed, ns since 1970 UTC. `progress` gets bytes read and
-    bytes in all.
+    prefixes or shell patterns, all if None. The window is closed, ns since 1970 UTC.
     Damage does not stop it: see `problems` of the summary. Raises ArchiveError if there is no archive in `source`.
     """
     problems = ProblemLog()
@@ -312,7 +294,7 @@ def convert(
         found = [files for one in sources for files in _entered(stack, Path(one), problems, alone=len(sources) == 1)]
         archives = load_all(found, ", ".join(map(str, sources)), problems)
         hosts = {archive.label.host for archive in archives}
-        scan = Scan(problems, matcher(metrics), start_ns, finish_ns, progress=progress)
+        scan = Scan(problems, matcher(metrics), start_ns, finish_ns)
         with LongWriter(Path(output), with_host=len(hosts) > 1) as writer:
             scan.sink = writer.write
             scan.run(archives)
@@ -345,14 +327,13 @@ def survey(
     metrics: Sequence[str] | None = None,
     start_ns: int | None = None,
     finish_ns: int | None = None,
-    progress: Progress | None = None,
     watcher: Watcher | None = None,
 ) -> ConversionSummary:
     """Read an archive through without writing: metrics with their numbers of values, and problems."""
     problems = ProblemLog()
     with opened(Path(source), problems) as found:
         archives = load_all(found, source, problems)
-        scan = Scan(problems, matcher(metrics), start_ns, finish_ns, progress=progress, watcher=watcher)
+        scan = Scan(problems, matcher(metrics), start_ns, finish_ns, watcher=watcher)
         scan.run(archives)
         info = scan.info(archives, sum(metric.samples for metric in scan.metrics.values()))
     return ConversionSummary(None, info.rows, info, scan.metrics)

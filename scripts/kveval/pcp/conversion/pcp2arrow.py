@@ -19,7 +19,7 @@ from kveval.pcp.archive.files import opened
 from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.conversion.catalog import Words
 from kveval.pcp.conversion.chunks import Chunk
-from kveval.pcp.conversion.conversion import Archive, ConversionSummary, Scan, load_all, matcher
+from kveval.pcp.conversion.conversion import Archive, ConversionSummary, Scan, load_all
 from kveval.pcp.conversion.decode import EXACT_LIMIT
 from kveval.pcp.conversion.footer import encode
 from kveval.pcp.conversion.pages import Ints, nine_bytes
@@ -55,17 +55,10 @@ def _split(column: str) -> tuple[str, str]:
     return metric, rest.removesuffix("]")
 
 
-def from_pcp2arrow(
-    source: str | Path,
-    output: str | Path,
-    *,
-    metrics: Sequence[str] | None = None,
-    start_ns: int | None = None,
-    finish_ns: int | None = None,
-) -> ConversionSummary:
+def from_pcp2arrow(source: str | Path, output: str | Path) -> ConversionSummary:
     """Convert with `pcp2arrow -r` (raw values, one row a record) and write the long form.
 
-    Arguments as for `convert`. Values that the tool leaves out - in raw mode all singular metrics - are counted in
+    Values that the tool leaves out - in raw mode all singular metrics - are counted in
     the summary's problems. Units, semantics, help and labels, which it drops, are read from the archive. ToolError if
     the tool is not installed (it comes with PCP 6.2 and later) or fails.
     """
@@ -74,13 +67,13 @@ def from_pcp2arrow(
     problems, written = ProblemLog(), Counter[str]()
     with opened(Path(source), problems) as found, tempfile.TemporaryDirectory(prefix="kveval-pcp-") as folder:
         archives = load_all(found, source, problems)
-        scan = Scan(problems, matcher(metrics), start_ns, finish_ns)
+        scan = Scan(problems)
         scan.run(archives)
         with LongWriter(Path(output), with_host=len({archive.label.host for archive in archives}) > 1) as writer:
             for number, archive in enumerate(archives):
                 result = Path(folder, str(number))
-                _run(archive, sorted(scan.metrics) if metrics else [], result)
-                for chunk, names in _chunks(result, start_ns, finish_ns):
+                _run(archive, result)
+                for chunk, names in _chunks(result):
                     writer.write(chunk, names, archive.label.host)
                     for series, count in zip(chunk.series.tolist(), chunk.counts.tolist(), strict=True):
                         written[names.metrics[series]] += count
@@ -94,37 +87,34 @@ def from_pcp2arrow(
     return ConversionSummary(Path(output), info.rows, info, scan.metrics)
 
 
-def _run(archive: Archive, names: Sequence[str], result: Path) -> None:
+def _run(archive: Archive, result: Path) -> None:
     some = archive.files.members()[0].path
     base = some.with_name(Path(archive.files.base).name)
-    command = [TOOL, "-a", str(base), "-r", "-Z", "UTC", "-o", str(result), *names]
+    command = [TOOL, "-a", str(base), "-r", "-Z", "UTC", "-o", str(result)]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode or not result.exists():
         raise ToolError(f"{' '.join(command[:7])} failed with status {run.returncode}: {run.stderr.strip()[-500:]}")
 
 
-def _chunks(result: Path, start_ns: int | None, finish_ns: int | None) -> Iterator[tuple[Chunk, ColumnNames]]:
+def _chunks(result: Path) -> Iterator[tuple[Chunk, ColumnNames]]:
     """The tool's table as sorted chunks, some columns at a time."""
     for path in sorted(result.rglob("*.parquet")) if result.is_dir() else [result]:
         file = pq.ParquetFile(path)
         # A column that occurs twice (a name that two instances share) cannot be told apart: the last one holds.
         names = ColumnNames([name for name in dict.fromkeys(file.schema_arrow.names) if name != "timestamp"])
         times = file.read(columns=["timestamp"])["timestamp"].cast(pa.timestamp("ns")).cast(pa.int64()).to_numpy()
-        inside = np.ones(len(times), dtype=bool)
-        inside &= times >= start_ns if start_ns is not None else True
-        inside &= times <= finish_ns if finish_ns is not None else True
         for begin in range(0, len(names.columns), COLUMNS_AT_ONCE):
             part = names.columns[begin : begin + COLUMNS_AT_ONCE]
-            chunk = _chunk(file.read(columns=part).select(part), begin, times, inside)
+            chunk = _chunk(file.read(columns=part).select(part), begin, times)
             if len(chunk.times):
                 yield chunk, names
 
 
-def _chunk(table: pa.Table, first: int, times: Ints, inside: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Chunk:
+def _chunk(table: pa.Table, first: int, times: Ints) -> Chunk:
     rows, values, texts, exact = 0, [], [], []
     kept, counts, stamps, text_at, exact_at = [], [], [], [], []
     for number, column in enumerate(table.columns):
-        at = np.flatnonzero(inside & pc.is_valid(column).to_numpy())
+        at = np.flatnonzero(pc.is_valid(column).to_numpy())
         if not len(at):
             continue
         cells = column.take(pa.array(at))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo
-from kveval.pcp.parquet.longfile import LongFile, Part
+from kveval.pcp.parquet.longfile import LongFile, codes, times_ns
 from kveval.pcp.parquet.reading import Source
 
 
@@ -34,24 +34,21 @@ def samples_of(parquet: Source, metrics: Collection[str]) -> tuple[dict[str, Sam
     Texts are left out. ValueError for a file that `convert` did not write.
     """
     file = LongFile(parquet)
-    infos = file.find(metrics)
-    numeric = {info.name for info in infos.values() if info.type != "string"}
-    parts: dict[str, list[Part]] = {name: [] for name in numeric}
-    for name, part in file.parts_of(numeric):
-        parts[name].append(part)
-    found = {name: _sorted(info, parts[info.name]) for name, info in infos.items() if info.name in numeric}
+    infos = {name: info for name, info in file.find(metrics).items() if info.type != "string"}
+    table = file.read(["value"], {info.name for info in infos.values()})
+    metric_codes, words = codes(table["metric"])
+    series, instances = codes(table["instance"])
+    hosts = codes(table["host"]) if file.has_host else (np.zeros(len(series), dtype=np.int64), [""])
+    names = [(host, instance) for host in hosts[1] for instance in (*instances, "")]
+    # A null instance has the number -1, and the last name of its host.
+    series = hosts[0] * (len(instances) + 1) + np.where(series < 0, len(instances), series)
+    times, values = times_ns(table), np.asarray(table["value"].to_numpy(), dtype=np.float64)
+    order = np.lexsort((times, series, metric_codes))
+    edges = np.searchsorted(metric_codes[order], np.arange(len(words) + 1))
+    rows = {word: order[begin:end] for word, begin, end in zip(words, edges, edges[1:], strict=False)}
+    found = {}
+    for name, info in infos.items():
+        at = rows.get(info.name, order[:0])
+        used, inside = np.unique(series[at], return_inverse=True)
+        found[name] = Samples(info, times[at], inside, [names[number] for number in used], values[at])
     return found, file.archive()
-
-
-def _sorted(info: MetricInfo, parts: list[Part]) -> Samples:
-    """Put the rows of a metric from several row groups into one order."""
-    names: dict[tuple[str, str], int] = {}
-    codes = []
-    for part in parts:
-        table = np.array([names.setdefault(name, len(names)) for name in part.names], dtype=np.int64)
-        codes.append(table[part.codes])
-    times = np.concatenate([*(part.times for part in parts), np.empty(0, dtype=np.int64)])
-    values = np.concatenate([*(part.values for part in parts), np.empty(0, dtype=np.float64)])
-    series = np.concatenate([*codes, np.empty(0, dtype=np.int64)])
-    order = np.lexsort((times, series))
-    return Samples(info, times[order], series[order], list(names), values[order])

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kveval.pcp.parquet.reading import Names, Source, series
+from kveval.pcp.parquet.reading import Source, series
 
 _BITS = {"32": 32, "U32": 32}
 NANOSECONDS = 1e9
 
 
-def rate(
-    source: pd.DataFrame | Source,
-    metric: str | None = None,
-    *,
-    instance: Names = None,
-    labels: Mapping[str, Any] | None = None,
-    host: str | None = None,
-    start_ns: int | None = None,
-    finish_ns: int | None = None,
-) -> pd.DataFrame:
+def rate(source: pd.DataFrame | Source, metric: str | None = None, **selection: Any) -> pd.DataFrame:
     """Per-second rates between consecutive samples of each instance: columns timestamp (the later), instance, value.
 
-    `source` is a frame from `series`, or a file together with `metric` and a selection. The rate is missing (NaN)
-    where the counter was reset, or where the recording was interrupted in between (a mark). A 32-bit counter that
-    falls by more than half its range has wrapped: 2^32 is added. ValueError if the metric is not a counter.
+    `source` is a frame from `series`, or a file together with `metric` and a selection as `series` takes it. The rate
+    is missing (NaN) where the counter was reset, or where the recording was interrupted in between (a mark). A 32-bit
+    counter that falls by more than half its range has wrapped: 2^32 is added. ValueError if the metric is no counter.
     """
-    frame = _frame(source, metric, instance=instance, labels=labels, host=host, start_ns=start_ns, finish_ns=finish_ns)
+    frame = _counter(source, metric, selection)
     steps = _steps(frame)
     values = np.where(steps.reset | steps.marked, np.nan, steps.delta / steps.seconds)
     result = frame.iloc[steps.at].drop(columns=["value", "value_int"], errors="ignore")
@@ -46,19 +38,16 @@ def increase(
     metric: str | None = None,
     start_ns: int | None = None,
     finish_ns: int | None = None,
-    *,
-    instance: Names = None,
-    labels: Mapping[str, Any] | None = None,
-    host: str | None = None,
+    **selection: Any,
 ) -> pd.DataFrame:
-    """What a counter gained in a closed window, one row per instance.
+    """The gain of a counter in a closed window, one row per instance.
 
     Columns: instance; increase, from the first to the last sample inside the window; seconds that these samples
     span and that are counted; rate = increase / seconds (per second); samples; resets; marks. After a reset the new
     value counts, a lower bound (what was counted before the reset is unknown). Steps across a mark count neither in
     increase nor in seconds. An instance with fewer than two samples has increase 0 and rate NaN.
     """
-    frame = _frame(source, metric, instance=instance, labels=labels, host=host, start_ns=start_ns, finish_ns=finish_ns)
+    frame = _counter(source, metric, {"start_ns": start_ns, "finish_ns": finish_ns, **selection})
     steps = _steps(frame)
     gained = np.where(steps.marked, 0.0, np.where(steps.reset, steps.after, steps.delta))
     keys = [name for name in ("host", "instance") if name in frame]
@@ -81,49 +70,30 @@ def increase(
     )
 
 
-def _frame(
-    source: pd.DataFrame | Source,
-    metric: str | None,
-    *,
-    instance: Names,
-    labels: Mapping[str, Any] | None,
-    host: str | None,
-    start_ns: int | None,
-    finish_ns: int | None,
-) -> pd.DataFrame:
+def _counter(source: pd.DataFrame | Source, metric: str | None, selection: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the samples of a counter; a frame is the whole selection by itself."""
     if isinstance(source, pd.DataFrame):
         frame = source
-        times = _times(frame)
-        keep = np.ones(len(frame), dtype=bool)
-        if start_ns is not None:
-            keep &= times >= start_ns
-        if finish_ns is not None:
-            keep &= times <= finish_ns
-        frame = frame[keep]
     elif metric is None:
         raise ValueError("a file needs the name of a metric")
     else:
-        window = {"start_ns": start_ns, "finish_ns": finish_ns}
-        frame = series(source, metric, instance=instance, labels=labels, host=host, **window)
+        frame = series(source, metric, **selection)
     semantics = frame.attrs.get("semantics", "counter")
     if semantics != "counter":
         raise ValueError(f"{frame.attrs.get('metric')} is {semantics}, not a counter: it has no rate")
     return frame
 
 
+@dataclass
 class _Steps:
     """Consecutive samples of one series: row of the later one, what was gained, and what came in between."""
 
-    def __init__(
-        self,
-        at: NDArray[np.int64],
-        delta: NDArray[np.float64],
-        after: NDArray[np.float64],
-        seconds: NDArray[np.float64],
-    ) -> None:
-        self.at, self.delta, self.after, self.seconds = at, delta, after, seconds
-        self.reset = np.zeros(len(at), dtype=bool)
-        self.marked = np.zeros(len(at), dtype=bool)
+    at: NDArray[np.int64]
+    delta: NDArray[np.float64]
+    after: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    reset: NDArray[np.bool_]
+    marked: NDArray[np.bool_]
 
 
 def _steps(frame: pd.DataFrame) -> _Steps:
@@ -140,15 +110,12 @@ def _steps(frame: pd.DataFrame) -> _Steps:
     delta = values[at] - values[at - 1]
     if "value_int" in frame:
         delta = _exact_delta(frame, at, delta)
-    steps = _Steps(at, delta, values[at], (times[at] - times[at - 1]) / NANOSECONDS)
     bits = _BITS.get(frame.attrs.get("type", ""))
     if bits is not None:
-        wrapped = steps.delta < -(2.0 ** (bits - 1))
-        steps.delta = np.where(wrapped, steps.delta + 2.0**bits, steps.delta)
-    steps.reset = steps.delta < 0
+        delta = np.where(delta < -(2.0 ** (bits - 1)), delta + 2.0**bits, delta)
     marks = np.array(sorted(frame.attrs.get("marks_ns", ())), dtype=np.int64)
-    steps.marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(marks, times[at - 1], side="right")
-    return steps
+    marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(marks, times[at - 1], side="right")
+    return _Steps(at, delta, values[at], (times[at] - times[at - 1]) / NANOSECONDS, delta < 0, marked)
 
 
 def _exact_delta(frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo
-from kveval.pcp.parquet.longfile import LongFile, Rows
+from kveval.pcp.parquet.longfile import LongFile, codes, times_ns
 
 Source = str | Path
 Names = str | Sequence[str] | None
-_ALWAYS = (-(1 << 63), 1 << 63)
+_ALWAYS = (-(1 << 63), (1 << 63) - 1)
 
 
 def describe(parquet: Source) -> dict[str, MetricInfo]:
@@ -46,81 +50,74 @@ def series(
     semantics, type and marks_ns. KeyError if the archive has no such metric.
     """
     file = LongFile(parquet)
-    info = file.metric(metric)
-    chosen = {instance} if isinstance(instance, str) else None if instance is None else set(instance)
-    spans = None
+    info, archive = file.metric(metric), file.archive()
+    columns = ["text"] if info.type == "string" else ["value", "value_int"]
+    table = file.read(columns, [info.name], start_ns, finish_ns)
+    if instance is not None:
+        table = table.filter(_one_of([instance] if isinstance(instance, str) else instance))
     if labels is not None:
-        spans = _label_spans(file, info, labels)
-        chosen = set(spans) if chosen is None else chosen & set(spans)
-    singular = info.indom is None
-    rows = file.rows(info, None if singular else chosen, start_ns, finish_ns)
-    keep = np.ones(len(rows.times), dtype=bool)
-    if singular and (instance is not None or (spans is not None and not spans)):
-        keep[:] = False
-    if spans is not None and not singular:
-        keep &= _within(rows, spans)
+        table = table.filter(_labelled(file, info, labels))
     if host is not None:
-        keep &= _of_host(file, rows, host)
-    frame = _frame(rows, keep)
+        table = table.filter(pc.field("host") == host if file.has_host else pc.scalar(archive.host == host))
+    frame = _frame(table)
     frame.attrs = {
         **{"metric": info.name, "units": info.units, "semantics": info.semantics, "type": info.type},
-        "marks_ns": file.archive().marks_ns,
+        "marks_ns": archive.marks_ns,
     }
     return frame
 
 
-def _frame(rows: Rows, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> pd.DataFrame:
-    at = np.flatnonzero(keep)
-    keys = [rows.times[at], rows.codes[at], *([] if rows.host_codes is None else [rows.host_codes[at]])]
-    at = at[np.lexsort(keys)]
-    data: dict[str, Any] = {
-        "timestamp": pd.DatetimeIndex(rows.times[at].view("datetime64[ns]"), tz="UTC"),
-        "instance": pd.Categorical.from_codes(rows.codes[at], pd.Index(rows.instances, dtype="str")),
-        "value": rows.values[at],
+def _moment(time_ns: int) -> pa.Scalar[Any]:
+    return pa.scalar(time_ns, pa.timestamp("ns", "UTC"))
+
+
+def _one_of(instances: Sequence[str]) -> pc.Expression:
+    return pc.field("instance").isin(pa.array(instances, pa.string()))
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    times, names = times_ns(table), [name for name in ("instance", "host") if name in table.column_names]
+    numbered = {name: codes(table[name]) for name in names}
+    order = np.lexsort([times, *(numbers for numbers, _ in numbered.values())])
+    words = {
+        name: pd.Categorical.from_codes(numbers[order], pd.Index(found, dtype="str"))
+        for name, (numbers, found) in numbered.items()
     }
-    if rows.exact is not None:
-        data["value_int"] = pd.Series(rows.exact[at], dtype=object)
-    if rows.host_codes is not None:
-        data["host"] = pd.Categorical.from_codes(rows.host_codes[at], pd.Index(rows.hosts, dtype="str"))
-    return pd.DataFrame(data)
+    data: dict[str, Any] = {"timestamp": pd.DatetimeIndex(times[order].view("datetime64[ns]"), tz="UTC"), **words}
+    for name in ("text", "value"):
+        if name in table.column_names:
+            data["value"] = table[name].to_numpy()[order]
+    if "value_int" in table.column_names and table["value_int"].null_count < len(table):
+        whole = [None if value is None else int(value) for value in table["value_int"].to_pylist()]
+        data["value_int"] = pd.Series([whole[row] for row in order], dtype=object)
+    columns = ["timestamp", "instance", "value", *(name for name in ("value_int", "host") if name in data)]
+    return pd.DataFrame(data)[columns]
 
 
-def _label_spans(file: LongFile, info: MetricInfo, wanted: Mapping[str, Any]) -> dict[str, list[tuple[int, int]]]:
-    """Instance name -> time spans (ns, half open) in which its labels are those wanted; "" for a singular metric."""
+def _labelled(file: LongFile, info: MetricInfo, wanted: Mapping[str, Any]) -> pc.Expression:
+    """Choose the samples of instances whose labels are those wanted at the sample's time."""
     if info.indom is None:
-        return {"": [_ALWAYS]} if _match(info.labels, wanted) else {}
-    spans: dict[str, list[tuple[int, int]]] = {}
+        return pc.scalar(_match(info.labels, wanted))
+    always, parts = [], []
     for name, history in file.instance_labels(info).items():
         # The first labels count for what was sampled before they were recorded, too.
         edges = [_ALWAYS[0], *(time for time, _ in history[1:]), _ALWAYS[1]]
-        found = [
+        spans = [
             (begin, end)
             for begin, end, (_, labels) in zip(edges, edges[1:], history, strict=False)
             if _match({**info.labels, **labels}, wanted)
         ]
-        if found:
-            spans[name] = found
-    return spans
+        if spans == [_ALWAYS]:
+            always.append(name)
+            continue
+        for begin, end in spans:
+            within = (pc.field("timestamp") >= _moment(begin)) & (pc.field("timestamp") < _moment(end))
+            parts.append((pc.field("instance") == name) & within)
+    return reduce(or_, parts, _one_of(always))
 
 
 def _match(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(name in labels and str(labels[name]) == str(value) for name, value in wanted.items())
-
-
-def _within(rows: Rows, spans: Mapping[str, Sequence[tuple[int, int]]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    keep = np.zeros(len(rows.times), dtype=bool)
-    always = [code for code, name in enumerate(rows.instances) if spans.get(name) == [_ALWAYS]]
-    keep |= np.isin(rows.codes, always)
-    for code, name in enumerate(rows.instances):
-        for begin, end in spans.get(name, ()) if code not in always else ():
-            keep |= (rows.codes == code) & (rows.times >= begin) & (rows.times < end)
-    return keep
-
-
-def _of_host(file: LongFile, rows: Rows, host: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    if rows.host_codes is None:
-        return np.full(len(rows.times), file.archive().host == host)
-    return np.equal(rows.host_codes, rows.hosts.index(host) if host in rows.hosts else -2)
 
 
 def wide(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.kinds import kind_of
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import collector_pod, download_job, load_job, render
+from kveval.engines.kubernetes.manifests.rendering import collector_pod, context_of, download_job, load_job, render
 from kveval.engines.kubernetes.manifests.templates import Document
 from kveval.spec.config import Config
 from kveval.spec.specification import Specification
@@ -48,11 +48,9 @@ def planned(config: Config) -> CampaignPlan:
     cells = []
     for cell in config.cells:
         specification = config.specification(cell)
-        driving = [
-            collector_pod(specification, site, 1, name),
-            load_job(specification, site, 1, name, level=0, argv=["guidellm", "--version"], env={}),
-        ]
+        context = context_of(specification, site, 1, name)
+        driving = [collector_pod(context), load_job(context, level=0, argv=["guidellm", "--version"], env={})]
         if site.model_cache is not None and not specification.miniature:
-            driving.append(download_job(specification, site, 1, name))
-        cells.append(CellPlan(cell.path, specification, render(specification, site, 1, name).documents, tuple(driving)))
+            driving.append(download_job(context))
+        cells.append(CellPlan(cell.path, specification, render(context).documents, tuple(driving)))
     return CampaignPlan(name, site, tuple(cells), recording_documents(name, site, {}))

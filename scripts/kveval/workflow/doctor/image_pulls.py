@@ -4,7 +4,6 @@ Nothing but a node has the cluster's mirrors, credentials and network. An image 
 is refused within seconds; a large one may still be on its way when the time is over, and that is what is said then.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ Outcome = Literal["pulled", "pulling", "refused", "unplaced", "rejected"]
 
 @dataclass(frozen=True)
 class ImageTrial:
-    """What became of an image.
+    """The outcome of trying an image.
 
     Attributes:
         outcome: pulled; pulling, not refused within the time; refused by the registry or the node; unplaced, no node
@@ -94,12 +93,11 @@ def trial_pod(image: str, need: PodNeed, plan: CampaignPlan, limit_s: float) -> 
         ],
     }
     spec |= {key: need.spec[key] for key in ("nodeSelector", "tolerations", "imagePullSecrets") if key in need.spec}
-    digest = hashlib.sha256(image.encode()).hexdigest()[:8]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "generateName": f"kveval-doctor-{digest}-",
+            "generateName": "kveval-doctor-",
             "namespace": site.namespace,
             "labels": labels(plan.name, "", None, "", COMPONENT),
             "annotations": need.template.get("metadata", {}).get("annotations", {}),
@@ -141,31 +139,29 @@ def node_ahead(pod: Mapping[str, Any], seen: float) -> Bounds | None:
     start, creation = pod.get("status", {}).get("startTime"), pod["metadata"].get("creationTimestamp")
     if start is None or creation is None:
         return None
-    return Bounds(_seconds(start) - seen, _seconds(start) + 1 - _seconds(creation))
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+    started, created = (datetime.fromisoformat(text).timestamp() for text in (start, creation))
+    return Bounds(started - seen, started + 1 - created)
 
 
 def _watched(
-    asking: Asking,
-    path: str,
-    campaign: str,
-    waiting: dict[str, str],
-    users: Mapping[str, PodNeed],
-    limit_s: float,
+    asking: Asking, path: str, campaign: str, waiting: dict[str, str], users: Mapping[str, PodNeed], limit_s: float
 ) -> Iterator[ImageTrial]:
     """Yield the trials as their pods are decided; at the end of the time, what is known of the others."""
     begin = time.monotonic()
     clocks: dict[str, Bounds] = {}
     last: dict[str, Mapping[str, Any]] = {}
+
+    def trial(name: str, outcome: Outcome, message: str) -> ImageTrial:
+        image, node = waiting.pop(name), str(last.get(name, {}).get("spec", {}).get("nodeName", ""))
+        said, seconds = " ".join(message.split()), time.monotonic() - begin
+        return ImageTrial(image, users[image].owner, outcome, said, node, seconds, clocks.get(name))
+
     while waiting and time.monotonic() - begin < limit_s:
         time.sleep(_POLL_S)
-        answer = asking.get(path, labelSelector=selector(campaign=campaign, component=COMPONENT))
+        found = asking.get(path, labelSelector=selector(campaign=campaign, component=COMPONENT))
         # The server's clock now is at most this.
         seen = time.time() - (asking.ahead.low if asking.ahead else 0.0)
-        for pod in answer.body.get("items", []):
+        for pod in found.body.get("items", []):
             name = pod["metadata"]["name"]
             if name not in waiting:
                 continue
@@ -175,27 +171,10 @@ def _watched(
                 clocks[name] = bounds if name not in clocks else clocks[name].and_(bounds)
             outcome, message = outcome_of(pod)
             if outcome is not None:
-                image = waiting.pop(name)
-                yield _trial(image, users[image], outcome, message, pod, time.monotonic() - begin, clocks.get(name))
-    for name, image in waiting.items():
+                yield trial(name, outcome, message)
+    for name in list(waiting):
         pod = last.get(name, {})
-        why = unschedulable(pod)
-        placed = bool(pod.get("spec", {}).get("nodeName"))
-        outcome = "pulling" if placed else "unplaced"
-        yield _trial(image, users[image], outcome, why, pod, time.monotonic() - begin, clocks.get(name))
-
-
-def _trial(
-    image: str,
-    user: PodNeed,
-    outcome: Outcome,
-    message: str,
-    pod: Mapping[str, Any],
-    seconds: float,
-    ahead: Bounds | None,
-) -> ImageTrial:
-    node = str(pod.get("spec", {}).get("nodeName", ""))
-    return ImageTrial(image, user.owner, outcome, " ".join(message.split()), node, seconds, ahead)
+        yield trial(name, "pulling" if pod.get("spec", {}).get("nodeName") else "unplaced", unschedulable(pod))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from kveval.host.errors import Failure
 from kveval.host.findings import Finding, error, ok, warning
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
-from kveval.pcp.recording import require_pcp
+from kveval.pcp.installation import require_pcp
 from kveval.spec.config import Config
 from kveval.spec.specification import Specification
 
@@ -42,7 +42,7 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class LocalFacts:
-    """What this host has, as probed; sizes in bytes.
+    """The state of this host, as probed; sizes in bytes.
 
     Attributes:
         gpus: names of the NVIDIA GPUs that answer.

@@ -1,4 +1,4 @@
-"""What measuring takes: wall seconds, GPUs, disk; and what a level will hold, as far as earlier runs tell.
+"""The cost of measuring: wall seconds, GPUs, disk; and what a level will hold, as far as earlier runs tell.
 
 A run is one start of the server, its levels and what is between them. What was observed of the same model comes first,
 else a stated assumption.
@@ -18,7 +18,8 @@ from kveval.load.guidellm import PREFIX_TOKENS_PER_S
 from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.spec.sizing import parameter_count
 from kveval.spec.specification import Specification
-from kveval.workflow.planning.stored import StoredFacts, StoreIndex
+from kveval.store.run_file import Run
+from kveval.workflow.planning.stored import StoreIndex
 
 # Assumed until something was measured: a server is up after a base time and its weights' bytes at a rate, which leaves
 # room for compiling and for graphs; a miniature after less.
@@ -40,7 +41,7 @@ _SUCCESS, _TOKENS = "vllm:request_success_total", "vllm:generation_tokens_total"
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run takes. `basis`: where the times come from."""
+    """The cost of one run. `basis`: where the times come from."""
 
     seconds: float
     gpus: int
@@ -99,7 +100,7 @@ def disk(workload: WorkloadSpec, store: StoreIndex, cpus: int) -> tuple[int, boo
     return disk_bytes(workload, cpus) - DISK_RESERVE_BYTES, False
 
 
-def _rest_s(facts: StoredFacts) -> float | None:
+def _rest_s(facts: Run) -> float | None:
     """Return what a run took beside its server's start and its levels' own seconds."""
     if not {"server_start_s", "levels_s"} <= facts.phases.keys():
         return None
@@ -111,9 +112,9 @@ def _rest_s(facts: StoredFacts) -> float | None:
 def _nearest(
     specification: Specification,
     store: StoreIndex,
-    usable: Callable[[StoredFacts], bool],
+    usable: Callable[[Run], bool],
     equal: Sequence[str] = (),
-) -> list[StoredFacts]:
+) -> list[Run]:
     """Return usable runs that are most like a specification. `equal`: keys in which they have to agree with it."""
     content = specification.to_json()
     for likely in store.like(content):
@@ -176,7 +177,7 @@ def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple
             continue
         for measured in facts.levels:
             if measured.level == level and {_SUCCESS, _TOKENS} <= measured.counters.keys():
-                seen.append(tuple(measured.counters[name]["delta"] / load.seconds for name in (_SUCCESS, _TOKENS)))
+                seen.append(tuple(measured.counters[name].delta / load.seconds for name in (_SUCCESS, _TOKENS)))
     if not seen:
         return None
     return statistics.median(rate for rate, _ in seen), statistics.median(tokens for _, tokens in seen)

@@ -1,4 +1,4 @@
-"""What a campaign still has to measure, and why: its measurement ids against those that were measured.
+"""The runs that a campaign still has to measure, and why: its measurement ids against those that were measured.
 
 It asks what Snakemake asks - is there a pointer, and is it to what the configuration now defines? - and what the job
 asks then: does the store hold that measurement, of this hardware?
@@ -134,13 +134,13 @@ def make_plan(
 
 def _missing(run: PlannedRun, known: str | None, reason: str, store: StoreIndex, hardware: str | None) -> PlannedRun:
     stored = store.get(run.measurement).runs(run.run)
-    if any(hardware is None or facts.hardware.fingerprint == hardware for facts in stored):
+    if any(hardware is None or facts.hardware.get("fingerprint") == hardware for facts in stored):
         state: State = "adopt"
         reason = "in the store" if known is None else reason
     else:
         state = "measure"
         if stored:
-            reason = f"measured on other hardware ({stored[0].hardware.fingerprint})"
+            reason = f"measured on other hardware ({stored[0].hardware.get('fingerprint')})"
         elif run.bridge:
             reason = "bridge: measured again beside new cells"
     return replace(run, state=state, reason=reason)

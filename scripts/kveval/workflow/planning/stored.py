@@ -1,4 +1,4 @@
-"""What a store holds and what points into it, as far as a plan needs it: read quickly, not verified."""
+"""The contents of a store and the pointers into it, as far as a plan needs it: read quickly, not verified."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,55 +7,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kveval.analysis.levels.pilot import frozen_levels
 from kveval.config.campaign import Cell
 from kveval.spec.config import Config
 from kveval.store.listing import StoreEntry, contents, size_bytes
-from kveval.store.store import RUN, SUMS
+from kveval.store.run_file import Run, RunFileError, read_run
+from kveval.store.store import SUMS
 
 
-class StoredLevel(msgspec.Struct, frozen=True):
-    """A level that was measured."""
-
-    level: int
-    status: str = "ok"
-    counters: dict[str, dict[str, float]] = {}
-
-
-class StoredHardware(msgspec.Struct, frozen=True):
-    """The machine of a run."""
-
-    fingerprint: str = ""
-
-
-class StoredFacts(msgspec.Struct, frozen=True):
-    """What run.json says that a plan rests on. `phases`: wall seconds of the parts of the run."""
-
-    measurement: str
-    run: int
-    cell: dict[str, Any] = {}
-    specification: dict[str, Any] = {}
-    finished: str = ""
-    hardware: StoredHardware = StoredHardware()
-    phases: dict[str, float] = {}
-    levels: list[StoredLevel] = []
-
-    @property
-    def path(self) -> str:
-        """The cell's MODEL/SCENARIO/BLOCKS."""
-        return "/".join(str(self.cell.get(key)) for key in ("model", "scenario", "cpu_blocks"))
-
-
-_FACTS = msgspec.json.Decoder(StoredFacts)
-
-
-def facts_of(place: Path) -> StoredFacts | None:
+def facts_of(place: Path) -> Run | None:
     """Return what a stored run says of itself; None where it cannot be read: a plan measures that again."""
     try:
-        return _FACTS.decode((place / RUN).read_bytes())
-    except (OSError, msgspec.DecodeError):
+        return read_run(place)
+    except RunFileError:
         return None
 
 
@@ -66,12 +30,12 @@ class Shelf:
     places: Mapping[int, tuple[Path, ...]]
 
     @cached_property
-    def first(self) -> StoredFacts | None:
-        """What one of the runs says; their specification is the same."""
+    def first(self) -> Run | None:
+        """The description of one of the runs; their specification is the same."""
         found = (facts_of(place) for places in self.places.values() for place in places)
         return next((facts for facts in found if facts is not None), None)
 
-    def runs(self, number: int) -> list[StoredFacts]:
+    def runs(self, number: int) -> list[Run]:
         """Return what the runs of a number say: more than one where several machines measured it."""
         found = (facts_of(place) for place in self.places.get(number, ()))
         return [facts for facts in found if facts is not None]
@@ -97,15 +61,15 @@ class StoreIndex:
         return cls({name: Shelf(runs) for name, runs in places.items()})
 
     @cached_property
-    def by_cell(self) -> dict[str, list[StoredFacts]]:
+    def by_cell(self) -> dict[str, list[Run]]:
         """One run of every measurement id, by the path of its cell."""
-        found: dict[str, list[StoredFacts]] = {}
+        found: dict[str, list[Run]] = {}
         for shelf in self.index.values():
             if shelf.first is not None and shelf.first.specification:
-                found.setdefault(shelf.first.path, []).append(shelf.first)
+                found.setdefault(shelf.first.cell.path, []).append(shelf.first)
         return found
 
-    def like(self, specification: Mapping[str, Any]) -> Iterator[list[StoredFacts]]:
+    def like(self, specification: Mapping[str, Any]) -> Iterator[list[Run]]:
         """Yield what may stand for a specification, the nearest first: runs of its cell, of its arm, of its model.
 
         One run of every id; all are of the same model on the same kind of engine and device.
@@ -115,19 +79,15 @@ class StoreIndex:
             yield self._by_likeness.get(key, [])
 
     @cached_property
-    def _by_likeness(self) -> dict[tuple[Any, ...], list[StoredFacts]]:
-        found: dict[tuple[Any, ...], list[StoredFacts]] = {}
+    def _by_likeness(self) -> dict[tuple[Any, ...], list[Run]]:
+        found: dict[tuple[Any, ...], list[Run]] = {}
         for facts in self.all():
-            kind, scenario, blocks = (
-                _kind(facts.specification),
-                facts.cell.get("scenario"),
-                facts.cell.get("cpu_blocks"),
-            )
+            kind, scenario, blocks = _kind(facts.specification), facts.cell.scenario, facts.cell.cpu_blocks
             for key in ((kind, scenario, blocks), (kind, scenario), (kind,)):
                 found.setdefault(key, []).append(facts)
         return found
 
-    def all(self) -> Iterator[StoredFacts]:
+    def all(self) -> Iterator[Run]:
         """Yield one run of every measurement id."""
         for several in self.by_cell.values():
             yield from several

@@ -5,8 +5,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from kveval.host.files import write_json
 from kveval.store.run_file import BESIDE, stored_run
-from kveval.store.store import RUN, StoreError, key_of, verify, write_json
+from kveval.store.store import RUN, StoreError, key_of, verify
 
 
 def share_run(pointer: Path, shared: Path, description: Path, raw: Path) -> None:

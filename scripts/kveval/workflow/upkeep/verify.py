@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kveval.host import findings
-from kveval.host.files import clock_s, last_change_s
+from kveval.host.files import clock_s, last_change_s, sha256_file
 from kveval.host.findings import Finding
 from kveval.store.derived import damage_in, derived_files, remove_derived
 from kveval.store.entry_check import Verdict, judge
 from kveval.store.listing import Contents, Pointer, contents, pointers, size_text
-from kveval.store.store import SUMS, Store, key_of, sha256_file
+from kveval.store.store import SUMS, Store, key_of
 from kveval.workflow.upkeep.references import References
 
 COPY_AGAIN = "when nothing is being copied any more: copy again, see docs/store.md"
@@ -27,7 +27,7 @@ REPORT = "snakemake --cores 4 report"
 
 @dataclass
 class Checked:
-    """What was found and done, and which runs the next start of the workflow measures again."""
+    """The findings, what was done, and which runs the next start of the workflow measures again."""
 
     findings: list[Finding] = field(default_factory=list)
     again: list[str] = field(default_factory=list)

@@ -6,17 +6,17 @@ found to be that of the file in the pod. A file gets its name when its sum is ri
 """
 
 import contextlib
-import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted
 from kveval.engines.kubernetes.api.exec import Execution
 from kveval.engines.kubernetes.api.pod_scripts import BLOCK, LIST, PREFIX, READ, RemoteFile, explain, parse_list, script
+from kveval.host.files import sha256_file
 
 Say = Callable[[str], None]
 
@@ -24,13 +24,10 @@ CHUNK_BYTES = 256 * 1024 * 1024
 """Most that one command sends: proxies on the way may end connections that last long."""
 _STALL_S = 60.0
 _LIST_STALL_S = 600.0
-# The command is part of a URL, and some proxies take no longer ones than 8 KiB.
-_ARGUMENT_BYTES = 3000
 _FRUITLESS = 5
 _DIFFERENT = 3
 _SAY_S = 10.0
 _MEBI = 1024 * 1024
-
 
 Result = TypeVar("Result")
 
@@ -39,120 +36,124 @@ class TransferError(ClusterError):
     """A file could not be brought here whole."""
 
 
-@dataclass(frozen=True)
-class Collected:
-    """What was collected: every file with its size and sum, the seconds it took and how often it was cut."""
-
-    files: tuple[RemoteFile, ...]
-    seconds: float
-    cuts: int
-    received: int
-    """Bytes that came through the connection; less than the files' where some were here already."""
-
-
-@dataclass
-class _Incoming:
-    """A file on its way: how much of it is here, and the sum of that."""
-
-    file: RemoteFile
-    final: Path
-    here: int = 0
-    sha256: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    differed: int = 0
-
-    @property
-    def part(self) -> Path:
-        return self.final.with_name(f"{self.final.name}.part")
-
-    @property
-    def missing(self) -> int:
-        return self.file.size - self.here
-
-    def append(self, sink: IO[bytes], data: bytes) -> None:
-        sink.write(data)
-        self.sha256.update(data)
-        self.here += len(data)
-
-    def restart(self) -> None:
-        self.part.unlink(missing_ok=True)
-        self.here, self.sha256 = 0, hashlib.sha256()
-
-
 def collect(
-    api: Api,
-    namespace: str,
-    pod: str,
-    container: str,
-    remote_path: str,
-    local_path: Path,
-    *,
-    chunk_bytes: int = CHUNK_BYTES,
-    say: Say | None = None,
-) -> Collected:
+    api: Api, namespace: str, pod: str, container: str, remote_path: str, local_path: Path, *, say: Say | None = None
+) -> "PodFiles":
     """Bring one file of a running container to `local_path`. Raises TransferError."""
     remote = PurePosixPath(remote_path)
-    collection = _Collection(api, namespace, pod, container, str(remote.parent), chunk_bytes, say)
-    return collection.bring([remote.name], lambda _: local_path)
+    found = PodFiles(api, namespace, pod, container, str(remote.parent), say)
+    found.bring([remote.name], lambda _: local_path)
+    return found
 
 
 def collect_folder(
-    api: Api,
-    namespace: str,
-    pod: str,
-    container: str,
-    remote_path: str,
-    local_path: Path,
-    *,
-    chunk_bytes: int = CHUNK_BYTES,
-    say: Say | None = None,
-) -> Collected:
+    api: Api, namespace: str, pod: str, container: str, remote_path: str, local_path: Path
+) -> "PodFiles":
     """Bring all files below a folder of a running container to `local_path`; links are left out. Raises TransferError.
 
     Files that are here already, with the right sum, are not brought again.
     """
-    collection = _Collection(api, namespace, pod, container, remote_path.rstrip("/") or "/", chunk_bytes, say)
-    return collection.bring([], lambda path: local_path / path)
+    found = PodFiles(api, namespace, pod, container, remote_path.rstrip("/") or "/")
+    found.bring([], lambda path: local_path / path)
+    return found
 
 
 @dataclass
-class _Collection:
+class PodFiles:
+    """Files below the folder `root` of a container: which they are, how often the connection was cut, bytes received.
+
+    Fewer bytes are received than the files have where some were here already.
+    """
+
     api: Api
     namespace: str
     pod: str
     container: str
     root: str
-    chunk_bytes: int
-    say: Say | None
+    say: Say | None = None
+    files: tuple[RemoteFile, ...] = ()
     cuts: int = 0
     received: int = 0
     _said_at: float = field(default_factory=time.monotonic)
 
-    def bring(self, names: Sequence[str], place: Callable[[str], Path]) -> Collected:
-        """Bring the named files below `root`, or all, each to its place."""
-        begin = time.monotonic()
+    def bring(self, names: Sequence[str], place: Callable[[str], Path]) -> None:
+        """Bring the named files, or all, each to its place."""
         try:
-            files = self._list(names)
-            incoming = [_Incoming(file, place(file.path)) for file in files]
-            wanted = [entry for entry in incoming if not self._is_here(entry)]
-            self._take_up(wanted)
-            self._receive_all(wanted, begin)
+            self.files = tuple(self._run(script(LIST, self.root, *names), parse_list))
+            for file in self.files:
+                self._bring(file, place(file.path))
         except OSError as error:
             raise TransferError(f"{self._what()}: cannot be written here: {error}") from error
         except ClusterError as error:
             if isinstance(error, TransferError):
                 raise
             raise TransferError(f"{self._what()}: {error}", error.status, error.reason) from error
-        files = [entry.file for entry in incoming]
-        return Collected(tuple(files), time.monotonic() - begin, self.cuts, self.received)
 
-    def _what(self, path: str = "") -> str:
-        within = f"{self.root.rstrip('/')}/{path}" if path else self.root
-        return f"collecting {within} from container {self.container} of pod {self.namespace}/{self.pod}"
+    def _bring(self, file: RemoteFile, final: Path) -> None:
+        if _is(final, file):
+            return
+        part = final.with_name(f"{final.name}.part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+        if part.stat().st_size and not self._begins(file, part):
+            part.write_bytes(b"")
+        for _ in range(_DIFFERENT):
+            self._fill(file, part)
+            if _is(part, file):
+                part.replace(final)
+                return
+            part.write_bytes(b"")
+            before, (file,) = file, self._run(script(LIST, self.root, file.path), parse_list)
+        why = (
+            "it keeps changing: stop what writes it first"
+            if file != before
+            else "the connection alters what it carries"
+        )
+        raise TransferError(f"{self._what(file.path)}: its sum was wrong {_DIFFERENT} times; {why}")
 
-    # --- what is there
+    def _begins(self, file: RemoteFile, part: Path) -> bool:
+        """Whether what an earlier process left is the beginning of the file in the pod."""
+        size = part.stat().st_size
+        return size <= file.size and self._run(script(PREFIX, self.root, file.path, size), _first_word) == sha256_file(
+            part
+        )
 
-    def _list(self, names: Sequence[str]) -> list[RemoteFile]:
-        return self._run(script(LIST, self.root, *names), parse_list)
+    def _fill(self, file: RemoteFile, part: Path) -> None:
+        """Append to a part until it is as long as the file, by as many commands as it takes."""
+        begin, fruitless = time.monotonic(), 0
+        while (here := part.stat().st_size) < file.size:
+            cause = "it sends no more, though the file was longer when it was looked at"
+            try:
+                self._receive(file, part, here)
+            except Interrupted as error:
+                self.cuts += 1
+                cause = str(error)
+                time.sleep(min(0.2 * 2**fruitless, 5.0))
+            now = part.stat().st_size
+            fruitless = 0 if now > here else fruitless + 1
+            if fruitless >= _FRUITLESS:
+                raise TransferError(
+                    f"{self._what(file.path)}: nothing arrived in {fruitless} attempts, {now} of {file.size} "
+                    f"bytes are here ({cause}); run it again to go on from there"
+                )
+            self._report(file, now, begin)
+
+    def _receive(self, file: RemoteFile, part: Path, here: int) -> None:
+        """Run one command and append what it sends; it begins at a whole block, which may be here in part."""
+        again, wanted = here % BLOCK, min(file.size - here, CHUNK_BYTES)
+        argv = script(READ, self.root, file.path, here // BLOCK, again + wanted)
+        with self._started(argv) as execution, part.open("ab") as sink:
+            for piece in execution.output(_STALL_S):
+                fresh = piece[again:]
+                again -= len(piece) - len(fresh)
+                wanted -= len(fresh)
+                if wanted < 0:
+                    what = "more arrived than was asked for; is its image's `head` or `dd` another?"
+                    raise TransferError(f"{self._what()}: {what}")
+                sink.write(fresh)
+                self.received += len(fresh)
+        if execution.returncode:
+            raise TransferError(f"{self._what()}: {explain(execution.returncode, execution.stderr, argv, self.root)}")
 
     def _run(self, argv: Sequence[str], parse: Callable[[bytes], Result]) -> Result:
         """Return what a script says; one that was cut off is run again, for these scripts change nothing."""
@@ -186,151 +187,24 @@ class _Collection:
                     raise
                 raise TransferError(f"{self._what()}: {explain(127, said.encode(), argv, self.root)}") from error
 
-    # --- what is here
+    def _what(self, path: str = "") -> str:
+        within = f"{self.root.rstrip('/')}/{path}" if path else self.root
+        return f"collecting {within} from container {self.container} of pod {self.namespace}/{self.pod}"
 
-    @staticmethod
-    def _is_here(entry: _Incoming) -> bool:
-        final = entry.final
-        if not final.is_file() or final.stat().st_size != entry.file.size:
-            return False
-        with final.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == entry.file.sha256
-
-    def _take_up(self, wanted: Sequence[_Incoming]) -> None:
-        """Go on with what an earlier process left, where it is the beginning of the file in the pod."""
-        begun = [entry for entry in wanted if entry.part.is_file() and 0 < entry.part.stat().st_size <= entry.file.size]
-        # Few were on their way when the earlier process ended, so one command for each will do.
-        for entry in begun:
-            size = entry.part.stat().st_size
-            there = self._run(script(PREFIX, self.root, entry.file.path, size), _first_word)
-            with entry.part.open("rb") as file:
-                here = hashlib.file_digest(file, hashlib.sha256)
-            if here.hexdigest() == there:
-                entry.here, entry.sha256 = size, here
-        for entry in wanted:
-            entry.final.parent.mkdir(parents=True, exist_ok=True)
-            if not entry.here:
-                entry.restart()
-
-    # --- the way
-
-    def _receive_all(self, wanted: Sequence[_Incoming], begin: float) -> None:
-        total = sum(entry.file.size for entry in wanted)
-        pending = list(wanted)
-        fruitless = 0
-        while True:
-            pending = [entry for entry in pending if not self._finished(entry)]
-            if not pending:
-                return
-            before = self.received
-            try:
-                self._receive(self._next(pending))
-                fruitless = fruitless + 1 if self.received == before else 0
-                cause = "it sends no more, though the file was longer when it was looked at"
-            except Interrupted as error:
-                self.cuts += 1
-                fruitless = fruitless + 1 if self.received == before else 0
-                cause = str(error)
-                time.sleep(min(0.2 * 2**fruitless, 5.0))
-            if fruitless >= _FRUITLESS:
-                there = sum(entry.here for entry in wanted)
-                raise TransferError(
-                    f"{self._what(pending[0].file.path)}: nothing arrived in {fruitless} attempts, {there} of {total} "
-                    f"bytes are here ({cause}); run it again to go on from there"
-                )
-            self._report(wanted, total, begin)
-
-    def _next(self, pending: Sequence[_Incoming]) -> list[tuple[_Incoming, int]]:
-        """Choose what one command sends: the rest of files, in order, neither too many bytes nor too long a URL."""
-        chosen: list[tuple[_Incoming, int]] = []
-        room, letters = self.chunk_bytes, _ARGUMENT_BYTES
-        for entry in pending:
-            letters -= len(entry.file.path.encode(errors="surrogateescape")) * 3 + 30
-            if chosen and (letters < 0 or room <= 0):
-                break
-            length = min(entry.missing, room)
-            chosen.append((entry, length))
-            room -= length
-        return chosen
-
-    def _receive(self, chosen: Sequence[tuple[_Incoming, int]]) -> None:
-        """Run one command and put what it sends where it belongs."""
-        arguments: list[str | int] = []
-        for entry, length in chosen:
-            again = entry.here % BLOCK
-            arguments += [entry.file.path, entry.here // BLOCK, again + length]
-        argv = script(READ, self.root, *arguments)
-        with self._started(argv) as execution:
-            data = _Parts(execution.output(_STALL_S))
-            for entry, length in chosen:
-                data.skip(entry.here % BLOCK)
-                with entry.part.open("ab") as sink:
-                    for piece in data.take(length):
-                        entry.append(sink, piece)
-                        self.received += len(piece)
-            surplus = sum(len(piece) for piece in data.take(1))
-        if surplus:
-            raise TransferError(
-                f"{self._what()}: more arrived than was asked for; is its image's `head` or `dd` another?"
-            )
-        if execution.returncode:
-            raise TransferError(f"{self._what()}: {explain(execution.returncode, execution.stderr, argv, self.root)}")
-
-    def _finished(self, entry: _Incoming) -> bool:
-        """Whether a file is whole; it then gets its name. One whose sum is wrong is begun anew, a few times."""
-        if entry.missing:
-            return False
-        if not entry.file.size:
-            entry.part.touch()
-        if entry.sha256.hexdigest() == entry.file.sha256:
-            entry.part.replace(entry.final)
-            return True
-        entry.differed += 1
-        [now] = self._list([entry.file.path])
-        changed = now != entry.file
-        if entry.differed >= _DIFFERENT:
-            why = "it keeps changing: stop what writes it first" if changed else "the connection alters what it carries"
-            raise TransferError(
-                f"{self._what(entry.file.path)}: its sum was wrong {entry.differed} times (expected "
-                f"{entry.file.sha256}, got {entry.sha256.hexdigest()}); {why}"
-            )
-        entry.file = now
-        entry.restart()
-        return False
-
-    def _report(self, wanted: Sequence[_Incoming], total: int, begin: float) -> None:
+    def _report(self, file: RemoteFile, here: int, begin: float) -> None:
         now = time.monotonic()
-        if self.say is None or now - self._said_at < _SAY_S:
-            return
-        self._said_at = now
-        here = sum(entry.here for entry in wanted)
-        speed = self.received / _MEBI / (now - begin)
-        self.say(f"{self._what()}: {here / _MEBI:.0f} of {total / _MEBI:.0f} MiB ({speed:.0f} MiB/s, {self.cuts} cuts)")
+        if self.say is not None and now - self._said_at >= _SAY_S:
+            self._said_at = now
+            speed = self.received / _MEBI / (now - begin)
+            done = f"{here / _MEBI:.0f} of {file.size / _MEBI:.0f} MiB ({speed:.0f} MiB/s, {self.cuts} cuts)"
+            self.say(f"{self._what(file.path)}: {done}")
+
+
+def _is(path: Path, file: RemoteFile) -> bool:
+    return path.is_file() and path.stat().st_size == file.size and sha256_file(path) == file.sha256
 
 
 def _first_word(output: bytes) -> str:
     if not output.endswith(b"\n"):
         raise EOFError
     return output.decode().split()[0]
-
-
-class _Parts:
-    """A stream of pieces, to be taken by numbers of bytes."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = b""
-
-    def take(self, count: int) -> Iterator[bytes]:
-        """Yield the next `count` bytes, or fewer when the stream ends."""
-        while count > 0:
-            piece = self._rest or next(self._pieces, b"")
-            if not piece:
-                return
-            piece, self._rest = piece[:count], piece[count:]
-            count -= len(piece)
-            yield piece
-
-    def skip(self, count: int) -> None:
-        for _ in self.take(count):
-            pass

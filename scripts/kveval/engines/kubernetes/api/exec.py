@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class Execution:
 
     @property
     def stderr(self) -> bytes:
-        """What the command complained of so far."""
+        """The errors that the command printed so far."""
         return bytes(self._errors)
 
     def output(self, stall_s: float, deadline: float = float("inf")) -> Iterator[bytes]:
@@ -85,15 +85,11 @@ class Execution:
         self._frames.close()
 
 
-def run_to_end(
-    execution: Execution, timeout_s: float, received: Callable[[bytes], None] | None = None
-) -> tuple[bytes, bytes, int]:
+def run_to_end(execution: Execution, timeout_s: float) -> tuple[bytes, bytes, int]:
     """Read a command to its end, within `timeout_s`. Raises Interrupted and ClusterError."""
-    output = bytearray()
     try:
-        for data in execution.output(timeout_s, time.monotonic() + timeout_s):
-            (received or output.extend)(data)
+        output = b"".join(execution.output(timeout_s, time.monotonic() + timeout_s))
     finally:
         execution.close()
     assert execution.returncode is not None
-    return bytes(output), execution.stderr, execution.returncode
+    return output, execution.stderr, execution.returncode

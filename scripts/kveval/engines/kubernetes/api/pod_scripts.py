@@ -1,4 +1,4 @@
-"""What runs in a pod so that its files can be collected: small scripts for any shell, with tools any image has."""
+"""Scripts that run in a pod so that its files can be collected: small, for any shell, with tools any image has."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,17 +30,13 @@ printf 'end\000'"""
 # The sum of a file's first bytes: is what is on this side's disk the beginning of what is there?
 PREFIX = 'cd "$1" && head -c "$3" <"$2" | sha256sum'
 
-# Parts of files, one after the other: name, first block, bytes. Whole blocks by dd, which writes them whole; what is
-# left over by head.
+# A part of a file: $2 its name, $3 the first block, $4 bytes. Whole blocks by dd, which writes them whole; what is left
+# over by head.
 READ = f"""cd "$1" || exit 98
-shift
-while [ $# -gt 0 ]; do
-  whole=$(($3 / {BLOCK})) rest=$(($3 % {BLOCK})) next=$(($2 + $3 / {BLOCK}))
-  if [ $whole -gt 0 ]; then dd if="$1" bs={BLOCK} skip="$2" count=$whole 2>/dev/null; fi
-  if [ $next = 0 ]; then head -c $rest <"$1"
-  elif [ $rest -gt 0 ]; then dd if="$1" bs={BLOCK} skip=$next count=1 2>/dev/null | head -c $rest; fi
-  shift 3
-done"""
+whole=$(($4 / {BLOCK})) rest=$(($4 % {BLOCK})) next=$(($3 + $4 / {BLOCK}))
+if [ $whole -gt 0 ]; then dd if="$2" bs={BLOCK} skip="$3" count=$whole 2>/dev/null; fi
+if [ $next = 0 ]; then head -c $rest <"$2"
+elif [ $rest -gt 0 ]; then dd if="$2" bs={BLOCK} skip=$next count=1 2>/dev/null | head -c $rest; fi"""
 
 
 class RemoteFile(NamedTuple):

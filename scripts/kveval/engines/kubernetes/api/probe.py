@@ -1,5 +1,6 @@
 """Asking an API server many small questions at once, whatever it answers, and what its clock says meanwhile."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ _ATTEMPTS = 4
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API server said: HTTP status, the object (a Status for a refusal) and its warnings."""
+    """An answer of the API server: HTTP status, the object (a Status for a refusal) and its warnings."""
 
     status: int
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -121,16 +122,5 @@ class Asking:
 
 def _warnings(header: str) -> tuple[str, ...]:
     """Return the texts of a Warning header: `299 - "text", 299 - "text"`, quotes in a text behind a backslash."""
-    texts, text, inside, escaped = [], "", False, False
-    for character in header:
-        if escaped:
-            text, escaped = text + character, False
-        elif inside and character == "\\":
-            escaped = True
-        elif character == '"':
-            if inside:
-                texts.append(text)
-            text, inside = "", not inside
-        elif inside:
-            text += character
+    texts = [re.sub(r"\\(.)", r"\1", text) for text in re.findall(r'"((?:[^"\\]|\\.)*)"', header)]
     return tuple(dict.fromkeys(texts))

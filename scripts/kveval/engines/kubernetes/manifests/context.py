@@ -1,4 +1,4 @@
-"""What the templates of manifests/ are filled from: one run of a cell on one site."""
+"""The values that templates of manifests/ are filled from: one run of a cell on one site."""
 
 import functools
 import json
@@ -59,7 +59,7 @@ class RenderContext:
             return names.labels(self.campaign, "", None, "", component)
         return names.labels(self.campaign, self.cell, self.run, self.measurement, component)
 
-    def selector(self, component: str) -> dict[str, str]:
+    def pod_labels(self, component: str) -> dict[str, str]:
         """Return the labels by which the cell's pods of a component are found."""
         wanted = ("campaign", "cell", "run", "component")
         return {
@@ -97,7 +97,7 @@ class RenderContext:
 
     @property
     def places(self) -> dict[str, str]:
-        """What stands for every placeholder."""
+        """The value of every placeholder."""
         hosts = {f"{store}_host": self.address(store) for store in ("redis", "valkey", "epp")}
         folders = {"model_dir": MODEL_FOLDER, "fs_dir": FILES_FOLDER, "lmcache_host": LOOPBACK}
         return {**hosts, **folders, **{place: str(port) for place, port in self.ports.items()}}
@@ -122,7 +122,7 @@ class RenderContext:
 
     @property
     def deployment(self) -> DeploymentSpec:
-        """What the specification says of the deployment."""
+        """The specification's part about the deployment."""
         return self.specification.on_cluster
 
     @property
@@ -210,7 +210,7 @@ class RenderContext:
 
     @property
     def sidecars(self) -> dict[str, SidecarSpec]:
-        """What the arm needs beside the server, by name."""
+        """The arm's sidecars, by name."""
         return {sidecar.name: sidecar for sidecar in self.specification.sidecars}
 
     def sidecar_argv(self, name: str) -> list[str]:
@@ -311,7 +311,7 @@ class RenderContext:
 
     @property
     def plugin_files(self) -> dict[str, str]:
-        """What runs inside a server whose device is the CPU, by file name."""
+        """The plugin of a server whose device is the CPU, by file name."""
         return {path.name: path.read_text() for path in sorted(_SERVERSIDE.glob("*.py"))}
 
     # Plain values of the site.

@@ -1,20 +1,17 @@
-"""What the workflow's account may do on a cluster: one table for the RBAC manifest and for the doctor.
+"""Rights of the workflow's account on a cluster: one table for the RBAC manifest and for the doctor.
 
 `scripts/print_permissions.py` prints the manifest, for a cluster administrator to apply.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from kveval.config.site import Cluster
+from kveval.engines.kubernetes.manifests.templates import filled
 
 ACCOUNT = "kveval-workflow"
 TEMPLATE = "workflow-rbac.yaml.j2"
-MANIFESTS = Path(__file__).resolve().parents[5] / "manifests"
 
 Place = Literal["namespace", "pcp_namespace", "gateway", "cluster"]
 
@@ -69,37 +66,30 @@ def permissions(site: Cluster) -> tuple[Permission, ...]:
 
 
 def _in_namespace(site: Cluster) -> list[Permission]:
-    found = [
-        Permission(
-            "namespace", "", "pods", MAKE, "waiting for servers, reading results, the doctor's trials of images"
-        ),
-        Permission("namespace", "", "pods/log", ("get",), "the cause of a failure, in its message"),
+    rows: list[tuple[str, str, tuple[str, ...], str]] = [
+        ("", "pods", MAKE, "waiting for servers, reading results, the doctor's trials of images"),
+        ("", "pods/log", ("get",), "the cause of a failure, in its message"),
         # A WebSocket is a GET; from Kubernetes 1.35 on it needs `create` as well.
-        Permission("namespace", "", "pods/exec", ("get", "create"), "collecting results"),
-        Permission("namespace", "", "pods/proxy", ("get", "create"), "asking servers, and emptying their caches"),
-        Permission("namespace", "", "events", LOOK, "the cause of a failure, in its message"),
-        Permission("namespace", "", "services", MAKE, "the servers' addresses"),
-        Permission("namespace", "", "configmaps", MAKE, "the endpoint picker's configuration; a miniature"),
-        Permission("namespace", "", "persistentvolumeclaims", MAKE, "volumes for results and weights"),
-        Permission("namespace", "apps", "deployments", MAKE, "the servers"),
-        Permission("namespace", "apps", "replicasets", LOOK, "following a rollout"),
-        Permission("namespace", "batch", "jobs", MAKE, "the load generator; downloading weights"),
-        Permission(
-            "namespace", "coordination.k8s.io", "leases", (*MAKE, "update"), "telling a running job from a dead one"
-        ),
-        Permission("namespace", "", "serviceaccounts", MAKE, "the endpoint picker's account"),
-        Permission("namespace", RBAC_GROUP, "roles", MAKE, "what the endpoint picker may do"),
-        Permission("namespace", RBAC_GROUP, "rolebindings", MAKE, "what the endpoint picker may do"),
-        Permission(
-            "namespace", POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"
-        ),
-        # Nobody may give away what he has not: these are in the endpoint picker's role.
-        *(
-            Permission("namespace", group, resource, LOOK, "handed on to the endpoint picker")
-            for group in OBJECTIVE_GROUPS
-            for resource in ("inferenceobjectives", "inferencemodelrewrites")
-        ),
+        ("", "pods/exec", ("get", "create"), "collecting results"),
+        ("", "pods/proxy", ("get", "create"), "asking servers, and emptying their caches"),
+        ("", "events", LOOK, "the cause of a failure, in its message"),
+        ("", "services", MAKE, "the servers' addresses"),
+        ("", "configmaps", MAKE, "the endpoint picker's configuration; a miniature"),
+        ("", "persistentvolumeclaims", MAKE, "volumes for results and weights"),
+        ("apps", "deployments", MAKE, "the servers"),
+        ("apps", "replicasets", LOOK, "following a rollout"),
+        ("batch", "jobs", MAKE, "the load generator; downloading weights"),
+        ("coordination.k8s.io", "leases", (*MAKE, "update"), "telling a running job from a dead one"),
+        ("", "serviceaccounts", MAKE, "the endpoint picker's account"),
+        (RBAC_GROUP, "roles", MAKE, "what the endpoint picker may do"),
+        (RBAC_GROUP, "rolebindings", MAKE, "what the endpoint picker may do"),
+        (POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"),
     ]
+    # Nobody may give away what he has not: these are in the endpoint picker's role.
+    for group in OBJECTIVE_GROUPS:
+        for resource in ("inferenceobjectives", "inferencemodelrewrites"):
+            rows.append((group, resource, LOOK, "handed on to the endpoint picker"))
+    found = [Permission("namespace", *row) for row in rows]
     if site.token_secret is not None:
         why = "the doctor looks whether the token's key is there"
         found.append(Permission("namespace", "", "secrets", ("get",), why, (site.token_secret.name,), True))
@@ -117,35 +107,24 @@ def _in_namespace(site: Cluster) -> list[Permission]:
 
 
 def _in_pcp_namespace() -> list[Permission]:
-    return [
-        Permission("pcp_namespace", "apps", "daemonsets", MAKE, "the recorder"),
-        Permission("pcp_namespace", "", "configmaps", MAKE, "what the recorder reads"),
-        Permission(
-            "pcp_namespace",
-            "",
-            "pods",
-            (*LOOK, "create", "delete"),
-            "the recorder's pods, and the doctor's trial of them",
-        ),
-        Permission("pcp_namespace", "", "pods/log", ("get",), "the cause of a failure, in its message"),
-        Permission(
-            "pcp_namespace", "", "pods/exec", ("get", "create"), "starting, stopping and collecting a recording"
-        ),
-        Permission("pcp_namespace", "", "events", LOOK, "the cause of a failure, in its message"),
+    rows: list[tuple[str, str, tuple[str, ...], str]] = [
+        ("apps", "daemonsets", MAKE, "the recorder"),
+        ("", "configmaps", MAKE, "what the recorder reads"),
+        ("", "pods", (*LOOK, "create", "delete"), "the recorder's pods, and the doctor's trial of them"),
+        ("", "pods/log", ("get",), "the cause of a failure, in its message"),
+        ("", "pods/exec", ("get", "create"), "starting, stopping and collecting a recording"),
+        ("", "events", LOOK, "the cause of a failure, in its message"),
     ]
+    return [Permission("pcp_namespace", *row) for row in rows]
 
 
 def _outside(site: Cluster) -> list[Permission]:
+    look, namespaces = ("get", "list"), (site.namespace, site.pcp_namespace)
+    nodes = "the hardware that was measured; GPUs and memory for the campaign"
     return [
-        Permission(
-            "cluster", "", "nodes", ("get", "list"), "the hardware that was measured; GPUs and memory for the campaign"
-        ),
-        Permission(
-            "cluster", "storage.k8s.io", "storageclasses", ("get", "list"), "the doctor looks at the classes", (), True
-        ),
-        Permission(
-            "cluster", "", "namespaces", ("get",), "looking whether they exist", (site.namespace, site.pcp_namespace)
-        ),
+        Permission("cluster", "", "nodes", look, nodes),
+        Permission("cluster", "storage.k8s.io", "storageclasses", look, "the doctor looks at the classes", (), True),
+        Permission("cluster", "", "namespaces", ("get",), "looking whether they exist", namespaces),
     ]
 
 
@@ -176,11 +155,9 @@ def roles(site: Cluster) -> dict[str, list[dict[str, Any]]]:
 
 def manifest(site: Cluster, subject: tuple[str, str] | None = None) -> str:
     """Return the RBAC manifest, YAML. `subject`: kind (User or Group) and name; a service account is made without."""
-    environment = Environment(
-        loader=FileSystemLoader(MANIFESTS), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     by_namespace = roles(site)
-    text: str = environment.get_template(TEMPLATE).render(
+    return filled(
+        TEMPLATE,
         account=ACCOUNT,
         subject=subject,
         namespace=site.namespace,
@@ -188,7 +165,6 @@ def manifest(site: Cluster, subject: tuple[str, str] | None = None) -> str:
         cluster_rules=by_namespace.pop(""),
         rules=by_namespace,
     )
-    return text
 
 
 def fix_command(campaign: str) -> str:

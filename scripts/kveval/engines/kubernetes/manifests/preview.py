@@ -1,17 +1,17 @@
-"""What a cell would put on the cluster, as one text for people: checked, never applied."""
+"""The documents of a cell as one text for people: checked, never applied."""
 
 from pathlib import Path
 
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.manifests.context import MODEL_FOLDER, RESULTS_FOLDER
+from kveval.engines.kubernetes.manifests.context import MODEL_FOLDER, RESULTS_FOLDER, RenderContext
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import (
     collector_pod,
     context_of,
     download_job,
-    endpoints,
     load_job,
     render,
+    target_url,
 )
 from kveval.engines.kubernetes.manifests.templates import Document, to_text
 from kveval.engines.kubernetes.manifests.validation import require_valid
@@ -24,15 +24,15 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
 
     Raises ManifestError when they do not fit together.
     """
-    rendered = render(specification, site, 1, campaign)
     context = context_of(specification, site, 1, campaign)
+    rendered = render(context)
     parts: dict[str, tuple[Document, ...]] = {
         "Kept between cells": rendered.storage,
-        "Fetches the weights, once": (download_job(specification, site, 1, campaign),) if context.model_claim else (),
+        "Fetches the weights, once": (download_job(context),) if context.model_claim else (),
         "The Gateway": rendered.gateway,
         "What serves": rendered.serving,
-        "Keeps the results readable": (collector_pod(specification, site, 1, campaign),),
-        "The load of the first level; every level has such a Job": (_first_load(specification, site, campaign),),
+        "Keeps the results readable": (collector_pod(context),),
+        "The load of the first level; every level has such a Job": (_first_load(context),),
         "The recorder, shared by all cells": recording_documents(campaign, site, {}),
     }
     require_valid([document for documents in parts.values() for document in documents])
@@ -40,12 +40,12 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
     return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
 
 
-def _first_load(specification: Specification, site: Cluster, campaign: str) -> Document:
+def _first_load(context: RenderContext) -> Document:
+    specification = context.specification
     level = load.levels_of(specification.workload, 1)[0]
     # The address of a Gateway is not known before it is asked.
-    url = endpoints(specification, site, 1, campaign)["target"] or "http://ADDRESS-OF-THE-GATEWAY"
+    url = target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
     tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
     target = load.LoadTarget(url, specification.model.served_name, tokenizer)
     report = Path(f"{RESULTS_FOLDER}/guidellm-{level.streams:04d}.json")
-    argv = load.command("guidellm", specification.workload, level, target, report)
-    return load_job(specification, site, 1, campaign, level.index, argv, {})
+    return load_job(context, level.index, load.command("guidellm", specification.workload, level, target, report), {})

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document, documents
-from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS
+from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
 
 COMPONENT = "recorder"
 CONTAINER = "pmcd"
@@ -44,11 +44,6 @@ def pcp_environment(site: Cluster) -> dict[str, str]:
     }
 
 
-def sources_folder(site: Cluster) -> str:
-    """Return the folder of the container in which a file NAME.url adds a source."""
-    return f"{pcp_environment(site)['PCP_VAR_DIR']}/pmdas/openmetrics/config.d"
-
-
 def logged_groups() -> dict[str, str]:
     """Return parts of a pmlogger configuration by group: facts logged once, the host's metrics, each kind of source.
 
@@ -56,8 +51,8 @@ def logged_groups() -> dict[str, str]:
     """
     host = [metric for metric in DEFAULT_METRICS if not metric.startswith(("openmetrics", "nvidia"))]
     once = [metric for metric in ONCE_METRICS if not metric.startswith("nvidia")]
-    groups = {"once": _block("once", once), "host": _block("default", host)}
-    groups |= {group: _block("default", [f"openmetrics.{PLACE}"]) for group in SOURCE_GROUPS}
+    groups = {"once": log_block("once", once), "host": log_block("default", host)}
+    groups |= {group: log_block("default", [f"openmetrics.{PLACE}"]) for group in SOURCE_GROUPS}
     return {**groups, "access": "[access]\ndisallow * : all;\n"}
 
 
@@ -87,7 +82,3 @@ def recording_documents(campaign: str, site: Cluster, endpoints: Mapping[str, st
         groups=logged_groups(),
         env=pcp_environment(site),
     )
-
-
-def _block(when: str, metrics: list[str]) -> str:
-    return "\n".join([f"log mandatory on {when} {{", *(f"    {metric}" for metric in metrics), "}", ""])

@@ -50,14 +50,9 @@ def context_of(
     return RenderContext(specification, site, run, campaign, ports, specification.measurement_id)
 
 
-def render(
-    specification: Specification, site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
-) -> Rendered:
-    """Return the documents of one run of a cell. `ports`: every port of PORTS, as this run has them.
-
-    Raises ManifestError for a template that cannot be filled.
-    """
-    context = context_of(specification, site, run, campaign, ports)
+def render(context: RenderContext) -> Rendered:
+    """Return the documents of one run of a cell. Raises ManifestError for a template that cannot be filled."""
+    site = context.site
     stores = [name for name in ("redis", "valkey") if name in context.sidecars]
     routed = context.deployment.route == "gateway"
     serving = [document for store in stores for document in _filled("store", context, store=store)]
@@ -74,24 +69,14 @@ def render(
     )
 
 
-def endpoints(
-    specification: Specification, site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
-) -> dict[str, Any]:
-    """Return addresses as pods of the cluster see them.
-
-    `target`: the URL that the load goes to, None where only the Gateway's status tells; `server`: the Service's URL;
-    `gateway` and `gateway_namespace`: the Gateway's name, of the cell's own where one is made; and every port by its
-    placeholder.
-    """
-    context = context_of(specification, site, run, campaign, ports)
-    server = f"http://{context.address('model-server')}:{ports['port']}"
-    target: str | None = server
+def target_url(context: RenderContext) -> str | None:
+    """Return the URL that the load goes to as pods see it, None where only the Gateway's status tells."""
+    site = context.site
     if site.address not in ("gateway", "service"):
-        target = place(site.address, context)
-    elif context.deployment.route == "gateway":
-        target = None if site.gateway is None or site.gateway.url is None else place(site.gateway.url, context)
-    gateway = {"gateway": context.gateway_name, "gateway_namespace": context.gateway_namespace}
-    return {"target": target, "server": server, **gateway, **ports}
+        return place(site.address, context)
+    if context.deployment.route == "gateway":
+        return None if site.gateway is None or site.gateway.url is None else place(site.gateway.url, context)
+    return f"http://{context.address('model-server')}:{context.ports['port']}"
 
 
 def place(url: str, context: RenderContext) -> str:
@@ -107,33 +92,25 @@ def place(url: str, context: RenderContext) -> str:
 
 
 def load_job(
-    specification: Specification,
-    site: Cluster,
-    run: int,
-    campaign: str,
-    level: int,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    deadline_s: float = 7200.0,
+    context: RenderContext, level: int, argv: Sequence[str], env: Mapping[str, str], deadline_s: float = 7200.0
 ) -> Document:
     """Return the Job that runs the load generator for the level of this index.
 
     `argv`: the container's command, with the results volume at /results and the model's files at /model (a miniature)
     or in the cache; `deadline_s`: seconds after which the Job is ended, its wait for its turn included.
     """
-    context = context_of(specification, site, run, campaign)
     values = {"level": level, "argv": list(argv), "deadline_seconds": math.ceil(deadline_s)}
     return _filled("load-job", context, env={**context.home_env, **context.model_env, **env}, **values)[0]
 
 
-def download_job(specification: Specification, site: Cluster, run: int, campaign: str) -> Document:
+def download_job(context: RenderContext) -> Document:
     """Return the Job that downloads the model's weights into the model cache."""
-    return _filled("download-job", context_of(specification, site, run, campaign))[0]
+    return _filled("download-job", context)[0]
 
 
-def collector_pod(specification: Specification, site: Cluster, run: int, campaign: str) -> Document:
+def collector_pod(context: RenderContext) -> Document:
     """Return the pod from which the files of the results volume are read."""
-    return _filled("collector", context_of(specification, site, run, campaign))[0]
+    return _filled("collector", context)[0]
 
 
 def _filled(template: str, context: RenderContext, **values: Any) -> tuple[Document, ...]:

@@ -1,4 +1,4 @@
-"""From a template of manifests/ to plain documents."""
+"""Templates of manifests/, filled to plain documents."""
 
 import functools
 import json
@@ -22,11 +22,15 @@ class ManifestError(Failure):
 def documents(template: str, **values: Any) -> tuple[Document, ...]:
     """Fill a template and return its documents. Raises ManifestError naming the template, and what is missing."""
     try:
-        text = _environment().get_template(template).render(**values)
-        found = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+        found = list(yaml.load_all(filled(template, **values), Loader=yaml.CSafeLoader))
     except (jinja2.TemplateError, yaml.YAMLError) as error:
         raise ManifestError(f"manifests/{template}: {' '.join(str(error).split())}") from error
     return tuple(document for document in found if document is not None)
+
+
+def filled(template: str, **values: Any) -> str:
+    """Return the text of a filled template. Raises jinja2.TemplateError."""
+    return _environment().get_template(template).render(**values)
 
 
 def to_text(found: tuple[Document, ...]) -> str:

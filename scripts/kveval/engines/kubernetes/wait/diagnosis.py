@@ -1,4 +1,4 @@
-"""What keeps a pod from running: judged from its status and its events alone, so that every case can be tested as data.
+"""Reasons that keep a pod from running, judged from its status and events alone: every case can be tested as data.
 
 The reasons are the kubelet's and the scheduler's: pkg/kubelet/images/types.go, pkg/kubelet/container/sync_result.go,
 pkg/kubelet/kuberuntime and https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/.
@@ -59,7 +59,7 @@ _FIXES_OF_PHASE = {
 
 @dataclass(frozen=True)
 class Patience:
-    """What may pass by itself: states that last, s (a node may be added for a pod), and containers that end.
+    """Troubles that may pass by themselves: states that last, s (a node may be added), and containers that end.
 
     A container that ran out of memory is not started again in the hope of more.
     """
@@ -177,7 +177,7 @@ def _unscheduled(pod: Pod, now: datetime, patience: Patience) -> Trouble | None:
         return None
     reason, message = scheduled.get("reason") or "Unschedulable", scheduled.get("message") or ""
     since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
-    if _seconds_since(since, now) < patience.unschedulable_s:
+    if seconds_since(since, now) < patience.unschedulable_s:
         return None
     return Trouble(
         reason,
@@ -191,7 +191,7 @@ def _unscheduled(pod: Pod, now: datetime, patience: Patience) -> Trouble | None:
 def _not_set_up(pod: Pod, events: list[Mapping[str, Any]], now: datetime, patience: Patience) -> Trouble | None:
     metadata, status = pod["metadata"], pod.get("status") or {}
     bound = condition(pod, "PodScheduled").get("lastTransitionTime") or metadata.get("creationTimestamp")
-    lasted = _seconds_since(status.get("startTime") or bound, now)
+    lasted = seconds_since(status.get("startTime") or bound, now)
     warned = [event for event in events if event.get("reason") in _SETUP_EVENTS]
     if warned and lasted >= patience.setup_s:
         last = warned[-1]
@@ -219,10 +219,6 @@ def _joined(*parts: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _seconds_since(stamp: str | None, now: datetime) -> float:
-    return (now - moment(stamp)).total_seconds() if stamp else 0.0
-
-
-def moment(stamp: str) -> datetime:
-    """Read a time as the API server writes it."""
-    return datetime.fromisoformat(stamp)
+def seconds_since(stamp: str | None, now: datetime) -> float:
+    """Return how long ago a time is as the API server writes it; 0 for none."""
+    return (now - datetime.fromisoformat(stamp)).total_seconds() if stamp else 0.0

@@ -1,7 +1,6 @@
 """Waiting until what was applied runs, or until it is clear that it never will: then at once, and with the cause."""
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kveval.engines.kubernetes.api.client import Api
@@ -9,20 +8,7 @@ from kveval.engines.kubernetes.api.kinds import DAEMON_SET, DEPLOYMENT, JOB, POD
 from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, alive, condition, is_ready, restarts, trouble_of
 from kveval.engines.kubernetes.wait.wait import RolloutError, Say, WaitState, WaitTarget, wait, watching
 
-__all__ = [
-    "RolloutError",
-    "require_unchanged",
-    "wait_for_daemonset",
-    "wait_for_deployment",
-    "wait_for_job",
-    "wait_for_pod",
-]
-
 _REVISION = "deployment.kubernetes.io/revision"
-# A deadline's controller deletes the pods first and says so in the Job a moment later.
-_VERDICT_S = 5.0
-# A Job's controller (seen with 1.20) may lose sight of a deadline; then nobody says so before the wait's own end.
-_OVERDUE_S = 8.0
 _NO_NODE_S = 10.0
 
 
@@ -34,22 +20,27 @@ def wait_for_deployment(
     Raises RolloutError as soon as a pod of that revision cannot run, or after `timeout_s`.
     """
     target = WaitTarget(api, DEPLOYMENT, namespace, name, patience or Patience())
+    return _waited(target, _deployment, timeout_s, say)
+
+
+def _waited(
+    target: WaitTarget, judge: Callable[[WaitTarget, Document], WaitState], timeout_s: float, say: Say | None
+) -> list[Document]:
+    """Wait until `judge` finds an object done that a controller looks after; return its pods."""
 
     def look() -> WaitState:
         found = target.read()
         if found is None:
             return WaitState(False, "is not there")
-        if not _observed(found):
-            return WaitState(False, "its controller has not seen it yet")
-        return _deployment(target, found, _pods_of_revision(target, found))
+        return judge(target, found) if _observed(found) else WaitState(False, "its controller has not seen it yet")
 
     found = target.read()
-    labels = _selector(found) if found else ""
-    return wait(target, look, watching(DEPLOYMENT, namespace, name, labels), timeout_s, say)
+    watched = watching(target.kind, target.namespace, target.name, _selector(found) if found else "")
+    return wait(target, look, watched, timeout_s, say)
 
 
-def _deployment(target: WaitTarget, found: Document, pods: list[Document]) -> WaitState:
-    spec, status = found["spec"], found.get("status") or {}
+def _deployment(target: WaitTarget, found: Document) -> WaitState:
+    spec, status, pods = found["spec"], found.get("status") or {}, _pods_of_revision(target, found)
     wanted = int(spec.get("replicas", 1))
     target.check(pods)
     failure = condition(found, "ReplicaFailure")
@@ -91,38 +82,25 @@ def wait_for_daemonset(
 ) -> list[Document]:
     """Wait until a DaemonSet's newest pods are available on every node it is for; return them. Raises RolloutError."""
     target = WaitTarget(api, DAEMON_SET, namespace, name, patience or Patience())
+    return _waited(target, _daemon_set, timeout_s, say)
 
-    def look() -> WaitState:
-        found = target.read()
-        if found is None:
-            return WaitState(False, "is not there")
-        if not _observed(found):
-            return WaitState(False, "its controller has not seen it yet")
-        listed = alive(api.list(POD, namespace, _selector(found)))
-        pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
-        status = found.get("status") or {}
-        wanted, current, updated, available = (
-            int(status.get(key) or 0)
-            for key in (
-                "desiredNumberScheduled",
-                "currentNumberScheduled",
-                "updatedNumberScheduled",
-                "numberAvailable",
-            )
-        )
-        made = found["metadata"].get("creationTimestamp")
-        if wanted == 0 and target.lasted(made) >= _NO_NODE_S:
-            text = "no node is meant: its node selector or tolerations match none"
-            raise target.trouble(Trouble("NoNode", text, "correct node_selector and tolerations"))
-        if current < wanted:
-            target.require_creatable(made)
-        target.check(pods)
-        ready = [pod for pod in pods if is_ready(pod)]
-        done = 0 < wanted == updated == available and len(ready) >= wanted
-        return WaitState(done, f"{available} of {wanted} nodes have it available", ready if done else pods)
 
-    found = target.read()
-    return wait(target, look, watching(DAEMON_SET, namespace, name, _selector(found) if found else ""), timeout_s, say)
+def _daemon_set(target: WaitTarget, found: Document) -> WaitState:
+    listed = alive(target.api.list(POD, target.namespace, _selector(found)))
+    pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
+    status = found.get("status") or {}
+    keys = ("desiredNumberScheduled", "currentNumberScheduled", "updatedNumberScheduled", "numberAvailable")
+    wanted, current, updated, available = (int(status.get(key) or 0) for key in keys)
+    made = found["metadata"].get("creationTimestamp")
+    if wanted == 0 and target.lasted(made) >= _NO_NODE_S:
+        text = "no node is meant: its node selector or tolerations match none"
+        raise target.trouble(Trouble("NoNode", text, "correct node_selector and tolerations"))
+    if current < wanted:
+        target.require_creatable(made)
+    target.check(pods)
+    ready = [pod for pod in pods if is_ready(pod)]
+    done = 0 < wanted == updated == available and len(ready) >= wanted
+    return WaitState(done, f"{available} of {wanted} nodes have it available", ready if done else pods)
 
 
 def wait_for_pod(
@@ -145,65 +123,27 @@ def wait_for_pod(
 
 
 def wait_for_job(
-    api: Api,
-    namespace: str,
-    name: str,
-    timeout_s: float,
-    say: Say | None = None,
-    patience: Patience | None = None,
-    meanwhile: Callable[[Sequence[Document]], None] | None = None,
-) -> Document:
-    """Wait until a Job has completed; return the pod that did it.
+    api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
+) -> list[Document]:
+    """Wait until a Job has completed; return the pods that did it, as far as they are still there.
 
-    Raises RolloutError when it failed, when its pod cannot run, and when its pod was deleted while it ran: a second pod
-    would measure something else. `meanwhile` is called at every look with the Job's live pods, and may raise.
+    Raises RolloutError when it failed for good, and when its pod cannot run.
     """
     target = WaitTarget(api, JOB, namespace, name, patience or Patience())
-    follow = _Job(target)
 
     def look() -> WaitState:
-        found = follow.look()
-        if meanwhile is not None and not found.done:
-            meanwhile(found.pods)
-        return found
-
-    return wait(target, look, watching(JOB, namespace, name, f"job-name={name}"), timeout_s, say)[0]
-
-
-class _Job:
-    """A Job as it is seen from look to look: it, and its pod, must stay the same."""
-
-    def __init__(self, target: WaitTarget) -> None:
-        self._target = target
-        self._uid = ""
-        self._pod: Document | None = None
-        self._gone_since: float | None = None
-
-    def look(self) -> WaitState:
-        target = self._target
         found = target.read()
         if found is None:
             return WaitState(False, "is not there")
-        uid = found["metadata"]["uid"]
-        if self._uid not in ("", uid):
-            raise target.error("Replaced", "was deleted and made anew by someone else while it was waited for")
-        self._uid = uid
-        listed = target.api.list(POD, target.namespace, f"job-name={target.name}")
-        pods = [pod for pod in listed if _owned(pod, {uid})]
+        listed = api.list(POD, namespace, f"job-name={name}")
+        pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
+        ended = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Succeeded"]
         if condition(found, "Complete").get("status") == "True":
-            ended = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Succeeded"]
-            # Its success is the Job's word, whether or not the pod was cleared away meanwhile.
-            done = ended[-1] if ended else self._pod
-            if done is None:
-                raise target.error("PodDeleted", "completed, but its pod was never seen and is gone")
-            return WaitState(True, "completed", [done])
+            return WaitState(True, "completed", ended)
         for kind in ("Failed", "FailureTarget"):
             if condition(found, kind).get("status") == "True":
-                raise self._failed(condition(found, kind), pods)
-        if self._overdue(found, pods):
-            raise self._failed({"reason": "DeadlineExceeded", "message": "still active after its deadline"}, pods)
+                raise _failed(target, condition(found, kind), pods)
         live = alive(pods)
-        self._same_pod(live)
         if not live:
             target.require_creatable(found["metadata"].get("creationTimestamp"))
         # A pod that ended is judged by the Job's own verdict, which knows whether there is another try.
@@ -211,37 +151,20 @@ class _Job:
         phases = ", ".join(str((pod.get("status") or {}).get("phase")) for pod in live) or "not there yet"
         return WaitState(False, f"its pod is {phases}", live)
 
-    def _overdue(self, found: Document, pods: list[Document]) -> bool:
-        started, deadline = (found.get("status") or {}).get("startTime"), found["spec"].get("activeDeadlineSeconds")
-        if started is None or deadline is None or self._target.lasted(started) < deadline + _OVERDUE_S:
-            return False
-        return all((pod.get("status") or {}).get("phase") != "Succeeded" for pod in pods)
+    return wait(target, look, watching(JOB, namespace, name, f"job-name={name}"), timeout_s, say)
 
-    def _same_pod(self, live: list[Document]) -> None:
-        if self._pod is not None:
-            uid = self._pod["metadata"]["uid"]
-            if any(pod["metadata"]["uid"] == uid for pod in live):
-                self._gone_since = None
-                return
-            now = time.monotonic()
-            self._gone_since = now if self._gone_since is None else self._gone_since
-            if now - self._gone_since >= _VERDICT_S or live:
-                text = f"lost its pod {self._pod['metadata']['name']}, which was deleted while it ran"
-                raise self._target.error("PodDeleted", text)
-            return
-        self._pod = next(iter(live), None)
 
-    def _failed(self, verdict: Mapping[str, Any], pods: list[Document]) -> RolloutError:
-        reason, message = verdict.get("reason") or "Failed", verdict.get("message") or ""
-        ended = [(pod, trouble) for pod in pods if (trouble := trouble_of(pod)) is not None]
-        if reason == "DeadlineExceeded" or not ended:
-            deadline = self._target.seen["spec"].get("activeDeadlineSeconds") if self._target.seen else None
-            limit = f" ({deadline} s)" if deadline and reason == "DeadlineExceeded" else ""
-            fix = "see its events; raise its time limit if it was only slow" if limit else "see its events"
-            trouble = Trouble(reason, f"{message}{limit}", fix)
-            return self._target.trouble(trouble, pods[-1] if pods else None)
+def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]) -> RolloutError:
+    """Make the error of a Job that failed: how its pod ended, if the Job's own deadline is not the reason."""
+    reason, message = verdict.get("reason") or "Failed", verdict.get("message") or ""
+    ended = [(pod, trouble) for pod in pods if (trouble := trouble_of(pod)) is not None]
+    if ended and reason != "DeadlineExceeded":
         pod, trouble = ended[-1]
-        return self._target.trouble(trouble, pod)
+        return target.trouble(trouble, pod)
+    deadline = target.seen["spec"].get("activeDeadlineSeconds") if target.seen else None
+    limit = f" ({deadline} s)" if deadline and reason == "DeadlineExceeded" else ""
+    fix = "see its events; raise its time limit if it was only slow" if limit else "see its events"
+    return target.trouble(Trouble(reason, f"{message}{limit}", fix), pods[-1] if pods else None)
 
 
 def require_unchanged(api: Api, pods: Iterable[Document]) -> None:

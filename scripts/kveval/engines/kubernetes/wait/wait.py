@@ -1,4 +1,4 @@
-"""What every wait for an object has in common: looking, giving up with the cause, saying how far it is."""
+"""The common part of every wait for an object: looking, giving up with the cause, saying how far it is."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document, Kind
 from kveval.engines.kubernetes.api.watch import Watched, changes
-from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, is_ready, moment, trouble_of
+from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, is_ready, seconds_since, trouble_of
 from kveval.engines.kubernetes.wait.evidence import evidence
 
 Say = Callable[[str], None]
@@ -34,7 +34,7 @@ class RolloutError(ClusterError):
 
 @dataclass
 class WaitState:
-    """What one look found: whether it is over, in words how far it is, and the pods that matter."""
+    """The state that one look found: whether it is over, in words how far it is, and the pods that matter."""
 
     done: bool
     text: str
@@ -105,7 +105,7 @@ class WaitTarget:
 
     def lasted(self, since: str | None) -> float:
         """Return how long ago a time in an object is, s."""
-        return (self.api.now() - moment(since)).total_seconds() if since else 0.0
+        return seconds_since(since, self.api.now())
 
 
 def wait(
