@@ -63,7 +63,7 @@ def edit(folder: Path, path: str) -> None:
     ("path", "planned"),
     [
         ("report/figures/effects.py", {"plot_effects", "write_report"}),
-        ("report/figures/captions/effect_plot.rst", {"write_report"}),
+        ("report/captions/effect_plot.rst", {"write_report"}),
         ("report/REPORT.md.j2", {"write_report"}),
         ("report/tables/guidance.py", {"write_report"}),
         ("analysis/system/timelines.py", {"plot_recordings", "write_report"}),

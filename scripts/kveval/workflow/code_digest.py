@@ -21,7 +21,8 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
     """Return a script, the files of all modules of kveval that it imports, directly or not, and what lies beside them.
 
     `modules`: further ones, by their dotted names, that are imported by a name made at run time. What lies beside a
-    module is every file of its package that is not Python: templates, schemas, styles. Imports inside functions count;
+    module is every file of its package that is not Python: templates, schemas, styles; not those of packages that are
+    only begun on the way to it. Imports inside functions count;
     those only for type checking do too. Raises FileNotFoundError for a module that does not exist.
     """
     found: dict[Path, None] = {}
@@ -31,7 +32,8 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
         if path not in found:
             found[path] = None
             waiting += _imported(path)
-    beside = {file for folder in {path.parent for path in found} - {script.parent} for file in _data(folder)}
+    folders = {path.parent for path in found if path.name != "__init__.py"} - {script.parent}
+    beside = {file for folder in folders for file in _data(folder)}
     return sorted({*found, *beside})
 
 
