@@ -1,52 +1,72 @@
+from copy import deepcopy
+
 from snakemake.utils import min_version
 
 min_version("9.27")
 
+# Before the default campaign is read: a campaign that is given takes its place and is not merged into it.
+GIVEN = deepcopy(config)
 
-configfile: "config/config.yaml"
+
+configfile: os.path.relpath(Path(workflow.snakefile).parent / "config" / "config.yaml")
 
 
 include: "rules/common.smk"
-include: "rules/deploy.smk"
-include: "rules/benchmark.smk"
-include: "rules/pilot.smk"
-include: "rules/importing.smk"
-include: "rules/comparing.smk"
+include: "rules/preview.smk"
+
+
+if PLAN.config.imports:
+
+    include: "rules/import.smk"
+
+else:
+
+    include: "rules/benchmark.smk"
+    include: "rules/pilot.smk"
+
+
+include: "rules/link.smk"
 include: "rules/convert.smk"
-include: "rules/analysis.smk"
-include: "rules/publish.smk"
-include: "rules/store.smk"
-include: "rules/planning.smk"
-include: "rules/cluster.smk"
+include: "rules/analyse.smk"
+include: "rules/report.smk"
+include: "rules/upkeep.smk"
 
 
-if not SHARED_FOLDER:
+if not INVOCATION.shared_folder:
 
-    include: "rules/sharing.smk"
+    include: "rules/share.smk"
 
 
 rule report:
     default_target: True
     input:
-        f"{RESULTS}/REPORT.md" if SHARED_FOLDER else local(BROUGHT),
-        [f"{RESULTS}/analysis/imported.csv"] if CONFIG.imports else [],
+        REPORT.format(so_far="") if INVOCATION.shared_folder else local(BROUGHT),
+        [f"{RESULTS}/analysis/imported.csv"] if PLAN.config.imports else [],
         local(BENCHMARK_REPORTS),
+    localrule: True
+
+
+# Over whatever has been measured, in a folder of its own: with keep-going one failed job keeps `report` from running. It
+# takes the runs as they are, and no rule that measures makes anything it asks for.
+rule report_so_far:
+    input:
+        REPORT.format(so_far=SO_FAR),
     localrule: True
 
 
 rule peaks:
     input:
-        expand("{cell}/peak.csv", cell=CELL_FOLDERS),
+        expand("{cell}/peak.csv", cell=PLAN.cell_folders),
     localrule: True
 
 
 rule figures:
     input:
-        FIGURES,
+        expand(f"{RESULTS}/figures/{{figure.name}}.png", figure=figures_of(PLAN.models)),
     localrule: True
 
 
 rule preview:
     input:
-        expand("{cell}/deployment.yaml", cell=CELL_FOLDERS),
+        expand("{cell}/deployment.yaml", cell=PLAN.cell_folders),
     localrule: True

@@ -10,19 +10,20 @@ rule convert_load:
         levels=f"{CELL}/run-{{run}}/levels.parquet",
         requests=f"{CELL}/run-{{run}}/requests.parquet",
     log:
-        f"{LOGS}/convert_load/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
+        f"{LOGS}/{{so_far}}convert_load/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
     conda:
         "../envs/workflow.yaml"
     resources:
         mem_mb=800,
         runtime=10,
     params:
-        required=required_counters,
+        required=PLAN.required_counters,
         library=code_behind("convert_load"),
     message:
         "Reading the load of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
-        "python scripts/convert_load.py {input.measurement:q} --required {params.required:q}"
+        f"python {SCRIPTS}/convert_load.py"
+        " {input.measurement:q} --required {params.required:q}"
         " --levels {output.levels:q} --requests {output.requests:q}"
 
 
@@ -33,17 +34,17 @@ rule convert_pcp:
     output:
         f"{CELL}/run-{{run}}/pcp.parquet",
     log:
-        f"{LOGS}/convert_pcp/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
+        f"{LOGS}/{{so_far}}convert_pcp/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
     conda:
         "../envs/workflow.yaml"
     resources:
         mem_mb=800,
         # PCP's own exporter is slower, how much has not been measured.
-        runtime=10 if CONFIG.campaign.converter == "kveval" else 60,
+        runtime=10 if CAMPAIGN.converter == "kveval" else 60,
     params:
-        converter=CONFIG.campaign.converter,
+        converter=CAMPAIGN.converter,
         library=code_behind("convert_pcp"),
     message:
         "Converting the PCP archive of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
-        "python scripts/convert_pcp.py {input.measurement:q} --converter {params.converter} --output {output:q}"
+        f"python {SCRIPTS}/convert_pcp.py" " {input.measurement:q} --converter {params.converter} --output {output:q}"

@@ -3,16 +3,17 @@
 
 use rule benchmark as pilot with:
     input:
-        script=local(ancient("scripts/benchmark.py")),
+        **READ_ANEW,
         levels=[],
     output:
-        local(f"{CELL}/pilot/measurement.json"),
+        local(f"{MEASURED_CELL}/pilot/measurement.json"),
     log:
         local(f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/pilot.log"),
     # Everything else waits for it.
     priority: 1_000_000_000
     params:
-        measurement=pilot_measurement_of,
+        campaign=lambda wildcards, input: CAMPAIGN_JSON,
+        measurement=PLAN.pilot_measurement,
         run=1,
         levels="--pilot",
     message:
@@ -21,9 +22,9 @@ use rule benchmark as pilot with:
 
 rule freeze_levels:
     input:
-        pointer=local(f"{CELL}/pilot/measurement.json"),
+        pointer=local(f"{MEASURED_CELL}/pilot/measurement.json"),
     output:
-        local(f"{CELL}/pilot/levels.json"),
+        local(f"{MEASURED_CELL}/pilot/levels.json"),
     log:
         local(f"{LOGS}/freeze_levels/{{model}}/{{scenario}}/{{cpu_blocks}}.log"),
     localrule: True

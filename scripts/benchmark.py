@@ -5,6 +5,7 @@ asked to stop.
 """
 
 import argparse
+import json
 import sys
 import traceback
 from pathlib import Path
@@ -19,12 +20,14 @@ from kveval.measure.failures import FAILED, REPORT_COMMAND, STOPPED
 from kveval.measure.progress import Progress, campaign_progress
 from kveval.measure.transaction import Job, measure
 from kveval.spec.loading import load_config
+from kveval.workflow.planning.order import campaign_pointer, planned_runs
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--campaign", type=Path, required=True, help="the campaign's values, as the workflow has them")
+    parser.add_argument("--campaign", type=json.loads, required=True, help="the campaign's complete values, as JSON")
+    parser.add_argument("--catalogues", type=Path, required=True, help="folder of models, scenarios and workloads")
     parser.add_argument("--cell", required=True, help="MODEL/SCENARIO/CPU_BLOCKS")
     parser.add_argument("--measurement", required=True, help="id that the workflow planned with")
     parser.add_argument("--run", type=int, required=True)
@@ -33,13 +36,12 @@ def main() -> int:
     given.add_argument("--pilot", action="store_true", help="search the levels")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--server-environment", type=Path, required=True)
-    parser.add_argument("--campaign-runs", type=Path, required=True, help="file that lists the campaign's pointers")
     parser.add_argument("--output", type=Path, required=True, help="measurement.json, the pointer into the store")
     parser.add_argument("--log", type=Path, required=True)
     args = parser.parse_args()
     # Rendered anew, not handed over: the job refuses to measure anything but what the plan was made for.
     try:
-        config = load_config(args.campaign, Path("config"))
+        config = load_config(args.campaign, args.catalogues)
         cell = config.cell(*args.cell.split("/"))
         frozen = None if args.levels is None else frozen_levels(args.levels)
         specification = config.pilot_specification(cell) if args.pilot else config.specification(cell, frozen)
@@ -50,7 +52,8 @@ def main() -> int:
     campaign = config.campaign
     redact = Redactor.of(campaign.secrets).text
     label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
-    progress = campaign_progress(label, specification.workload, args.campaign_runs, args.log, redact)
+    pointers = [campaign_pointer(config, *planned) for planned in planned_runs(config)]
+    progress = campaign_progress(label, specification.workload, pointers, args.log, redact)
     job = Job(
         specification=specification,
         measurement=args.measurement,

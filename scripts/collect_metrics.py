@@ -7,12 +7,15 @@ import yaml
 
 from kveval.analysis.peaks import collect
 from kveval.store.run_file import collect_runs
+from kveval.workflow.lacking import with_tables
 
 
-def main(given: Mapping[str, Sequence[str]], metrics: str, outputs: Mapping[str, str]) -> None:
-    """`given`: levels and peak of every cell, pointers to the runs; `outputs`: `runs`, and table name -> CSV."""
-    catalogue = yaml.safe_load(Path(metrics).read_text())
-    levels, peaks, measurements = ([*map(Path, given[name])] for name in ("levels", "peaks", "measurements"))
+def main(given: Mapping[str, Sequence[str]], outputs: Mapping[str, str]) -> None:
+    """`given`: levels and peak of every cell, pointers to the runs, metrics; `outputs`: `runs`, and table -> CSV."""
+    catalogue, cells = yaml.safe_load(Path(str(given["metrics"])).read_text()), [*map(Path, given["peaks"])]
+    levels, peaks, measurements = (
+        with_tables(map(Path, given[name]), cells) for name in ("levels", "peaks", "measurements")
+    )
     tables = collect(levels, peaks, catalogue)
     for name, path in outputs.items():
         if name == "runs":
@@ -22,4 +25,4 @@ def main(given: Mapping[str, Sequence[str]], metrics: str, outputs: Mapping[str,
 
 
 if __name__ == "__main__":
-    main(dict(snakemake.input.items()), snakemake.params.metrics, dict(snakemake.output.items()))
+    main(dict(snakemake.input.items()), dict(snakemake.output.items()))

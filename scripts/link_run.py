@@ -1,4 +1,4 @@
-"""Point to a run of another campaign, under the name that its scenario has in a comparison."""
+"""Point to a run that was measured, under the name that its scenario has in the report."""
 
 from pathlib import Path
 
@@ -11,4 +11,4 @@ def main(pointer: str, scenario: str, output: str) -> None:
 
 
 if __name__ == "__main__":
-    main(snakemake.input[0], snakemake.params.scenario, snakemake.output[0])
+    main(snakemake.params.linked["pointer"], snakemake.params.scenario, snakemake.output[0])

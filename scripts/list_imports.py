@@ -1,20 +1,23 @@
 """List every result that an import found: what became of it and why, declared beside effective."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kveval.importing.campaign import campaign_imports
 from kveval.importing.table import write_table
 from kveval.store.run_file import stored_run
 
 
-def main(campaign: str, index: str, pointers: Sequence[str], output: str) -> None:
-    """`pointers`: measurement.json of every imported run; `index`: where results read before are kept."""
+def main(values: Mapping[str, Any], pointers: Sequence[str], output: str) -> None:
+    """`values`: the rule's params; `pointers`: measurement.json of every imported run."""
     runs = [json.loads((stored_run(Path(path)) / "run.json").read_text()) for path in pointers]
     notes = {("/".join(map(str, run["cell"].values())), run["run"]): run["recording"]["notes"] for run in runs}
-    write_table(campaign_imports(Path(campaign), Path("config"), Path(index)), notes, Path(output))
+    write_table(
+        campaign_imports(values["campaign"], Path(values["catalogues"]), Path(values["index"])), notes, Path(output)
+    )
 
 
 if __name__ == "__main__":
-    main(snakemake.params.campaign, snakemake.params.index, snakemake.input.measurements, snakemake.output[0])
+    main(dict(snakemake.params.items()), snakemake.input.measurements, snakemake.output[0])

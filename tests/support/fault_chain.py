@@ -4,6 +4,7 @@ What the stand-ins cannot show - how vLLM itself dies - is in test_faults_vllm.p
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,6 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 from tests.support.leftovers import Trace
 from tests.support.paths import REPOSITORY, STAND_INS
 
@@ -150,18 +150,16 @@ class Chain:
 
     def command(self) -> list[str]:
         self.log.parent.mkdir(exist_ok=True)
-        campaign = self.folder / "campaign.yaml"
-        campaign.write_text(yaml.safe_dump(self.campaign))
-        config = load_config(campaign, REPOSITORY / "config")
+        config = load_config(self.campaign, REPOSITORY / "config")
         resolved = config.cell(*self.cell.split("/"))
         options = {
-            "campaign": campaign,
+            "campaign": json.dumps(self.campaign),
             "cell": self.cell,
             "measurement": config.measurement_id(resolved),
             "run": 1,
             "store": self.store,
             "server-environment": self.environment,
-            "campaign-runs": self.folder / "none",
+            "catalogues": REPOSITORY / "config",
             "output": self.pointer,
             "log": self.log,
         }

@@ -35,6 +35,7 @@ rule report:
     input: "results/REPORT.md", REPORTS
     default_target: True
 rule benchmark:
+    input: ancient("plan.json"), ancient("config")
     output: "results/{model}/{scenario}/{blocks}/run-{run}/measurement.json"
     wildcard_constraints: run="[1-9][0-9]*"
     shell: "touch {output}"
@@ -80,13 +81,10 @@ rule export_benchmark_reports:
     shell: "touch {output}"
 # Rules that `report` has no job of.
 CELL = "results/{model}/{scenario}/{blocks}"
-for name in ("link_run", "import_run"):
-    rule:
-        name: name
-        output: f"{CELL}/run-{{run}}/measurement.json"
-        wildcard_constraints: run="i[1-9][0-9]*"
-        shell: "touch {output}"
-ruleorder: import_run > link_run
+rule link_run:
+    output: f"{CELL}/run-{{run}}/measurement.json"
+    wildcard_constraints: run="i[1-9][0-9]*"
+    shell: "touch {output}"
 rule pilot:
     output: f"{CELL}/pilot/measurement.json"
     shell: "touch {output}"
@@ -96,9 +94,6 @@ rule freeze_levels:
     shell: "touch {output}"
 rule preview_deployment:
     output: f"{CELL}/deployment.yaml"
-    shell: "touch {output}"
-rule list_imports:
-    output: "results/analysis/imported.csv"
     shell: "touch {output}"
 rule peaks:
     input: expand("results/{cell}/peak.csv", cell=CELLS)
@@ -160,7 +155,7 @@ def make_toy(folder: Path, cells: int, runs: int) -> None:
         family: [*(f"results/figures/{name}" for name in names), f"results/figures/{family}.json"]
         for family, names in _figures().items()
     }
-    folder.mkdir(parents=True)
+    (folder / "config").mkdir(parents=True)
     plan = {"runs": list(range(1, runs + 1)), "cells": cell_paths(cells), "families": families}
     plan["tables"] = [_COLLECTED, _COMPARED, _SUMMARISED]
     (folder / "plan.json").write_text(json.dumps(plan))

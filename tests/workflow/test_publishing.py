@@ -33,7 +33,7 @@ def snakemake(folder: Path, *arguments: str) -> str:
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("published")
     make_workflow(folder, CELLS)
-    snakemake(folder, "--cores", "2", "--touch", "collect_metrics", "compare_scenarios")
+    snakemake(folder, "--cores", "2", "--touch", "results/analysis/comparison.csv")
     snakemake(folder, "--cores", "2", "report")
     return folder
 
@@ -62,13 +62,13 @@ def edit(folder: Path, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "planned"),
     [
-        ("figures_effects.py", {"plot_effects", "write_report"}),
-        ("templates/captions/effect_plot.rst", {"write_report"}),
-        ("templates/REPORT.md.j2", {"write_report"}),
-        ("guidance.py", {"write_report"}),
-        ("timelines.py", {"plot_recordings", "write_report"}),
-        ("llmd_export.py", {"export_benchmark_reports"}),
-        ("looks.py", {*DRAWN, "write_report", "summarise_campaign", "export_benchmark_reports"}),
+        ("report/figures/effects.py", {"plot_effects", "write_report"}),
+        ("report/captions/effect_plot.rst", {"write_report"}),
+        ("report/REPORT.md.j2", {"write_report"}),
+        ("report/tables/guidance.py", {"write_report"}),
+        ("analysis/system/timelines.py", {"plot_recordings", "write_report"}),
+        ("report/export/llmd.py", {"export_benchmark_reports"}),
+        ("report/data/style.py", {*DRAWN, "write_report", "summarise_campaign", "export_benchmark_reports"}),
     ],
 )
 def test_an_edit_makes_anew_what_it_touches(published: Path, path: str, planned: set[str]) -> None:
@@ -95,20 +95,3 @@ def test_snakemakes_own_report_shows_the_figures_with_their_captions(published: 
     for name in figure_names(["Qwen3-8B"]):
         assert f"{name}.png" in text
     assert "the grey band is the margin" in text
-
-
-def test_a_report_over_part_of_the_cells_names_the_rest(published: Path) -> None:
-    gone, aside = published / "results" / "Qwen3-8B" / "native-offload", published / "aside"
-    log = published / "logs" / "large" / "benchmark" / "Qwen3-8B" / "native-offload" / "10000" / "run-1.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("12:00:00 FAILED: no memory for the tier\n")
-    gone.rename(aside)
-    try:
-        snakemake(published, "--cores", "2", "report_so_far")
-    finally:
-        aside.rename(gone)
-    report = (published / "results" / "so-far" / "REPORT.md").read_text(encoding="utf-8")
-    assert "- Qwen3-8B, native-offload 10K: failed: no memory for the tier" in report
-    assert "| cells measured | 1 of 2 |" in report
-    for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report):
-        assert (published / "results" / "so-far" / path).exists()

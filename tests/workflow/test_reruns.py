@@ -163,7 +163,7 @@ def change_version(folder: Path) -> None:
 
 
 def raise_protocol(folder: Path) -> None:
-    path = folder / "scripts" / "kveval" / "config.py"
+    path = folder / "scripts" / "kveval" / "spec" / "config.py"
     path.write_text(re.sub(r"^PROTOCOL = (\d+)", r"PROTOCOL = 1\1", path.read_text(), flags=re.MULTILINE))
 
 

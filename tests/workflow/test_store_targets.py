@@ -58,7 +58,7 @@ def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
 
 def long_ago(folder: Path) -> None:
     """Have what came here a moment ago have come long ago: the time of change cannot be set."""
-    for name, constant in (("store", "SETTLED_S"), ("store_prune", "_YOUNG_S")):
+    for name, constant in (("store/store", "SETTLED_S"), ("workflow/upkeep/prune", "_YOUNG_S")):
         path = folder / "scripts" / "kveval" / f"{name}.py"
         lines = path.read_text().splitlines(keepends=True)
         changed = [f"{constant} = -1.0\n" if line.startswith(f"{constant} = ") else line for line in lines]

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,6 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
     return plan
 
 
-def campaign_imports(campaign: Path, catalogues: Path, index: Path) -> ImportPlan:
-    """Return what the campaign in a file imports."""
+def campaign_imports(campaign: Path | Mapping[str, Any], catalogues: Path, index: Path) -> ImportPlan:
+    """Return what a campaign imports, given by its file or its values."""
     return import_plan(load_config(campaign, catalogues), index)

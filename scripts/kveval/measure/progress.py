@@ -84,22 +84,18 @@ class Progress:
 
 
 def campaign_progress(
-    label: str, workload: WorkloadSpec, runs: Path, log: Path, redact: Callable[[str], str] = str
+    label: str, workload: WorkloadSpec, pointers: Sequence[Path], log: Path, redact: Callable[[str], str] = str
 ) -> Progress:
-    """Set up the progress of one run within its campaign, whose pointer files the file `runs` lists, one a line.
+    """Set up the progress of one run within its campaign, `pointers` being the pointer files of all its runs.
 
     What finished runs took comes from their run.json; what cannot be read is left out, for this is only an estimate.
     """
-    try:
-        campaign = [Path(line) for line in runs.read_text().splitlines()]
-    except OSError:
-        campaign = []
     seen = []
-    for path in campaign:
+    for path in pointers:
         try:
             stored = Path(json.loads(path.read_text())["path"])
             seen.append(sum(json.loads((stored / "run.json").read_text())["phases"].values()))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     log.parent.mkdir(parents=True, exist_ok=True)
-    return Progress(label, expected_run_s(workload), log, campaign, seen, redact=redact)
+    return Progress(label, expected_run_s(workload), log, pointers, seen, redact=redact)

@@ -33,13 +33,13 @@ def test_the_estimate_comes_from_finished_runs_where_there_are_any(tmp_path):
     (tmp_path / "stored" / "run.json").write_text(json.dumps({"phases": {"server_start_s": 30.0, "levels_s": 70.0}}))
     (tmp_path / "one.json").write_text(json.dumps({"path": str(tmp_path / "stored")}))
     (tmp_path / "broken.json").write_text("{")
-    (tmp_path / "runs").write_text(f"{tmp_path}/one.json\n{tmp_path}/broken.json\n{tmp_path}/missing.json\n")
-    progress = campaign_progress("run", WORKLOAD, tmp_path / "runs", tmp_path / "logs" / "log")
+    pointers = [tmp_path / f"{name}.json" for name in ("one", "broken", "missing")]
+    progress = campaign_progress("run", WORKLOAD, pointers, tmp_path / "logs" / "log")
     assert list(progress.seen_s) == [100.0]
     assert progress.left().startswith("this run 1:40 left, campaign about 1:40")
 
 
-def test_without_a_list_of_runs_the_workload_gives_the_estimate(tmp_path):
-    progress = campaign_progress("run", WORKLOAD, tmp_path / "none", tmp_path / "log")
+def test_without_other_runs_the_workload_gives_the_estimate(tmp_path):
+    progress = campaign_progress("run", WORKLOAD, [], tmp_path / "log")
     assert progress.expected_s == expected_run_s(WORKLOAD) > 60
     assert "campaign" not in progress.left()

@@ -38,15 +38,18 @@ def test_what_a_script_imports_directly_or_not_is_behind_it() -> None:
 
 
 def test_a_module_that_is_imported_by_a_name_made_at_run_time_is_named() -> None:
-    drawn = names("plot_figures", "kveval.report.figures.throughput")
+    drawn = names("plot_family", "kveval.report.figures.throughput")
     assert {"kveval/report/figures/axes.py", "kveval/report/data/style.py"} <= drawn
     assert "kveval/report/figures/effects.py" not in drawn
 
 
 def test_files_beside_the_modules_count() -> None:
-    assert "kveval/report/REPORT.md.j2" in names("write_report")
-    drawn = names("plot_figures", "kveval.report.figures.throughput")
-    assert {"kveval/report/figures/style.mplstyle", "kveval/report/figures/captions/timeseries.rst"} <= drawn
+    written, drawn = names("write_report"), names("plot_family", "kveval.report.figures.throughput")
+    said = {"kveval/report/REPORT.md.j2", "kveval/report/captions/timeseries.rst"}
+    assert said <= written
+    assert "kveval/report/figures/style.mplstyle" in drawn
+    # The package report is begun for the sake of the figures in it: what lies beside its own modules is not theirs.
+    assert not said & drawn
 
 
 @pytest.mark.parametrize("script", SCRIPTED)
@@ -113,7 +116,7 @@ def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
         for file in rules.glob("*.smk")
         for module in re.findall(r"^from (kveval\S*) import", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     }
-    assert "kveval.spec.loading" in wanted
+    assert "kveval.workflow.campaign_plan" in wanted
     heavy = "pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes"
     code = f"import sys, {', '.join(sorted(wanted))}; print(*[name for name in {heavy} if name in sys.modules])"
     loaded = subprocess.run(

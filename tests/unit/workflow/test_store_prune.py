@@ -224,15 +224,19 @@ def test_campaigns_in_config_and_named_ones_keep_their_runs(workflow: Path, monk
     monkeypatch.setattr(store_prune, "_YOUNG_S", -1.0)
     monkeypatch.chdir(workflow)
     smoke = Path("config/campaigns/smoke.yaml")
-    assert campaign_files(Path()) == [Path("config/config.yaml"), smoke]
+    assert campaign_files(Path("config")) == [Path("config/config.yaml"), smoke]
     fill(workflow, Path("config/config.yaml"))
     count = fill(workflow, smoke)
     store = Store(Path("results/measurements"))
-    assert plan_pruning(store, workflows(Path(), smoke)).candidates == []
+
+    def candidates(campaign: Path, *also: object) -> int:
+        return len(plan_pruning(store, workflows(Path(), Path("config"), campaign, *also)).candidates)
+
+    assert candidates(smoke) == 0
     shutil.move(smoke, "mine.yaml")
-    assert len(plan_pruning(store, workflows(Path(), Path("config/config.yaml"))).candidates) == count
-    assert plan_pruning(store, workflows(Path(), Path("config/config.yaml"), ["mine.yaml"])).candidates == []
-    assert plan_pruning(store, workflows(Path(), Path("config/config.yaml"), "mine.yaml")).candidates == []
+    assert candidates(Path("config/config.yaml")) == count
+    assert candidates(Path("config/config.yaml"), ["mine.yaml"]) == 0
+    assert candidates(Path("config/config.yaml"), "mine.yaml") == 0
 
 
 def test_another_copy_of_the_workflow_keeps_what_its_campaigns_and_results_refer_to(
@@ -252,8 +256,8 @@ def test_another_copy_of_the_workflow_keeps_what_its_campaigns_and_results_refer
     )
     store = Store(workflow / "results" / "measurements")
     campaign = workflow / "config" / "config.yaml"
-    assert len(plan_pruning(store, workflows(workflow, campaign)).candidates) == count + 1
-    assert plan_pruning(store, workflows(workflow, campaign, [str(other)])).candidates == []
+    assert len(plan_pruning(store, workflows(workflow, workflow / "config", campaign)).candidates) == count + 1
+    assert plan_pruning(store, workflows(workflow, workflow / "config", campaign, [str(other)])).candidates == []
 
 
 def test_while_a_campaign_cannot_be_read_nothing_is_deleted(workflow: Path) -> None:
@@ -261,7 +265,7 @@ def test_while_a_campaign_cannot_be_read_nothing_is_deleted(workflow: Path) -> N
     measured(store, OLD)
     broken = workflow / "config" / "campaigns" / "broken.yaml"
     broken.write_text("name: [")
-    using = workflows(workflow, workflow / "config" / "config.yaml")
+    using = workflows(workflow, workflow / "config", workflow / "config" / "config.yaml")
     assert "cannot be read, what it refers to is not known" in prune_as_asked(store, using, None, 0)
     with pytest.raises(PruneError, match=r"not known, so nothing is deleted: .*broken\.yaml"):
         prune_as_asked(store, using, "delete", 0)
@@ -276,7 +280,7 @@ def test_imports_are_kept_by_the_tree_that_a_campaign_names(workflow: Path, monk
     (workflow / "tree").mkdir()
     campaign = {"name": "imports", "import": [{"path": str(workflow / "tree")}]}
     (workflow / "config" / "campaigns" / "imports.yaml").write_text(json.dumps(campaign))
-    using = workflows(workflow, workflow / "config" / "config.yaml")
+    using = workflows(workflow, workflow / "config", workflow / "config" / "config.yaml")
     (one,) = plan_pruning(store, using).candidates
     assert (one.kind, one.entry.facts["tree"]) == ("import", "elsewhere")
 
@@ -300,7 +304,7 @@ def test_what_makes_no_sense_deletes_nothing(
 
 def test_a_path_that_is_no_campaign_and_no_workflow_is_refused(workflow: Path) -> None:
     with pytest.raises(PruneError, match="prune_also names nowhere"):
-        workflows(workflow, workflow / "config" / "config.yaml", ["nowhere"])
+        workflows(workflow, workflow / "config", workflow / "config" / "config.yaml", ["nowhere"])
 
 
 def test_references_name_cells_and_campaigns(workflow: Path) -> None:
@@ -318,10 +322,10 @@ def test_a_campaign_that_searches_its_levels_keeps_every_run_of_its_cells(
     store = Store(workflow / "results" / "measurements")
     measured(store, OLD)
     measured(store, {**OLD, "cell": {**CELL, "model": "Qwen3-8B"}})
-    using = workflows(workflow, workflow / "config" / "config.yaml")
+    using = workflows(workflow, workflow / "config", workflow / "config" / "config.yaml")
     assert len(plan_pruning(store, using).candidates) == 2
     shutil.copy2(REPOSITORY / "config" / "campaigns" / "laptop-peak-search.yaml", workflow / "config" / "campaigns")
-    using = workflows(workflow, workflow / "config" / "config.yaml")
+    using = workflows(workflow, workflow / "config", workflow / "config" / "config.yaml")
     assert using[0].wanted.unreadable == {}
     (one,) = plan_pruning(store, using).candidates
     assert one.label == "Qwen3-8B/no-offload/0 run 1"

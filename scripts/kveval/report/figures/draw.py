@@ -30,9 +30,11 @@ def draw(name: str, data: FigureData) -> Figure:
 
     Raises FigureError for any other name, and NothingToDraw where the data have nothing for it.
     """
-    figure = find_figure(name, data.models)
+    figure = find_figure(name, [*data.models, *data.parameters])
     if figure is None:
         raise FigureError(f"no figure {name!r}; there are {', '.join(figure_names(data.models))}")
+    if figure.model is not None and figure.model not in data.models:
+        raise NothingToDraw(f"nothing of {figure.model} was measured")
     function = import_module(f"kveval.report.figures.{figure.family}").FIGURES[figure.template]
     with mpl.rc_context(fname=STYLE):
         drawn: Figure = function(data, figure.model) if figure.model else function(data)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-CAPTIONS = Path(__file__).with_name("captions")
+# Beside report.py and not here: the report prints them, and no figure is drawn anew for their words.
+CAPTIONS = Path(__file__).parents[1] / "captions"
 
 FAMILIES: dict[str, dict[str, str]] = {
     "throughput": {
@@ -62,7 +63,7 @@ class FigureName:
 
     @property
     def caption(self) -> str:
-        """What its reader should know: the text of templates/captions/TEMPLATE.rst on one line."""
+        """What its reader should know: the text of report/captions/TEMPLATE.rst on one line."""
         return _caption(caption_file(self.template))
 
 

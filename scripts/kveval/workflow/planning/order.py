@@ -1,6 +1,7 @@
 """The order of a campaign's runs: randomised blocks, the same for the same seed."""
 
 import random
+from pathlib import Path
 
 from kveval.config.campaign import Cell
 from kveval.spec.config import Config
@@ -17,6 +18,11 @@ def planned_runs(config: Config) -> list[tuple[Cell, int]]:
     """Return every run of the campaign, the runs of a block together, in the order of the matrix."""
     runs = [(cell, run) for cell in config.cells for run in config.runs_of(cell)]
     return sorted(runs, key=lambda entry: block_of(config, entry[1]))
+
+
+def campaign_pointer(config: Config, cell: Cell, run: int) -> Path:
+    """Return the file that points from the campaign's results to a run in the measurement store."""
+    return Path(config.campaign.results, cell.path, f"run-{run}", "measurement.json")
 
 
 def priority(config: Config, cell: Cell, run: int) -> int:

@@ -9,9 +9,10 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kveval.host.errors import Failure
 from kveval.host.files import clock_s, last_change_s, make_folder
@@ -152,21 +153,21 @@ def prune(
     return Pruning(gone, pruning.spared)
 
 
-def workflows(folder: Path, campaign: Path, also: object = ()) -> list[Workflow]:
-    """Return the workflow in `folder`, with the campaign that was asked for, and others that use the same store.
+def workflows(folder: Path, catalogues: Path, campaign: Path | Mapping[str, Any], also: object = ()) -> list[Workflow]:
+    """Return the workflow that works in `folder`, with the campaign that was asked for, and others with the same store.
 
-    `also`: further campaign files, or folders of other copies of the workflow with campaigns, catalogues and results of
-    their own. Raises PruneError for a path that is neither.
+    `catalogues`: its folder config; `also`: further campaign files, or folders of other copies of the workflow with
+    campaigns, catalogues and results of their own. Raises PruneError for a path that is neither.
     """
     paths = [Path(str(path)) for path in (also if isinstance(also, list | tuple) else [also])]
     unknown = [path for path in paths if not (path.is_file() or (path / "config").is_dir())]
     if unknown:
         raise PruneError(f"prune_also names {unknown[0]}: neither a campaign's file nor a copy of the workflow")
-    own = [*campaign_files(folder), campaign, *(path for path in paths if path.is_file())]
+    own = [*campaign_files(catalogues), campaign, *(path for path in paths if path.is_file())]
     others = [path for path in paths if path.is_dir()]
     return [
-        Workflow(folder, references(own, folder / "config")),
-        *(Workflow(other, references(campaign_files(other), other / "config")) for other in others),
+        Workflow(folder, references(own, catalogues)),
+        *(Workflow(other, references(campaign_files(other / "config"), other / "config")) for other in others),
     ]
 
 

@@ -38,26 +38,35 @@ class References:
         return found or self.searched.get("/".join(map(str, _cell(facts))), [])
 
 
-def campaign_files(folder: Path) -> list[Path]:
-    """Return the campaign files of a copy of the workflow: config/config.yaml and config/campaigns/*.yaml."""
-    default = folder / "config" / "config.yaml"
-    return [*([default] if default.exists() else []), *sorted((folder / "config" / "campaigns").glob("*.yaml"))]
+def campaign_files(config: Path) -> list[Path]:
+    """Return the campaign files of a copy of the workflow, in its folder `config`: config.yaml and campaigns/*.yaml."""
+    default = config / "config.yaml"
+    return [*([default] if default.exists() else []), *sorted((config / "campaigns").glob("*.yaml"))]
 
 
-def references(campaigns: Iterable[Path], catalogues: Path) -> References:
-    """Read campaigns and say what they refer to; `catalogues` is the folder of models.yaml and the others."""
+def references(campaigns: Iterable[Path | Mapping[str, Any]], catalogues: Path) -> References:
+    """Read campaigns, given by their files or their values, and say what they refer to.
+
+    `catalogues` is the folder of models.yaml and the others.
+    """
     found = References()
-    for path in dict.fromkeys(campaigns):
-        add_campaign(found, path, catalogues)
+    seen: set[Path] = set()
+    for campaign in campaigns:
+        if isinstance(campaign, Path):
+            if campaign in seen:
+                continue
+            seen.add(campaign)
+        add_campaign(found, campaign, catalogues)
     return found
 
 
-def add_campaign(found: References, path: Path, catalogues: Path) -> None:
+def add_campaign(found: References, campaign: Path | Mapping[str, Any], catalogues: Path) -> None:
     """Add what one campaign refers to."""
     try:
-        config = load_config(path, catalogues)
+        config = load_config(campaign, catalogues)
     except ConfigError as error:
-        found.unreadable[path.as_posix()] = "; ".join(map(str, error.problems))
+        name = campaign.as_posix() if isinstance(campaign, Path) else "campaign"
+        found.unreadable[name] = "; ".join(map(str, error.problems))
         return
     name = config.campaign.name
     found.results.add(config.campaign.results)

@@ -4,7 +4,7 @@
 
 rule import_run:
     output:
-        f"{CELL}/run-{{run}}/measurement.json",
+        f"{MEASURED_CELL}/run-{{run}}/measurement.json",
     log:
         f"{LOGS}/import_run/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
     wildcard_constraints:
@@ -15,7 +15,7 @@ rule import_run:
         mem_mb=800,
         runtime=30,
     params:
-        plan=imported_run,
+        plan=PLAN.imported_run,
         store=STORE,
         library=code_behind("import_run"),
     message:
@@ -26,7 +26,7 @@ rule import_run:
 
 rule list_imports:
     input:
-        measurements=POINTERS if CONFIG.imports else [],
+        measurements=PLAN.pointers,
     output:
         f"{RESULTS}/analysis/imported.csv",
     log:
@@ -37,10 +37,11 @@ rule list_imports:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        campaign=CAMPAIGN_FILE,
+        campaign=VALUES,
+        catalogues=CATALOGUES,
         index=IMPORT_INDEX,
         # The results that were found, for those that no run came from.
-        found=IMPORTS.stamp,
+        found=PLAN.elsewhere.stamp,
         library=code_behind("list_imports"),
     message:
         "Listing what was imported"

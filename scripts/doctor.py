@@ -13,7 +13,7 @@ from kveval.workflow.doctor.doctor import diagnose
 
 def main(values: Mapping[str, Any], log: Path) -> None:
     """`values`: the rule's params."""
-    config = load_config(Path(values["campaign"]), Path("config"))
+    config = load_config(values["campaign"], Path(values["catalogues"]))
     places = {name: Path(values[name]) for name in ("store", "server_environment")}
     asked, at_once = str(values["asked"]), values["at_once"]
     findings = diagnose(config, asked, at_once=at_once, say=lambda text: print(text, file=sys.stderr), **places)

@@ -1,7 +1,9 @@
 """Say what a campaign would measure, and why, what it takes and in which order; one row a run in a table beside."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kveval.host import hardware
 from kveval.spec.loading import load_config
@@ -11,9 +13,9 @@ from kveval.workflow.planning.stored import StoreIndex, frozen, pointed
 from kveval.workflow.planning.text import PlanText
 
 
-def main(campaign: str, results: str, store: str, table: str) -> None:
-    """`campaign`: its complete file; `table`: the CSV to write."""
-    config, index, folder = load_config(Path(campaign), Path("config")), StoreIndex.read(Path(store)), Path(results)
+def main(campaign: Mapping[str, Any], catalogues: str, results: str, store: str, table: str) -> None:
+    """`campaign`: its complete values; `table`: the CSV to write."""
+    config, index, folder = load_config(campaign, Path(catalogues)), StoreIndex.read(Path(store)), Path(results)
     pointers = pointed(folder, [(cell.path, run) for cell, run in planned_runs(config)])
     host = hardware.probe()["fingerprint"] if config.campaign.engine == "local" else None
     outline = PlanText(make_plan(config, pointers, index, host, frozen(config, folder)), index, os.cpu_count() or 1)

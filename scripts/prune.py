@@ -13,8 +13,8 @@ from kveval.workflow.upkeep.prune import prune_as_asked, workflows
 def main(values: Mapping[str, Any], log: str) -> None:
     """`values`: the rule's params."""
     try:
-        using = workflows(Path(), Path(values["campaign"]), values["also"])
-        said = prune_as_asked(Store(Path(values["store"])), using, values["asked"], values["days"])
+        using = workflows(Path(), Path(values["catalogues"]), values["campaign"], values["prune_also"] or ())
+        said = prune_as_asked(Store(Path(values["store"])), using, values["prune"], values["prune_days"] or 0)
     except Failure as failure:
         sys.exit(str(failure))
     print(said, flush=True)

@@ -1,16 +1,19 @@
 """Check every measurement of the store, and what points to it; exits with 1 when anything was wrong."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kveval.store.store import Store
 from kveval.workflow.upkeep.references import campaign_files, references
 from kveval.workflow.upkeep.verify import verify_store
 
 
-def main(store: str, campaign: str, log: str, threads: int) -> None:
-    """`campaign`: the one that was asked for, beside those of config/; `threads` hash files."""
-    wanted = references([*campaign_files(Path()), Path(campaign)], Path("config"))
+def main(values: Mapping[str, Any], log: str, threads: int) -> None:
+    """`values`: the rule's params; `campaign`: asked for, beside those of config/; `threads` hash files."""
+    store, catalogues = values["store"], Path(values["catalogues"])
+    wanted = references([*campaign_files(catalogues), values["campaign"]], catalogues)
     checked = verify_store(Store(Path(store)), Path(), wanted, threads)
     print(checked.text(), flush=True)
     Path(log).write_text(checked.text() + "\n")
@@ -18,4 +21,4 @@ def main(store: str, campaign: str, log: str, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    main(snakemake.params.store, snakemake.params.campaign, snakemake.log[0], snakemake.threads)
+    main(dict(snakemake.params.items()), snakemake.log[0], snakemake.threads)

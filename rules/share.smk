@@ -2,19 +2,24 @@
 # measurements go into the provider's bucket, and what people read comes back.
 
 # What people read, and the list of it.
-READ = [f"{RESULTS}/REPORT.md", f"{RESULTS}/report.json", *FIGURES, *(f"{figure[:-3]}svg" for figure in FIGURES)]
-READ += [COMPLETE, PEAKS, VERDICTS, *BESIDE_VERDICTS, *LINKED, *SUMMARIES]
-READ += [f"{folder}/{name}.csv" for folder in CELL_FOLDERS for name in ("levels", "peak")]
+DRAWN = [f"{RESULTS}/figures/{figure.name}" for figure in figures_of(PLAN.models)]
+READ = [
+    f"{RESULTS}/REPORT.md",
+    f"{RESULTS}/report.json",
+    *(f"{name}.{kind}" for name in DRAWN for kind in ("png", "svg")),
+]
+READ += expand([*JUDGED.values(), *BESIDE_VERDICTS, *LINKED, *SUMMARIES], so_far="")
+READ += [f"{folder}/{name}.csv" for folder in PLAN.cell_folders for name in ("levels", "peak")]
 BROUGHT = f"{RESULTS}/analysis/brought.txt"
 
 
 rule share_run:
     input:
-        local(f"{CELL}/run-{{run}}/measurement.json"),
+        local(f"{MEASURED_CELL}/run-{{run}}/measurement.json"),
     output:
-        pointer=f"{CELL}/run-{{run}}/shared.json",
-        description=f"{CELL}/run-{{run}}/stored/run.json",
-        raw=directory(f"{CELL}/run-{{run}}/stored/raw"),
+        pointer=f"{MEASURED_CELL}/run-{{run}}/shared.json",
+        description=f"{MEASURED_CELL}/run-{{run}}/stored/run.json",
+        raw=directory(f"{MEASURED_CELL}/run-{{run}}/stored/raw"),
     log:
         local(f"{LOGS}/share_run/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log"),
     localrule: True
@@ -39,6 +44,6 @@ rule bring_report:
     params:
         places=READ,
     message:
-        "Bringing the report of campaign {CONFIG.campaign.name} here"
+        "Bringing the report of campaign {CAMPAIGN.name} here"
     script:
         "../scripts/bring_report.py"

@@ -3,17 +3,17 @@
 
 rule preview_deployment:
     output:
-        f"{CELL}/deployment.yaml",
+        f"{MEASURED_CELL}/deployment.yaml",
     log:
         f"{LOGS}/preview_deployment/{{model}}/{{scenario}}/{{cpu_blocks}}.log",
     localrule: True
     conda:
         "../envs/workflow.yaml"
     params:
-        measurement=preview_id_of,
-        specification=specification_of,
-        site=CONFIG.campaign.cluster.model_dump_json(by_alias=True) if CONFIG.campaign.cluster else "",
-        campaign=CONFIG.campaign.name,
+        measurement=PLAN.measurement,
+        specification=PLAN.specification,
+        site=CAMPAIGN.cluster.model_dump_json(by_alias=True) if CAMPAIGN.cluster else "",
+        campaign=CAMPAIGN.name,
     message:
         "Writing what would be deployed for {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     script:

@@ -1,0 +1,108 @@
+# From the tables of single runs to the figures people ask for: peaks of cells, tables over cells, comparisons.
+
+
+rule extract_peak:
+    input:
+        levels=PLAN.files_of_cell("levels.parquet"),
+        pcp=PLAN.files_of_cell("pcp.parquet"),
+        metrics=local(METRICS),
+    output:
+        levels=f"{CELL}/levels.csv",
+        peak=f"{CELL}/peak.csv",
+    log:
+        f"{LOGS}/{{so_far}}extract_peak/{{model}}/{{scenario}}/{{cpu_blocks}}.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        version=PLAN.vllm if PLAN.elsewhere.runs else CAMPAIGN.server.vllm,
+        min_samples=CAMPAIGN.min_samples,
+        # So far, a cell without a peak must not keep the others out of the report.
+        lenient=lambda wildcards: "--lenient" if wildcards.so_far else "",
+        library=code_behind("extract_peak"),
+    message:
+        "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
+    shell:
+        f"python {SCRIPTS}/extract_peak.py"
+        " --levels {input.levels:q} --pcp {input.pcp:q} --metrics {input.metrics:q} --vllm {params.version:q}"
+        " --min-samples {params.min_samples} --output {output.levels:q} {output.peak:q} {params.lenient}"
+
+
+rule collect_metrics:
+    input:
+        levels=PLAN.cell_tables("levels.csv"),
+        peaks=PLAN.cell_tables("peak.csv"),
+        measurements=PLAN.run_files(RUN),
+        stored=PLAN.run_files(*RUN_FILES[:1]),
+        metrics=local(METRICS),
+    output:
+        runs=f"{ANALYSIS}/runs.jsonl.zst",
+        complete_metrics=f"{ANALYSIS}/complete_metrics.csv",
+        peak_throughput_all=f"{ANALYSIS}/peak_throughput_all.csv",
+        pcp_metrics_peak=f"{ANALYSIS}/pcp_metrics_peak.csv",
+    log:
+        f"{LOGS}/{{so_far}}collect_metrics.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
+    params:
+        library=code_behind("collect_metrics"),
+    message:
+        "Collecting the metrics of all cells"
+    script:
+        "../scripts/collect_metrics.py"
+
+
+rule compare_scenarios:
+    input:
+        complete=f"{ANALYSIS}/complete_metrics.csv",
+        peaks=f"{ANALYSIS}/peak_throughput_all.csv",
+    output:
+        comparison=f"{ANALYSIS}/comparison.csv",
+        contrasts=f"{ANALYSIS}/contrasts.csv",
+        peak_comparison=f"{ANALYSIS}/peak_comparison.csv",
+        averages=f"{ANALYSIS}/averages.csv",
+        checks=f"{ANALYSIS}/checks.csv",
+    log:
+        f"{LOGS}/{{so_far}}compare_scenarios.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
+    params:
+        comparison=PLAN.comparison,
+        library=code_behind("compare_scenarios"),
+    message:
+        "Comparing the scenarios"
+    script:
+        "../scripts/compare_scenarios.py"
+
+
+rule summarise_campaign:
+    input:
+        complete=f"{ANALYSIS}/complete_metrics.csv",
+        peaks=f"{ANALYSIS}/peak_throughput_all.csv",
+        comparison=f"{ANALYSIS}/comparison.csv",
+    output:
+        summary=f"{ANALYSIS}/summary.csv",
+        detailed=f"{ANALYSIS}/detailed.csv",
+        pcp_summary_stats=f"{ANALYSIS}/pcp_summary_stats.csv",
+    log:
+        f"{LOGS}/{{so_far}}summarise_campaign.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
+    params:
+        plan=PLAN.asked,
+        library=code_behind("summarise_campaign"),
+    message:
+        "Summing up the campaign"
+    script:
+        "../scripts/summarise_campaign.py"

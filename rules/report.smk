@@ -1,0 +1,109 @@
+# Pictures and sentences.
+
+# What both are made from. By path, not as `rules.NAME.output`: with one such input Snakemake hashes each list of inputs
+# once per file in it.
+JUDGED = {
+    "levels": f"{ANALYSIS}/complete_metrics.csv",
+    "peaks": f"{ANALYSIS}/peak_throughput_all.csv",
+    "comparison": f"{ANALYSIS}/comparison.csv",
+}
+ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
+# What the comparison writes beside its verdicts.
+BESIDE_VERDICTS = [f"{ANALYSIS}/{name}.csv" for name in ("contrasts", "averages", "checks")]
+SUMMARIES = [f"{ANALYSIS}/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats")]
+# Tables that the report names and does not read.
+LINKED = [f"{ANALYSIS}/{name}.csv" for name in ("pcp_metrics_peak", "peak_comparison")]
+# Those of a report so far have the reason where a cell has no peak.
+CELLS_SO_FAR = lambda wildcards: PLAN.cell_tables("peak.csv")(wildcards) if wildcards.so_far else []
+# The list of what is exported, not the files of every cell: Snakemake keeps a record of all inputs for each output.
+BENCHMARK_REPORTS = f"{RESULTS}/analysis/benchmark_reports.txt"
+
+
+# One job per family of figures: starting Python and the plotting library takes longer than drawing.
+for family in FAMILIES:
+
+    rule:
+        name:
+            f"plot_{family}"
+        input:
+            **JUDGED,
+            runs=ALL_RUNS,
+            beside=BESIDE_VERDICTS,
+            recordings=PLAN.run_files(*(["pcp.parquet"] if family == "recordings" else [])),
+            cells=CELLS_SO_FAR,
+            metrics=local(METRICS),
+        output:
+            png=[report(f"{FIGURES}/{each.name}.png", **captioned(each)) for each in figures_of(PLAN.models, family)],
+            svg=[f"{FIGURES}/{figure.name}.svg" for figure in figures_of(PLAN.models, family)],
+            notes=f"{FIGURES}/{family}.json",
+        log:
+            f"{LOGS}/{{so_far}}plot_{family}.log",
+        conda:
+            "../envs/workflow.yaml"
+        resources:
+            mem_mb=MB_FOR_ALL,
+            runtime=MINUTES_FOR_ALL,
+        params:
+            plan=PLAN.asked,
+            library=code_behind("plot_family", f"kveval.report.figures.{family}"),
+        message:
+            f"Drawing the figures about {family}"
+        script:
+            "../scripts/plot_family.py"
+
+
+rule write_report:
+    input:
+        **JUDGED,
+        runs=ALL_RUNS,
+        beside=BESIDE_VERDICTS,
+        summaries=SUMMARIES,
+        linked=LINKED,
+        figures=[f"{FIGURES}/{figure.name}.png" for figure in figures_of(PLAN.models)],
+        notes=[f"{FIGURES}/{family}.json" for family in FAMILIES],
+        pilots=lambda wildcards: [] if wildcards.so_far else local(PLAN.pilots),
+        cells=CELLS_SO_FAR,
+        metrics=local(METRICS),
+    output:
+        report=REPORT,
+        numbers=f"{RESULTS}/{{so_far}}report.json",
+    log:
+        f"{LOGS}/{{so_far}}write_report.log",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
+    params:
+        plan=PLAN.asked,
+        failures=PLAN.failures,
+        pilots=PLAN.pilots_so_far,
+        library=code_behind("write_report"),
+    message:
+        "Writing {output.report}"
+    script:
+        "../scripts/write_report.py"
+
+
+# For tools that read llm-d-benchmark's reports: the peak of every cell.
+rule export_benchmark_reports:
+    input:
+        **{name: path.format(so_far="") for name, path in JUDGED.items()},
+        runs=ALL_RUNS.format(so_far=""),
+        beside=expand(BESIDE_VERDICTS, so_far=""),
+    output:
+        local(BENCHMARK_REPORTS),
+    log:
+        local(f"{LOGS}/export_benchmark_reports.log"),
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=MB_FOR_ALL,
+        runtime=MINUTES_FOR_ALL,
+    params:
+        plan=PLAN.asked,
+        library=code_behind("export_benchmark_reports"),
+    message:
+        "Exporting the peaks as benchmark reports"
+    script:
+        "../scripts/export_benchmark_reports.py"

@@ -1,0 +1,343 @@
+"""A campaign as the rules ask about it: its cells and runs, what defines their measurements, what jobs are given."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from snakemake.exceptions import WorkflowError
+
+from kveval.analysis.cells import by_size
+from kveval.analysis.levels.pilot import frozen_levels
+from kveval.config.campaign import Cell
+from kveval.host.errors import Failure
+from kveval.importing.campaign import import_plan
+from kveval.importing.compared import Combination, combination, require_measured
+from kveval.importing.table import findings
+from kveval.spec.config import Config
+from kveval.spec.loading import load_config
+from kveval.spec.sizing import kv_bytes_per_token, parameter_count
+from kveval.workflow.planning.order import planned_runs, priority
+from kveval.workflow.so_far import SoFar, measured_so_far, pointed_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kveval.importing.plan import ImportPlan
+
+SO_FAR = "so-far/"
+"""Value of the wildcard `so_far` in the paths of a report over the runs that exist; "" in those of all others."""
+POINTER = "measurement.json"
+
+# What a plan is made of stays to its end: looking for garbage in it as often as Python does took a sixth of the time.
+gc.set_threshold(100_000, 10, 10)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn a Failure into Snakemake's own error, which ends the plan with its text and no traceback."""
+    try:
+        yield
+    except Failure as failure:
+        raise WorkflowError(str(failure)) from None
+
+
+@dataclass(frozen=True, eq=False)
+class CampaignPlan:
+    """What a campaign comes to. `elsewhere`: runs that it does not measure, but imports or compares.
+
+    `jobs_share_folder`: whether the jobs see this machine's folder; where they do not, they are given a run's files.
+    Methods that take `wildcards` are input functions, or functions for params, of the rules.
+    """
+
+    config: Config
+    elsewhere: ImportPlan | Combination
+    jobs_share_folder: bool
+
+    @classmethod
+    def of(
+        cls, source: Path | Mapping[str, Any], catalogues: Path, index: Path, *, jobs_share_folder: bool
+    ) -> CampaignPlan:
+        """Read and check the campaign; `index`: where what was read of existing results is kept.
+
+        Raises WorkflowError with every mistake in it, and for what jobs without this folder cannot do.
+        """
+        try:
+            config = load_config(source, catalogues)
+        except Failure as error:
+            raise WorkflowError(f"The configuration cannot be used:\n{error}") from None
+        if not jobs_share_folder and (config.imports or config.compared):
+            raise WorkflowError(
+                f"Campaign {config.campaign.name} reads results that only this machine has: make its report here,"
+                " without the profile that sends the analysis away"
+            )
+        with refusing():
+            return cls(
+                config, combination(config) if config.compared else import_plan(config, index), jobs_share_folder
+            )
+
+    # --- cells, runs and their files
+
+    @property
+    def results(self) -> str:
+        """The folder of the campaign's results."""
+        return self.config.campaign.results
+
+    @property
+    def logs(self) -> str:
+        """The folder of the campaign's logs."""
+        return f"logs/{self.config.campaign.name}"
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells that the report is about."""
+        return [*self.config.cells, *self.elsewhere.cells]
+
+    @cached_property
+    def cell_folders(self) -> list[str]:
+        """The folder of each of `cells`."""
+        return [f"{self.results}/{cell.path}" for cell in self.cells]
+
+    @cached_property
+    def runs(self) -> list[tuple[Cell, str]]:
+        """Every run, as its cell and its folder's name: run-1 if it is measured, run-i1 if it is from elsewhere."""
+        measured = [(cell, f"run-{run}") for cell, run in planned_runs(self.config)]
+        return measured + [(run.cell, f"run-i{run.run}") for run in self.elsewhere.runs]
+
+    @cached_property
+    def pointers(self) -> list[str]:
+        """The pointer of every run into the measurement store."""
+        return [f"{self.results}/{cell.path}/{name}/{POINTER}" for cell, name in self.runs]
+
+    @cached_property
+    def pilots(self) -> list[str]:
+        """What the searches for levels leave, where the workload has them searched."""
+        searched = dict.fromkeys(pilot for cell in self.config.cells if (pilot := self.config.pilot(cell)) is not None)
+        return [f"{self.results}/{cell.path}/pilot/levels.json" for cell in searched]
+
+    @property
+    def attempted(self) -> list[Path]:
+        """The pointers of all that is measured, searches for levels among it."""
+        return [
+            Path(path) for path in (*(str(Path(levels).with_name(POINTER)) for levels in self.pilots), *self.pointers)
+        ]
+
+    @cached_property
+    def models(self) -> list[str]:
+        """The models, by size, as everywhere."""
+        return by_size(list(self._parameters), self._parameters)
+
+    @cached_property
+    def so_far(self) -> SoFar:
+        """The runs that exist. Raises WorkflowError, with the known reasons, where none does."""
+        found = measured_so_far(self.runs, Path(self.results), Path(self.logs))
+        if not found.runs:
+            reasons = "".join(f"\n  {cell.path}: {reason}" for cell, reason in found.failures.items())
+            name = self.config.campaign.name
+            raise WorkflowError(f"campaign {name}: no run was measured, there is nothing to report{reasons}")
+        return found
+
+    def cell_tables(self, name: str) -> Callable[[Any], list[str]]:
+        """Input function: a table of every cell, so far of those that have a run."""
+
+        def paths(wildcards: Any) -> list[str]:
+            if not wildcards.so_far:
+                return [f"{folder}/{name}" for folder in self.cell_folders]
+            return [
+                f"{self.results}/{SO_FAR}{cell.path}/{name}" for cell in dict.fromkeys(c for c, _ in self.so_far.runs)
+            ]
+
+        return paths
+
+    def run_files(self, *names: str) -> Callable[[Any], list[str]]:
+        """Input function: files of every run, so far of those that exist."""
+
+        def paths(wildcards: Any) -> list[str]:
+            runs = self.so_far.runs if wildcards.so_far else self.runs
+            top = f"{self.results}/{wildcards.so_far}"
+            return [f"{top}{cell.path}/{run}/{name}" for name in names for cell, run in runs]
+
+        return paths
+
+    def files_of_cell(self, name: str) -> Callable[[Any], list[str]]:
+        """Input function: a file of every run of a job's cell, so far of those that exist."""
+
+        def paths(wildcards: Any) -> list[str]:
+            path = _path(wildcards)
+            runs: Sequence[str] = [f"run-i{run.run}" for run in self.elsewhere.runs_of(path)]
+            if wildcards.so_far:
+                runs = [run for cell, run in self.so_far.runs if cell.path == path]
+            elif not runs:
+                runs = [f"run-{run}" for run in self.config.runs_of(self.cell(wildcards))]
+            return [f"{self.results}/{wildcards.so_far}{path}/{run}/{name}" for run in runs]
+
+        return paths
+
+    # --- what defines a measurement
+
+    def cell(self, wildcards: Any) -> Cell:
+        """Return the cell a job is about. Raises WorkflowError, with the reason, for one that makes no sense."""
+        if self.config.imports:
+            name = self.config.campaign.name
+            raise WorkflowError(f"{_path(wildcards)}: was not found, and campaign {name} imports and measures nothing")
+        with refusing():
+            return self.config.cell(wildcards.model, wildcards.scenario, wildcards.cpu_blocks)
+
+    def specification(self, wildcards: Any) -> str:
+        """Return what defines the cell's measurement, as JSON."""
+        return json.dumps(self.config.specification(self.cell(wildcards)).to_json(), sort_keys=True)
+
+    def measurement(self, wildcards: Any) -> str:
+        """Return the id of the cell's measurement; where its levels are searched, of all in it but the levels."""
+        return self.config.measurement_id(self.cell(wildcards))
+
+    def searched_measurement(self, wildcards: Any, input: Any) -> str:
+        """Return the id where a pilot has found the levels: unknown, to Snakemake, as long as it has not."""
+        return self.config.measurement_id(self.cell(wildcards), frozen_levels(Path(input.levels)))
+
+    def pilot_measurement(self, wildcards: Any) -> str:
+        """Return the id of the search for levels on a baseline."""
+        return self.config.pilot_specification(self.cell(wildcards)).measurement_id
+
+    def pilot_levels(self, wildcards: Any) -> str:
+        """Input function: what the pilot of the cell's baseline froze."""
+        cell = self.cell(wildcards)
+        return f"{self.results}/{(self.config.pilot(cell) or cell).path}/pilot/levels.json"
+
+    def block_priority(self, wildcards: Any) -> int:
+        """Return the priority of a measurement: those of a block before those of the next, at random within it."""
+        return priority(self.config, self.cell(wildcards), int(wildcards.run))
+
+    # --- runs that were measured elsewhere
+
+    def imported_run(self, wildcards: Any) -> dict[str, Any]:
+        """Return what makes an imported run, as plain values."""
+        found: dict[str, Any] = msgspec.to_builtins(self._from_elsewhere(wildcards))
+        return found
+
+    def compared_pointer(self, wildcards: Any) -> list[str]:
+        """Input function: the pointer of the campaign that measured the run; none for a report so far.
+
+        There the pointer is no input, as a measurement might make it anew, which a report must not start, and which a
+        campaign that is being measured has locked.
+        """
+        if wildcards.so_far:
+            return []
+        run = self._from_elsewhere(wildcards)
+        with refusing():
+            return [require_measured(run)]
+
+    def linked(self, wildcards: Any) -> dict[str, Any]:
+        """Return the pointer to link to, and for a report so far what it says: its change makes the tables anew."""
+        if not wildcards.so_far:
+            return {"pointer": self._from_elsewhere(wildcards).pointer}
+        pointer = Path(self.results, _path(wildcards), f"run-{wildcards.run}", POINTER)
+        return {"pointer": pointer.as_posix(), **pointed_values(pointer)}
+
+    def _from_elsewhere(self, wildcards: Any) -> Any:
+        for run in self.elsewhere.runs_of(_path(wildcards)):
+            if f"i{run.run}" == wildcards.run:
+                return run
+        raise WorkflowError(f"{_path(wildcards)}: no run {wildcards.run} found")
+
+    # --- what the analysis is told
+
+    def required_counters(self, wildcards: Any) -> str:
+        """Return the counters that prove the cell's arm active, as JSON; null where the run itself says which."""
+        imported = self.elsewhere.runs_of(_path(wildcards))
+        return json.dumps(None if imported else self._proof(self.cell(wildcards)), sort_keys=True)
+
+    def vllm(self, wildcards: Any) -> str:
+        """Return the release of vLLM that a cell ran with: its metrics are named by it."""
+        imported = self.elsewhere.runs_of(_path(wildcards))
+        return imported[0].vllm if imported else self.config.campaign.server.vllm
+
+    def failures(self, wildcards: Any) -> list[list[Any]]:
+        """Return model, scenario, cpu_blocks and reason of cells that lack a run; none but for a report so far."""
+        found = self.so_far.failures if wildcards.so_far else {}
+        return [[cell.model, cell.scenario, cell.cpu_blocks, reason] for cell, reason in found.items()]
+
+    def pilots_so_far(self, wildcards: Any) -> list[str]:
+        """Return what searches for levels have left by now, for a report so far, which waits for none."""
+        return [path for path in self.pilots if Path(path).exists()] if wildcards.so_far else []
+
+    @cached_property
+    def comparison(self) -> dict[str, Any]:
+        """The settings of the comparison, and what each scenario is compared with."""
+        scenarios = self.config.catalogue.scenarios
+        return {
+            "settings": self.config.campaign.comparison.model_dump(),
+            "baselines": {name: scenario.baseline for name, scenario in scenarios.items()},
+        }
+
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        """What the report holds the measurements against, as plain values: see kveval.report.data.campaign."""
+        campaign, catalogue = self.config.campaign, self.config.catalogue
+        runs: dict[Cell, int] = {}
+        for cell, _ in self.runs:
+            runs[cell] = runs.get(cell, 0) + 1
+        scenarios = {cell.scenario: (catalogue.scenarios[cell.scenario], self._proof(cell)) for cell in self.cells}
+        return {
+            "name": campaign.name,
+            "title": campaign.title,
+            "description": "\n\n".join(filter(None, [campaign.description, self._found_elsewhere])),
+            # Nobody asked for imported runs: as many as the cell with the most has.
+            "runs": max((run.run for run in self.elsewhere.runs), default=campaign.runs),
+            "cells": [(cell.model, cell.scenario, cell.cpu_blocks) for cell in self.cells],
+            "cell_runs": [runs[cell] for cell in self.cells],
+            "scenarios": {
+                name: {
+                    "title": each.title,
+                    "baseline": each.baseline,
+                    "arm": each.arm,
+                    "store": each.store,
+                    "exercised": proof,
+                }
+                for name, (each, proof) in scenarios.items()
+            },
+            "models": {
+                name: {
+                    "hf_id": model.hf_id,
+                    "parameters": self._parameters[name],
+                    "kv_bytes_per_token": kv_bytes_per_token(model.geometry, model.kv_cache_dtype, 1, model.dtype),
+                }
+                for name, model in catalogue.models.items()
+                if name in self._parameters
+            },
+            "vllm": campaign.server.vllm,
+            "margin": campaign.comparison.margin,
+            "alpha": campaign.comparison.alpha,
+        }
+
+    @cached_property
+    def _parameters(self) -> dict[str, int]:
+        models = self.config.catalogue.models
+        return {
+            name: parameter_count(models[name].geometry) for name in dict.fromkeys(cell.model for cell in self.cells)
+        }
+
+    @property
+    def _found_elsewhere(self) -> str:
+        """What the report says of runs that were not measured for this campaign."""
+        if isinstance(self.elsewhere, Combination):
+            return self.elsewhere.remarks
+        return findings(self.elsewhere) if self.elsewhere.runs else ""
+
+    def _proof(self, cell: Cell) -> list[dict[str, Any]]:
+        """The counters that prove a cell's arm active. They judge a measurement and do not define it."""
+        imported = self.elsewhere.runs_of(cell.path)
+        if imported:
+            return list(imported[0].required)
+        return [dict(entry) for entry in self.config.required_counters(cell)]
+
+
+def _path(wildcards: Any) -> str:
+    return f"{wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"

@@ -1,0 +1,55 @@
+"""The campaign that snakemake was asked for: a file, or values that no single file has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+from snakemake.utils import update_config
+
+from kveval.config.inheritance import ADDED, EXTENDS, campaign_values
+
+PRUNING = ("prune", "prune_days", "prune_also")
+"""What `snakemake prune` is asked by --config; no part of a campaign."""
+_KINDS = {"matrix", "import", "compare", EXTENDS}
+
+
+def campaign_source(given: Mapping[str, Any], files: Sequence[Path], default: Path) -> Path | dict[str, Any]:
+    """Return a campaign's own file, so that a mistake can be named with its place, or where there is none, its values.
+
+    `given`: Snakemake's `config` before the default campaign was read; `files`: those of --configfile; `default`: the
+    campaign that is meant when nothing is given. Values of --config go over those of the files, or of the default;
+    another workflow that uses this one as a module gives a whole campaign. Raises ConfigError for a file that is wrong.
+    """
+    asked = {key: deepcopy(value) for key, value in given.items() if key not in PRUNING}
+    written = _merged(_raw(file) for file in files)
+    if files and _merged([written, asked]) == asked:
+        if len(files) == 1 and written == asked:
+            return files[0]
+    elif not asked:
+        return default
+    elif _KINDS & asked.keys():
+        return asked
+    else:
+        files = [default]
+    over = {key: value for key, value in asked.items() if key not in (EXTENDS, ADDED)}
+    return _merged([*(campaign_values(file) for file in files), over])
+
+
+def complete_values(source: Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a campaign says, with what it extends: as from another folder it would not be found."""
+    return campaign_values(source) if isinstance(source, Path) else dict(source)
+
+
+def _raw(file: Path) -> dict[str, Any]:
+    return yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+
+
+def _merged(parts: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for part in parts:
+        update_config(values, deepcopy(part))
+    return values

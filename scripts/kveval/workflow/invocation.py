@@ -1,0 +1,45 @@
+"""How snakemake was called, where no directive and no documented name tells: the one place that asks its internals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What the rules depend on beside the campaign.
+
+    `configfiles`: those of --configfile. `config` has their values merged, key by key, into the default campaign's,
+    while a campaign is a file of its own, which may extend one that lies beside it. `cores`: at most so many threads;
+    one where none are given, as `workflow.cores` is an error for --lint and --list-rules. `shared_folder`: whether jobs
+    see this folder; with a storage provider they see what it carries. `sent`: the rules that a profile gives resources.
+    """
+
+    configfiles: tuple[Path, ...]
+    cores: int
+    shared_folder: bool
+    sent: frozenset[str]
+
+    @classmethod
+    def of(cls, workflow: Any) -> Invocation:
+        """Ask Snakemake's object of the workflow that is being read."""
+        return cls(
+            configfiles=tuple(Path(file) for file in workflow.overwrite_configfiles),
+            cores=workflow.resource_settings.cores or 1,
+            shared_folder=workflow.storage_settings.default_storage_provider is None,
+            sent=frozenset(workflow.resource_settings.overwrite_resources),
+        )
+
+
+def limit_of(workflow: Any, resource: str, default: int) -> int:
+    """Return how much of a resource of our own jobs may hold at once: as a profile or --resources says, else `default`.
+
+    The default is made known to Snakemake: no directive limits a resource, and in profiles/default the limit would win
+    over that of --profile.
+    """
+    if resource not in workflow.global_resources:
+        workflow.register_resource(resource, default)
+    given = workflow.global_resources[resource]
+    return int(getattr(given, "value", given))

@@ -1,0 +1,40 @@
+"""Tables that could not be made, in a report over the runs that exist: the reason stands where the table would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from kveval.analysis.cells import CellKey
+from kveval.host.errors import Failure
+
+_MARK = "FAILED: "
+
+
+def write_reason(failure: Failure, outputs: Iterable[Path]) -> None:
+    """Write why tables were not made into their files."""
+    for output in outputs:
+        output.write_text(f"{_MARK}{failure}\n", encoding="utf-8")
+
+
+def reason_in(table: Path) -> str | None:
+    """Return why a cell's table was not made, None where it was."""
+    with table.open("rb") as file:
+        found = file.read(len(_MARK)) == _MARK.encode()
+    return table.read_text(encoding="utf-8").removeprefix(_MARK).strip() if found else None
+
+
+def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
+    """Return those of `files` that are of no cell whose peak.csv, among `peaks`, has a reason instead of a table."""
+    lacking = {peak.parent for peak in peaks if reason_in(peak) is not None}
+    return [file for file in files if not lacking.intersection((file.parent, file.parent.parent))]
+
+
+def reasons(peaks: Iterable[Path]) -> dict[CellKey, str]:
+    """Return the cells whose peak.csv, .../MODEL/SCENARIO/CPU_BLOCKS/peak.csv, has a reason instead of a table."""
+    found: dict[CellKey, str] = {}
+    for peak in peaks:
+        if (reason := reason_in(peak)) is not None:
+            model, scenario, blocks = peak.parts[-4:-1]
+            found[model, scenario, int(blocks)] = f"failed: {reason}"
+    return found

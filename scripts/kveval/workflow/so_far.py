@@ -1,0 +1,60 @@
+"""What of a campaign has been measured, for a report before it is complete, and why the rest is not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kveval.config.campaign import Cell
+from kveval.host.errors import Failure
+from kveval.measure.failures import cause
+from kveval.store.run_file import read_run, stored_run
+from kveval.store.store import listed, verify_file
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """The runs that are there and whole, as (cell, folder's name), and for cells that lack one the reason, if known."""
+
+    runs: Sequence[tuple[Cell, str]]
+    failures: Mapping[Cell, str]
+
+
+def measured_so_far(runs: Iterable[tuple[Cell, str]], results: Path, logs: Path) -> SoFar:
+    """Look which of a campaign's runs, (cell, folder's name such as run-1), are there, each checksum verified.
+
+    `results`: folder of the cells; `logs`: the campaign's, whose jobs' last words are the reasons.
+    """
+    there: list[tuple[Cell, str]] = []
+    failures: dict[Cell, str] = {}
+    damaged: dict[Cell, str] = {}
+    for cell, name in runs:
+        pointer = results / cell.path / name / "measurement.json"
+        if not pointer.exists():
+            reason = cause(logs / "benchmark" / cell.path / f"{name}.log")
+            failures |= {} if reason is None else {cell: f"failed: {reason}"}
+            continue
+        try:
+            _check(pointer)
+        except Failure as failure:
+            damaged[cell] = f"failed: {name} cannot be read: {failure}"
+        else:
+            there.append((cell, name))
+    return SoFar(there, failures | damaged)
+
+
+def pointed_values(pointer: Path) -> dict[str, Any]:
+    """Return what a pointer says: which measurement, and where it is."""
+    values: dict[str, Any] = json.loads(pointer.read_text(encoding="utf-8"))
+    return values
+
+
+def _check(pointer: Path) -> None:
+    """Raise Failure unless the run that a pointer names is whole: one that is not must not keep the others out."""
+    place = stored_run(pointer)
+    read_run(place)
+    for name, expected in listed(place).items():
+        verify_file(place, name, expected)

@@ -1,0 +1,61 @@
+"""The campaign that is meant by the files and values that snakemake was given."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.paths import REPOSITORY
+
+from kveval.workflow.campaign_source import campaign_source, complete_values
+
+CAMPAIGNS = REPOSITORY / "config" / "campaigns"
+DEFAULT, FILE, EXTENDING = (
+    REPOSITORY / "config" / "config.yaml",
+    CAMPAIGNS / "feb-2026.yaml",
+    CAMPAIGNS / "feb-2026-20k.yaml",
+)
+
+
+def read(file: Path) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load(file.read_text())
+    return values
+
+
+def test_nothing_given_means_the_default_campaign() -> None:
+    assert campaign_source({}, [], DEFAULT) == DEFAULT
+    assert campaign_source({"prune": "delete", "prune_days": 30}, [], DEFAULT) == DEFAULT
+
+
+@pytest.mark.parametrize("file", [FILE, EXTENDING])
+def test_a_file_alone_is_that_file_so_that_mistakes_have_a_place(file: Path) -> None:
+    assert campaign_source(read(file) | {"prune": "failed"}, [file], DEFAULT) == file
+
+
+@pytest.mark.parametrize("file", [FILE, EXTENDING])
+def test_values_go_over_those_of_the_file_and_of_what_it_extends(file: Path) -> None:
+    found = campaign_source(read(file) | {"runs": 2}, [file], DEFAULT)
+    assert found == complete_values(file) | {"runs": 2}
+
+
+def test_values_alone_go_over_those_of_the_default_campaign() -> None:
+    given = {"comparison": {"margin": 0.1}}
+    found = campaign_source(given, [], DEFAULT)
+    assert isinstance(found, dict)
+    assert found == {**read(DEFAULT), "comparison": {**read(DEFAULT)["comparison"], "margin": 0.1}}
+    assert given == {"comparison": {"margin": 0.1}}
+
+
+def test_of_two_files_the_second_goes_over_the_first(tmp_path: Path) -> None:
+    over = tmp_path / "over.yaml"
+    over.write_text("runs: 7\n")
+    assert campaign_source(read(FILE) | {"runs": 7}, [FILE, over], DEFAULT) == read(FILE) | {"runs": 7}
+
+
+def test_another_workflow_gives_a_whole_campaign_of_its_own(tmp_path: Path) -> None:
+    """As the module statement does: its own file, which is no campaign, is the one of --configfile."""
+    campaign = read(FILE)
+    theirs = tmp_path / "theirs.yaml"
+    theirs.write_text(yaml.safe_dump({"samples": ["a"], "kveval": campaign}))
+    assert campaign_source(campaign, [theirs], DEFAULT) == campaign
+    assert campaign_source(campaign, [], DEFAULT) == campaign

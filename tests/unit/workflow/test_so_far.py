@@ -1,0 +1,62 @@
+"""What there is of a campaign that is not complete, and what stands for what could not be made of it."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.support.stored_runs import CELL, measured
+
+from kveval.analysis.peaks import PeaksError
+from kveval.config.campaign import Cell
+from kveval.store.store import Store
+from kveval.workflow.lacking import reason_in, reasons, with_tables, write_reason
+from kveval.workflow.so_far import measured_so_far
+
+HERE, LOST, NEVER = (Cell("Qwen3-8B", scenario, 0) for scenario in ("no-offload", "broken", "later"))
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    """Two runs of one cell; another whose only job failed; a third that was never tried."""
+    store = Store(tmp_path / "measurements")
+    for run in (1, 2):
+        place = measured(store, {"cell": CELL, "engine": "local", "seconds": 1}, run)
+        link = tmp_path / "results" / HERE.path / f"run-{run}" / "measurement.json"
+        link.parent.mkdir(parents=True)
+        link.write_text(f'{{"path": "{place}"}}')
+    log = tmp_path / "logs" / "benchmark" / LOST.path / "run-1.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("12:00:00 FAILED: no memory\n")
+    return tmp_path
+
+
+RUNS = [(HERE, "run-1"), (LOST, "run-1"), (NEVER, "run-1"), (HERE, "run-2")]
+
+
+def test_runs_that_exist_in_their_order_and_the_reason_for_one_that_failed(campaign: Path) -> None:
+    found = measured_so_far(RUNS, campaign / "results", campaign / "logs")
+    assert found.runs == [(HERE, "run-1"), (HERE, "run-2")]
+    assert found.failures == {LOST: "failed: no memory"}
+
+
+def test_a_damaged_run_is_left_out_with_its_reason(campaign: Path) -> None:
+    run_json = next(campaign.glob("measurements/*/run-2/run.json"))
+    run_json.chmod(0o644)
+    run_json.write_text('{"schema": 1, "measurem')
+    found = measured_so_far(RUNS, campaign / "results", campaign / "logs")
+    assert found.runs == [(HERE, "run-1")]
+    assert found.failures[HERE].startswith("failed: run-2 cannot be read: ")
+
+
+def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:
+    whole, lacking = tmp_path / HERE.path / "peak.csv", tmp_path / LOST.path / "peak.csv"
+    for path in (whole, lacking):
+        path.parent.mkdir(parents=True)
+    pd.DataFrame({"model": ["Qwen3-8B"]}).to_csv(whole, index=False)
+    write_reason(PeaksError("no level with a throughput"), [lacking])
+    assert reason_in(whole) is None
+    assert reason_in(lacking) == "no level with a throughput"
+    assert reasons([whole, lacking]) == {("Qwen3-8B", "broken", 0): "failed: no level with a throughput"}
+    files = [path.parent / name for path in (whole, lacking) for name in ("levels.csv", "run-1/pcp.parquet")]
+    assert with_tables(files, [whole, lacking]) == files[:2]
+    assert with_tables(files, []) == files

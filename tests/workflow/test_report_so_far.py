@@ -1,0 +1,120 @@
+"""`snakemake report_so_far`: the rules of the report over the runs that exist; what is not there with its reason."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.support.fault_chain import workflow_copy
+from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
+
+pytestmark = pytest.mark.workflow
+LEVELS = (1, 50, 100)
+WHOLE, LACKING = f"{MODEL}/no-offload/0", f"{MODEL}/native-offload/500"
+
+
+def snakemake(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["snakemake", "--cores", "2", *arguments, "--configfile", CAMPAIGN],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def workflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of two cells, measured; nothing is made of them."""
+    folder = workflow_copy(tmp_path_factory.mktemp("half") / "repository")
+    write_campaign(folder, LEVELS, runs=2)
+    fill_store(folder, LEVELS, tmp_path_factory.mktemp("scratch"))
+    snakemake(folder, "report", "--until", "benchmark")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(workflow: Path) -> Path:
+    """The report with one run gone and its log saying why, and another run damaged."""
+    results = workflow / "results" / "campaigns" / "stored"
+    gone = results / LACKING / "run-1"
+    shutil.rmtree(gone)
+    log = workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
+    log.write_text("12:00:00 FAILED: the tier asks for 18 GiB of 16\n")
+    assert "Measuring" not in snakemake(workflow, "report_so_far")
+    return results
+
+
+def missing(results: Path) -> str:
+    text = (results / "so-far" / "REPORT.md").read_text(encoding="utf-8")
+    return text.split("### Missing")[1].split("\n## ")[0]
+
+
+def test_what_lacks_is_named_with_its_reason_and_nothing_is_measured(results: Path) -> None:
+    assert "1 of 2 runs; failed: the tier asks for 18 GiB of 16" in missing(results)
+    assert not (results / LACKING / "run-1" / "measurement.json").exists()
+    assert not (results / "REPORT.md").exists()
+
+
+def test_the_report_names_only_files_that_are_there(results: Path) -> None:
+    text = (results / "so-far" / "REPORT.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(analysis/\w+\.csv|report\.json)`|!\[[^\]]*\]\(([^)]+)\)", text)
+    assert len(named) > 20
+    assert [path for pair in named for path in pair if path and not (results / "so-far" / path).exists()] == []
+    levels = pd.read_csv(results / "so-far" / "analysis" / "complete_metrics.csv")
+    assert set(zip(levels["scenario"], levels["run"], strict=True)) == {
+        ("no-offload", 1),
+        ("no-offload", 2),
+        ("native-offload", 2),
+    }
+
+
+def test_it_is_made_anew_only_where_something_changed(workflow: Path, results: Path) -> None:
+    assert "Nothing to be done" in snakemake(workflow, "-n", "report_so_far")
+    log = workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
+    log.write_text("12:00:00 FAILED: another reason\n")
+    snakemake(workflow, "report_so_far")
+    assert "failed: another reason" in missing(results)
+
+
+def test_it_can_be_asked_for_while_the_campaign_is_measured(workflow: Path, results: Path) -> None:
+    """It asks for no file that a snakemake in the same folder is to make."""
+    table = snakemake(workflow, "--detailed-summary", "report_so_far")
+    rows = [line.split("\t") for line in table.splitlines() if line.startswith("results/")]
+    files = {file for row in rows for column in (0, 4) for file in row[column].split(",")}
+    inside = {file for file in files if file.startswith("results/")}
+    assert len(inside) > 20
+    assert {file for file in inside if not file.startswith("results/campaigns/stored/so-far/")} == set()
+
+
+def test_damaged_runs_and_cells_without_a_peak_do_not_keep_the_others_out(workflow: Path, results: Path) -> None:
+    pointer = results / LACKING / "run-2" / "measurement.json"
+    place = workflow / re.findall(r'"path": "([^"]+)"', pointer.read_text())[0]
+    description = place / "run.json"
+    before = description.read_bytes()
+    description.write_text('{"schema": 1, "measurem')
+    try:
+        snakemake(workflow, "report_so_far")
+    finally:
+        description.write_bytes(before)
+    assert re.search(r"native-offload 500: failed: run-2 cannot be read: .*run\.json", missing(results))
+    so_far = results / "so-far" / LACKING
+    snakemake(workflow, "report_so_far")
+    for run in so_far.glob("run-*/levels.parquet"):
+        table = pd.read_parquet(run)
+        table.assign(throughput_tok_s=float("nan"), checks_failed="completed").to_parquet(run, index=False)
+    snakemake(workflow, "report_so_far")
+    assert re.search(r"native-offload 500: failed: .*no level with a throughput", missing(results))
+
+
+def test_without_any_run_there_is_nothing_to_report_and_why(workflow: Path, results: Path, tmp_path: Path) -> None:
+    shutil.copytree(workflow, tmp_path / "none", ignore=shutil.ignore_patterns("results", ".snakemake"))
+    with pytest.raises(AssertionError, match=r"nothing to report[\s\S]*native-offload/500: failed: another reason"):
+        snakemake(tmp_path / "none", "report_so_far")
