@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -54,7 +55,7 @@ def level_row(model: str, scenario: str, run: int, level: int, rate: float) -> d
     completed, tier = int(rate * 120 / 64), scenario not in ("no-offload", "idle")
     row = {
         **{"model": model, "scenario": scenario, "cpu_blocks": 0 if scenario == "no-offload" else 10_000},
-        **{"run": run, "measurement": f"{abs(hash((model, scenario))) % 16**16:016x}", "level": level},
+        **{"run": run, "measurement": f"{crc32(f'{model}/{scenario}'.encode()):016x}", "level": level},
         **{"engine": "local", "weights": "miniature", "duration_s": 120.0, "warmup_s": 30.0},
         **{"window_start": pd.Timestamp("2026-01-01T00:00Z"), "window_end": pd.Timestamp("2026-01-01T00:02Z")},
         **{"requests_completed": completed, "requests_incomplete": level, "requests_errored": 0},

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -148,7 +149,7 @@ def _run(model: str, scenario: str, blocks: int, run: int) -> dict[str, Any]:
         **{
             "engine": "kubernetes",
             "weights": "full",
-            "measurement": f"{abs(hash((model, scenario, blocks))):016x}"[:16],
+            "measurement": f"{crc32(f'{model}/{scenario}/{blocks}'.encode()):016x}",
         },
         "specification": {
             "workload": workload,
