@@ -26,7 +26,10 @@ KNOWN_ARMS = (
 )
 """In the order in which tables and figures have them; arms derived from one of them stand beside it."""
 
-# Model, scenario, cpu_blocks.
+KEYS = ("model", "scenario", "cpu_blocks")
+"""The columns that name a cell, in every table."""
+THROUGHPUT = "throughput_tok_s"
+# The values of KEYS.
 CellKey = tuple[str, str, int]
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis import checks as checks_campaign
+from kveval.analysis.cells import KEYS
 from kveval.analysis.levels import checks, checks_run
 from kveval.analysis.levels.outcomes import Outcome
-from kveval.analysis.levels.tables import KEYS
 from kveval.analysis.system import checks as checks_system
 
 RULES: Mapping[str, str] = {

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kveval.analysis.cells import KEYS
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.levels.outcomes import Outcome
-from kveval.analysis.levels.tables import KEYS
 from kveval.analysis.statistics.averages import ARM, averages
 from kveval.analysis.statistics.verdicts import BETTER, PARITY, VERDICTS, WORSE
 

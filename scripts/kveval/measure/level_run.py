@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import zstandard
 
+from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
 from kveval.engines.protocol import Recorder, RunSession, ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
@@ -186,7 +187,7 @@ def first_look(specification: Specification, run: int, entry: Mapping[str, Any],
 
     Flagged are only failed checks, and requests that failed; that a level is short is known without measuring it.
     """
-    from kveval.analysis.levels.tables import THROUGHPUT, level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
+    from kveval.analysis.levels.tables import level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
 
     content = specification.to_json()
     described = {

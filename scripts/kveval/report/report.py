@@ -10,9 +10,8 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from kveval.analysis.cells import CellKey
-from kveval.analysis.peaks import THROUGHPUT
-from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.statistics import verdicts as words
 from kveval.host.errors import Failure
 from kveval.load.levels import in_words
 from kveval.load.workload import workload_of
@@ -57,7 +56,6 @@ from kveval.report.tables.tiers import tiers_table
 
 TEMPLATE = Path(__file__).with_name("REPORT.md.j2")
 _SUMMARISED = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
-_VERDICTS = (stats.BETTER, stats.WORSE, stats.PARITY, stats.INCONCLUSIVE)
 
 
 class ReportError(Failure):
@@ -216,7 +214,7 @@ def summary(plan: ReportPlan, measured: Measured) -> list[dict[str, Any]]:
             continue
         lines = _verdicts(plan, throughput)
         for metric in _SUMMARISED[1:]:
-            decided = rows[(rows["metric"] == metric) & rows["verdict"].isin(_VERDICTS[:3])].to_dict("records")
+            decided = rows[(rows["metric"] == metric) & rows["verdict"].isin(words.VERDICTS[:3])].to_dict("records")
             if decided:
                 lines.append(f"{METRIC_TITLES[metric]}: {'; '.join(_by_verdict(decided))}")
         where = _where(throughput, measured.unit)
@@ -250,7 +248,7 @@ def _verdicts(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
 
 
 def _verdicts_of(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]], reference: str) -> list[str]:
-    found: dict[str, list[Mapping[Any, Any]]] = {verdict: [] for verdict in _VERDICTS}
+    found: dict[str, list[Mapping[Any, Any]]] = {verdict: [] for verdict in words.VERDICTS}
     for row in rows:
         found.setdefault(str(row["verdict"]), []).append(row)
     lines = []
@@ -261,7 +259,7 @@ def _verdicts_of(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]], reference:
                 reasons.setdefault(str(row["reason"]), []).append(_name(row, one=True))
             lines += [f"{verdict}{reference}: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
         elif having:
-            said = f"parity within {100 * plan.margin:g} %" if verdict == stats.PARITY else verdict
+            said = f"parity within {100 * plan.margin:g} %" if verdict == words.PARITY else verdict
             lines.append(f"{said}{reference}: {'; '.join(map(_effect, having))}")
     return lines
 
@@ -277,7 +275,7 @@ def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     one = len({str(row["baseline"]) for row in rows}) <= 1
     for row in rows:
         found.setdefault(str(row["verdict"]), []).append(_name(row, one))
-    return [f"{verdict} {', '.join(found[verdict])}" for verdict in _VERDICTS if verdict in found]
+    return [f"{verdict} {', '.join(found[verdict])}" for verdict in words.VERDICTS if verdict in found]
 
 
 def _name(row: Mapping[Any, Any], one: bool) -> str:

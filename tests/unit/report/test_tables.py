@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as campaign
 
-from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.statistics import verdicts as words
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.data.run_facts import key_of
@@ -60,7 +60,7 @@ def with_contrast(measured: Measured, **changes: object) -> Measured:
     base = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"].iloc[[0]]
     facts = {
         **{"model": ONE[0], "scenario": ONE[1], "cpu_blocks": ONE[2], "baseline": "/".join(map(str, OTHER))},
-        **{"effect_percent": 25.0, "low_percent": 20.0, "high_percent": 30.0, "verdict": stats.BETTER, "reason": ""},
+        **{"effect_percent": 25.0, "low_percent": 20.0, "high_percent": 30.0, "verdict": words.BETTER, "reason": ""},
         **{"level": 300.0, **changes},
     }
     return dataclasses.replace(measured, contrasts=base.assign(**facts))
@@ -94,30 +94,30 @@ def test_a_strategy_comes_from_the_verdicts(plan: ReportPlan, measured: Measured
     verdicts = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"]
     for model in campaign.MODELS:
         cells = row(table, model)
-        better = verdicts[(verdicts["model"] == model) & (verdicts["verdict"] == stats.BETTER)]
+        better = verdicts[(verdicts["model"] == model) & (verdicts["verdict"] == words.BETTER)]
         assert len([part for part in cells[1].split("; ") if part]) == len(better)
         assert ("arms that are better" in cells[-1]) == (len(better) > 1)
 
 
 def test_without_a_better_arm_the_baseline_stays(plan: ReportPlan, measured: Measured) -> None:
-    nothing_better = measured.comparison.assign(verdict=stats.PARITY)
+    nothing_better = measured.comparison.assign(verdict=words.PARITY)
     table = strategy_table(plan, dataclasses.replace(measured, comparison=nothing_better))
     assert set(column(table, "so")) == {"no-offload: no arm is better"}
-    open_ = measured.comparison.assign(verdict=stats.INCONCLUSIVE)
+    open_ = measured.comparison.assign(verdict=words.INCONCLUSIVE)
     table = strategy_table(plan, dataclasses.replace(measured, comparison=open_))
     assert set(column(table, "so")) == {"undecided: no-offload until an open arm has a verdict"}
 
 
 def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: ReportPlan, measured: Measured) -> None:
-    comparison = measured.comparison.assign(verdict=stats.BETTER)
-    comparison.loc[comparison["metric"] == "ttft_ms_p50", "verdict"] = stats.WORSE
+    comparison = measured.comparison.assign(verdict=words.BETTER)
+    comparison.loc[comparison["metric"] == "ttft_ms_p50", "verdict"] = words.WORSE
     table = strategy_table(plan, dataclasses.replace(measured, comparison=comparison))
     assert all("(but a worse median TTFT)" in cell for cell in column(table, "better than the baseline"))
 
 
 def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(measured: Measured) -> None:
     found = pair(measured, ONE, OTHER)
-    assert (found.verdict, found.reason) == (stats.NOT_ASSESSED, UNDECLARED)
+    assert (found.verdict, found.reason) == (words.NOT_ASSESSED, UNDECLARED)
     at = [measured.levels_of(cell, found.level)["throughput_tok_s"] for cell in (ONE, OTHER)]
     ratio = np.exp(np.log(at[0].to_numpy()).mean() - np.log(at[1].to_numpy()).mean())
     assert found.effect == pytest.approx(100 * (ratio - 1))
@@ -127,8 +127,8 @@ def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
 def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
     declared = with_contrast(measured)
     forwards, backwards = pair(declared, ONE, OTHER), pair(declared, OTHER, ONE)
-    assert (forwards.effect, forwards.verdict, forwards.level) == (25.0, stats.BETTER, 300)
-    assert backwards.verdict == stats.WORSE
+    assert (forwards.effect, forwards.verdict, forwards.level) == (25.0, words.BETTER, 300)
+    assert backwards.verdict == words.WORSE
     assert backwards.effect == pytest.approx(-20.0)
     assert backwards.low == pytest.approx(100 * (1 / 1.3 - 1))
     assert backwards.low < backwards.effect < backwards.high

@@ -27,8 +27,6 @@ from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, ren
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-KEYS = ("model", "scenario", "cpu_blocks")
-THROUGHPUT = "throughput_tok_s"
 BATCHES = 10
 # How a warm-up may differ from what was asked before the rest of it is cut off here: requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5

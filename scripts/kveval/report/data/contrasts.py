@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import CellKey, common_level
-from kveval.analysis.peaks import THROUGHPUT
-from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.cells import THROUGHPUT, CellKey, common_level
+from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, rows_of
 
 UNDECLARED = "not declared as a contrast"
-_MIRRORED = {stats.BETTER: stats.WORSE, stats.WORSE: stats.BETTER}
+_MIRRORED = {words.BETTER: words.WORSE, words.WORSE: words.BETTER}
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     value, other_value = (numerals.mean_of(list(measured.levels_of(key, level)[metric])) for key in (cell, other))
     if row is None:
         effect = _described(measured, cell, other, level, metric)
-        return ContrastPair(level, value, other_value, effect, math.nan, math.nan, stats.NOT_ASSESSED, UNDECLARED)
+        return ContrastPair(level, value, other_value, effect, math.nan, math.nan, words.NOT_ASSESSED, UNDECLARED)
     effect, low, high = (float(row[name]) for name in ("effect_percent", "low_percent", "high_percent"))
     verdict = str(row["verdict"])
     if mirrored:

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import pandas as pd
 import yaml
 
-from kveval.analysis.cells import CellKey
-from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of

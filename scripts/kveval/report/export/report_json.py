@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from kveval.analysis.cells import CellKey, common_level
-from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, CellKey, common_level
 from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of
 from kveval.report.data.run_facts import key_of, tiers_of
 from kveval.report.figures.names import find_figure

@@ -9,8 +9,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.correlations import recorded, within_level
-from kveval.analysis.peaks import THROUGHPUT
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import NothingToDraw, from_zero, panels, thousands
 from kveval.report.figures.level_axes import against_concurrency, not_recorded

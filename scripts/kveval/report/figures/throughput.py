@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT
 from kveval.report.data import numbers as numerals
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import cell_axis, from_zero, logarithmic, model_rows, panels, seconds_or_ms, thousands

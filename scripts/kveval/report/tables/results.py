@@ -8,15 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import CellKey, by_size, common_level, rank_of
-from kveval.analysis.peaks import THROUGHPUT
-from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.cells import THROUGHPUT, CellKey, by_size, common_level, rank_of
+from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.contrasts import pair
 
 _PARITY_CHANCE = "chance to find parity where it holds, %"
-_DECIDED = (stats.BETTER, stats.WORSE, stats.PARITY)
+_DECIDED = (words.BETTER, words.WORSE, words.PARITY)
 
 
 def models_of(plan: ReportPlan) -> list[str]:
@@ -130,7 +129,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
 
 def _parity_chance(row: Mapping[Any, Any]) -> str:
     """Nothing for a comparison that got no verdict: its runs could not show parity."""
-    return count(row["parity_power_percent"]) if row["verdict"] in stats.VERDICTS else ""
+    return count(row["parity_power_percent"]) if row["verdict"] in words.VERDICTS else ""
 
 
 def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
@@ -198,14 +197,14 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
             cell = (model, str(row["scenario"]), int(row["cpu_blocks"]))
             verdict = str(row["verdict"])
             named = cell_label(cell)
-            if verdict == stats.BETTER:
+            if verdict == words.BETTER:
                 effect = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
                 named = " ".join([named, effect, *_latency_cost(measured, cell, str(row["baseline"]))])
             found.setdefault(verdict if verdict in _DECIDED else "open", []).append(named)
             if row["baseline"]:
                 baselines[cell_label(_key(row["baseline"]))] = None
         if found:
-            cells = ["; ".join(found.get(verdict, ())) for verdict in (stats.BETTER, stats.PARITY, stats.WORSE, "open")]
+            cells = ["; ".join(found.get(verdict, ())) for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")]
             rows.append([model, *cells, _conclusion(found, ", ".join(baselines))])
     return Table(header, rows)
 
@@ -220,13 +219,13 @@ def _latency_cost(measured: Measured, cell: CellKey, baseline: str) -> list[str]
     worse = [
         name
         for metric, name in (("ttft_ms_p50", "median TTFT"), ("e2e_ms_p50", "median end-to-end latency"))
-        if pair(measured, cell, _key(baseline), metric).verdict == stats.WORSE
+        if pair(measured, cell, _key(baseline), metric).verdict == words.WORSE
     ]
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
 
 
 def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
-    better, pending = found.get(stats.BETTER, ()), found.get("open", ())
+    better, pending = found.get(words.BETTER, ()), found.get("open", ())
     if len(better) == 1:
         return "the arm that is better" + (", unless an open one is" if pending else "")
     if better:

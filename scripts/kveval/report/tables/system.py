@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import CellKey
-from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
