@@ -16,6 +16,7 @@ from tests.support.synthetic import (
 )
 
 from kveval.load.workload import workload_of
+from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import footer, working_set
 from kveval.report.report import ReportError, markdown_table, render, report_context, write_report
@@ -164,8 +165,10 @@ def test_a_working_set_may_grow_with_the_level() -> None:
 def test_failed_checks_are_listed_one_by_one() -> None:
     levels = levels_table()
     at = (levels["scenario"] == "idle") & (levels["level"] == 8) & (levels["run"] == 2)
-    levels.loc[at, ["checks_failed", "checks_messages"]] = ["steadiness", "steadiness: it rose by 40 %"]
-    levels["checks_noted"] = "few_completions"
+    noted = Outcome("few_completions", "note", "few")
+    levels = levels.assign(**columns([noted]))
+    failed = columns([Outcome("steadiness", "fail", "it rose by 40 %"), noted])
+    levels.loc[at, list(failed)] = list(failed.values())
     checks = section(report(plan(), measured(levels)), "Checks")
     assert "| Qwen3-0.6B | idle 10K | 2 | 8 | `steadiness` | it rose by 40 % |" in checks
     assert "| `few_completions` | note | 60 of 60 |" in checks

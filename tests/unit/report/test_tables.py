@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as campaign
 
+from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.contrasts import UNDECLARED, pair
@@ -189,7 +190,8 @@ def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> Non
 def test_what_was_found_at_several_levels_of_a_run_is_said_once(measured: Measured) -> None:
     levels = measured.levels.copy()
     at = (levels["model"] == "Qwen3-8B") & (levels["scenario"] == "llm-d-redis") & (levels["run"] == 2)
-    levels.loc[at, ["checks_failed", "checks_messages"]] = ["no_reuse", "no_reuse: every prompt is unique"]
+    failed = columns([Outcome("no_reuse", "fail", "every prompt is unique")])
+    levels.loc[at, list(failed)] = list(failed.values())
     failed, _ = check_tables(dataclasses.replace(measured, levels=levels))
     said = ", ".join(map(str, LEVELS))
     assert list(failed.rows) == [["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", "every prompt is unique"]]

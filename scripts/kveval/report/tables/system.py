@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
@@ -141,24 +142,23 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
     others: dict[tuple[str, str], list[str]] = {}
     of_tables: dict[tuple[str, str], list[str]] = {}
     for row in measured.levels.to_dict("records"):
-        messages = dict(part.split(": ", 1) for part in str(row["checks_messages"]).split(" | ") if ": " in part)
         cell = (row["model"], row["scenario"], int(row["cpu_blocks"]))
-        for name in filter(None, str(row["checks_failed"]).split(";")):
-            found = (cell[0], cell_label(cell), f"{row['run']}", f"`{name}`", messages.get(name, ""))
-            failed.setdefault(found, []).append(f"{row['level']}")
-        for severity in ("warned", "noted"):
-            for name in filter(None, str(row[f"checks_{severity}"]).split(";")):
-                others.setdefault((severity, name), []).append(messages.get(name, ""))
+        for outcome in outcomes_of(row):
+            if outcome.severity == "fail":
+                found = (cell[0], cell_label(cell), f"{row['run']}", f"`{outcome.name}`", outcome.message)
+                failed.setdefault(found, []).append(f"{row['level']}")
+            else:
+                others.setdefault((outcome.severity, outcome.name), []).append(outcome.message)
     for name, severity, message in _of_campaign(measured):
         if severity == "fail":
             failed.setdefault(("", "", "", f"`{name}`", message), [])
         else:
-            of_tables.setdefault(("warned" if severity == "warn" else "noted", name), []).append(message)
+            of_tables.setdefault((severity, name), []).append(message)
     total = len(measured.levels)
     counted = [(key, f"{len(found)} of {total}", found) for key, found in others.items()]
     counted += [(key, f"{len(found)}, of the tables", found) for key, found in of_tables.items()]
     summed = [
-        [f"`{name}`", "warning" if severity == "warned" else "note", count, found[0]]
+        [f"`{name}`", "warning" if severity == "warn" else "note", count, found[0]]
         for (severity, name), count, found in sorted(counted, reverse=True)
     ]
     rows = [[*where, ", ".join(levels), name, found] for (*where, name, found), levels in failed.items()]
