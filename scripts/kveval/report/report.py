@@ -21,7 +21,7 @@ from kveval.report.data.level_units import LevelUnit
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
 from kveval.report.export.report_json import build, dump
-from kveval.report.figures.names import find_figure
+from kveval.report.figures.names import figures_of
 from kveval.report.tables.caches import activity_table, blocks_table, budget_table
 from kveval.report.tables.configuration import (
     campaign_table,
@@ -114,7 +114,7 @@ def report_context(
         "alike": alike(measured),
         "few_runs": plan.runs < 5,
         "workloads": list(dict.fromkeys(in_words(workload_of(run.workload)) for run in measured.runs)),
-        "figures": _figures(measured, figures, empty or {}),
+        "figures": _figures(plan, figures, empty or {}),
         "time": time_table(measured),
         "provenance": provenance_table(measured),
     }
@@ -150,14 +150,16 @@ def model_section(plan: ReportPlan, measured: Measured, model: str) -> dict[str,
     }
 
 
-def _figures(measured: Measured, paths: Mapping[str, str], empty: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Title, path and caption of the figures that show something, by name."""
-    models = list(dict.fromkeys(measured.levels["model"]))
-    return {
-        name: {"path": path, "title": figure.title, "caption": figure.caption}
-        for name, path in paths.items()
-        if name not in empty and (figure := find_figure(name, models))
-    }
+def _figures(plan: ReportPlan, paths: Mapping[str, str], empty: Mapping[str, str]) -> list[dict[str, str | None]]:
+    """The figures that show something, with what the template needs of them, in the order of the report."""
+    return [
+        {
+            **{"section": figure.entry.section, "model": figure.model, "path": paths[figure.name]},
+            **{"title": figure.title, "caption": figure.caption},
+        }
+        for figure in figures_of(models_of(plan))
+        if figure.name in paths and figure.name not in empty
+    ]
 
 
 def render(context: Mapping[str, Any]) -> str:

@@ -147,6 +147,3 @@ def _effects(data: FigureData, metric: str, cells: Sequence[ArmSize]) -> dict[st
                 value[place, at] = rows.iloc[0]["effect_percent"]
                 decided[place, at] = rows.iloc[0]["verdict"] in VERDICT_COLOURS
     return {"value": value, "decided": decided}
-
-
-FIGURES = {"effect_plot": effect_plot, "performance_delta_heatmap_all": performance_delta_heatmap_all}
