@@ -3,15 +3,19 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from tests.support import synthetic_campaign as campaign
 
 from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.system.metrics import with_system_metrics
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.data.run_facts import key_of
@@ -346,3 +350,21 @@ def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(
     assert len(found["Each GPU"].rows) == 2 * 34
     alone = levels.assign(**{name: text.partition(";")[0] for name, text in one.items()})
     assert "Each GPU" not in system_tables(plan, dataclasses.replace(measured, levels=alone))
+
+
+def test_an_entry_of_the_catalogue_makes_a_column_and_stands_in_the_report(tmp_path: Path) -> None:
+    added = {"title": "Busiest share", "unit": "percent", "pcp": "kernel.percpu.share", "scale": 100}
+    added |= {"reduction": "max", "instances": "max", "plausible": [0, 100], "table": "Shares"}
+    metrics = yaml.safe_load(yaml.safe_dump({**campaign.METRICS, "busiest_share_percent": added}, sort_keys=False))
+    keys = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "llm-d-redis", 0)]
+    levels = campaign.levels_table(keys, runs=1, levels=(1, 50)).drop(
+        columns=[*campaign.METRICS, "pcp_samples", "pcp_notes"]
+    )
+    levels = with_system_metrics(levels, {1: campaign.recording(tmp_path)}, metrics, "0.32.0")
+    assert levels["busiest_share_percent"].between(50, 100).all()
+    peaks = pd.DataFrame([peak_row(rows, list(metrics)) for _, rows in levels.groupby("scenario", sort=False)])
+    facts = Measured(campaign.runs_of(levels), levels, peaks, campaign.measured(levels).comparison)
+    made = system_tables(campaign.plan(keys, metrics=metrics), facts)["Shares"]
+    assert made.header[3] == "Busiest share, percent"
+    assert [cells[1] for cells in made.rows] == ["no-offload", "llm-d-redis"]
+    assert "n/a" not in column(made, "Busiest share, percent")

@@ -16,49 +16,30 @@ from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label,
 from kveval.report.data.run_facts import key_of
 from kveval.report.tables.results import cells_of, count, models_of
 
-# Part of the system -> what is shown of it, entries of config/metrics.yaml.
-_PARTS = {
-    "The server and its caches": (
-        *("kv_cache_usage_percent", "prefix_cache_hit_percent", "external_cache_hit_percent", "requests_running"),
-        *("requests_waiting", "preemptions", "offload_load_mb_s", "offload_store_mb_s"),
-        *("offload_load_bandwidth_gb_s", "offload_store_bandwidth_gb_s", "server_queue_ms"),
-    ),
-    "Processors and memory of the host": (
-        *("cpu_utilisation_percent", "cpu_busiest_percent", "cpu_saturated_percent", "cpu_pressure_percent"),
-        *("server_cpu_cores", "memory_used_gib", "shared_memory_gib", "server_rss_gib", "memory_pressure_percent"),
-    ),
-    "GPUs": ("gpu_utilisation_percent", "gpu_memory_used_gib", "gpu_memory_bandwidth_percent", "gpu_power_w"),
-    "Network and disks": (
-        *("network_in_mb_s", "network_out_mb_s", "loopback_mb_s", "disk_read_mb_s", "disk_write_mb_s"),
-        "disk_busy_percent",
-    ),
-    "Routing, index and stores": (
-        *("epp_scheduling_ms", "epp_request_ms", "gateway_request_ms", "index_lookups", "index_hits"),
-        *("lmcache_hit_percent", "lmcache_l1_memory_gib", "store_keys", "store_memory_gib"),
-    ),
-}
-
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
-    """System metrics in the window of each cell's peak level by part of the system; parts nobody recorded are left out.
+    """System metrics in the window of each cell's peak level, by their `table`; tables nobody recorded are left out.
 
     Means over runs; of several GPUs each one's as well.
     """
-    found = {title: _system_table(plan, measured, names) for title, names in _PARTS.items()}
+    tables: dict[str, list[str]] = {}
+    for name, entry in plan.metrics.items():
+        if "table" in entry:
+            tables.setdefault(entry["table"], []).append(name)
+    found = {title: _system_table(plan, measured, names) for title, names in tables.items()}
     found["Each GPU"] = _each_gpu(plan, measured)
     return {title: table for title, table in found.items() if table.rows}
 
 
 def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -> Table:
     peaks = measured.peaks
-    names = [name for name in wanted if name in peaks and name in plan.metrics and peaks[name].notna().any()]
-    titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
+    names = [name for name in wanted if name in peaks and peaks[name].notna().any()]
     rows = []
     for cell, peak in _peaks(plan, measured):
         at = measured.levels_of(cell, peak["level"])
         values = [numerals.mean_of(list(at[name])) for name in names]
         rows.append([cell[0], cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))])
-    header = ["model", "arm", measured.unit.heading, *titles, "samples, least"]
+    header = ["model", "arm", measured.unit.heading, *_titles(plan, names), "samples, least"]
     return Table(header, rows if names else [], frozenset(range(2, len(header))))
 
 
@@ -70,8 +51,8 @@ def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapp
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
     """What was recorded of each GPU, where a cell has several."""
-    names = [name for name in _PARTS["GPUs"] if name in plan.metrics and f"{name}{BY_INSTANCE}" in measured.levels]
-    titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
+    broken_down = [name for name, entry in plan.metrics.items() if entry.get("breakdown") and "table" in entry]
+    names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
     for cell, peak in _peaks(plan, measured):
         at = measured.levels_of(cell, peak["level"])
@@ -80,8 +61,12 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
         for gpu in gpus if len(gpus) > 1 else ():
             values = [numerals.mean_of([run[gpu] for run in runs if gpu in run]) for runs in each.values()]
             rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *values])
-    header = ["model", "arm", measured.unit.heading, "GPU", *titles]
+    header = ["model", "arm", measured.unit.heading, "GPU", *_titles(plan, names)]
     return Table(header, rows, frozenset({2, *range(4, len(header))}))
+
+
+def _titles(plan: ReportPlan, names: Sequence[str]) -> list[str]:
+    return [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
 
 
 def _instances(joined: object) -> dict[str, float]:
