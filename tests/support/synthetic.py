@@ -15,13 +15,13 @@ from kveval.store.run_file import Run
 EFFECTS = {"no-offload": 0.0, "native-offload": 0.12, "lmcache-redis": -0.12, "idle": 0.0}
 BASELINES: dict[str, str | None] = {name: None if name == "no-offload" else "no-offload" for name in EFFECTS}
 METRICS: dict[str, dict[str, Any]] = {
-    "kv_cache_usage_percent": {"title": "KV-cache usage", "unit": "percent", "table": "The server"},
-    "prefix_cache_hit_percent": {"title": "device hits", "unit": "percent", "table": "The server"},
-    "external_cache_hit_percent": {"title": "external hits", "unit": "percent", "table": "The server"},
-    "requests_running": {"title": "running", "unit": "requests", "table": "The server"},
-    "requests_waiting": {"title": "waiting", "unit": "requests", "table": "The server"},
-    "memory_used_gib": {"title": "memory", "unit": "GiB", "table": "The host"},
-    "server_rss_gib": {"title": "server memory", "unit": "GiB", "table": "The host"},
+    "kv_cache_usage_percent": {"title": "KV-cache usage", "unit": "percent", "table": "The server and its caches"},
+    "prefix_cache_hit_percent": {"title": "device hits", "unit": "percent", "table": "The server and its caches"},
+    "external_cache_hit_percent": {"title": "external hits", "unit": "percent", "table": "The server and its caches"},
+    "requests_running": {"title": "running", "unit": "requests", "table": "The server and its caches"},
+    "requests_waiting": {"title": "waiting", "unit": "requests", "table": "The server and its caches"},
+    "memory_used_gib": {"title": "memory", "unit": "GiB", "table": "Processors and memory of the host"},
+    "server_rss_gib": {"title": "server memory", "unit": "GiB", "table": "Processors and memory of the host"},
 }
 
 

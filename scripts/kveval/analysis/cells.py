@@ -46,6 +46,17 @@ class ArmSize:
         return f"{self.scenario} {blocks_label(self.cpu_blocks)}" if self.cpu_blocks else self.scenario
 
 
+def cell_of(row: Mapping[Any, Any]) -> CellKey:
+    """Return the cell that a row of a table is of."""
+    return str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"])
+
+
+def cell_named(joined: str) -> CellKey:
+    """Return the cell of the name MODEL/SCENARIO/CPU_BLOCKS."""
+    model, scenario, blocks = joined.split("/")
+    return model, scenario, int(blocks)
+
+
 def blocks_label(blocks: int) -> str:
     """Return a number of blocks as people say it: 10K for 10,000, 500 for 500."""
     thousands, rest = divmod(blocks, 1000)

@@ -10,13 +10,12 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.host.errors import Failure
 from kveval.load.levels import in_words
 from kveval.load.workload import workload_of
-from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
 from kveval.report.data.level_units import LevelUnit
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
@@ -37,8 +36,8 @@ from kveval.report.tables.results import (
     area_table,
     comparison_table,
     completed_table,
+    effect_text,
     guide_table,
-    models_of,
     peak_table,
     strategy_table,
     text,
@@ -89,7 +88,7 @@ def report_context(
         ],
         "search": search_table(measured.pilots),
         "commands": provenance_commands(plan, measured),
-        "models": [model_section(plan, measured, model) for model in models_of(plan)],
+        "models": [model_section(plan, measured, model) for model in plan.models_by_size],
         "edge_peaks": bool((~measured.peaks["bracketed"].astype(bool)).any()),
         "completed": completed_table(plan, measured),
         "guide": guide_table(plan, measured),
@@ -157,7 +156,7 @@ def _figures(plan: ReportPlan, paths: Mapping[str, str], empty: Mapping[str, str
             **{"section": figure.entry.section, "model": figure.model, "path": paths[figure.name]},
             **{"title": figure.title, "caption": figure.caption},
         }
-        for figure in figures_of(models_of(plan))
+        for figure in figures_of(plan.models_by_size)
         if figure.name in paths and figure.name not in empty
     ]
 
@@ -209,7 +208,7 @@ def summary(plan: ReportPlan, measured: Measured) -> list[dict[str, Any]]:
     """
     table = measured.compared
     entries = []
-    for model in models_of(plan):
+    for model in plan.models_by_size:
         rows = table[table["model"] == model]
         throughput = rows[rows["metric"] == THROUGHPUT].to_dict("records")
         if not throughput:
@@ -229,7 +228,7 @@ def _where(rows: Sequence[Mapping[Any, Any]], unit: LevelUnit) -> str:
     levels = sorted({int(row["level"]) for row in rows if pd.notna(row["level"])})
     parts = [f"at {unit.said(levels)}"] if levels else []
     against = {str(row["baseline"]) for row in rows if row["baseline"]}
-    parts += [f"against {cell_label(_key(against.pop()))}"] if len(against) == 1 else []
+    parts += [f"against {cell_label(cell_named(against.pop()))}"] if len(against) == 1 else []
     return " ".join(parts)
 
 
@@ -244,7 +243,7 @@ def _verdicts(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     one = len([baseline for baseline in against if baseline]) <= 1
     lines = []
     for baseline, held in against.items():
-        reference = "" if one or not baseline else f", against {cell_label(_key(baseline))}"
+        reference = "" if one or not baseline else f", against {cell_label(cell_named(baseline))}"
         lines += _verdicts_of(plan, held, reference)
     return lines
 
@@ -267,9 +266,8 @@ def _verdicts_of(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]], reference:
 
 
 def _effect(row: Mapping[Any, Any]) -> str:
-    shown = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
     indication = text(row.get("indication"))
-    return f"{_name(row, one=True)} {shown}" + (f", towards {indication}" if indication else "")
+    return f"{_name(row, one=True)} {effect_text(row)}" + (f", towards {indication}" if indication else "")
 
 
 def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
@@ -282,13 +280,8 @@ def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
 
 def _name(row: Mapping[Any, Any], one: bool) -> str:
     """What was compared, and with what unless that goes without saying."""
-    cell = cell_label((str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"])))
-    return f"{cell} against {cell_label(_key(str(row['baseline'])))}" if row["baseline"] and not one else cell
-
-
-def _key(joined: str) -> CellKey:
-    model, scenario, blocks = joined.split("/")
-    return model, scenario, int(blocks)
+    cell = cell_label(cell_of(row))
+    return f"{cell} against {baseline_label(row)}" if row["baseline"] and not one else cell
 
 
 def write_report(

@@ -12,11 +12,12 @@ import pytest
 import yaml
 from tests.support import synthetic_campaign as campaign
 
+from kveval.analysis.cells import CellKey
 from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.system.metrics import with_system_metrics
-from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.data.run_facts import key_of
 from kveval.report.report import summary
@@ -327,15 +328,26 @@ def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
     assert alike(dataclasses.replace(measured, runs=[one, twin])) == ["Qwen3-8B: no-offload and llm-d-redis"]
 
 
-def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan) -> None:
-    for keys in ([("Qwen3-8B", "native-offload", 10_000)], [("Qwen3-8B", "no-offload", 0)], campaign.cells()[5:9]):
-        facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
-        guidance_table(plan, facts)
-        gap_table(plan, facts, {})
-        strategy_table(plan, facts)
-        tier_table(plan, facts)
-        panel_table(plan, facts)
-        completed_table(plan, facts)
+@pytest.mark.parametrize(
+    "keys",
+    [[("Qwen3-8B", "native-offload", 10_000)], [("Qwen3-8B", "no-offload", 0)], campaign.cells()[5:9]],
+    ids=["an arm", "a baseline", "four"],
+)
+def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan, keys: list[CellKey]) -> None:
+    facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
+    done, gaps = completed_table(plan, facts), gap_table(plan, facts, {})
+    named = {(model, cell_label((model, arm, blocks))) for model, arm, blocks in keys}
+    assert {tuple(cells[:2]) for cells in done.rows} == named
+    assert {tuple(cells[:2]) for cells in guide_table(plan, facts).rows} == named
+    missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
+    assert len(missing) == len(plan.cells) - len(keys)
+    assert set(column(guidance_table(plan, facts), "model")) == {model for model, _, _ in keys}
+    assert tier_table(plan, facts).rows == panel_table(plan, facts).rows == []
+    # One run of what has no baseline beside it decides nothing.
+    decided = [cells[1:4] for cells in strategy_table(plan, facts).rows]
+    assert decided == [["", "", ""]] * len(decided)
+    for table in (done, gaps, guidance_table(plan, facts), strategy_table(plan, facts)):
+        assert {len(cells) for cells in table.rows} <= {len(table.header)}
 
 
 def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(

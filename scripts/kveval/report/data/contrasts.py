@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, common_level
+from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, rows_of
@@ -47,7 +47,7 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     mirrored = row is None
     if row is None:
         row = _row(measured, other, cell, metric)
-    level = common_level(measured.comparison, measured.peaks, cell[0])
+    level = measured.common_level(cell[0])
     if row is not None and math.isfinite(row["level"]):
         level = int(row["level"])
     value, other_value = (numerals.mean_of(list(measured.levels_of(key, level)[metric])) for key in (cell, other))

@@ -12,12 +12,12 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, common_level
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named
 from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of
 from kveval.report.data.run_facts import key_of, tiers_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.configuration import method_of
-from kveval.report.tables.results import cells_of, models_of, text
+from kveval.report.tables.results import text
 
 Part = dict[str, Any]
 
@@ -36,8 +36,8 @@ def build(
         "workloads": _distinct(run.workload for run in measured.runs),
         "level_unit": measured.unit.axis,
         "method_hash": method_of(measured),
-        "common_levels": {model: common_level(measured.comparison, measured.peaks, model) for model in models_of(plan)},
-        "cells": [_cell(plan, measured, cell) for model in models_of(plan) for cell in cells_of(plan, model)],
+        "common_levels": {model: measured.common_level(model) for model in plan.models_by_size},
+        "cells": [_cell(plan, measured, cell) for cell in plan.ordered],
         "comparisons": [_comparison(row) for row in measured.compared.to_dict("records")],
         "averages": [_average(row) for row in measured.averages.to_dict("records")],
         "not_assessed": [dict(zip(("what", "why", "settled_by"), row, strict=True)) for row in gaps.rows],
@@ -94,10 +94,9 @@ def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Part:
 
 
 def _comparison(row: Mapping[Any, Any]) -> Part:
-    against = str(row["baseline"]).split("/")
     return {
         **{name: row[name] for name in (*KEYS, "metric")},
-        "against": dict(zip(KEYS, (*against[:2], int(against[2])), strict=True)) if len(against) == 3 else None,
+        "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True)) if row["baseline"] else None,
         "level": _whole(row["level"]),
         "effect_percent": _effect(row),
         "p_holm": _number(row["p_holm"]),

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kveval.analysis.cells import by_size
+from kveval.analysis.cells import by_size, cell_of
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
@@ -25,8 +25,6 @@ _SETTLED_BY = {
     "run": f"`runs: {MIN_RUNS}` or more; what is measured already is kept",
     "baseline": "measure its baseline",
 }
-# Below it no comparison gets a verdict.
-_ENOUGH_RUNS = 3
 
 
 def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) -> Table:
@@ -54,9 +52,8 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
         reason = row["reason"] if isinstance(row["reason"], str) else ""
-        cell = cell_label((row["model"], row["scenario"], int(row["cpu_blocks"])))
-        against = str(row["baseline"]).split("/")
-        named = f"{cell} against {cell_label((against[0], against[1], int(against[2])))}" if len(against) == 3 else cell
+        cell = cell_label(cell_of(row))
+        named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
         metrics = groups.setdefault((str(row["model"]), reason, _settling(row)), {})
         metrics.setdefault(METRIC_TITLES.get(row["metric"], str(row["metric"])), []).append(named)
     for (model, reason, settling), metrics in groups.items():

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_of
 from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.run_facts import key_of
-from kveval.report.tables.results import cells_of, count, models_of
+from kveval.report.tables.results import count, effect_text
 
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
@@ -44,9 +44,8 @@ def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -
 
 
 def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
-    for model in models_of(plan):
-        for cell in cells_of(plan, model):
-            yield from ((cell, peak) for peak in rows_of(measured.peaks, cell).to_dict("records"))
+    for cell in plan.ordered:
+        yield from ((cell, peak) for peak in rows_of(measured.peaks, cell).to_dict("records"))
 
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
@@ -113,9 +112,10 @@ def average_table(measured: Measured) -> Table:
     if {"metric", "models"} <= set(measured.averages):
         table = measured.averages
         for row in table[(table["metric"] == THROUGHPUT) & (table["models"] > 1)].to_dict("records"):
-            shown = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
             cell = cell_label(("", str(row["scenario"]), int(row["cpu_blocks"])))
-            rows.append([cell, str(row["panel"]).replace(";", ", "), shown, str(row["missing"]).replace(";", ", ")])
+            rows.append(
+                [cell, str(row["panel"]).replace(";", ", "), effect_text(row), str(row["missing"]).replace(";", ", ")]
+            )
     return Table(header, rows, frozenset({2}))
 
 
@@ -127,7 +127,7 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
     others: dict[tuple[str, str], list[str]] = {}
     of_tables: dict[tuple[str, str], list[str]] = {}
     for row in measured.levels.to_dict("records"):
-        cell = (row["model"], row["scenario"], int(row["cpu_blocks"]))
+        cell = cell_of(row)
         for outcome in outcomes_of(row):
             if outcome.severity == "fail":
                 found = (cell[0], cell_label(cell), f"{row['run']}", f"`{outcome.name}`", outcome.message)
@@ -160,7 +160,7 @@ def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
     for row in measured.checks[measured.checks["level"].isna()].to_dict("records"):
         about = ""
         if isinstance(row["model"], str):
-            about = f"{row['model']}, {cell_label((row['model'], row['scenario'], int(row['cpu_blocks'])))}: "
+            about = f"{row['model']}, {cell_label(cell_of(row))}: "
         yield str(row["check"]), str(row["severity"]), f"{about}{row['message']}"
 
 
