@@ -57,6 +57,12 @@ def cell_named(joined: str) -> CellKey:
     return model, scenario, int(blocks)
 
 
+def partner(cell: CellKey, candidates: Sequence[CellKey]) -> CellKey | None:
+    """Return the candidate that a cell is compared with: that of the same size, else the only one; None otherwise."""
+    same = [other for other in candidates if other[2] == cell[2]] or candidates
+    return same[0] if len(same) == 1 else None
+
+
 def blocks_label(blocks: int) -> str:
     """Return a number of blocks as people say it: 10K for 10,000, 500 for 500."""
     thousands, rest = divmod(blocks, 1000)

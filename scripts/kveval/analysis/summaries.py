@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, ArmSize, by_size, common_level, rank_of
+from kveval.analysis.cells import KEYS, THROUGHPUT, ArmSize, by_size, common_level, partner, rank_of
 
 _COMPARED = {THROUGHPUT: "throughput", "ttft_ms_p50": "ttft_p50", "tpot_ms_p50": "tpot_p50"}
 _DETAILS = {
@@ -164,10 +164,10 @@ def _of(means: pd.DataFrame, cell: ArmSize, models: frozenset[str]) -> pd.DataFr
 
 
 def _reference(cell: ArmSize, inside: Mapping[ArmSize, pd.DataFrame], scenario: str) -> pd.DataFrame | None:
-    """The rows of a cell's baseline: with as many blocks as the cell, else the only one."""
-    candidates = [other for other in inside if other.scenario == scenario]
-    same = [other for other in candidates if other.cpu_blocks == cell.cpu_blocks] or candidates
-    return inside[same[0]] if len(same) == 1 else None
+    """The rows of a cell's baseline."""
+    candidates = [("", other.scenario, other.cpu_blocks) for other in inside if other.scenario == scenario]
+    found = partner(("", cell.scenario, cell.cpu_blocks), candidates)
+    return None if found is None else inside[ArmSize(*found[1:])]
 
 
 def _at_common_levels(complete: pd.DataFrame, comparison: pd.DataFrame, peaks: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from scipy.stats import false_discovery_control
 
-from kveval.analysis.cells import KEYS, THROUGHPUT
+from kveval.analysis.cells import KEYS, THROUGHPUT, partner
 from kveval.analysis.estimators.intervals import Contrast, holm
 from kveval.analysis.statistics.comparison import (
     Cell,
@@ -179,12 +179,8 @@ class _Campaign:
 
     def _baseline(self, cell: Cell) -> Cell | None:
         """Return the cell a cell is compared with, None if it is missing or not unique."""
-        candidates = [
-            other for other in self._tables if other[0] == cell[0] and other[1] == self._baselines.get(cell[1])
-        ]
-        same = [other for other in candidates if other[2] == cell[2]]
-        chosen = same or candidates
-        return chosen[0] if len(chosen) == 1 else None
+        name = self._baselines.get(cell[1])
+        return partner(cell, [other for other in self._tables if other[0] == cell[0] and other[1] == name])
 
     def pairing(self, arm: Cell, reference: Cell) -> Pairing:
         """Return which runs of two cells belong together."""

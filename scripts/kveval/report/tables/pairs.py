@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from kveval.analysis.cells import CellKey, blocks_label
+from kveval.analysis.cells import CellKey, blocks_label, partner
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.tables.results import count, emphasised
@@ -115,6 +115,4 @@ def _tier_row(plan: ReportPlan, measured: Measured, larger: CellKey, smaller: Ce
 def _baseline(plan: ReportPlan, measured: Measured, cell: CellKey) -> CellKey | None:
     """The measured cell that an arm is compared with."""
     name = plan.baseline_of.get(cell[1])
-    candidates = [other for other in measured.with_peak(plan.cells_of(cell[0])) if other[1] == name]
-    same = [other for other in candidates if other[2] == cell[2]] or candidates
-    return same[0] if len(same) == 1 else None
+    return partner(cell, [other for other in measured.with_peak(plan.cells_of(cell[0])) if other[1] == name])

@@ -162,7 +162,8 @@ def area_table(plan: ReportPlan, measured: Measured, kinds: Sequence[str]) -> Ta
         else:
             values = [""] * 5
         rows.append((cell, [cell[0], cell_label(cell), *values, verdict_text(row), text(row["reason"])]))
-    rows.sort(key=lambda entry: plan.ordered.index(entry[0]))
+    order = {cell: place for place, cell in enumerate(plan.ordered)}
+    rows.sort(key=lambda entry: order[entry[0]])
     return Table(header, [row for _, row in rows], frozenset({2, 4, 5, 6}))
 
 
