@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare
+from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 from kveval.store.run_file import Run
 
 EFFECTS = {"no-offload": 0.0, "native-offload": 0.12, "lmcache-redis": -0.12, "idle": 0.0}
@@ -101,7 +101,7 @@ def peaks_table(levels: pd.DataFrame) -> pd.DataFrame:
 
 def comparison_table(levels: pd.DataFrame, **settings: Any) -> pd.DataFrame:
     """comparison.csv of a table of levels."""
-    return compare(levels, BASELINES, ComparisonSettings(**settings))
+    return compare_all(levels, BASELINES, ComparisonSettings(**settings)).baseline
 
 
 def required_counters(scenario: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metri
 
 from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare
+from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 from kveval.pcp.conversion.conversion import convert
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Run
@@ -173,7 +173,9 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
     """Everything that is made from a table of levels."""
     groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
     peaks = pd.DataFrame([peak_row(cell, list(METRICS)) for _, cell in groups])
-    return Measured(runs_of(levels), levels, peaks, compare(levels, BASELINES, ComparisonSettings(**settings)))
+    return Measured(
+        runs_of(levels), levels, peaks, compare_all(levels, BASELINES, ComparisonSettings(**settings)).baseline
+    )
 
 
 def recording(folder: Path, cpus: int = 16) -> Path:

@@ -10,7 +10,7 @@ from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row
 from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
 
-from kveval.analysis.system.metrics import MetricsError, Reduced, parse_metrics, reduce_window, with_system_metrics
+from kveval.analysis.system.metrics import MetricsError, Reduced, SystemRecording, parse_metrics, with_system_metrics
 from kveval.pcp.conversion.conversion import convert
 
 SECOND = 10**9
@@ -72,7 +72,7 @@ def entry(**changes: Any) -> dict[str, Any]:
 def reduced(recording: Path, first: float = 0, last: float = SECONDS - 1, **changes: Any) -> tuple[float, Reduced]:
     metrics = parse_metrics({"x": entry(**changes)})
     begin, end = START + round(first * SECOND), START + round(last * SECOND)
-    found = reduce_window(recording, metrics, "0.32.0", begin, end, least=10)
+    found = SystemRecording(recording, metrics, "0.32.0").reduce((begin, end), least=10)
     return found.values["x"], found
 
 

@@ -80,16 +80,6 @@ class Comparisons(NamedTuple):
     peaks: pd.DataFrame
 
 
-def compare(
-    complete: pd.DataFrame,
-    baselines: Mapping[str, str | None],
-    settings: ComparisonSettings | None = None,
-    metrics: Mapping[str, bool] = METRICS,
-) -> pd.DataFrame:
-    """Compare every cell with its baseline and return one row per cell and metric (comparison.csv)."""
-    return compare_all(complete, baselines, settings, metrics).baseline
-
-
 def compare_all(
     complete: pd.DataFrame,
     baselines: Mapping[str, str | None],

@@ -338,16 +338,6 @@ def _bounds(metric: Metric) -> tuple[float, float]:
     return -np.inf if low is None else low, np.inf if high is None else high
 
 
-def reduce_window(
-    parquet: Path, metrics: Mapping[str, Metric], version: str, start_ns: int, end_ns: int, least: int = MIN_SAMPLES
-) -> Reduced:
-    """Reduce every metric over the closed window [start_ns, end_ns] (ns since 1970, UTC) of a pcp.parquet.
-
-    `version` is vLLM's, for the names that changed. Raises ValueError when the file is no recording.
-    """
-    return SystemRecording(parquet, metrics, version).reduce((start_ns, end_ns), least)
-
-
 def with_system_metrics(
     levels: pd.DataFrame,
     recordings: Mapping[int, Path],
