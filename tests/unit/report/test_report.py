@@ -15,8 +15,8 @@ from tests.support.synthetic import (
     runs,
 )
 
-from kveval.load.workload import workload_of
 from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import footer, working_set
 from kveval.report.report import ReportError, markdown_table, render, report_context, write_report
