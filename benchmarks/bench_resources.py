@@ -40,8 +40,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 from benchmarks.bench_report import make_copy  # noqa: E402
 from benchmarks.campaign_files import LEVEL_S, LEVELS, PUBLISHED_CELLS  # noqa: E402
 
+from kveval.analysis.cells import THROUGHPUT  # noqa: E402
 from kveval.analysis.levels.tables import run_tables  # noqa: E402
-from kveval.analysis.peaks import THROUGHPUT, cell_tables, peak_row  # noqa: E402
+from kveval.analysis.peaks import cell_tables, peak_row  # noqa: E402
 from kveval.pcp.archive_tools import pack_archive  # noqa: E402
 from kveval.store.run_file import stored_run  # noqa: E402
 

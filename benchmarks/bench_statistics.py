@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.stats import false_discovery_control
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from kveval.analysis.estimators.intervals import (
     Contrast,
     batch_means,
-    benjamini_hochberg,
     compound_poisson,
     contrasts,
     holm,
@@ -89,7 +89,7 @@ def false_discoveries(models: int, count: int) -> float:
             contrasts(next(campaigns(5, np.full(2, 0.02), np.array([0.0, effect]), 1, seed=1000 * number + model)))[0]
             for model, effect in enumerate(effects)
         ]
-        found = np.array(benjamini_hochberg([contrast.p_difference() for contrast in p_values])) < 0.05
+        found = np.array(false_discovery_control([contrast.p_difference() for contrast in p_values])) < 0.05
         shares.append((found & (effects == 0)).sum() / max(found.sum(), 1))
     return float(np.mean(shares))
 

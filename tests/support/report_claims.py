@@ -32,7 +32,7 @@ def document_of(
 ) -> Document:
     """Return a rendered report with everything that its sentences may rest on."""
     guidance, gaps = context["guidance"], context["gaps"]
-    figures = context["figures"].values()
+    figures = context["figures"]
     rows = measured.compared.to_dict("records")
     lines = [line for entry in context["summary"] for line in entry["verdicts"]]
     quoted = [*lines, *(row[-1] for row in guidance.rows if row[1] == "which arm")]

@@ -2,25 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
 import pandas as pd
 
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare
+from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 from kveval.store.run_file import Run
 
 EFFECTS = {"no-offload": 0.0, "native-offload": 0.12, "lmcache-redis": -0.12, "idle": 0.0}
 BASELINES: dict[str, str | None] = {name: None if name == "no-offload" else "no-offload" for name in EFFECTS}
 METRICS: dict[str, dict[str, Any]] = {
-    "kv_cache_usage_percent": {"title": "KV-cache usage", "unit": "percent"},
-    "prefix_cache_hit_percent": {"title": "device hits", "unit": "percent"},
-    "external_cache_hit_percent": {"title": "external hits", "unit": "percent"},
-    "requests_running": {"title": "running", "unit": "requests"},
-    "requests_waiting": {"title": "waiting", "unit": "requests"},
-    "memory_used_gib": {"title": "memory", "unit": "GiB"},
-    "server_rss_gib": {"title": "server memory", "unit": "GiB"},
+    "kv_cache_usage_percent": {"title": "KV-cache usage", "unit": "percent", "table": "The server and its caches"},
+    "prefix_cache_hit_percent": {"title": "device hits", "unit": "percent", "table": "The server and its caches"},
+    "external_cache_hit_percent": {"title": "external hits", "unit": "percent", "table": "The server and its caches"},
+    "requests_running": {"title": "running", "unit": "requests", "table": "The server and its caches"},
+    "requests_waiting": {"title": "waiting", "unit": "requests", "table": "The server and its caches"},
+    "memory_used_gib": {"title": "memory", "unit": "GiB", "table": "Processors and memory of the host"},
+    "server_rss_gib": {"title": "server memory", "unit": "GiB", "table": "Processors and memory of the host"},
 }
 
 
@@ -54,7 +55,7 @@ def level_row(model: str, scenario: str, run: int, level: int, rate: float) -> d
     completed, tier = int(rate * 120 / 64), scenario not in ("no-offload", "idle")
     row = {
         **{"model": model, "scenario": scenario, "cpu_blocks": 0 if scenario == "no-offload" else 10_000},
-        **{"run": run, "measurement": f"{abs(hash((model, scenario))) % 16**16:016x}", "level": level},
+        **{"run": run, "measurement": f"{crc32(f'{model}/{scenario}'.encode()):016x}", "level": level},
         **{"engine": "local", "weights": "miniature", "duration_s": 120.0, "warmup_s": 30.0},
         **{"window_start": pd.Timestamp("2026-01-01T00:00Z"), "window_end": pd.Timestamp("2026-01-01T00:02Z")},
         **{"requests_completed": completed, "requests_incomplete": level, "requests_errored": 0},
@@ -100,7 +101,7 @@ def peaks_table(levels: pd.DataFrame) -> pd.DataFrame:
 
 def comparison_table(levels: pd.DataFrame, **settings: Any) -> pd.DataFrame:
     """comparison.csv of a table of levels."""
-    return compare(levels, BASELINES, ComparisonSettings(**settings))
+    return compare_all(levels, BASELINES, ComparisonSettings(**settings)).baseline
 
 
 def required_counters(scenario: str) -> list[dict[str, Any]]:

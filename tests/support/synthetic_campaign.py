@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metri
 
 from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare
+from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 from kveval.pcp.conversion.conversion import convert
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Run
@@ -148,7 +149,7 @@ def _run(model: str, scenario: str, blocks: int, run: int) -> dict[str, Any]:
         **{
             "engine": "kubernetes",
             "weights": "full",
-            "measurement": f"{abs(hash((model, scenario, blocks))):016x}"[:16],
+            "measurement": f"{crc32(f'{model}/{scenario}/{blocks}'.encode()):016x}",
         },
         "specification": {
             "workload": workload,
@@ -172,7 +173,9 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
     """Everything that is made from a table of levels."""
     groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
     peaks = pd.DataFrame([peak_row(cell, list(METRICS)) for _, cell in groups])
-    return Measured(runs_of(levels), levels, peaks, compare(levels, BASELINES, ComparisonSettings(**settings)))
+    return Measured(
+        runs_of(levels), levels, peaks, compare_all(levels, BASELINES, ComparisonSettings(**settings)).baseline
+    )
 
 
 def recording(folder: Path, cpus: int = 16) -> Path:

@@ -26,7 +26,10 @@ KNOWN_ARMS = (
 )
 """In the order in which tables and figures have them; arms derived from one of them stand beside it."""
 
-# Model, scenario, cpu_blocks.
+KEYS = ("model", "scenario", "cpu_blocks")
+"""The columns that name a cell, in every table."""
+THROUGHPUT = "throughput_tok_s"
+# The values of KEYS.
 CellKey = tuple[str, str, int]
 
 
@@ -41,6 +44,23 @@ class ArmSize:
     def label(self) -> str:
         """The cell's name with its CPU tier, 10K for 10,000 blocks."""
         return f"{self.scenario} {blocks_label(self.cpu_blocks)}" if self.cpu_blocks else self.scenario
+
+
+def cell_of(row: Mapping[Any, Any]) -> CellKey:
+    """Return the cell that a row of a table is of."""
+    return str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"])
+
+
+def cell_named(joined: str) -> CellKey:
+    """Return the cell of the name MODEL/SCENARIO/CPU_BLOCKS."""
+    model, scenario, blocks = joined.split("/")
+    return model, scenario, int(blocks)
+
+
+def partner(cell: CellKey, candidates: Sequence[CellKey]) -> CellKey | None:
+    """Return the candidate that a cell is compared with: that of the same size, else the only one; None otherwise."""
+    same = [other for other in candidates if other[2] == cell[2]] or candidates
+    return same[0] if len(same) == 1 else None
 
 
 def blocks_label(blocks: int) -> str:

@@ -1,23 +1,24 @@
 """The rules that keep a report from known mistakes, and the checks that hold them.
 
 Each rule answers mistakes that published evaluations of KV-cache offload made. A check is a pure function of what it
-looks at: a level (`levels.checks`, `levels.checks_run`), a level's system metrics (`system.checks`) or the campaign's
-tables (`checks`). What the report's own sentences may say is tested with its template. docs/analysis.md lists all.
+looks at, marked `@check(RULES)`: a level (`levels.checks`, `levels.checks_run`, `levels.checks_import`), a level's
+system metrics (`system.checks`) or the campaign's tables (`checks`). What the report's own sentences may say is tested
+with its template. docs/analysis.md lists all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from kveval.analysis import checks as checks_campaign
-from kveval.analysis.levels import checks, checks_run
-from kveval.analysis.levels.outcomes import Outcome
-from kveval.analysis.levels.tables import KEYS
-from kveval.analysis.system import checks as checks_system
+from kveval.analysis import checks
+from kveval.analysis.cells import KEYS
+from kveval.analysis.levels.outcomes import COLUMNS, Check, Outcome, checks_in, outcomes_of
+from kveval.analysis.levels.tables import LEVEL_CHECKS
+from kveval.analysis.system.metrics import SYSTEM_CHECKS
 
 RULES: Mapping[str, str] = {
     "R1": "units and scales come from the recording, and values are physically possible",
@@ -44,52 +45,12 @@ RULES: Mapping[str, str] = {
     "R22": "the document's counts, links, names and encoding are right",
 }
 
-REGISTRY: Mapping[str, tuple[Callable[[Any], Any], ...]] = {
-    "R1": (checks_system.plausible, checks_system.fraction_scaled, checks_system.kv_usage_physical),
-    "R2": (checks.streams, checks_campaign.rows_once, checks_campaign.one_measurement_per_cell),
-    "R3": (checks.window, checks_system.samples, checks_system.clock_offset),
-    "R4": (checks.closed_loop, checks.littles_law, checks_system.queues),
-    "R5": (checks_campaign.balanced_panel, checks_campaign.rows_once),
-    "R6": (checks_campaign.denominators,),
-    "R7": (
-        checks.server_tokens,
-        checks_system.server_rate,
-        checks.unobserved_is_missing,
-        checks.not_reached,
-        checks_campaign.censored_share_shown,
-    ),
-    "R8": (
-        checks.steadiness,
-        checks.few_tokens,
-        checks.few_latencies,
-        checks.few_completions,
-        checks.warmup,
-        checks.warmup_scaled,
-    ),
-    "R9": (checks_campaign.replication,),
-    "R10": (checks_campaign.peak_bracketed, checks_campaign.common_level),
-    "R11": (checks_campaign.multiplicity,),
-    "R12": (checks_campaign.parity_shown,),
-    "R13": (
-        checks_run.fits_device,
-        checks_run.tier_below_device,
-        checks_run.tier_below_prefixes,
-        checks_run.workload_varies,
-        checks_run.not_exercised,
-        checks.turns,
-    ),
-    "R14": (checks_run.provenance, checks_campaign.replicates),
-    "R15": (checks_run.kv_bytes, checks_run.kv_capacity),
-    "R16": (checks_run.hardware_probed, checks_campaign.one_machine, checks_campaign.one_build),
-    "R17": (checks_campaign.correlations_within_models,),
-    "R19": (
-        checks_run.counter_names,
-        checks_run.tpot_definition,
-        checks_system.recorded,
-        checks_campaign.one_generator,
-    ),
-    "R20": (checks.completed, checks.errors, checks.percentiles, checks.mean_above_p90, checks.totals),
+CHECKS: Mapping[str, tuple[Check, ...]] = {
+    "level": LEVEL_CHECKS,
+    "system": SYSTEM_CHECKS,
+    "campaign": checks_in(checks),
 }
+"""What checks look at -> the checks, each with the rules it holds: every function that is marked as a check."""
 
 _CELL = re.compile(r"([^/\s]+)/([^/\s]+)/(\d+)")
 _COLUMNS = [*KEYS, "run", "level", "severity", "rule", "check", "message"]
@@ -97,26 +58,26 @@ _COLUMNS = [*KEYS, "run", "level", "severity", "rule", "check", "message"]
 
 def rules_of(name: str) -> str:
     """Return the rules that a check holds, `;`-joined; "" for a check that belongs to none."""
-    return ";".join(rule for rule, functions in REGISTRY.items() if name in {f.__name__ for f in functions})
+    rules = {rule for checks in CHECKS.values() for check in checks if check.name == name for rule in check.rules}
+    return ";".join(rule for rule in RULES if rule in rules)
 
 
 def check_table(levels: pd.DataFrame, found: Sequence[Outcome] = ()) -> pd.DataFrame:
     """Return checks.csv: a row for every outcome of a level, then those of the campaign's tables (no run, no level)."""
     rows: list[dict[str, Any]] = []
     for level in levels.to_dict("records"):
-        messages = dict(part.split(": ", 1) for part in str(level["checks_messages"]).split(" | ") if ": " in part)
         place = {name: level[name] for name in (*KEYS, "run", "level")}
-        for severity, column in (("fail", "checks_failed"), ("warn", "checks_warned"), ("note", "checks_noted")):
-            for name in filter(None, str(level[column]).split(";")):
-                rows.append({**place, **_row(severity, name, messages.get(name, ""))})
+        by_severity = sorted(outcomes_of(level), key=lambda outcome: list(COLUMNS).index(outcome.severity))
+        rows += [{**place, **_row(outcome, outcome.message)} for outcome in by_severity]
     for outcome in found:
         cell = _CELL.fullmatch(outcome.where)
         place = {} if cell is None else dict(zip(KEYS, (cell[1], cell[2], int(cell[3])), strict=True))
         message = outcome.message if cell or not outcome.where else f"{outcome.where}: {outcome.message}"
-        rows.append({**place, **_row(outcome.severity, outcome.name, message)})
+        rows.append({**place, **_row(outcome, message)})
     table = pd.DataFrame(rows, columns=_COLUMNS)
     return table.astype({"cpu_blocks": "Int64", "run": "Int64", "level": "Int64"})
 
 
-def _row(severity: str, name: str, message: str) -> dict[str, str]:
-    return {"severity": severity, "rule": rules_of(name), "check": name, "message": message}
+def _row(outcome: Outcome, message: str) -> dict[str, str]:
+    rule = rules_of(outcome.name)
+    return {"severity": outcome.severity, "rule": rule, "check": outcome.name, "message": message}

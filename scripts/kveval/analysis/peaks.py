@@ -9,59 +9,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kveval.analysis.cells import KEYS, THROUGHPUT
 from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.levels.tables import KEYS, LATENCIES, QUANTILES, THROUGHPUT
+from kveval.analysis.levels.tables import LATENCIES, QUANTILES
 from kveval.analysis.statistics.level_selection import cross_fit, highest, log_table, plateau
 from kveval.analysis.system.metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
 from kveval.host.errors import Failure
 from kveval.store.derived import readable
 
-__all__ = [
-    "LATENCY_COLUMNS",
-    "THROUGHPUT",
-    "PeaksError",
-    "cell_tables",
-    "collect",
-    "cross_fit",
-    "mean_interval",
-    "peak_row",
-    "plateau",
-    "read_table",
-]
-
 LATENCY_COLUMNS = tuple(f"{name}_ms_{statistic}" for name in LATENCIES for statistic in ("mean", *QUANTILES))
 _SERVER_COLUMNS = (
-    "prefix_hit_ratio",
-    "external_hit_ratio",
-    "external_hit_tokens",
-    "offload_load_bytes",
-    "offload_store_bytes",
+    *("prefix_hit_ratio", "external_hit_ratio", "external_hit_tokens"),
+    *("offload_load_bytes", "offload_store_bytes"),
 )
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 _TEXT = (
-    "checks_failed",
-    "checks_warned",
-    "checks_noted",
-    "checks_messages",
-    NOTES,
-    "baseline",
-    "reason",
-    "measurement",
-    "plateau",
-    "selection",
-    "not_reached",
-    "within_method",
-    "configuration",
-    "run_started",
-    "run_finished",
-    "hardware",
-    "guidellm_version",
-    "indication",
-    "levels_compared",
-    "method",
-    "method_hash",
-    "verdict",
-    "panel",
+    *("checks_failed", "checks_warned", "checks_noted", "checks_messages", NOTES, "baseline", "reason", "measurement"),
+    *("plateau", "selection", "not_reached", "within_method", "configuration", "run_started", "run_finished"),
+    *("hardware", "guidellm_version", "indication", "levels_compared", "method", "method_hash", "verdict", "panel"),
     "missing",
 )
 

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import ArmSize, by_size, common_level, rank_of
-from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.cells import KEYS, THROUGHPUT, ArmSize, by_size, common_level, partner, rank_of
 
-KEYS = ["model", "scenario", "cpu_blocks"]
 _COMPARED = {THROUGHPUT: "throughput", "ttft_ms_p50": "ttft_p50", "tpot_ms_p50": "tpot_p50"}
 _DETAILS = {
     "level": "concurrency",
@@ -68,7 +66,7 @@ def ordered(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
     models = by_size(list(table["model"]), parameters)
     keys = [
         (models.index(model), rank_of(scenario), blocks)
-        for model, scenario, blocks in table[KEYS].itertuples(index=False, name=None)
+        for model, scenario, blocks in table[list(KEYS)].itertuples(index=False, name=None)
     ]
     return table.iloc[sorted(range(len(keys)), key=keys.__getitem__)].reset_index(drop=True)
 
@@ -166,10 +164,10 @@ def _of(means: pd.DataFrame, cell: ArmSize, models: frozenset[str]) -> pd.DataFr
 
 
 def _reference(cell: ArmSize, inside: Mapping[ArmSize, pd.DataFrame], scenario: str) -> pd.DataFrame | None:
-    """The rows of a cell's baseline: with as many blocks as the cell, else the only one."""
-    candidates = [other for other in inside if other.scenario == scenario]
-    same = [other for other in candidates if other.cpu_blocks == cell.cpu_blocks] or candidates
-    return inside[same[0]] if len(same) == 1 else None
+    """The rows of a cell's baseline."""
+    candidates = [("", other.scenario, other.cpu_blocks) for other in inside if other.scenario == scenario]
+    found = partner(("", cell.scenario, cell.cpu_blocks), candidates)
+    return None if found is None else inside[ArmSize(*found[1:])]
 
 
 def _at_common_levels(complete: pd.DataFrame, comparison: pd.DataFrame, peaks: pd.DataFrame) -> pd.DataFrame:
@@ -178,7 +176,7 @@ def _at_common_levels(complete: pd.DataFrame, comparison: pd.DataFrame, peaks: p
     numbers = [THROUGHPUT, *(column for column in _SYSTEM if column in complete)]
     for model, rows in complete.groupby("model", sort=False):
         at = rows[rows["level"] == common_level(comparison, peaks, str(model))]
-        parts.append(at.groupby(KEYS, sort=False)[numbers].mean().dropna(subset=[THROUGHPUT]).reset_index())
+        parts.append(at.groupby(list(KEYS), sort=False)[numbers].mean().dropna(subset=[THROUGHPUT]).reset_index())
     return pd.concat(parts, ignore_index=True)
 
 

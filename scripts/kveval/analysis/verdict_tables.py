@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from kveval.analysis.check_rules import check_table
-from kveval.analysis.checks import Tables, judge_campaign
+from kveval.analysis.check_rules import CHECKS, check_table
+from kveval.analysis.checks import Tables
+from kveval.analysis.levels.outcomes import judge
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 
@@ -27,5 +28,5 @@ def verdict_tables(
         "contrasts": compared.contrasts,
         "peak_comparison": compared.peaks,
         "averages": means,
-        "checks": check_table(complete, judge_campaign(tables)),
+        "checks": check_table(complete, judge(CHECKS["campaign"], tables)),
     }

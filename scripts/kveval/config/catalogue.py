@@ -215,6 +215,7 @@ class Metric(MetricSource):
     plausible: tuple[Number | None, Number | None] | None = Field(None, description="[lowest, highest]; null is open")
     optional: StrictBool = Field(False, description="not every deployment has it: its absence is no remark")
     breakdown: StrictBool = Field(False, description="also a column NAME_by_instance, one number per instance")
+    table: Text | None = Field(None, description="table of the report's section about the system that shows it")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import zstandard
 
+from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
 from kveval.engines.protocol import Recorder, RunSession, ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
@@ -186,7 +187,8 @@ def first_look(specification: Specification, run: int, entry: Mapping[str, Any],
 
     Flagged are only failed checks, and requests that failed; that a level is short is known without measuring it.
     """
-    from kveval.analysis.levels.tables import THROUGHPUT, level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
+    from kveval.analysis.levels.outcomes import outcomes_of  # noqa: PLC0415
+    from kveval.analysis.levels.tables import level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
 
     content = specification.to_json()
     described = {
@@ -202,12 +204,12 @@ def first_look(specification: Specification, run: int, entry: Mapping[str, Any],
         # What is measured is measured; the report will say the same.
         return LevelVerdict(0.0, [f"it cannot be judged yet: {problem}"])
     flagged = [
-        *row["checks_failed"].split(";"),
-        *(name for name in row["checks_warned"].split(";") if name == "errors"),
+        f"{outcome.name}: {outcome.message}"
+        for outcome in outcomes_of(row)
+        if outcome.severity == "fail" or (outcome.name == "errors" and outcome.severity == "warn")
     ]
-    messages = [message for message in row["checks_messages"].split(" | ") if message.partition(":")[0] in flagged]
     throughput = float(row[THROUGHPUT])
-    return LevelVerdict(throughput if math.isfinite(throughput) else 0.0, messages)
+    return LevelVerdict(throughput if math.isfinite(throughput) else 0.0, flagged)
 
 
 def pack(path: Path, redactor: Redactor) -> Path:

@@ -10,19 +10,17 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from kveval.analysis.cells import CellKey
-from kveval.analysis.peaks import THROUGHPUT
-from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of
+from kveval.analysis.statistics import verdicts as words
 from kveval.host.errors import Failure
 from kveval.load.levels import in_words
 from kveval.load.workload import workload_of
-from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
 from kveval.report.data.level_units import LevelUnit
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
 from kveval.report.export.report_json import build, dump
-from kveval.report.figures.names import find_figure
+from kveval.report.figures.names import figures_of
 from kveval.report.tables.caches import activity_table, blocks_table, budget_table
 from kveval.report.tables.configuration import (
     campaign_table,
@@ -38,8 +36,8 @@ from kveval.report.tables.results import (
     area_table,
     comparison_table,
     completed_table,
+    effect_text,
     guide_table,
-    models_of,
     peak_table,
     strategy_table,
     text,
@@ -57,7 +55,6 @@ from kveval.report.tables.tiers import tiers_table
 
 TEMPLATE = Path(__file__).with_name("REPORT.md.j2")
 _SUMMARISED = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
-_VERDICTS = (stats.BETTER, stats.WORSE, stats.PARITY, stats.INCONCLUSIVE)
 
 
 class ReportError(Failure):
@@ -91,7 +88,7 @@ def report_context(
         ],
         "search": search_table(measured.pilots),
         "commands": provenance_commands(plan, measured),
-        "models": [model_section(plan, measured, model) for model in models_of(plan)],
+        "models": [model_section(plan, measured, model) for model in plan.models_by_size],
         "edge_peaks": bool((~measured.peaks["bracketed"].astype(bool)).any()),
         "completed": completed_table(plan, measured),
         "guide": guide_table(plan, measured),
@@ -116,7 +113,7 @@ def report_context(
         "alike": alike(measured),
         "few_runs": plan.runs < 5,
         "workloads": list(dict.fromkeys(in_words(workload_of(run.workload)) for run in measured.runs)),
-        "figures": _figures(measured, figures, empty or {}),
+        "figures": _figures(plan, figures, empty or {}),
         "time": time_table(measured),
         "provenance": provenance_table(measured),
     }
@@ -152,14 +149,16 @@ def model_section(plan: ReportPlan, measured: Measured, model: str) -> dict[str,
     }
 
 
-def _figures(measured: Measured, paths: Mapping[str, str], empty: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Title, path and caption of the figures that show something, by name."""
-    models = list(dict.fromkeys(measured.levels["model"]))
-    return {
-        name: {"path": path, "title": figure.title, "caption": figure.caption}
-        for name, path in paths.items()
-        if name not in empty and (figure := find_figure(name, models))
-    }
+def _figures(plan: ReportPlan, paths: Mapping[str, str], empty: Mapping[str, str]) -> list[dict[str, str | None]]:
+    """The figures that show something, with what the template needs of them, in the order of the report."""
+    return [
+        {
+            **{"section": figure.entry.section, "model": figure.model, "path": paths[figure.name]},
+            **{"title": figure.title, "caption": figure.caption},
+        }
+        for figure in figures_of(plan.models_by_size)
+        if figure.name in paths and figure.name not in empty
+    ]
 
 
 def render(context: Mapping[str, Any]) -> str:
@@ -209,14 +208,14 @@ def summary(plan: ReportPlan, measured: Measured) -> list[dict[str, Any]]:
     """
     table = measured.compared
     entries = []
-    for model in models_of(plan):
+    for model in plan.models_by_size:
         rows = table[table["model"] == model]
         throughput = rows[rows["metric"] == THROUGHPUT].to_dict("records")
         if not throughput:
             continue
         lines = _verdicts(plan, throughput)
         for metric in _SUMMARISED[1:]:
-            decided = rows[(rows["metric"] == metric) & rows["verdict"].isin(_VERDICTS[:3])].to_dict("records")
+            decided = rows[(rows["metric"] == metric) & rows["verdict"].isin(words.VERDICTS[:3])].to_dict("records")
             if decided:
                 lines.append(f"{METRIC_TITLES[metric]}: {'; '.join(_by_verdict(decided))}")
         where = _where(throughput, measured.unit)
@@ -229,7 +228,7 @@ def _where(rows: Sequence[Mapping[Any, Any]], unit: LevelUnit) -> str:
     levels = sorted({int(row["level"]) for row in rows if pd.notna(row["level"])})
     parts = [f"at {unit.said(levels)}"] if levels else []
     against = {str(row["baseline"]) for row in rows if row["baseline"]}
-    parts += [f"against {cell_label(_key(against.pop()))}"] if len(against) == 1 else []
+    parts += [f"against {cell_label(cell_named(against.pop()))}"] if len(against) == 1 else []
     return " ".join(parts)
 
 
@@ -244,13 +243,13 @@ def _verdicts(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     one = len([baseline for baseline in against if baseline]) <= 1
     lines = []
     for baseline, held in against.items():
-        reference = "" if one or not baseline else f", against {cell_label(_key(baseline))}"
+        reference = "" if one or not baseline else f", against {cell_label(cell_named(baseline))}"
         lines += _verdicts_of(plan, held, reference)
     return lines
 
 
 def _verdicts_of(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]], reference: str) -> list[str]:
-    found: dict[str, list[Mapping[Any, Any]]] = {verdict: [] for verdict in _VERDICTS}
+    found: dict[str, list[Mapping[Any, Any]]] = {verdict: [] for verdict in words.VERDICTS}
     for row in rows:
         found.setdefault(str(row["verdict"]), []).append(row)
     lines = []
@@ -261,15 +260,14 @@ def _verdicts_of(plan: ReportPlan, rows: Sequence[Mapping[Any, Any]], reference:
                 reasons.setdefault(str(row["reason"]), []).append(_name(row, one=True))
             lines += [f"{verdict}{reference}: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
         elif having:
-            said = f"parity within {100 * plan.margin:g} %" if verdict == stats.PARITY else verdict
+            said = f"parity within {100 * plan.margin:g} %" if verdict == words.PARITY else verdict
             lines.append(f"{said}{reference}: {'; '.join(map(_effect, having))}")
     return lines
 
 
 def _effect(row: Mapping[Any, Any]) -> str:
-    shown = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
     indication = text(row.get("indication"))
-    return f"{_name(row, one=True)} {shown}" + (f", towards {indication}" if indication else "")
+    return f"{_name(row, one=True)} {effect_text(row)}" + (f", towards {indication}" if indication else "")
 
 
 def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
@@ -277,18 +275,13 @@ def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     one = len({str(row["baseline"]) for row in rows}) <= 1
     for row in rows:
         found.setdefault(str(row["verdict"]), []).append(_name(row, one))
-    return [f"{verdict} {', '.join(found[verdict])}" for verdict in _VERDICTS if verdict in found]
+    return [f"{verdict} {', '.join(found[verdict])}" for verdict in words.VERDICTS if verdict in found]
 
 
 def _name(row: Mapping[Any, Any], one: bool) -> str:
     """What was compared, and with what unless that goes without saying."""
-    cell = cell_label((str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"])))
-    return f"{cell} against {cell_label(_key(str(row['baseline'])))}" if row["baseline"] and not one else cell
-
-
-def _key(joined: str) -> CellKey:
-    model, scenario, blocks = joined.split("/")
-    return model, scenario, int(blocks)
+    cell = cell_label(cell_of(row))
+    return f"{cell} against {baseline_label(row)}" if row["baseline"] and not one else cell
 
 
 def write_report(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.support.synthetic import comparison_table, levels_table
 
-from kveval.analysis.statistics.campaign import contrasts, holm, runs_to_resolve
+from kveval.analysis.estimators.intervals import contrasts, holm, runs_to_resolve
 
 tables = st.tuples(st.integers(3, 6), st.integers(2, 5)).flatmap(
     lambda shape: arrays(float, shape, elements=st.floats(-3, 3, allow_nan=False))

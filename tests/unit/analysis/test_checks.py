@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from tests.support.synthetic import level_row, run_description
 
-from kveval.analysis.levels import checks, checks_run  # noqa: F401  (registers its checks)
-from kveval.analysis.levels.outcomes import Outcome, add_outcomes, columns
+from kveval.analysis.levels import checks
+from kveval.analysis.levels.outcomes import Outcome, add_outcomes, columns, judge, outcomes_of
 from kveval.analysis.levels.requests import Requests
+from kveval.analysis.levels.tables import LEVEL_CHECKS
 from kveval.load.reports import LevelReport, RequestRecord
 from kveval.store.run_file import Change, LevelRun, Run
 
@@ -44,7 +45,7 @@ def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
 
 
 def found(judged: checks.JudgedLevel) -> dict[str, str]:
-    return {outcome.name: outcome.severity for outcome in checks.judge(judged)}
+    return {outcome.name: outcome.severity for outcome in judge(LEVEL_CHECKS, judged)}
 
 
 def test_a_good_level_passes_everything() -> None:
@@ -97,18 +98,23 @@ def test_nothing_known_is_nothing_failed() -> None:
     assert "percentiles" not in found(unknown)
 
 
-def test_columns_sort_names_by_severity() -> None:
-    row = columns([Outcome("a", "fail", "one"), Outcome("b", "note", "two"), Outcome("c", "fail", "x")])
+def test_columns_sort_names_by_severity_and_hold_the_outcomes_themselves() -> None:
+    outcomes = [Outcome("a", "fail", "one: 1 | 2"), Outcome("b", "note", 'two; "x"'), Outcome("c", "fail", "x")]
+    row = columns(outcomes)
     assert row["checks_failed"] == "a;c"
     assert (row["checks_warned"], row["checks_noted"]) == ("", "b")
-    assert row["checks_messages"] == "a: one | b: two | c: x"
+    assert outcomes_of(row) == outcomes
+    assert outcomes_of(columns([])) == outcomes_of({"checks_messages": np.nan}) == []
 
 
 def test_a_later_outcome_joins_the_row_it_belongs_to() -> None:
     table = pd.DataFrame([columns([Outcome("a", "fail", "one")]), columns([])])
     joined = add_outcomes(table, [[Outcome("b", "fail", "two")], []])
     assert list(joined["checks_failed"]) == ["a;b", ""]
-    assert list(joined["checks_messages"]) == ["a: one | b: two", ""]
+    assert [[outcome.message for outcome in outcomes_of(row)] for row in joined.to_dict("records")] == [
+        ["one", "two"],
+        [],
+    ]
 
 
 def open_loop(

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.synthetic import BASELINES, level_row, levels_table, peaks_table
 
+from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.statistics.averages import averages
-from kveval.analysis.statistics.campaign import Comparisons, ComparisonSettings, compare_all, holm, method_hash
+from kveval.analysis.statistics.campaign import Comparisons, ComparisonSettings, compare_all, method_hash
 from kveval.analysis.statistics.comparison import contrast_cells
 from kveval.analysis.statistics.level_selection import log_table, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.synthetic import METRICS, level_row, levels_table, peaks_table
 
-from kveval.analysis.peaks import PeaksError, collect, cross_fit, mean_interval, peak_row, plateau, read_table
+from kveval.analysis.estimators.intervals import mean_interval
+from kveval.analysis.peaks import PeaksError, collect, peak_row, read_table
+from kveval.analysis.statistics.level_selection import cross_fit, plateau
 
 
 def cell(rates: dict[int, list[float]]) -> pd.DataFrame:

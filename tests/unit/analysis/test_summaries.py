@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as campaign
 
-from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.summaries import detailed, summary, system_summary
 from kveval.report.data.campaign import Measured
 

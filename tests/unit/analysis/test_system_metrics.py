@@ -10,7 +10,8 @@ from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row
 from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
 
-from kveval.analysis.system.metrics import MetricsError, Reduced, parse_metrics, reduce_window, with_system_metrics
+from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.system.metrics import MetricsError, Reduced, SystemRecording, parse_metrics, with_system_metrics
 from kveval.pcp.conversion.conversion import convert
 
 SECOND = 10**9
@@ -72,7 +73,7 @@ def entry(**changes: Any) -> dict[str, Any]:
 def reduced(recording: Path, first: float = 0, last: float = SECONDS - 1, **changes: Any) -> tuple[float, Reduced]:
     metrics = parse_metrics({"x": entry(**changes)})
     begin, end = START + round(first * SECOND), START + round(last * SECOND)
-    found = reduce_window(recording, metrics, "0.32.0", begin, end, least=10)
+    found = SystemRecording(recording, metrics, "0.32.0").reduce((begin, end), least=10)
     return found.values["x"], found
 
 
@@ -171,7 +172,8 @@ def test_metrics_join_their_level(recording: Path) -> None:
 
 def test_more_requests_in_the_server_than_were_sent_fails_the_level(recording: Path) -> None:
     catalogue = {"requests_running": entry(), "requests_waiting": entry(scale=0.25)}
-    failed = with_system_metrics(levels(checks_failed="steadiness"), {1: recording}, catalogue, "0.32.0")
+    judged = columns([Outcome("steadiness", "fail", "it rose")])
+    failed = with_system_metrics(levels(**judged), {1: recording}, catalogue, "0.32.0")
     assert failed["checks_failed"][0] == "steadiness;queues"
     assert "8.8 requests running and waiting on average, only 8 were in flight" in failed["checks_messages"][0]
 

@@ -1,5 +1,7 @@
 import contextlib
 import dataclasses
+import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -16,9 +18,11 @@ from kveval.analysis.cells import ArmSize, by_size, rank_of
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import key_of, tiers_of
 from kveval.report.data.style import look_of
-from kveval.report.figures.axes import NothingToDraw
+from kveval.report.figures import latency, names
+from kveval.report.figures.axes import NothingToDraw, panels
 from kveval.report.figures.draw import FigureError, draw, write_figure, write_figures
-from kveval.report.figures.names import FAMILIES, figure_names, figures_of, find_figure
+from kveval.report.figures.names import FAMILIES, FIGURES, figure_names, figures_of, find_figure
+from kveval.report.report import write_report
 
 MODELS = ("Qwen3-0.6B", "Qwen3-14B")
 LEVELS = (1, 50, 200, 650)
@@ -49,13 +53,40 @@ def texts(figure: Figure) -> set[str]:
     return {text.get_text() for text in figure.findobj(matplotlib.text.Text)}
 
 
-def test_every_family_has_a_function_for_each_of_its_names_and_a_caption_for_each() -> None:
-    for family, templates in FAMILIES.items():
-        module = __import__(f"kveval.report.figures.{family}", fromlist=["FIGURES"])
-        assert list(module.FIGURES) == list(templates)
+def test_every_figure_has_a_function_and_a_caption_and_every_function_an_entry() -> None:
+    for family in FAMILIES:
+        module = importlib.import_module(f"kveval.report.figures.{family}")
+        drawing = {
+            name
+            for name, found in inspect.getmembers(module, inspect.isfunction)
+            if found.__module__ == module.__name__ and found.__annotations__["return"] == "Figure"
+        }
+        assert drawing == {entry.key for entry in FIGURES if entry.family == family}
     captions = {figure.caption for figure in figures_of(MODELS)}
-    assert len(captions) == sum(map(len, FAMILIES.values()))
+    assert len(captions) == len(FIGURES)
     assert all(re.fullmatch(r"[A-Z].{30,}\.", caption) for caption in captions)
+
+
+def test_a_function_an_entry_and_a_caption_make_a_figure_of_the_report(
+    data: FigureData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def levels_by_run(data: FigureData) -> Figure:
+        figure, grid = panels(data, (1, 1), (4, 3))
+        grid[0, 0].plot(data.levels["run"], data.levels["level"])
+        return figure
+
+    (tmp_path / "levels_by_run.rst").write_text("Every level of every run.\n")
+    monkeypatch.setattr(names, "CAPTIONS", tmp_path)
+    monkeypatch.setattr(names, "FIGURES", (names.FigureEntry("levels_by_run", "latency", "system", "Levels by run"),))
+    monkeypatch.setattr(latency, "levels_by_run", levels_by_run, raising=False)
+    assert write_figures(data, {name: [tmp_path / f"{name}.png"] for name in figure_names(MODELS)}) == {}
+    assert (tmp_path / "levels_by_run.png").stat().st_size > 2000
+    keys = campaign.cells(MODELS)
+    write_report(
+        campaign.plan(keys), campaign.measured(data.levels), [tmp_path / "levels_by_run.png"], tmp_path / "REPORT.md"
+    )
+    shown = (tmp_path / "REPORT.md").read_text(encoding="utf-8").split("## The system")[1].split("\n## ")[0]
+    assert "![Levels by run](levels_by_run.png)\n\n*Levels by run.* Every level of every run." in shown
 
 
 def test_names_with_a_model_stand_for_one_figure_per_model() -> None:

@@ -12,7 +12,7 @@ from tests.support import synthetic_campaign as large
 from tests.support.report_claims import judge_report
 from tests.unit.report import test_report as small
 
-from kveval.analysis.levels.outcomes import Outcome
+from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.statistics.campaign import ComparisonSettings
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.report import report
@@ -45,8 +45,8 @@ def failing() -> tuple[ReportPlan, Measured]:
     keys = list(zip(levels["model"], levels["scenario"], levels["cpu_blocks"], levels["run"], strict=True))
     levels = levels[[key[:3] not in (failed, absent) and key != run for key in keys]].copy()
     broken = (levels["scenario"] == "lmcache-valkey") & (levels["level"] >= 200)
-    levels.loc[broken, "checks_failed"] = "steadiness"
-    levels.loc[broken, "checks_messages"] = "steadiness: the rate fell by 23 % in 90 s"
+    found = columns([Outcome("steadiness", "fail", "the rate fell by 23 % in 90 s")])
+    levels.loc[broken, list(found)] = list(found.values())
     left = large.measured(levels)
     reason = "failed: 3 of 17 health checks refused the connection on port 8000, all of them"
     return plan, dataclasses.replace(left, failures={failed: reason, absent: "failed: every GPU is in use"})

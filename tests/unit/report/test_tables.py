@@ -3,15 +3,21 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from tests.support import synthetic_campaign as campaign
 
-from kveval.analysis.statistics import campaign as stats
-from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.analysis.cells import CellKey
+from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.peaks import peak_row
+from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.system.metrics import with_system_metrics
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.data.run_facts import key_of
 from kveval.report.report import summary
@@ -60,7 +66,7 @@ def with_contrast(measured: Measured, **changes: object) -> Measured:
     base = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"].iloc[[0]]
     facts = {
         **{"model": ONE[0], "scenario": ONE[1], "cpu_blocks": ONE[2], "baseline": "/".join(map(str, OTHER))},
-        **{"effect_percent": 25.0, "low_percent": 20.0, "high_percent": 30.0, "verdict": stats.BETTER, "reason": ""},
+        **{"effect_percent": 25.0, "low_percent": 20.0, "high_percent": 30.0, "verdict": words.BETTER, "reason": ""},
         **{"level": 300.0, **changes},
     }
     return dataclasses.replace(measured, contrasts=base.assign(**facts))
@@ -94,30 +100,30 @@ def test_a_strategy_comes_from_the_verdicts(plan: ReportPlan, measured: Measured
     verdicts = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"]
     for model in campaign.MODELS:
         cells = row(table, model)
-        better = verdicts[(verdicts["model"] == model) & (verdicts["verdict"] == stats.BETTER)]
+        better = verdicts[(verdicts["model"] == model) & (verdicts["verdict"] == words.BETTER)]
         assert len([part for part in cells[1].split("; ") if part]) == len(better)
         assert ("arms that are better" in cells[-1]) == (len(better) > 1)
 
 
 def test_without_a_better_arm_the_baseline_stays(plan: ReportPlan, measured: Measured) -> None:
-    nothing_better = measured.comparison.assign(verdict=stats.PARITY)
+    nothing_better = measured.comparison.assign(verdict=words.PARITY)
     table = strategy_table(plan, dataclasses.replace(measured, comparison=nothing_better))
     assert set(column(table, "so")) == {"no-offload: no arm is better"}
-    open_ = measured.comparison.assign(verdict=stats.INCONCLUSIVE)
+    open_ = measured.comparison.assign(verdict=words.INCONCLUSIVE)
     table = strategy_table(plan, dataclasses.replace(measured, comparison=open_))
     assert set(column(table, "so")) == {"undecided: no-offload until an open arm has a verdict"}
 
 
 def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: ReportPlan, measured: Measured) -> None:
-    comparison = measured.comparison.assign(verdict=stats.BETTER)
-    comparison.loc[comparison["metric"] == "ttft_ms_p50", "verdict"] = stats.WORSE
+    comparison = measured.comparison.assign(verdict=words.BETTER)
+    comparison.loc[comparison["metric"] == "ttft_ms_p50", "verdict"] = words.WORSE
     table = strategy_table(plan, dataclasses.replace(measured, comparison=comparison))
     assert all("(but a worse median TTFT)" in cell for cell in column(table, "better than the baseline"))
 
 
 def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(measured: Measured) -> None:
     found = pair(measured, ONE, OTHER)
-    assert (found.verdict, found.reason) == (stats.NOT_ASSESSED, UNDECLARED)
+    assert (found.verdict, found.reason) == (words.NOT_ASSESSED, UNDECLARED)
     at = [measured.levels_of(cell, found.level)["throughput_tok_s"] for cell in (ONE, OTHER)]
     ratio = np.exp(np.log(at[0].to_numpy()).mean() - np.log(at[1].to_numpy()).mean())
     assert found.effect == pytest.approx(100 * (ratio - 1))
@@ -127,8 +133,8 @@ def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
 def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
     declared = with_contrast(measured)
     forwards, backwards = pair(declared, ONE, OTHER), pair(declared, OTHER, ONE)
-    assert (forwards.effect, forwards.verdict, forwards.level) == (25.0, stats.BETTER, 300)
-    assert backwards.verdict == stats.WORSE
+    assert (forwards.effect, forwards.verdict, forwards.level) == (25.0, words.BETTER, 300)
+    assert backwards.verdict == words.WORSE
     assert backwards.effect == pytest.approx(-20.0)
     assert backwards.low == pytest.approx(100 * (1 / 1.3 - 1))
     assert backwards.low < backwards.effect < backwards.high
@@ -189,7 +195,8 @@ def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> Non
 def test_what_was_found_at_several_levels_of_a_run_is_said_once(measured: Measured) -> None:
     levels = measured.levels.copy()
     at = (levels["model"] == "Qwen3-8B") & (levels["scenario"] == "llm-d-redis") & (levels["run"] == 2)
-    levels.loc[at, ["checks_failed", "checks_messages"]] = ["no_reuse", "no_reuse: every prompt is unique"]
+    failed = columns([Outcome("no_reuse", "fail", "every prompt is unique")])
+    levels.loc[at, list(failed)] = list(failed.values())
     failed, _ = check_tables(dataclasses.replace(measured, levels=levels))
     said = ", ".join(map(str, LEVELS))
     assert list(failed.rows) == [["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", "every prompt is unique"]]
@@ -321,15 +328,26 @@ def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
     assert alike(dataclasses.replace(measured, runs=[one, twin])) == ["Qwen3-8B: no-offload and llm-d-redis"]
 
 
-def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan) -> None:
-    for keys in ([("Qwen3-8B", "native-offload", 10_000)], [("Qwen3-8B", "no-offload", 0)], campaign.cells()[5:9]):
-        facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
-        guidance_table(plan, facts)
-        gap_table(plan, facts, {})
-        strategy_table(plan, facts)
-        tier_table(plan, facts)
-        panel_table(plan, facts)
-        completed_table(plan, facts)
+@pytest.mark.parametrize(
+    "keys",
+    [[("Qwen3-8B", "native-offload", 10_000)], [("Qwen3-8B", "no-offload", 0)], campaign.cells()[5:9]],
+    ids=["an arm", "a baseline", "four"],
+)
+def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan, keys: list[CellKey]) -> None:
+    facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
+    done, gaps = completed_table(plan, facts), gap_table(plan, facts, {})
+    named = {(model, cell_label((model, arm, blocks))) for model, arm, blocks in keys}
+    assert {tuple(cells[:2]) for cells in done.rows} == named
+    assert {tuple(cells[:2]) for cells in guide_table(plan, facts).rows} == named
+    missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
+    assert len(missing) == len(plan.cells) - len(keys)
+    assert set(column(guidance_table(plan, facts), "model")) == {model for model, _, _ in keys}
+    assert tier_table(plan, facts).rows == panel_table(plan, facts).rows == []
+    # One run of what has no baseline beside it decides nothing.
+    decided = [cells[1:4] for cells in strategy_table(plan, facts).rows]
+    assert decided == [["", "", ""]] * len(decided)
+    for table in (done, gaps, guidance_table(plan, facts), strategy_table(plan, facts)):
+        assert {len(cells) for cells in table.rows} <= {len(table.header)}
 
 
 def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(
@@ -344,3 +362,21 @@ def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(
     assert len(found["Each GPU"].rows) == 2 * 34
     alone = levels.assign(**{name: text.partition(";")[0] for name, text in one.items()})
     assert "Each GPU" not in system_tables(plan, dataclasses.replace(measured, levels=alone))
+
+
+def test_an_entry_of_the_catalogue_makes_a_column_and_stands_in_the_report(tmp_path: Path) -> None:
+    added = {"title": "Busiest share", "unit": "percent", "pcp": "kernel.percpu.share", "scale": 100}
+    added |= {"reduction": "max", "instances": "max", "plausible": [0, 100], "table": "Shares"}
+    metrics = yaml.safe_load(yaml.safe_dump({**campaign.METRICS, "busiest_share_percent": added}, sort_keys=False))
+    keys = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "llm-d-redis", 0)]
+    levels = campaign.levels_table(keys, runs=1, levels=(1, 50)).drop(
+        columns=[*campaign.METRICS, "pcp_samples", "pcp_notes"]
+    )
+    levels = with_system_metrics(levels, {1: campaign.recording(tmp_path)}, metrics, "0.32.0")
+    assert levels["busiest_share_percent"].between(50, 100).all()
+    peaks = pd.DataFrame([peak_row(rows, list(metrics)) for _, rows in levels.groupby("scenario", sort=False)])
+    facts = Measured(campaign.runs_of(levels), levels, peaks, campaign.measured(levels).comparison)
+    made = system_tables(campaign.plan(keys, metrics=metrics), facts)["Shares"]
+    assert made.header[3] == "Busiest share, percent"
+    assert [cells[1] for cells in made.rows] == ["no-offload", "llm-d-redis"]
+    assert "n/a" not in column(made, "Busiest share, percent")

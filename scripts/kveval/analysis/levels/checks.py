@@ -5,20 +5,17 @@ A `fail` disqualifies the level, a `warn` asks to be looked at, a `note` is a li
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kveval.analysis.levels.outcomes import Outcome
+from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.requests import Requests
 from kveval.load.levels import rate_req_s_at, streams_at
 from kveval.load.reports import LevelReport
 from kveval.load.workload import workload_of
 from kveval.store.run_file import LevelRun, Run
-
-__all__ = ["MIN_RUNS", "MIN_TOKENS", "REGISTRY", "SUFFICIENT", "Check", "JudgedLevel", "Outcome", "judge"]
 
 MIN_TOKENS = 2500
 MIN_RUNS = 3
@@ -55,39 +52,24 @@ class JudgedLevel:
         return self.streams or max(1.0, float(np.nan_to_num(self.row["concurrency_mean"])))
 
 
-Check = Callable[[JudgedLevel], Outcome | None]
-REGISTRY: dict[str, Check] = {}
-
-
-def _check(function: Check) -> Check:
-    REGISTRY[function.__name__] = function
-    return function
-
-
-def judge(level: JudgedLevel) -> list[Outcome]:
-    """Run every registered check on a level; what passed is left out."""
-    outcomes = (function(level) for function in REGISTRY.values())
-    return [outcome for outcome in outcomes if outcome is not None]
-
-
-@_check
+@check("R20")
 def completed(level: JudgedLevel) -> Outcome | None:
     """Some request finished inside the window."""
     if level.row["requests_completed"] > 0:
         return None
-    return Outcome("completed", "fail", "no request was completed inside the window")
+    return fail("no request was completed inside the window")
 
 
-@_check
+@check("R20")
 def errors(level: JudgedLevel) -> Outcome | None:
     """No request failed; up to 1 % is a warning."""
     failed, total = level.row["requests_errored"], level.row["requests_total"]
     if not failed:
         return None
-    return Outcome("errors", "warn" if failed <= 0.01 * total else "fail", f"{failed} of {total} requests failed")
+    return (warn if failed <= 0.01 * total else fail)(f"{failed} of {total} requests failed")
 
 
-@_check
+@check("R3")
 def window(level: JudgedLevel) -> Outcome | None:
     """The window of the report is the one the run recorded, so that system metrics are cut at the same times."""
     if level.entry.start is None or level.entry.end is None:
@@ -95,54 +77,46 @@ def window(level: JudgedLevel) -> Outcome | None:
     apart = max(abs(level.entry.start - level.report.start), abs(level.entry.end - level.report.end))
     if apart <= 1.0:
         return None
-    return Outcome("window", "fail", f"the report's window is {apart:.1f} s off the one in run.json")
+    return fail(f"the report's window is {apart:.1f} s off the one in run.json")
 
 
-@_check
+@check("R8")
 def warmup(level: JudgedLevel) -> Outcome | None:
     """The generator cut the warm-up that was asked for."""
     asked, cut = float(level.run.workload.get("warmup_s", 0.0)), level.report.warmup_s
     if abs(asked - cut) <= max(0.5, 0.1 * asked):
         return None
     how = "the rest was cut here" if cut < asked else "the window is that much shorter"
-    return Outcome(
-        "warmup", "warn", f"a warm-up of {asked:g} s was asked for, GuideLLM cut {max(0.0, cut):.1f} s; {how}"
-    )
+    return warn(f"a warm-up of {asked:g} s was asked for, GuideLLM cut {max(0.0, cut):.1f} s; {how}")
 
 
-@_check
+@check("R20")
 def totals(level: JudgedLevel) -> Outcome | None:
     """Our count of completed requests is the generator's, but for the requests at the window's edges."""
     apart = abs(level.row["requests_completed"] - level.report.completed)
     if apart <= level.in_flight or level.row["warmup_s"] > level.report.warmup_s + 0.5:
         return None
-    return Outcome(
-        "totals",
-        "warn",
-        f"{level.row['requests_completed']} requests completed by the records, {level.report.completed} by the report",
+    return warn(
+        f"{level.row['requests_completed']} requests completed by the records, {level.report.completed} by the report"
     )
 
 
-@_check
+@check("R2")
 def streams(level: JudgedLevel) -> Outcome | None:
     """The report is of the level that was asked for."""
     if level.report.streams is None or level.streams in (None, level.report.streams):
         return None
-    return Outcome("streams", "fail", f"the report is of {level.report.streams} streams, the level of {level.streams}")
+    return fail(f"the report is of {level.report.streams} streams, the level of {level.streams}")
 
 
-@_check
+@check("R8")
 def steadiness(level: JudgedLevel) -> Outcome | None:
     """First and last third of the window deliver tokens at rates less than max(5 %, 2 standard errors) apart."""
     change, error = steadiness_change(level.requests, *level.window)
     limit = max(0.05, 2 * error)
     if not abs(change) > limit:
         return None
-    return Outcome(
-        "steadiness",
-        "fail",
-        f"the last third delivered tokens {100 * change:+.0f} % against the first (limit {100 * limit:.0f} %)",
-    )
+    return fail(f"the last third delivered tokens {100 * change:+.0f} % against the first (limit {100 * limit:.0f} %)")
 
 
 def steadiness_change(requests: Requests, start: float, end: float, bins: int = 5) -> tuple[float, float]:
@@ -159,51 +133,47 @@ def steadiness_change(requests: Requests, start: float, end: float, bins: int = 
     return float((late.mean() - early.mean()) / middle), float(error / middle)
 
 
-@_check
+@check("R8")
 def few_tokens(level: JudgedLevel) -> Outcome | None:
     """Enough tokens for a throughput verdict."""
     tokens = level.row["output_tokens"]
     if tokens >= MIN_TOKENS:
         return None
-    return Outcome(
-        "few_tokens", "warn", f"{tokens:.0f} output tokens delivered, a throughput verdict needs {MIN_TOKENS}"
-    )
+    return warn(f"{tokens:.0f} output tokens delivered, a throughput verdict needs {MIN_TOKENS}")
 
 
-@_check
+@check("R8")
 def few_completions(level: JudgedLevel) -> Outcome | None:
     """The window holds several generations of requests."""
     done, latency_s = level.row["requests_completed"], level.row["e2e_ms_p50"] / 1000
     wanted, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
     if done >= wanted and seconds >= 10 * latency_s:
         return None
-    return Outcome(
-        "few_completions",
-        "note",
-        f"{done} requests completed (wished for: {wanted}) in {seconds:.0f} s, median latency {latency_s:.2g} s",
+    return note(
+        f"{done} requests completed (wished for: {wanted}) in {seconds:.0f} s, median latency {latency_s:.2g} s"
     )
 
 
-@_check
+@check("R8")
 def few_latencies(level: JudgedLevel) -> Outcome | None:
     """Enough observed values for each quantile that is reported."""
     seen = min(level.row["requests_completed"], level.row["ttft_count"])
     short = [f"{name} ({needed})" for name, needed in SUFFICIENT.items() if seen < needed]
     if not short:
         return None
-    return Outcome("few_latencies", "note", f"{seen} latencies observed, too few for {', '.join(short)}")
+    return note(f"{seen} latencies observed, too few for {', '.join(short)}")
 
 
-@_check
+@check("R4")
 def closed_loop(level: JudgedLevel) -> Outcome | None:
     """The generator kept as many requests in flight as it was told to."""
     achieved = level.row["concurrency_mean"]
     if not level.report.closed_loop or achieved >= 0.95 * level.in_flight:
         return None
-    return Outcome("closed_loop", "fail", f"{achieved:.2f} requests in flight on average, {level.streams} asked for")
+    return fail(f"{achieved:.2f} requests in flight on average, {level.streams} asked for")
 
 
-@_check
+@check("R4")
 def littles_law(level: JudgedLevel) -> Outcome | None:
     """Requests in flight = completion rate x mean latency, within 10 %."""
     if not level.report.closed_loop:
@@ -214,48 +184,44 @@ def littles_law(level: JudgedLevel) -> Outcome | None:
         return None
     # Requests that straddle the window's edges count fully or not at all: in a short window that alone can be the 10 %.
     edges = level.row["e2e_ms_p90"] / 1000 / level.row["duration_s"]
-    return Outcome(
-        "littles_law",
-        "fail" if apart >= 0.10 + edges else "note",
-        f"rate x latency gives {expected:.2f} requests in flight, {level.in_flight:g} asked for",
+    return (fail if apart >= 0.10 + edges else note)(
+        f"rate x latency gives {expected:.2f} requests in flight, {level.in_flight:g} asked for"
     )
 
 
-@_check
+@check("R20")
 def percentiles(level: JudgedLevel) -> Outcome | None:
     """Quantiles rise, and none is zero or negative."""
     for latency in _LATENCIES:
         values = [level.row[f"{latency}_ms_{quantile}"] for quantile in ("p50", "p90", "p99")]
         if any(value <= 0 for value in values):
-            return Outcome("percentiles", "fail", f"{latency} has a quantile that is not positive: {values}")
+            return fail(f"{latency} has a quantile that is not positive: {values}")
         if values[0] > values[1] or values[1] > values[2]:
-            return Outcome("percentiles", "fail", f"the quantiles of {latency} do not rise: {values}")
+            return fail(f"the quantiles of {latency} do not rise: {values}")
     return None
 
 
-@_check
+@check("R20")
 def mean_above_p90(level: JudgedLevel) -> Outcome | None:
     """A mean above the 90th percentile: a few requests make up the mean, often cold ones."""
     odd = [latency for latency in _LATENCIES if level.row[f"{latency}_ms_mean"] > level.row[f"{latency}_ms_p90"]]
     if not odd:
         return None
-    return Outcome("mean_above_p90", "note", f"the mean of {', '.join(odd)} exceeds its 90th percentile")
+    return note(f"the mean of {', '.join(odd)} exceeds its 90th percentile")
 
 
-@_check
+@check("R7")
 def server_tokens(level: JudgedLevel) -> Outcome | None:
     """Tokens received by the generator are the tokens the server says it generated."""
     apart = level.row["throughput_server_difference"]
     if not abs(apart) > 0.02:
         return None
-    return Outcome(
-        "server_tokens",
-        "fail" if abs(apart) > 0.05 else "warn",
-        f"the generator received {100 * apart:+.1f} % tokens against the server's own count",
+    return (fail if abs(apart) > 0.05 else warn)(
+        f"the generator received {100 * apart:+.1f} % tokens against the server's own count"
     )
 
 
-@_check
+@check("R13")
 def turns(level: JudgedLevel) -> Outcome | None:
     """Conversations went on for as many turns as were asked for."""
     asked, seen = int(level.run.workload.get("turns", 1)), level.row["turns_seen"]
@@ -263,10 +229,10 @@ def turns(level: JudgedLevel) -> Outcome | None:
         return None
     # Too slow to get that far is a limit of the level; turns that were never sent are another workload.
     reachable = level.row["requests_completed"] >= 2 * asked * level.in_flight
-    return Outcome("turns", "fail" if reachable else "note", f"{seen} of {asked} turns were seen")
+    return (fail if reachable else note)(f"{seen} of {asked} turns were seen")
 
 
-@_check
+@check("R7")
 def unobserved_is_missing(level: JudgedLevel) -> Outcome | None:
     """A request without a first token has no time to one: 0 would be the best of all latencies."""
     requests = level.requests
@@ -274,10 +240,10 @@ def unobserved_is_missing(level: JudgedLevel) -> Outcome | None:
     filled = int((silent & ~np.isnan(requests.column("ttft_ms"))).sum())
     if not filled:
         return None
-    return Outcome("unobserved_is_missing", "fail", f"{filled} requests without a first token have a TTFT")
+    return fail(f"{filled} requests without a first token have a TTFT")
 
 
-@_check
+@check("R7")
 def not_reached(level: JudgedLevel) -> Outcome | None:
     """Enough requests were seen to their end for every quantile; else it is longer than anything observed."""
     names = str(level.row.get("not_reached") or "")
@@ -289,12 +255,10 @@ def not_reached(level: JudgedLevel) -> Outcome | None:
         for name in ("ttft", "e2e")
         if name in names
     )
-    return Outcome(
-        "not_reached", "note", f"{names.replace(';', ', ')} lie beyond the last event observed (cut off: {cut})"
-    )
+    return note(f"{names.replace(';', ', ')} lie beyond the last event observed (cut off: {cut})")
 
 
-@_check
+@check("R8")
 def warmup_scaled(level: JudgedLevel) -> Outcome | None:
     """The level was long enough for the warm-up it needs: max(30 s, 90th percentile of latency)."""
     cut, wanted = level.row["warmup_s"], level.row.get("warmup_wanted_s", np.nan)
@@ -302,8 +266,4 @@ def warmup_scaled(level: JudgedLevel) -> Outcome | None:
     # Warm-ups end with a request, not on the second.
     if not cut < 0.98 * wanted:
         return None
-    return Outcome(
-        "warmup_scaled",
-        "note",
-        f"{wanted:.0f} s of warm-up were called for, the level of {seconds:.0f} s allowed {cut:.1f} s",
-    )
+    return note(f"{wanted:.0f} s of warm-up were called for, the level of {seconds:.0f} s allowed {cut:.1f} s")

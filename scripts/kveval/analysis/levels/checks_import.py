@@ -1,14 +1,12 @@
-"""Checks of levels that were measured elsewhere, with any strategy and any version of GuideLLM.
-
-They join the registry of `kveval.analysis.levels.checks` when this module is imported.
-"""
+"""Checks of levels that were measured elsewhere, with any strategy and any version of GuideLLM."""
 
 import math
 
 import numpy as np
 
 from kveval.analysis.levels.aggregates import partial_output_counted
-from kveval.analysis.levels.checks import REGISTRY, Check, JudgedLevel, Outcome
+from kveval.analysis.levels.checks import JudgedLevel
+from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.load.levels import rate_req_s_at
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED
@@ -17,11 +15,6 @@ from kveval.store.run_file import IMPORTED
 _MANY_UNFINISHED = 0.10
 # An open loop that keeps up answers as fast as it sends, but for the requests in flight at the end.
 _KEEPS_UP = 0.90
-
-
-def _check(function: Check) -> Check:
-    REGISTRY[function.__name__] = function
-    return function
 
 
 def _unfinished(level: JudgedLevel) -> float:
@@ -49,7 +42,7 @@ def _declared(level: JudgedLevel) -> bool:
     return rate_req_s_at(workload_of(level.run.workload), level.entry.level) is not None
 
 
-@_check
+@check()
 def aggregate_only(level: JudgedLevel) -> Outcome | None:
     """The report kept every request, so that everything else can be computed and checked."""
     if not level.report.requests_missing:
@@ -57,43 +50,35 @@ def aggregate_only(level: JudgedLevel) -> Outcome | None:
     finished = level.report.completed + level.report.errored
     kept = max(0, finished - level.report.requests_missing)
     later = f"; the first {level.row['warmup_s']:.0f} s are a warm-up" if level.row["warmup_s"] else ""
-    return Outcome(
-        "aggregate_only",
-        "warn",
+    return warn(
         f"the report keeps {kept} of {finished} finished requests: not checked are steadiness, warm-up and turns;"
-        f" requests at the window's edges count whole{later}",
+        f" requests at the window's edges count whole{later}"
     )
 
 
-@_check
+@check()
 def partial_output(level: JudgedLevel) -> Outcome | None:
     """Tokens of unfinished requests are counted; otherwise throughput is too low by up to their share."""
     share = _unfinished(level)
     if not level.report.requests_missing or partial_output_counted(level.report):
         return None
-    return Outcome(
-        "partial_output",
-        "fail" if share > _MANY_UNFINISHED else "warn",
-        f"the report counts no tokens of the {level.report.incomplete} unfinished requests ({100 * share:.0f} %)",
+    return (fail if share > _MANY_UNFINISHED else warn)(
+        f"the report counts no tokens of the {level.report.incomplete} unfinished requests ({100 * share:.0f} %)"
     )
 
 
-@_check
+@check()
 def incomplete_share(level: JudgedLevel) -> Outcome | None:
     """Most requests finished: latencies of the others are unknown, and those are the slow ones."""
     share = _unfinished(level)
     if not share > _MANY_UNFINISHED:
         return None
-    total = level.row["requests_total"]
-    return Outcome(
-        "incomplete_share",
-        # A closed loop always has as many unfinished requests as streams, an open one that keeps up a latency's worth.
-        "note" if level.report.closed_loop or _declared(level) else "fail",
-        f"{100 * share:.0f} % of {total} requests were unfinished when the level ended",
-    )
+    # A closed loop always has as many unfinished requests as streams, an open one that keeps up a latency's worth.
+    weight = note if level.report.closed_loop or _declared(level) else fail
+    return weight(f"{100 * share:.0f} % of {level.row['requests_total']} requests were unfinished when the level ended")
 
 
-@_check
+@check()
 def saturated_open_loop(level: JudgedLevel) -> Outcome | None:
     """Requests that were sent at a rate were answered at that rate; else the queue grows as long as the level lasts."""
     report = level.report
@@ -106,14 +91,10 @@ def saturated_open_loop(level: JudgedLevel) -> Outcome | None:
         return None
     else:
         message = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
-    return Outcome(
-        "saturated_open_loop",
-        "fail",
-        f"{message}: saturated open loop, whose latencies measure the length of the queue and of the level",
-    )
+    return fail(f"{message}: saturated open loop, whose latencies measure the length of the queue and of the level")
 
 
-@_check
+@check()
 def open_loop(level: JudgedLevel) -> Outcome | None:
     """The number of requests in flight was fixed, or the rate declared, so that all arms get the same load."""
     report = level.report
@@ -121,24 +102,19 @@ def open_loop(level: JudgedLevel) -> Outcome | None:
         return None
     said = f"strategy {report.strategy} at {level.rate_req_s:.4g} requests/s: throughput is what was sent"
     if _declared(level):
-        return Outcome("open_loop", "note", f"{said}, latencies are what arms differ in")
-    return Outcome(
-        "open_loop",
-        "warn",
-        f"{said}, and a sweep derives its rates from each server's own speed, so that arms get different loads",
-    )
+        return note(f"{said}, latencies are what arms differ in")
+    return warn(f"{said}, and a sweep derives its rates from each server's own speed, so that arms get different loads")
 
 
-@_check
+@check()
 def no_reuse(level: JudgedLevel) -> Outcome | None:
     """Prompts share something; otherwise no cache, on the device or behind it, can have a hit."""
     data = level.report.data
     if data is None or data.reuse_possible:
         return None
-    return Outcome(
-        "no_reuse",
-        # What is measured here has the server's counters to show whether the arm acted.
-        "fail" if level.run.engine == IMPORTED else "note",
+    # What is measured here has the server's counters to show whether the arm acted.
+    weight = fail if level.run.engine == IMPORTED else note
+    return weight(
         f"every prompt is unique ({data.prompt_tokens} tokens, no shared prefix, one turn): nothing can be reused,"
-        " so the arm's feature is not exercised",
+        " so the arm's feature is not exercised"
     )

@@ -1,7 +1,4 @@
-"""What a run was, against what it is taken for: what the workload can show, what ran, how large its caches are.
-
-They join the registry of `kveval.analysis.levels.checks` when this module is imported.
-"""
+"""What a run was, against what it is taken for: what the workload can show, what ran, how large its caches are."""
 
 from __future__ import annotations
 
@@ -10,20 +7,15 @@ from typing import Any
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from kveval.analysis.levels.checks import REGISTRY, Check, JudgedLevel
-from kveval.analysis.levels.outcomes import Outcome
+from kveval.analysis.levels.checks import JudgedLevel
+from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.config.types import BLOCK_TOKENS
 from kveval.spec import sizing
 
 # Circulate in articles and exist in no vLLM.
 INVENTED = frozenset(
-    {
-        "vllm_kv_offload_total",
-        "vllm_kv_offload_bytes",
-        "vllm_kv_reload_total",
-        "vllm_kv_cache_hit_rate",
-        "kv_cache_hit_rate",
-    }
+    {"vllm_kv_offload_total", "vllm_kv_offload_bytes", "vllm_kv_reload_total", "vllm_kv_cache_hit_rate"}
+    | {"kv_cache_hit_rate"}
 )
 _TOLERANCE = 0.02
 
@@ -32,52 +24,52 @@ def _is_arm(level: JudgedLevel) -> bool:
     return bool(level.run.cell.cpu_blocks or level.run.exercised.get("required"))
 
 
+@check("R13")
 def fits_device(level: JudgedLevel) -> Outcome | None:
     """The prefixes do not fit the device's cache, so that a tier behind it has something to add."""
     working, device = level.row["working_set_tokens"], level.row["device_tokens"]
     if not _is_arm(level) or not working <= device:
         return None
-    return Outcome(
-        "fits_device",
-        "note",
-        f"{working:,.0f} tokens of distinct prefixes fit the device's {device:,.0f}: the feature is not exercised",
+    return note(
+        f"{working:,.0f} tokens of distinct prefixes fit the device's {device:,.0f}: the feature is not exercised"
     )
 
 
+@check("R13")
 def tier_below_device(level: JudgedLevel) -> Outcome | None:
     """The CPU tier holds more than the device: an inclusive tier smaller than what it backs adds no capacity."""
     tier, device = level.row["tier_tokens"], level.row["device_tokens"]
     if not 0 < tier < device:
         return None
-    return Outcome(
-        "tier_below_device", "note", f"the tier's {tier:,.0f} tokens are fewer than the device's {device:,.0f}"
-    )
+    return note(f"the tier's {tier:,.0f} tokens are fewer than the device's {device:,.0f}")
 
 
+@check("R13")
 def tier_below_prefixes(level: JudgedLevel) -> Outcome | None:
     """The CPU tier holds all prefixes."""
     tier, working = level.row["tier_tokens"], level.row["working_set_tokens"]
     if not 0 < tier < working:
         return None
-    return Outcome(
-        "tier_below_prefixes", "note", f"the tier's {tier:,.0f} tokens do not hold the {working:,.0f} of all prefixes"
-    )
+    return note(f"the tier's {tier:,.0f} tokens do not hold the {working:,.0f} of all prefixes")
 
 
+@check("R13")
 def workload_varies(level: JudgedLevel) -> Outcome | None:
     """Levels differ in concurrency alone."""
     if isinstance(level.run.workload.get("prefix_count"), int | float | None):
         return None
-    return Outcome("workload_varies", "note", "the number of prefixes grows with the level: levels differ in two ways")
+    return note("the number of prefixes grows with the level: levels differ in two ways")
 
 
+@check("R13")
 def not_exercised(level: JudgedLevel) -> Outcome | None:
     """The counters that prove the arm active moved during the level."""
     if level.row.get("exercised") is not False:
         return None
-    return Outcome("not_exercised", "warn", "the counters that prove the arm active did not move")
+    return warn("the counters that prove the arm active did not move")
 
 
+@check("R14")
 def provenance(level: JudgedLevel) -> Outcome | None:
     """The run says what ran: the server's arguments and environment, and the versions that answered."""
     run = level.run
@@ -91,16 +83,17 @@ def provenance(level: JudgedLevel) -> Outcome | None:
         if not known
     ]
     if lacking:
-        return Outcome("provenance", "warn", f"not recorded: {', '.join(lacking)}")
+        return warn(f"not recorded: {', '.join(lacking)}")
     declared = run.specification.get("versions", {})
     other = [
         f"{tool} {run.versions[tool]} ran, {version} was declared"
         for tool, version in declared.items()
         if tool in run.versions and run.versions[tool] != version
     ]
-    return Outcome("provenance", "fail", "; ".join(other)) if other else None
+    return fail("; ".join(other)) if other else None
 
 
+@check("R15")
 def kv_bytes(level: JudgedLevel) -> Outcome | None:
     """Bytes per token, and the tier's size, follow from the model's geometry and nothing else."""
     model = level.run.specification.get("model", {})
@@ -109,18 +102,16 @@ def kv_bytes(level: JudgedLevel) -> Outcome | None:
         return None
     expected = _bytes_per_token(model, geometry)
     if declared != expected:
-        return Outcome("kv_bytes", "fail", f"{declared} bytes a token declared, the geometry gives {expected}")
+        return fail(f"{declared} bytes a token declared, the geometry gives {expected}")
     budget = level.run.budget
     size, tokens = budget.get("tier_bytes"), budget.get("tokens")
     block = int(level.run.specification.get("block_size", BLOCK_TOKENS)) * expected
     if level.run.cell.cpu_blocks and size is not None and tokens is not None:
         apart = abs(size - tokens * expected)
         if apart >= max(block, _TOLERANCE * tokens * expected):
-            return Outcome(
-                "kv_bytes",
-                "fail",
+            return fail(
                 f"the tier has {size / 1e9:.3g} GB ({sizing.gib(size):.3g} GiB), its {tokens:,} tokens need "
-                f"{tokens * expected / 1e9:.3g} GB ({sizing.gib(tokens * expected):.3g} GiB)",
+                f"{tokens * expected / 1e9:.3g} GB ({sizing.gib(tokens * expected):.3g} GiB)"
             )
     return None
 
@@ -133,6 +124,7 @@ def _bytes_per_token(model: dict[str, Any], geometry: dict[str, Any]) -> int:
     return int(per_head * heads * sizing.element_bytes(kv_dtype, dtype))
 
 
+@check("R15")
 def kv_capacity(level: JudgedLevel) -> Outcome | None:
     """The device's cache is as large as the server said at its start, within 2 %."""
     facts, run = level.run.server.get("facts", {}), level.run
@@ -146,12 +138,11 @@ def kv_capacity(level: JudgedLevel) -> Outcome | None:
         "its maximum concurrency": longest * concurrency if longest and concurrency else None,
     }.items():
         if tokens and abs(said / tokens - 1) > _TOLERANCE:
-            return Outcome(
-                "kv_capacity", "fail", f"the server's cache holds {said:,.0f} tokens, by {what} it is {tokens:,.0f}"
-            )
+            return fail(f"the server's cache holds {said:,.0f} tokens, by {what} it is {tokens:,.0f}")
     return None
 
 
+@check("R16")
 def hardware_probed(level: JudgedLevel) -> Outcome | None:
     """The machine is described as it was probed, and its GPUs can hold the cache that the server says it has."""
     facts, run = level.run.hardware, level.run
@@ -161,41 +152,37 @@ def hardware_probed(level: JudgedLevel) -> Outcome | None:
         lacking.append("gpus")
     lacking += [f"{name} of a GPU" for name in ("name", "memory_bytes") if any(not gpu.get(name) for gpu in gpus)]
     if lacking:
-        return Outcome("hardware_probed", "warn", f"not probed: {', '.join(lacking)}")
+        return warn(f"not probed: {', '.join(lacking)}")
     tokens = run.server.get("facts", {}).get("kv_cache_tokens")
     per_token = run.specification.get("model", {}).get("kv_bytes_per_token")
     memory = sum(gpu["memory_bytes"] for gpu in gpus)
     if gpus and tokens and per_token and tokens * per_token > memory:
         cache = f"{sizing.gib(tokens * per_token):.3g} GiB"
-        return Outcome(
-            "hardware_probed", "fail", f"a cache of {cache} cannot lie in {sizing.gib(memory):.3g} GiB of GPU memory"
-        )
+        return fail(f"a cache of {cache} cannot lie in {sizing.gib(memory):.3g} GiB of GPU memory")
     return None
 
 
+@check("R19")
 def counter_names(level: JudgedLevel) -> Outcome | None:
     """The counters that prove the arm active are names that this server can have."""
     required = [str(entry.get("counter", "")) for entry in level.run.exercised.get("required", ())]
     names = {name: name.partition("{")[0] for name in required}
     wrong = sorted(name for name, plain in names.items() if {plain, plain.removesuffix("_total")} & INVENTED)
     if wrong:
-        return Outcome("counter_names", "fail", f"no version of vLLM has {', '.join(wrong)}")
+        return fail(f"no version of vLLM has {', '.join(wrong)}")
     if required and not level.entry.counters:
-        return Outcome(
-            "counter_names", "warn", "none of the server's counters were read, so nothing proves the arm active"
-        )
+        return warn("none of the server's counters were read, so nothing proves the arm active")
     return None
 
 
+@check("R19")
 def tpot_definition(level: JudgedLevel) -> Outcome | None:
     """TPOT includes the first token, as GuideLLM 0.4 and later define it: latency = TPOT x output tokens."""
     version = str(level.row.get("guidellm_version", ""))
     try:
         Version(version)
     except InvalidVersion:
-        return Outcome(
-            "tpot_definition", "warn", f"GuideLLM {version or 'of unknown version'}: what TPOT means is not known"
-        )
+        return warn(f"GuideLLM {version or 'of unknown version'}: what TPOT means is not known")
     requests = level.requests
     done = requests.status("completed") & (requests.column("output_tokens") > 0)
     waited = 1000 * (requests.column("last_token") - requests.column("start"))[done]
@@ -205,22 +192,4 @@ def tpot_definition(level: JudgedLevel) -> Outcome | None:
     known = ratios[np.isfinite(ratios)]
     if not len(known) or abs(float(np.median(known)) - 1) <= _TOLERANCE:
         return None
-    return Outcome(
-        "tpot_definition", "fail", f"TPOT x output tokens is {np.median(known):.2f} of the time to the last token"
-    )
-
-
-RUN_CHECKS: tuple[Check, ...] = (
-    fits_device,
-    tier_below_device,
-    tier_below_prefixes,
-    workload_varies,
-    not_exercised,
-    provenance,
-    kv_bytes,
-    kv_capacity,
-    hardware_probed,
-    counter_names,
-    tpot_definition,
-)
-REGISTRY.update({check.__name__: check for check in RUN_CHECKS})
+    return fail(f"TPOT x output tokens is {np.median(known):.2f} of the time to the last token")

@@ -1,14 +1,20 @@
-"""What a check says, and how that is written into tables."""
+"""What a check is, what it says, and how that stands in tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, Literal
 
+import msgspec
 import pandas as pd
 
 Severity = Literal["note", "warn", "fail"]
+COLUMNS: Mapping[Severity, str] = {"fail": "checks_failed", "warn": "checks_warned", "note": "checks_noted"}
+"""The columns with the names of a level's outcomes, `;`-joined."""
+MESSAGES = "checks_messages"
+"""The column with the outcomes themselves, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -25,27 +31,71 @@ class Outcome:
     where: str = ""
 
 
+def fail(message: str, where: str = "") -> Outcome:
+    """Return the outcome of a check that disqualifies; the check gives it its name."""
+    return Outcome("", "fail", message, where)
+
+
+def warn(message: str, where: str = "") -> Outcome:
+    """Return the outcome of a check that asks to be looked at."""
+    return Outcome("", "warn", message, where)
+
+
+def note(message: str, where: str = "") -> Outcome:
+    """Return the outcome of a check that found a limit."""
+    return Outcome("", "note", message, where)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check, called by the name of its function; `rules`: those of `check_rules.RULES` that it holds."""
+
+    look: Callable[[Any], Outcome | Iterable[Outcome] | None]
+    rules: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The check's name in every table."""
+        return self.look.__name__
+
+    def __call__(self, subject: Any) -> list[Outcome]:
+        """Return what the check finds in its subject, nothing if all is well."""
+        found = self.look(subject) or ()
+        return [replace(each, name=self.name) for each in ([found] if isinstance(found, Outcome) else found)]
+
+
+def check(*rules: str) -> Callable[[Callable[[Any], Outcome | Iterable[Outcome] | None]], Check]:
+    """Make a function a check that holds these rules."""
+    return lambda look: Check(look, rules)
+
+
+def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
+    """Return the checks that modules define, in their order."""
+    return tuple(found for module in modules for found in vars(module).values() if isinstance(found, Check))
+
+
+def judge(checks: Iterable[Check], subject: Any) -> list[Outcome]:
+    """Run checks on a subject; what passed is left out."""
+    return [outcome for each in checks for outcome in each(subject)]
+
+
 def columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Return the outcomes as columns: names by severity, `;`-joined, and all messages."""
-
-    def names(severity: Severity) -> str:
-        return ";".join(outcome.name for outcome in outcomes if outcome.severity == severity)
-
-    return {
-        "checks_failed": names("fail"),
-        "checks_warned": names("warn"),
-        "checks_noted": names("note"),
-        "checks_messages": " | ".join(f"{outcome.name}: {outcome.message}" for outcome in outcomes),
+    """Return the outcomes as columns: the names by severity, and all of them as JSON; "" for none."""
+    names = {
+        column: ";".join(outcome.name for outcome in outcomes if outcome.severity == severity)
+        for severity, column in COLUMNS.items()
     }
+    return {**names, MESSAGES: msgspec.json.encode(outcomes).decode() if outcomes else ""}
+
+
+def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:
+    """Return the outcomes in a level's row. Raises msgspec.DecodeError for a row that `columns` did not make."""
+    text = row[MESSAGES]
+    return msgspec.json.decode(text, type=list[Outcome]) if isinstance(text, str) and text else []
 
 
 def add_outcomes(table: pd.DataFrame, outcomes: Sequence[Sequence[Outcome]]) -> pd.DataFrame:
     """Return a table of levels with each row's further outcomes added to its columns of checks."""
-    result = table.copy()
-    for name in columns([]):
-        separator = " | " if name == "checks_messages" else ";"
-        result[name] = [
-            separator.join(part for part in (str(present), columns(added)[name]) if part)
-            for present, added in zip(table[name], outcomes, strict=True)
-        ]
-    return result
+    rows = zip(table.to_dict("records"), outcomes, strict=True)
+    joined = pd.DataFrame([columns([*outcomes_of(row), *added]) for row, added in rows], index=table.index)
+    return table.assign(**{str(name): joined[name] for name in joined})

@@ -15,9 +15,9 @@ import pandas as pd
 
 from kveval.analysis.estimators.intervals import batch_means, compound_poisson
 from kveval.analysis.estimators.survival import Observed, quantiles
-from kveval.analysis.levels import aggregates, checks, checks_import, checks_run  # noqa: F401  (registers its checks)
+from kveval.analysis.levels import aggregates, checks, checks_import, checks_run
 from kveval.analysis.levels.configuration import effective_configuration, server_build
-from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.levels.outcomes import Outcome, checks_in, columns, judge
 from kveval.analysis.levels.requests import Array, Requests
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
@@ -25,10 +25,9 @@ from kveval.load.reports import CLOSED_LOOP, LevelReport, LoadReport, read_repor
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
 
+LEVEL_CHECKS = checks_in(checks, checks_import, checks_run)
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-KEYS = ("model", "scenario", "cpu_blocks")
-THROUGHPUT = "throughput_tok_s"
 BATCHES = 10
 # How a warm-up may differ from what was asked before the rest of it is cut off here: requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
@@ -125,10 +124,8 @@ def level_row(
         "turns_seen": _turns_seen(report),
         "guidellm_version": guidellm_version,
     }
-    outcomes = checks.judge(
-        checks.JudgedLevel(row=row, run=run, entry=level, report=report, requests=requests, window=window)
-    )
-    return {**row, **columns(outcomes)}
+    judged = checks.JudgedLevel(row=row, run=run, entry=level, report=report, requests=requests, window=window)
+    return {**row, **columns(judge(LEVEL_CHECKS, judged))}
 
 
 def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:

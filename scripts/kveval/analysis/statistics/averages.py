@@ -7,24 +7,12 @@ faster. What is missing is named with every average.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from kveval.analysis.estimators.intervals import t_quantile
-
-Array = npt.NDArray[np.float64]
+from kveval.analysis.estimators.intervals import mean_interval
 
 ARM = ("scenario", "cpu_blocks")
-_COLUMNS = [
-    *ARM,
-    "metric",
-    "effect_percent",
-    "low_percent",
-    "high_percent",
-    "models",
-    "panel",
-    "missing",
-]
+_COLUMNS = [*ARM, "metric", "effect_percent", "low_percent", "high_percent", "models", "panel", "missing"]
 
 
 def averages(comparison: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
@@ -45,16 +33,13 @@ def averages(comparison: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
         ]
         for arm, values in panel.iterrows():
             logs = values.to_numpy(dtype=np.float64)
-            low, high = _interval(logs, 1 - alpha)
+            low, high = (100 * (ratio - 1) for ratio in mean_interval(logs, 1 - alpha))
             scenario, blocks = arm if isinstance(arm, tuple) else (arm, 0)
             rows.append(
                 {
-                    **{"scenario": scenario, "cpu_blocks": blocks},
-                    "metric": metric,
+                    **{"scenario": scenario, "cpu_blocks": blocks, "metric": metric},
                     "effect_percent": 100 * np.expm1(logs.mean()) if len(logs) else np.nan,
-                    "low_percent": low,
-                    "high_percent": high,
-                    "models": len(logs),
+                    **{"low_percent": low, "high_percent": high, "models": len(logs)},
                     "panel": ";".join(map(str, panel.columns)),
                     "missing": ";".join(missing),
                 }
@@ -78,11 +63,3 @@ def _effects(table: pd.DataFrame) -> pd.DataFrame:
     for row in usable.to_dict("records"):
         found.loc[(row["scenario"], row["cpu_blocks"]), row["model"]] = np.log1p(row["effect_percent"] / 100)
     return found
-
-
-def _interval(logs: Array, confidence: float) -> tuple[float, float]:
-    if len(logs) < 2:
-        return np.nan, np.nan
-    half = t_quantile((1 + confidence) / 2, len(logs) - 1) * float(logs.std(ddof=1)) / np.sqrt(len(logs))
-    low, high = (float(100 * np.expm1(logs.mean() + sign * half)) for sign in (-1, 1))
-    return low, high

@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
+from scipy.stats import false_discovery_control
 
-from kveval.analysis.estimators.intervals import Contrast, benjamini_hochberg, contrasts, holm, runs_to_resolve
-from kveval.analysis.levels.tables import KEYS, THROUGHPUT
+from kveval.analysis.cells import KEYS, THROUGHPUT, partner
+from kveval.analysis.estimators.intervals import Contrast, holm
 from kveval.analysis.statistics.comparison import (
     Cell,
     CellRows,
@@ -32,43 +33,7 @@ from kveval.analysis.statistics.comparison import (
 from kveval.analysis.statistics.level_selection import Chosen, common_level, declared, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
 from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
-from kveval.analysis.statistics.verdicts import (
-    BETTER,
-    INCONCLUSIVE,
-    INDICATIVE,
-    INDICATIVE_TIME,
-    NOT_ASSESSED,
-    NOT_EXERCISED,
-    PARITY,
-    SINGLE_RUN,
-    VERDICTS,
-    WITHOUT_VERDICT,
-    WORSE,
-    verdict,
-)
-
-__all__ = [
-    "BETTER",
-    "INCONCLUSIVE",
-    "INDICATIVE",
-    "INDICATIVE_TIME",
-    "METRICS",
-    "NOT_ASSESSED",
-    "NOT_EXERCISED",
-    "PARITY",
-    "SINGLE_RUN",
-    "VERDICTS",
-    "WITHOUT_VERDICT",
-    "WORSE",
-    "ComparisonSettings",
-    "Comparisons",
-    "compare",
-    "compare_all",
-    "contrasts",
-    "holm",
-    "method_hash",
-    "runs_to_resolve",
-]
+from kveval.analysis.statistics.verdicts import verdict
 
 METHOD = 2
 """Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
@@ -115,16 +80,6 @@ class Comparisons(NamedTuple):
     peaks: pd.DataFrame
 
 
-def compare(
-    complete: pd.DataFrame,
-    baselines: Mapping[str, str | None],
-    settings: ComparisonSettings | None = None,
-    metrics: Mapping[str, bool] = METRICS,
-) -> pd.DataFrame:
-    """Compare every cell with its baseline and return one row per cell and metric (comparison.csv)."""
-    return compare_all(complete, baselines, settings, metrics).baseline
-
-
 def compare_all(
     complete: pd.DataFrame,
     baselines: Mapping[str, str | None],
@@ -160,31 +115,10 @@ def compare_all(
 
 
 _COLUMNS = [
-    *KEYS,
-    "metric",
-    "level",
-    "baseline",
-    "effect_percent",
-    "low_percent",
-    "high_percent",
-    "p_value",
-    "p_parity",
-    "p_holm",
-    "p_parity_holm",
-    "q_value",
-    "discovery",
-    "verdict",
-    "indication",
-    "reason",
-    "runs",
-    "sd_percent",
-    "runs_to_resolve",
-    "parity_power_percent",
-    "margin_percent",
-    "method",
-    "levels_compared",
-    "replicate",
-    "method_hash",
+    *(*KEYS, "metric", "level", "baseline", "effect_percent", "low_percent", "high_percent"),
+    *("p_value", "p_parity", "p_holm", "p_parity_holm", "q_value", "discovery", "verdict", "indication", "reason"),
+    *("runs", "sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent", "method"),
+    *("levels_compared", "replicate", "method_hash"),
 ]
 _NEEDED = (
     *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
@@ -235,12 +169,8 @@ class _Campaign:
 
     def _baseline(self, cell: Cell) -> Cell | None:
         """Return the cell a cell is compared with, None if it is missing or not unique."""
-        candidates = [
-            other for other in self._tables if other[0] == cell[0] and other[1] == self._baselines.get(cell[1])
-        ]
-        same = [other for other in candidates if other[2] == cell[2]]
-        chosen = same or candidates
-        return chosen[0] if len(chosen) == 1 else None
+        name = self._baselines.get(cell[1])
+        return partner(cell, [other for other in self._tables if other[0] == cell[0] and other[1] == name])
 
     def pairing(self, arm: Cell, reference: Cell) -> Pairing:
         """Return which runs of two cells belong together."""
@@ -384,6 +314,6 @@ def _overview(entries: Sequence[ComparedCell], q: float) -> None:
     """Add the q values over all models of each metric, and whether that makes a discovery at the rate `q`."""
     for metric in dict.fromkeys(entry.row["metric"] for entry in entries):
         judged = [entry for entry in entries if entry.row["metric"] == metric and entry.judged]
-        adjusted = benjamini_hochberg([entry.row["p_value"] for entry in judged])
-        for entry, value in zip(judged, adjusted, strict=True):
+        adjusted = false_discovery_control([entry.row["p_value"] for entry in judged]) if judged else []
+        for entry, value in zip(judged, map(float, adjusted), strict=True):
             entry.row |= {"q_value": value, "discovery": value < q}

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast, contrasts, parity_power, runs_to_resolve, welch
 from kveval.analysis.levels.checks import MIN_RUNS, MIN_TOKENS, SUFFICIENT
-from kveval.analysis.levels.tables import THROUGHPUT
 from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from kveval.analysis.levels.outcomes import Outcome
+from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 
 # A prompt's blocks are taken as it is processed, so that running requests hold less than all of theirs for a while.
 _PARTLY = 0.5
@@ -56,32 +56,26 @@ class Sampled:
 
     def impossible(self) -> tuple[str, ...]:
         """Return the columns whose value cannot be."""
-        return _KV_USAGE if kv_usage_physical(self) is not None else ()
+        return _KV_USAGE if kv_usage_physical(self) else ()
 
 
-SystemCheck = Callable[[Sampled], Outcome | None]
-
-
-def judge_system(sampled: Sampled) -> list[Outcome]:
-    """Run every check on a level's system metrics; what passed is left out."""
-    outcomes = (check(sampled) for check in SYSTEM_CHECKS)
-    return [outcome for outcome in outcomes if outcome is not None]
-
-
+@check("R1")
 def plausible(sampled: Sampled) -> Outcome | None:
     """Every value lies in the range that the catalogue calls plausible."""
     if not sampled.found.refused:
         return None
-    return Outcome("plausible", "warn", f"outside their plausible range: {', '.join(sampled.found.refused)}")
+    return warn(f"outside their plausible range: {', '.join(sampled.found.refused)}")
 
 
+@check("R1")
 def fraction_scaled(sampled: Sampled) -> Outcome | None:
     """What is recorded as a fraction and shown in per cent is multiplied by 100."""
     if not sampled.found.unscaled:
         return None
-    return Outcome("fraction_scaled", "warn", f"fractions not scaled to per cent: {', '.join(sampled.found.unscaled)}")
+    return warn(f"fractions not scaled to per cent: {', '.join(sampled.found.unscaled)}")
 
 
+@check("R1")
 def kv_usage_physical(sampled: Sampled) -> Outcome | None:
     """The device's cache holds at least the prompts of the requests that run in it.
 
@@ -93,34 +87,31 @@ def kv_usage_physical(sampled: Sampled) -> Outcome | None:
     needed = running * sampled.value("turn_prompt_tokens") + prefix
     if not usage / 100 * device < _PARTLY * needed:
         return None
-    return Outcome(
-        "kv_usage_physical",
-        "warn",
-        f"{usage:.2g} % of {device:,.0f} tokens cannot hold the {needed:,.0f} tokens of {running:.1f} running requests",
+    return warn(
+        f"{usage:.2g} % of {device:,.0f} tokens cannot hold the {needed:,.0f} tokens of {running:.1f} running requests"
     )
 
 
+@check("R3")
 def samples(sampled: Sampled) -> Outcome | None:
     """The window holds enough samples of the recording."""
     if sampled.found.samples >= sampled.least:
         return None
-    return Outcome(
-        "samples", "note", f"{sampled.found.samples} samples of the recording in the window, {sampled.least} needed"
-    )
+    return note(f"{sampled.found.samples} samples of the recording in the window, {sampled.least} needed")
 
 
+@check("R3")
 def clock_offset(sampled: Sampled) -> Outcome | None:
     """The recording's clock is that of the load generator, or its offset was measured and taken into account."""
     offset = sampled.row.get("clock_offset_s")
     if offset is None or np.isnan(offset):
-        return Outcome("clock_offset", "warn", "the offset of the recording's clock was not measured")
+        return warn("the offset of the recording's clock was not measured")
     if abs(offset) <= 1.0:
         return None
-    return Outcome(
-        "clock_offset", "note", f"the recording's clock is {offset:+.1f} s off; its window was moved by that"
-    )
+    return note(f"the recording's clock is {offset:+.1f} s off; its window was moved by that")
 
 
+@check("R4")
 def queues(sampled: Sampled) -> Outcome | None:
     """No more requests in the server than were sent: else the samples are of another time or another server."""
     if sampled.row.get("strategy", "concurrent") not in _CLOSED_LOOP:
@@ -128,13 +119,10 @@ def queues(sampled: Sampled) -> Outcome | None:
     inside = sampled.value("requests_running") + sampled.value("requests_waiting")
     if not inside > 1.05 * sampled.streams:
         return None
-    return Outcome(
-        "queues",
-        "fail",
-        f"{inside:.1f} requests running and waiting on average, only {sampled.streams:g} were in flight",
-    )
+    return fail(f"{inside:.1f} requests running and waiting on average, only {sampled.streams:g} were in flight")
 
 
+@check("R7")
 def server_rate(sampled: Sampled) -> Outcome | None:
     """Tokens received are the tokens that the server's counter gained in the same window: within 2 %, at most 5 %.
 
@@ -147,27 +135,14 @@ def server_rate(sampled: Sampled) -> Outcome | None:
     sampling = 1 / max(sampled.found.samples, 1)
     if not abs(apart) > 0.02 + sampling:
         return None
-    return Outcome(
-        "server_rate",
-        "fail" if abs(apart) > 0.05 + sampling else "warn",
-        f"the generator received {100 * apart:+.1f} % tokens against the server's counter in the same window",
+    return (fail if abs(apart) > 0.05 + sampling else warn)(
+        f"the generator received {100 * apart:+.1f} % tokens against the server's counter in the same window"
     )
 
 
+@check("R19")
 def recorded(sampled: Sampled) -> Outcome | None:
     """The recording has the metrics that this version of the server should have, under these names."""
     if not sampled.found.absent:
         return None
-    return Outcome("recorded", "note", f"not in the recording: {', '.join(sampled.found.absent)}")
-
-
-SYSTEM_CHECKS: tuple[SystemCheck, ...] = (
-    plausible,
-    fraction_scaled,
-    kv_usage_physical,
-    samples,
-    clock_offset,
-    queues,
-    server_rate,
-    recorded,
-)
+    return note(f"not in the recording: {', '.join(sampled.found.absent)}")

@@ -16,14 +16,15 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import ValidationError
 
-from kveval.analysis.levels.outcomes import Outcome, add_outcomes
-from kveval.analysis.system.checks import Sampled, judge_system
+from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, judge
+from kveval.analysis.system import checks
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
 from kveval.config.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
 from kveval.pcp.conversion.footer import ArchiveInfo
 from kveval.pcp.parquet.bulk import Samples, samples_of
 
+SYSTEM_CHECKS = checks_in(checks)
 # Fewest samples in a window that say something about it.
 MIN_SAMPLES = 30
 # A CPU that never idles is 100.00000000000001 % busy.
@@ -337,16 +338,6 @@ def _bounds(metric: Metric) -> tuple[float, float]:
     return -np.inf if low is None else low, np.inf if high is None else high
 
 
-def reduce_window(
-    parquet: Path, metrics: Mapping[str, Metric], version: str, start_ns: int, end_ns: int, least: int = MIN_SAMPLES
-) -> Reduced:
-    """Reduce every metric over the closed window [start_ns, end_ns] (ns since 1970, UTC) of a pcp.parquet.
-
-    `version` is vLLM's, for the names that changed. Raises ValueError when the file is no recording.
-    """
-    return SystemRecording(parquet, metrics, version).reduce((start_ns, end_ns), least)
-
-
 def with_system_metrics(
     levels: pd.DataFrame,
     recordings: Mapping[int, Path],
@@ -377,8 +368,8 @@ def with_system_metrics(
             outcomes.append([])
         else:
             reduced = opened[run].reduce(window, min_samples)
-            sampled = Sampled({**level, **reduced.values}, reduced, min_samples)
-            outcomes.append(judge_system(sampled))
+            sampled = checks.Sampled({**level, **reduced.values}, reduced, min_samples)
+            outcomes.append(judge(SYSTEM_CHECKS, sampled))
             for name in sampled.impossible():
                 reduced.values[name] = np.nan
         notes = " | ".join(reduced.notes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import ArmSize, CellKey
+from kveval.analysis.cells import ArmSize, CellKey, by_size, cell_named, common_level, rank_of
 from kveval.analysis.levels.pilot import Pilot
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
@@ -49,6 +49,20 @@ class ReportPlan:
     def parameters(self) -> dict[str, int]:
         """The number of parameters of the models, by which they are ordered."""
         return {name: int(facts["parameters"]) for name, facts in self.models.items() if "parameters" in facts}
+
+    @property
+    def models_by_size(self) -> list[str]:
+        """The models in the order of every table and figure."""
+        return by_size([cell[0] for cell in self.cells], self.parameters)
+
+    def cells_of(self, model: str) -> list[CellKey]:
+        """The cells asked for of a model, in the order of every table and figure."""
+        return sorted((cell for cell in self.cells if cell[0] == model), key=lambda cell: (rank_of(cell[1]), cell[2]))
+
+    @property
+    def ordered(self) -> list[CellKey]:
+        """All cells asked for in the order of every table and figure."""
+        return [cell for model in self.models_by_size for cell in self.cells_of(model)]
 
     @property
     def baseline_of(self) -> dict[str, str | None]:
@@ -92,6 +106,19 @@ class Measured:
         """What the levels count."""
         return unit_of(workload_of(run.workload) for run in self.runs)
 
+    def peak_of(self, cell: CellKey) -> pd.Series[Any] | None:
+        """The row of a cell's peak, None where it has none."""
+        peaks = rows_of(self.peaks, cell)
+        return None if peaks.empty else peaks.iloc[0]
+
+    def with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
+        """Those of the cells that have a peak."""
+        return [cell for cell in cells if self.peak_of(cell) is not None]
+
+    def common_level(self, model: str) -> int | None:
+        """The level at which most of a model's cells were compared."""
+        return common_level(self.comparison, self.peaks, model)
+
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
         rows = rows_of(self.levels, cell)
@@ -122,3 +149,8 @@ def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
 def cell_label(cell: CellKey) -> str:
     """The cell without its model, as the figures call it."""
     return ArmSize(cell[1], cell[2]).label
+
+
+def baseline_label(row: Mapping[Any, Any]) -> str:
+    """The cell that a row of a comparison is held against, as `cell_label` has it; "" if there is none."""
+    return cell_label(cell_named(row["baseline"])) if row["baseline"] else ""

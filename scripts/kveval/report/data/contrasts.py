@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import CellKey, common_level
-from kveval.analysis.peaks import THROUGHPUT
-from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, rows_of
 
 UNDECLARED = "not declared as a contrast"
-_MIRRORED = {stats.BETTER: stats.WORSE, stats.WORSE: stats.BETTER}
+_MIRRORED = {words.BETTER: words.WORSE, words.WORSE: words.BETTER}
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,13 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     mirrored = row is None
     if row is None:
         row = _row(measured, other, cell, metric)
-    level = common_level(measured.comparison, measured.peaks, cell[0])
+    level = measured.common_level(cell[0])
     if row is not None and math.isfinite(row["level"]):
         level = int(row["level"])
     value, other_value = (numerals.mean_of(list(measured.levels_of(key, level)[metric])) for key in (cell, other))
     if row is None:
         effect = _described(measured, cell, other, level, metric)
-        return ContrastPair(level, value, other_value, effect, math.nan, math.nan, stats.NOT_ASSESSED, UNDECLARED)
+        return ContrastPair(level, value, other_value, effect, math.nan, math.nan, words.NOT_ASSESSED, UNDECLARED)
     effect, low, high = (float(row[name]) for name in ("effect_percent", "low_percent", "high_percent"))
     verdict = str(row["verdict"])
     if mirrored:

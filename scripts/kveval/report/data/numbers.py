@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import stdtrit
+
+from kveval.analysis.estimators.intervals import half_width
 
 MISSING = "n/a"
 # Per cent. An interval that goes beyond it, as one from two runs may by any number of digits, says no more than that.
@@ -109,7 +110,7 @@ def mean_of(values: Sequence[float]) -> str:
     mean = float(known.mean())
     if len(known) < 2:
         return significant(mean)
-    half = float(stdtrit(len(known) - 1, 0.975) * known.std(ddof=1) / math.sqrt(len(known)))
+    half = half_width(known)
     if half <= 0:
         return significant(mean)
     # An interval as wide as the value still leaves its first digit.

@@ -7,17 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kveval.analysis.cells import CellKey
-from kveval.load.levels import level_unit, working_set_tokens_at
-from kveval.load.workload import SpreadSpec, WorkloadSpec, workload_of
+from kveval.load.levels import working_set_tokens_at
+from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.report.data.figures import Tiers
 from kveval.store.run_file import Run
 
-_LEVELS = {
-    "streams": "concurrent requests",
-    "requests/min": "requests a minute whatever was answered",
-    "prefix tokens": "tokens of the prefix, one request at a time",
-}
-_PER_LEVEL = {"streams": "concurrent request", "requests/min": "request a minute", "prefix tokens": "token of a prefix"}
 _TOOLS = {
     **{"vllm": "vLLM", "guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
     **{"lmcache": "LMCache", "redis": "Redis", "valkey": "Valkey", "epp": "endpoint picker"},
@@ -74,38 +68,6 @@ def versions(runs: Sequence[Run]) -> dict[str, str]:
         for tool, version in run.software.items():
             found.setdefault(_TOOLS.get(tool, tool), {})[str(version)] = None
     return {tool: " / ".join(seen) for tool, seen in found.items()}
-
-
-def workload(runs: Sequence[Run]) -> list[str]:
-    """Return the workload in phrases; each distinct one, if the runs differ."""
-    described: dict[str, None] = {}
-    for run in runs:
-        described[_workload(workload_of(run.workload))] = None
-    return list(described)
-
-
-def _workload(load: WorkloadSpec) -> str:
-    levels = ", ".join(map(str, load.given_levels)) or f"a sweep of {load.sweep_size} rates"
-    return (
-        f"conversations of {load.turns} turns, {_tokens(load.prompt_tokens, load.prompt_spread)} prompt and "
-        f"{_tokens(load.output_tokens, load.output_spread)} output tokens a turn, "
-        f"each opening with one of {_prefixes(load)}; {levels} {_LEVELS[level_unit(load)]}, {load.seconds:g} s a level "
-        f"of which the first {load.warmup_s:g} s are not measured"
-    )
-
-
-def _tokens(mean: int, spread: SpreadSpec | None) -> str:
-    return str(mean) if spread is None else f"{mean} +/- {spread.stdev} ({spread.min} to {spread.max})"
-
-
-def _prefixes(load: WorkloadSpec) -> str:
-    count, fixed = load.prefix_count, f"{load.prefix_tokens:,} tokens"
-    length = "as many tokens as the level says" if load.profile == "prefix-length" else fixed
-    if isinstance(count, int):
-        return f"{count} shared prefixes of {length}"
-    if count.tokens is not None:
-        return f"the shared prefixes of {length} that make up {count.tokens:,}"
-    return f"{count.per_level} per {_PER_LEVEL[level_unit(load)]} shared prefixes of {length}"
 
 
 def working_set(workload: WorkloadSpec) -> dict[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kveval.analysis.cells import known_arm
 
@@ -40,6 +40,11 @@ class ArmStyle:
     marker: str
     line: LineStyle
     fill: FillStyle
+
+    def line_style(self) -> dict[str, Any]:
+        """Return it as arguments of a line."""
+        outline = {"marker": self.marker, "fillstyle": self.fill, "markerfacecoloralt": "white"}
+        return {"color": self.colour, "linestyle": self.line, **outline}
 
 
 def look_of(scenario: str, tier: int = 0) -> ArmStyle:

@@ -1,4 +1,10 @@
-"""A cell's peak as llm-d-benchmark's benchmark report, for tools that read those."""
+"""A cell's peak as llm-d-benchmark's benchmark report, version 0.2, for tools that read those.
+
+Field names, units and which of them are required follow the schema that llm-d-benchmark publishes (its README section
+"v0.2 Format Description"; a report describes one stage of one run). What this writes is a subset, which
+`schemas/benchmark_report_v0.2.json` describes: whatever that accepts is meant to be accepted there. What is not known
+is left out.
+"""
 
 from __future__ import annotations
 
@@ -8,47 +14,51 @@ import math
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 import yaml
 
-from kveval.analysis.cells import CellKey
-from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, cell_label, rows_of
 from kveval.report.data.run_facts import key_of
-from kveval.report.export import llmd_schema as report
 from kveval.store.run_file import Run
-
-Kind = TypeVar("Kind", bound=report.LlmdStatistics)
 
 # Namespace of the ids, so that the same run of the same level always has the same one.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "kveval.benchmark-report")
 _ENGINE, _ARM = "vllm-0", "kv-cache-arm"
-# Field of the observability section -> type, unit and column of complete_metrics.csv.
-_OBSERVED: dict[str, tuple[type[report.LlmdStatistics], str, str]] = {
-    "kv_cache_usage": (report.Portion, "percent", "kv_cache_usage_percent"),
-    "cache_hit_rate": (report.Portion, "percent", "prefix_cache_hit_percent"),
-    "gpu_memory_usage": (report.Memory, "GiB", "gpu_memory_used_gib"),
-    "cpu_memory_usage": (report.Memory, "GiB", "server_rss_gib"),
-    "gpu_utilization": (report.Portion, "percent", "gpu_utilisation_percent"),
-    "cpu_utilization": (report.Portion, "percent", "cpu_utilisation_percent"),
-    "power_consumption": (report.Power, "Watts", "gpu_power_w"),
-    "running_requests": (report.Quantity, "count", "requests_running"),
-    "waiting_requests": (report.Quantity, "count", "requests_waiting"),
-    "preemptions": (report.Quantity, "count", "preemptions"),
+# Field of the observability section -> unit and column of complete_metrics.csv.
+_OBSERVED = {
+    "kv_cache_usage": ("percent", "kv_cache_usage_percent"),
+    "cache_hit_rate": ("percent", "prefix_cache_hit_percent"),
+    "gpu_memory_usage": ("GiB", "gpu_memory_used_gib"),
+    "cpu_memory_usage": ("GiB", "server_rss_gib"),
+    "gpu_utilization": ("percent", "gpu_utilisation_percent"),
+    "cpu_utilization": ("percent", "cpu_utilisation_percent"),
+    "power_consumption": ("Watts", "gpu_power_w"),
+    "running_requests": ("count", "requests_running"),
+    "waiting_requests": ("count", "requests_waiting"),
+    "preemptions": ("count", "preemptions"),
 }
+# The same of latencies: kveval's TPOT holds the first token, which theirs does not.
+_LATENCIES = {
+    "time_to_first_token": ("ms", "ttft"),
+    "normalized_time_per_output_token": ("ms/token", "tpot"),
+    "inter_token_latency": ("ms/token", "itl"),
+    "request_latency": ("ms", "e2e"),
+}
+Part = dict[str, Any]
 
 
 class ExportError(Failure):
     """There is nothing to export."""
 
 
-def peak_report(measured: Measured, cell: CellKey, campaign: str) -> report.BenchmarkReport | None:
-    """Return the report of a cell's peak level, None if the cell has no peak.
+def peak_report(measured: Measured, cell: CellKey, campaign: str) -> Part | None:
+    """Return the report of a cell's peak level as plain values, None if the cell has no peak.
 
     A benchmark report is about one run: of several the one with the median throughput at that level is taken.
     """
@@ -62,83 +72,76 @@ def peak_report(measured: Measured, cell: CellKey, campaign: str) -> report.Benc
     return level_report(row, run, campaign, len(at))
 
 
-def level_report(row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1) -> report.BenchmarkReport:
+def level_report(row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1) -> Part:
     """Return the report of one level of one run from its row of complete_metrics.csv; `runs`: how many there are."""
-    return report.BenchmarkReport(
-        run=_identity(row, run, campaign, runs),
-        scenario=report.LlmdScenario(stack=_stack(run), load=_load(row, run)),
-        results=report.Results(
-            request_performance=report.RequestPerformance(aggregate=_aggregate(row)),
-            observability=report.Observability(
-                components=[report.ComponentObservability(component_label=_ENGINE, aggregate=_observed(row))]
-            ),
-        ),
-    )
+    observed = {name: _mean(unit, row.get(column, math.nan)) for name, (unit, column) in _OBSERVED.items()}
+    components = [{"component_label": _ENGINE, "aggregate": _known(observed)}]
+    return {
+        "version": "0.2",
+        "run": _identity(row, run, campaign, runs),
+        "scenario": {"stack": _stack(run), "load": _load(row, run)},
+        "results": {
+            "request_performance": {"aggregate": _aggregate(row)},
+            "observability": {"components": components},
+        },
+    }
 
 
-def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> report.RunIdentity:
-    start, end = (pd.Timestamp(row[name]) for name in ("window_start", "window_end"))
+def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Part:
+    start, end = (pd.Timestamp(row[name]).to_pydatetime() for name in ("window_start", "window_end"))
     of_run = f"{run.measurement}/{run.run}/{row['level']}"
     which = f"run {run.run}, the median of {runs} by throughput" if runs > 1 else f"run {run.run}"
-    return report.RunIdentity(
-        uid=str(uuid.uuid5(_NAMESPACE, of_run)),
-        eid=str(uuid.uuid5(_NAMESPACE, f"{campaign}/{'/'.join(map(str, key_of(run)))}")),
-        cid=str(run.hardware.get("fingerprint", "unknown")),
-        time=report.RunTime(
-            start=start.to_pydatetime(), end=end.to_pydatetime(), duration=f"PT{(end - start).total_seconds():g}S"
-        ),
-        description=f"{run.cell.model} [{campaign}: {cell_label(key_of(run))}], {row['level']} concurrent, {which}",
-        keywords=["kveval", campaign, run.cell.scenario, run.weights],
-    )
+    return {
+        "uid": str(uuid.uuid5(_NAMESPACE, of_run)),
+        "eid": str(uuid.uuid5(_NAMESPACE, f"{campaign}/{'/'.join(map(str, key_of(run)))}")),
+        "cid": str(run.hardware.get("fingerprint", "unknown")),
+        "time": {
+            **{name: time.isoformat().replace("+00:00", "Z") for name, time in (("start", start), ("end", end))},
+            "duration": f"PT{(end - start).total_seconds():g}S",
+        },
+        "description": f"{run.cell.model} [{campaign}: {cell_label(key_of(run))}], {row['level']} concurrent, {which}",
+        "keywords": ["kveval", campaign, run.cell.scenario, run.weights],
+    }
 
 
-def _stack(run: Run) -> list[report.Component]:
-    model, facts = run.specification.get("model", {}), run.hardware
+def _stack(run: Run) -> list[Part]:
+    model, facts, server = run.specification.get("model", {}), run.hardware, run.server
     gpus = [str(gpu.get("name", "unknown")) for gpu in facts.get("gpus", ())]
     ranks = int(model.get("tensor_parallel_size", 1))
-    engine = report.LlmdEngine(
-        tool="vllm",
-        tool_version=run.versions.get("vllm", "unknown"),
-        replicas=int(run.specification.get("replicas", 1)),
-        model=report.LlmdServedModel(name=_served_name(run)),
-        accelerator=report.Accelerator(
-            model=gpus[0] if gpus else str(facts.get("cpu_model", "unknown")),
-            count=ranks if gpus else 1,
-            parallelism=report.Parallelism(tp=ranks),
-        ),
-    )
-    server = run.server
-    native = report.Native(args=_arguments(server.get("argv", ())), envars=dict(server.get("env", {})))
-    arm = report.Generic.model_validate(
-        {
-            **{"tool": run.cell.scenario, "tool_version": run.versions.get("kveval", "unknown")},
-            **{"cpu_blocks_of_16_tokens": run.cell.cpu_blocks, "weights": run.weights},
-            **{name: value for name, value in run.budget.items() if value is not None and name != "cpu_blocks"},
-        }
-    )
+    # The name a miniature is served under says that it is one; a real model goes by its id.
+    name = model.get("served_name" if run.weights == "miniature" else "hf_id") or run.cell.model
+    engine = {
+        "kind": "inference_engine",
+        "tool": "vllm",
+        "tool_version": run.versions.get("vllm", "unknown"),
+        "role": "replica",
+        "replicas": int(run.specification.get("replicas", 1)),
+        "model": {"name": str(name)},
+        "accelerator": {
+            "model": gpus[0] if gpus else str(facts.get("cpu_model", "unknown")),
+            "count": ranks if gpus else 1,
+            "parallelism": {"tp": ranks},
+        },
+    }
+    arm = {
+        **{"kind": "generic", "tool": run.cell.scenario, "tool_version": run.versions.get("kveval", "unknown")},
+        **{"cpu_blocks_of_16_tokens": run.cell.cpu_blocks, "weights": run.weights},
+        **_known({name: value for name, value in run.budget.items() if name != "cpu_blocks"}),
+    }
+    native = {"args": _arguments(server.get("argv", ())), "envars": dict(server.get("env", {}))}
     return [
-        _component(_ENGINE, run.measurement, engine, native),
-        _component(_ARM, _hash([run.cell.scenario, run.cell.cpu_blocks]), arm, report.Native()),
+        {"metadata": _metadata(run.measurement, label=_ENGINE), "standardized": engine, "native": native},
+        {"metadata": _metadata(_hash([*key_of(run)[1:]]), label=_ARM), "standardized": arm, "native": {}},
     ]
 
 
-def _component(
-    label: str, configuration: str, standardized: report.LlmdEngine | report.Generic, native: report.Native
-) -> report.Component:
-    metadata = report.LlmdMetadata(label=label, cfg_id=configuration)
-    return report.Component(metadata=metadata, standardized=standardized, native=native)
+def _metadata(configuration: str, **named: str | None) -> Part:
+    return {"schema_version": "0.0.1", **_known({"label": None, "cfg_id": configuration, "description": None} | named)}
 
 
-def _served_name(run: Run) -> str:
-    """The name a miniature is served under says that it is one; a real model goes by its id."""
-    model = run.specification.get("model", {})
-    known = model.get("served_name" if run.weights == "miniature" else "hf_id")
-    return str(known or run.cell.model)
-
-
-def _arguments(argv: Sequence[str]) -> dict[str, Any]:
+def _arguments(argv: Sequence[str]) -> Part:
     """Return a command line as option -> value, None for a switch; what is no option is under `positional`."""
-    options: dict[str, Any] = {}
+    options: Part = {}
     positional: list[str] = []
     waiting = ""
     for argument in argv:
@@ -152,63 +155,66 @@ def _arguments(argv: Sequence[str]) -> dict[str, Any]:
     return {"positional": positional, **options} if positional else options
 
 
-def _load(row: Mapping[str, Any], run: Run) -> report.Load:
+def _load(row: Mapping[str, Any], run: Run) -> Part:
     load, level = workload_of(run.workload), int(row["level"])
     levels = [int(entry.level) for entry in run.levels]
-    prefixes, prefix = prefix_count_at(load, level), prefix_tokens_at(load, level)
+    prefixes = prefix_count_at(load, level)
+    prefix = {"prefix_len": _length(prefix_tokens_at(load, level)), "num_groups": 1, "num_users_per_group": 1}
+    standardized = {
+        "tool": "guidellm",
+        "tool_version": run.versions.get("guidellm", "unknown"),
+        "source": "random" if load.prompt_tokens else "unknown",
+        "stage": levels.index(level) if level in levels else 0,
+        "input_seq_len": _length(load.prompt_tokens),
+        "output_seq_len": _length(load.output_tokens),
+        "prefix": {**prefix, "num_prefixes": prefixes} if prefixes else None,
+        "multi_turn": {"enabled": True, "max_turns": _length(load.turns)} if load.turns > 1 else None,
+        # Where requests come at a rate of their own, as many as were in flight on average.
+        "concurrency": streams_at(load, level) or max(1, round(row["concurrency_mean"])),
+    }
     command = next((entry.command for entry in run.levels if entry.level == level), [])
-    return report.Load(
-        metadata=report.LoadMetadata(cfg_id=_hash(run.workload), description=run.workload.get("title") or None),
-        standardized=report.LoadStandardized(
-            tool_version=run.versions.get("guidellm", "unknown"),
-            source="random" if load.prompt_tokens else "unknown",
-            stage=levels.index(level) if level in levels else 0,
-            input_seq_len=report.Length(value=load.prompt_tokens),
-            output_seq_len=report.Length(value=load.output_tokens),
-            prefix=report.Prefix(prefix_len=report.Length(value=prefix), num_prefixes=prefixes) if prefixes else None,
-            multi_turn=report.Turns(max_turns=report.Length(value=load.turns)) if load.turns > 1 else None,
-            # Where requests come at a rate of their own, as many as were in flight on average.
-            concurrency=streams_at(load, level) or max(1, round(row["concurrency_mean"])),
-        ),
-        native=report.Native(args=_arguments(command), config=dict(run.workload)),
-    )
+    return {
+        "metadata": _metadata(_hash(run.workload), description=run.workload.get("title") or None),
+        "standardized": _known(standardized),
+        "native": {"args": _arguments(command), "config": dict(run.workload)},
+    }
 
 
-def _aggregate(row: Mapping[str, Any]) -> report.LlmdAggregate:
+def _length(value: int) -> Part:
+    return {"distribution": "fixed", "value": value}
+
+
+def _aggregate(row: Mapping[str, Any]) -> Part:
     counts = {state: int(row[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")}
-    total = row.get("total_tok_s", math.nan)
-    return report.LlmdAggregate(
-        requests=report.LlmdRequests(
-            total=sum(counts.values()), failures=counts["errored"], incomplete=counts["incomplete"]
-        ),
-        latency=report.LlmdLatency(
-            time_to_first_token=_distribution(row, "ttft", report.Duration, "ms"),
-            normalized_time_per_output_token=_distribution(row, "tpot", report.TokenLatency, "ms/token"),
-            inter_token_latency=_distribution(row, "itl", report.TokenLatency, "ms/token"),
-            request_latency=_distribution(row, "e2e", report.Duration, "ms"),
-        ),
-        throughput=report.Throughput(
-            output_token_rate=report.TokenRate(units="tokens/s", mean=row[THROUGHPUT]),
-            total_token_rate=report.TokenRate(units="tokens/s", mean=total) if math.isfinite(total) else None,
-            request_rate=report.RequestRate(
-                units="queries/s", mean=counts["completed"] / float(row["duration_s"]) if row["duration_s"] else 0.0
-            ),
-        ),
-    )
+    rate = counts["completed"] / float(row["duration_s"]) if row["duration_s"] else 0.0
+    throughput = {
+        "output_token_rate": _mean("tokens/s", row[THROUGHPUT]),
+        "total_token_rate": _mean("tokens/s", row.get("total_tok_s", math.nan)),
+        "request_rate": _mean("queries/s", rate),
+    }
+    return {
+        "requests": {
+            **{"total": sum(counts.values()), "failures": counts["errored"]},
+            "incomplete": counts["incomplete"],
+        },
+        "latency": _known({name: _latency(row, unit, column) for name, (unit, column) in _LATENCIES.items()}),
+        "throughput": _known(throughput),
+    }
 
 
-def _distribution(row: Mapping[str, Any], name: str, kind: type[Kind], unit: str) -> Kind | None:
+def _mean(unit: str, value: float) -> Part | None:
+    return {"units": unit, "mean": float(value)} if math.isfinite(value) else None
+
+
+def _latency(row: Mapping[str, Any], unit: str, name: str) -> Part | None:
     """Mean and quantiles of a latency of the row, None where it was not observed."""
-    found = {statistic: row.get(f"{name}_ms_{statistic}", math.nan) for statistic in ("mean", "p50", "p90", "p99")}
-    if not math.isfinite(found["mean"]):
-        return None
-    return kind(units=unit, **{statistic: value for statistic, value in found.items() if math.isfinite(value)})
+    quantiles = {label: float(row.get(f"{name}_ms_{label}", math.nan)) for label in ("p50", "p90", "p99")}
+    mean = _mean(unit, row.get(f"{name}_ms_mean", math.nan))
+    return mean and {**mean, **{label: value for label, value in quantiles.items() if math.isfinite(value)}}
 
 
-def _observed(row: Mapping[str, Any]) -> report.ResourceMetrics:
-    values = {name: (kind, unit, row.get(column, math.nan)) for name, (kind, unit, column) in _OBSERVED.items()}
-    known = {name: kind(units=unit, mean=value) for name, (kind, unit, value) in values.items() if math.isfinite(value)}
-    return report.ResourceMetrics.model_validate(known)
+def _known(values: Mapping[str, Any]) -> Part:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _hash(value: Any) -> str:
@@ -221,4 +227,4 @@ def write_peak_reports(measured: Measured, campaign: str, files: Mapping[CellKey
         content = peak_report(measured, cell, campaign)
         if content is None:
             raise ExportError(f"{'/'.join(map(str, cell))}: it has no peak to export")
-        path.write_text(yaml.safe_dump(content.content(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -1,1 +1,1 @@
-"""One module a family of figures. A figure is a function entered in FIGURES, with a title in `names` and a caption."""
+"""One module a family of figures. A figure is a function, its caption in `captions`, and an entry in `names`."""

@@ -6,6 +6,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,17 +71,35 @@ def _legend_shape(labels: Sequence[str], width: float) -> tuple[int, int]:
 
 def cell_handle(data: FigureData, cell: ArmSize) -> Line2D:
     """Return a cell's entry in a legend."""
-    look = data.look(cell)
-    return Line2D(
-        [],
-        [],
-        color=look.colour,
-        marker=look.marker,
-        fillstyle=look.fill,
-        markerfacecoloralt="white",
-        linestyle=look.line,
-        label=cell.label,
-    )
+    return Line2D([], [], label=cell.label, **data.look(cell).line_style())
+
+
+@dataclass(frozen=True)
+class ModelPanel:
+    """The panel of one model; `left` and `bottom`: whether it stands at that edge of the figure."""
+
+    axes: Axes
+    model: str
+    left: bool
+    bottom: bool
+
+
+def model_panels(data: FigureData, size: tuple[float, float], **legend: Any) -> tuple[Figure, list[ModelPanel]]:
+    """Return a figure with a panel per model, two beside each other."""
+    count = len(data.models)
+    across = min(2, count)
+    figure, grid = panels(data, (math.ceil(count / across), across), size, **legend)
+    for axes in grid.flat[count:]:
+        axes.set_axis_off()
+    places = enumerate(zip(grid.flat, data.models, strict=False))
+    return figure, [
+        ModelPanel(axes, model, place % across == 0, place >= count - across) for place, (axes, model) in places
+    ]
+
+
+def say_not_recorded(axes: Axes, **style: Any) -> None:
+    """Write into an empty panel why it is empty."""
+    axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", color=GREY, **style)
 
 
 def model_rows(

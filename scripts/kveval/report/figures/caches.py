@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -16,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from kveval.analysis.cells import CellKey, blocks_label
 from kveval.report.data.figures import FigureData, Tiers
 from kveval.report.data.level_units import LevelUnit
-from kveval.report.figures.axes import PLAIN, NothingToDraw, level_axis, panels
+from kveval.report.figures.axes import PLAIN, NothingToDraw, level_axis, model_panels
 from kveval.report.figures.level_axes import against_concurrency
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
@@ -28,23 +25,17 @@ def working_set(data: FigureData) -> Figure:
     capacities = [size for tiers in data.tiers.values() for size in (tiers.device, tiers.cpu)]
     if not any(size > 0 for size in capacities):
         raise NothingToDraw("the runs do not say what their caches hold")
-    columns = min(2, len(data.models))
-    rows = math.ceil(len(data.models) / columns)
     handles = [
         Line2D([], [], color="#333333", marker="o", label="distinct prefixes of the workload"),
         Line2D([], [], color=_DEVICE, linewidth=2, label="device cache"),
         Line2D([], [], color=_TIER, linestyle="--", label="CPU tier (by its blocks)"),
     ]
-    figure, grid = panels(data, (rows, columns), (5.2, 2.6), handles=handles)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(data.models):
-            axes.set_axis_off()
-            continue
-        model = data.models[place]
-        _capacities(axes, known[model], data.unit)
-        axes.set_title(model)
-        axes.set_ylabel("tokens" if place % columns == 0 else "")
-    _equal_axes(grid, len(data.models))
+    figure, shown = model_panels(data, (5.2, 2.6), handles=handles)
+    for panel in shown:
+        _capacities(panel.axes, known[panel.model], data.unit)
+        panel.axes.set_title(panel.model)
+        panel.axes.set_ylabel("tokens" if panel.left else "")
+    _equal_axes([panel.axes for panel in shown])
     return figure
 
 
@@ -88,9 +79,8 @@ def _label(
     )
 
 
-def _equal_axes(grid: npt.NDArray[Any], count: int) -> None:
+def _equal_axes(shown: Sequence[Axes]) -> None:
     """Give all panels one scale with ticks that can be read."""
-    shown = list(grid.flat)[:count]
     low, high = min(axes.dataLim.y0 for axes in shown), max(axes.dataLim.y1 for axes in shown)
     for axes in shown:
         axes.set_ylim(low / 1.6, high * 1.8)
@@ -129,12 +119,3 @@ def pcp_lmcache(data: FigureData) -> Figure:
     if not columns:
         raise NothingToDraw("not recorded: LMCache's counters")
     return against_concurrency(data, columns)
-
-
-FIGURES = {
-    "working_set": working_set,
-    "pcp_kv_cache_usage": pcp_kv_cache_usage,
-    "pcp_prefix_cache_hits": pcp_prefix_cache_hits,
-    "pcp_offload_traffic": pcp_offload_traffic,
-    "pcp_lmcache": pcp_lmcache,
-}

@@ -1,7 +1,5 @@
-"""Drawing a figure by its name. The figures are in `kveval/figures_FAMILY.py`; their names in `kveval/figure_names.py`.
-
-A family's module has `FIGURES`: name -> function of the data (and of the model, where the name has `{model}`) that
-returns a matplotlib Figure. It is imported when one of its figures is drawn.
+"""Drawing a figure by its name: a function of the data, and of the model if the figure is about one, in its family's
+module, which is imported when one of its figures is drawn.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ def draw(name: str, data: FigureData) -> Figure:
         raise FigureError(f"no figure {name!r}; there are {', '.join(figure_names(data.models))}")
     if figure.model is not None and figure.model not in data.models:
         raise NothingToDraw(f"nothing of {figure.model} was measured")
-    function = import_module(f"kveval.report.figures.{figure.family}").FIGURES[figure.template]
+    function = getattr(import_module(f"kveval.report.figures.{figure.family}"), figure.entry.key)
     with mpl.rc_context(fname=STYLE):
         drawn: Figure = function(data, figure.model) if figure.model else function(data)
     return drawn

@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from kveval.analysis.cells import ArmSize
-from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.campaign import METRICS
 from kveval.report.data.figures import FigureData
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.axes import GREY, PALE, NothingToDraw, cell_axis, model_rows, panels
 
-VERDICT_COLOURS = {stats.BETTER: "#0072B2", stats.WORSE: "#D55E00", stats.PARITY: "#009E73"}
+VERDICT_COLOURS = {words.BETTER: "#0072B2", words.WORSE: "#D55E00", words.PARITY: "#009E73"}
 _SHOWN = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
 _NO_COMPARISON = "no comparison: the campaign has no arm with a baseline"
 
@@ -44,7 +45,7 @@ def effect_plot(data: FigureData) -> Figure:
             axes.set_xlim(-widest, widest)
             axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if metric == metrics[0] else " ")
             if model == data.models[-1]:
-                better = "right" if stats.METRICS[metric] else "left"
+                better = "right" if METRICS[metric] else "left"
                 axes.set_xlabel(f"{METRIC_TITLES[metric]}: effect,\n% of baseline (better: {better})")
     return figure
 
@@ -71,14 +72,14 @@ def _arms(data: FigureData, model: str) -> list[ArmSize]:
 
 
 def _key() -> list[Line2D]:
-    named = {**VERDICT_COLOURS, stats.INCONCLUSIVE: PALE}
+    named = {**VERDICT_COLOURS, words.INCONCLUSIVE: PALE}
     handles = [Line2D([], [], color=colour, marker="o", label=verdict) for verdict, colour in named.items()]
     return [*handles, Line2D([], [], color=PALE, marker="o", markerfacecolor="white", label="no verdict")]
 
 
 def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> None:
     verdict = str(row["verdict"])
-    decided = verdict in (*VERDICT_COLOURS, stats.INCONCLUSIVE)
+    decided = verdict in (*VERDICT_COLOURS, words.INCONCLUSIVE)
     colour = VERDICT_COLOURS.get(verdict, PALE)
     if np.isfinite(row["low_percent"]):
         axes.plot([row["low_percent"], row["high_percent"]], [place, place], color=colour, linewidth=1.8)
@@ -99,7 +100,7 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
     for axes, metric in zip(grid[0], metrics, strict=True):
         effects = _effects(data, metric, cells)
         # Red and green apart from each other by brightness alone would be lost on colour-blind readers: blue is better.
-        colours = "RdBu" if stats.METRICS[metric] else "RdBu_r"
+        colours = "RdBu" if METRICS[metric] else "RdBu_r"
         widest = max(float(np.nanmax(np.abs(effects["value"]), initial=0.0)), 200 * data.margin)
         norm = TwoSlopeNorm(0, -widest, widest)
         axes.imshow(effects["value"], cmap=colours, norm=norm, aspect="auto")
@@ -146,6 +147,3 @@ def _effects(data: FigureData, metric: str, cells: Sequence[ArmSize]) -> dict[st
                 value[place, at] = rows.iloc[0]["effect_percent"]
                 decided[place, at] = rows.iloc[0]["verdict"] in VERDICT_COLOURS
     return {"value": value, "decided": decided}
-
-
-FIGURES = {"effect_plot": effect_plot, "performance_delta_heatmap_all": performance_delta_heatmap_all}

@@ -64,6 +64,3 @@ def _latency_axis(axes: Axes, values: Sequence[float]) -> None:
     else:
         axes.set_xlim(0, min(1.05 * axes.dataLim.x1, 1.5 * max(observed)))
         thousands(axes.xaxis)
-
-
-FIGURES = {"latency_comparison_all": latency_comparison_all}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -14,7 +13,15 @@ from kveval.analysis.cells import ArmSize
 from kveval.analysis.estimators.correlations import recorded
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import GREY, NothingToDraw, from_zero, level_axis, panels
+from kveval.report.figures.axes import (
+    ModelPanel,
+    NothingToDraw,
+    from_zero,
+    level_axis,
+    model_panels,
+    panels,
+    say_not_recorded,
+)
 
 
 def mean_over_runs(rows: pd.DataFrame, column: str) -> pd.Series[float]:
@@ -63,15 +70,7 @@ def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds
         look = data.look(cell)
         ends = bounds(rows, column) / unit
         axes.vlines(ends.index.to_numpy() * aside, ends["low"], ends["high"], colors=look.colour, linewidth=1)
-        axes.plot(
-            means.index * aside,
-            means / unit,
-            color=look.colour,
-            marker=look.marker,
-            fillstyle=look.fill,
-            markerfacecoloralt="white",
-            linestyle=look.line,
-        )
+        axes.plot(means.index * aside, means / unit, **look.line_style())
     level_axis(axes, data.grid, data.unit.axis)
     return drawn
 
@@ -92,27 +91,28 @@ def against_concurrency(
     shown = recorded(data.levels, list(columns))
     if not shown:
         raise NothingToDraw(not_recorded(columns))
-    wrapped = len(shown) == 1
-    across = min(2, len(data.models)) if wrapped else len(data.models)
-    rows = math.ceil(len(data.models) / across) if wrapped else len(shown)
     cells = [cell for cell in data.cells if _measured(data.levels, cell, shown)]
-    figure, grid = panels(data, (rows, across), (4.6 if wrapped else 3.1, 2.2), legend=cells)
-    for place, axes in enumerate(grid.flat):
-        if wrapped and place >= len(data.models):
-            axes.set_axis_off()
-            continue
-        model = data.models[place if wrapped else place % across]
-        name = shown[0 if wrapped else place // across]
-        if not curves(axes, data, model, name, run_range):
-            axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", color=GREY)
+    if len(shown) == 1:
+        figure, places = model_panels(data, (4.6, 2.2), legend=cells)
+        placed = [(panel, shown[0], True) for panel in places]
+    else:
+        figure, grid = panels(data, (len(shown), len(data.models)), (3.1, 2.2), legend=cells)
+        placed = [
+            (ModelPanel(axes, model, model == data.models[0], name == shown[-1]), name, name == shown[0])
+            for row, name in zip(grid, shown, strict=True)
+            for axes, model in zip(row, data.models, strict=True)
+        ]
+    for panel, name, titled in placed:
+        if not curves(panel.axes, data, panel.model, name, run_range):
+            say_not_recorded(panel.axes)
         if limits:
-            axes.set_ylim(*limits)
+            panel.axes.set_ylim(*limits)
         else:
-            from_zero(axes)
-        axes.set_title(model if wrapped or place < across else "")
-        axes.set_ylabel(columns[name] if place % across == 0 else "")
-        if place // across < rows - 1:
-            axes.set_xlabel("")
+            from_zero(panel.axes)
+        panel.axes.set_title(panel.model if titled else "")
+        panel.axes.set_ylabel(columns[name] if panel.left else "")
+        if not panel.bottom:
+            panel.axes.set_xlabel("")
     return figure
 
 

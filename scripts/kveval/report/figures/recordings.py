@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from kveval.analysis.cells import ArmSize
 from kveval.analysis.system.timelines import percpu_busy, timeline
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import GREY, NothingToDraw, panels, thousands
+from kveval.report.figures.axes import GREY, NothingToDraw, model_panels, panels, say_not_recorded, thousands
 
 # Title of a column of panels, and what is drawn there: entries of metrics.yaml, each with its line.
 _COLUMNS: dict[str, dict[str, str]] = {
@@ -65,7 +65,7 @@ def _draw_series(axes: Axes, colour: str, lines: Sequence[tuple[pd.Series[float]
         if values is not None:
             axes.plot(values.index, values, style, color=colour, linewidth=1.1)
     if all(values is None for values, _ in lines):
-        axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color=GREY, fontsize=8)
+        say_not_recorded(axes, va="center", fontsize=8)
 
 
 def _equal_scale(column: np.ndarray, highest: float | None) -> None:
@@ -81,27 +81,21 @@ def percpu_saturation(data: FigureData) -> Figure:
     loads = {model: list(_loads(data, model)) for model in data.models}
     if not any(loads.values()):
         raise NothingToDraw("not recorded: kernel.percpu.cpu")
-    across = min(2, len(data.models))
-    figure, grid = panels(data, (math.ceil(len(data.models) / across), across), (4.6, 2.5), legend=data.cells)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(data.models):
-            axes.set_axis_off()
-            continue
-        model = data.models[place]
+    figure, shown = model_panels(data, (4.6, 2.5), legend=data.cells)
+    for panel in shown:
+        axes, model = panel.axes, panel.model
         _mark(axes, data.metrics.get("cpu_saturated_percent", {}).get("above", _SATURATED_PERCENT))
         for cell, busy in loads[model]:
-            look = data.look(cell)
             # Many CPUs make a line, few are points.
-            marker = look.marker if len(busy) <= 16 else None
-            style = {"color": look.colour, "marker": marker, "fillstyle": look.fill, "markerfacecoloralt": "white"}
-            axes.plot(np.arange(1, len(busy) + 1), busy, linestyle=look.line, **style)
+            points = {"marker": None} if len(busy) > 16 else {}
+            axes.plot(np.arange(1, len(busy) + 1), busy, **data.look(cell).line_style() | points)
         if not loads[model]:
-            axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", color=GREY)
+            say_not_recorded(axes)
         axes.set_ylim(0, 105)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}")
-        axes.set_xlabel("CPUs, the busiest first" if place >= len(data.models) - across else "")
-        axes.set_ylabel("not idle, %" if place % across == 0 else "")
+        axes.set_xlabel("CPUs, the busiest first" if panel.bottom else "")
+        axes.set_ylabel("not idle, %" if panel.left else "")
     return figure
 
 
@@ -130,6 +124,3 @@ def _window(data: FigureData, model: str, cell: ArmSize, level: int | None) -> t
         if (key, int(row["run"])) in data.recordings and pd.notna(row["window_start"]):
             return int(row["run"]), row["window_start"].value, row["window_end"].value
     return None
-
-
-FIGURES = {"percpu_saturation": percpu_saturation, "timeseries_{model}": timeseries}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.correlations import recorded, within_level
-from kveval.analysis.peaks import THROUGHPUT
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import NothingToDraw, from_zero, panels, thousands
+from kveval.report.figures.axes import NothingToDraw, from_zero, model_panels, panels, thousands
 from kveval.report.figures.level_axes import against_concurrency, not_recorded
 
 _DEVICE = {
@@ -54,24 +52,18 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     column, label = _DEVICE[data.device]
     if not recorded(data.levels, [column]):
         raise NothingToDraw(not_recorded([column]))
-    across = min(2, len(data.models))
-    figure, grid = panels(data, (math.ceil(len(data.models) / across), across), (4.6, 2.6), legend=data.cells)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(data.models):
-            axes.set_axis_off()
-            continue
-        model = data.models[place]
+    figure, shown = model_panels(data, (4.6, 2.6), legend=data.cells)
+    for panel in shown:
+        axes, model = panel.axes, panel.model
         for cell in data.cells_of(model):
             means = data.rows(data.levels, model, cell).groupby("level")[[column, THROUGHPUT]].mean().dropna()
-            look = data.look(cell)
-            style = {"color": look.colour, "marker": look.marker, "fillstyle": look.fill, "markerfacecoloralt": "white"}
-            axes.plot(means[column], means[THROUGHPUT], linewidth=0.6, linestyle=look.line, alpha=0.85, **style)
+            axes.plot(means[column], means[THROUGHPUT], linewidth=0.6, alpha=0.85, **data.look(cell).line_style())
         axes.set_xlim(min(axes.get_xlim()[0], 90), 101.5)
         from_zero(axes)
         thousands(axes.yaxis)
         axes.set_title(model)
-        axes.set_xlabel(label if place >= len(data.models) - across else "")
-        axes.set_ylabel("output tok/s" if place % across == 0 else "")
+        axes.set_xlabel(label if panel.bottom else "")
+        axes.set_ylabel("output tok/s" if panel.left else "")
     return figure
 
 
@@ -110,11 +102,3 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
 
 def _signed(value: float) -> str:
     return f"{value:+.1f}" if round(value, 1) else "0.0"
-
-
-FIGURES = {
-    "pcp_request_queues": pcp_request_queues,
-    "pcp_memory_usage": pcp_memory_usage,
-    "pcp_gpu_vs_throughput": pcp_gpu_vs_throughput,
-    "pcp_correlation_heatmap": pcp_correlation_heatmap,
-}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT
 from kveval.report.data import numbers as numerals
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import cell_axis, from_zero, logarithmic, model_rows, panels, seconds_or_ms, thousands
@@ -51,7 +51,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
     return figure
 
 
-def throughput_curve(data: FigureData, model: str) -> Figure:
+def throughput_curve_all(data: FigureData, model: str) -> Figure:
     """Throughput against concurrency for the cells of one model."""
     cells = data.cells_of(model)
     figure, grid = panels(data, (1, 1), (7.5, 4.0), legend=cells)
@@ -91,10 +91,3 @@ def benchmark_results(data: FigureData) -> Figure:
             axes.set_title(model if column == THROUGHPUT else " ")
             axes.set_xlabel(data.unit.axis if model == data.models[-1] else "")
     return figure
-
-
-FIGURES = {
-    "peak_throughput_all_scenarios": peak_throughput_all_scenarios,
-    "throughput_curve_{model}_all": throughput_curve,
-    "benchmark_results": benchmark_results,
-}

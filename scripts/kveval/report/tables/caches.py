@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from kveval.analysis.cells import CellKey, blocks_label
+from kveval.analysis.cells import blocks_label
 from kveval.config.types import BLOCK_TOKENS
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import working_set
-from kveval.report.tables.results import cells_of, models_of
 from kveval.spec.sizing import GIB
 from kveval.store.run_file import Run
 
@@ -24,7 +23,7 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
     header = ["model", "KV cache per token, KiB", f"block of {BLOCK_TOKENS} tokens, MB", "MiB"]
     header += [f"{blocks_label(size)} blocks, {unit}" for size in sizes for unit in ("GB", "GiB")]
     rows = []
-    for model in models_of(plan):
+    for model in plan.models_by_size:
         weights = {model: plan.models.get(model, {}).get("kv_bytes_per_token")}
         served = _served_bytes(measured, model)
         if served is not None and served != weights[model]:
@@ -60,7 +59,7 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
         "note",
     ]
     rows = []
-    for cell in _ordered(plan):
+    for cell in plan.ordered:
         runs = measured.runs_of(cell)
         if not runs:
             continue
@@ -106,7 +105,7 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
         f"not {measured.unit.heading}",
     ]
     rows = []
-    for cell in _ordered(plan):
+    for cell in plan.ordered:
         runs = measured.runs_of(cell)
         for entry in plan.scenarios[cell[1]].get("exercised", ()):
             levels = sorted({level.level for run in runs for level in run.levels})
@@ -132,7 +131,3 @@ def _movements(runs: Sequence[Run], level: int, counter: str) -> Iterator[float]
         for entry in run.levels:
             if entry.level == level and entry.status == "ok":
                 yield entry.counters[counter].delta if counter in entry.counters else 0.0
-
-
-def _ordered(plan: ReportPlan) -> list[CellKey]:
-    return [cell for model in models_of(plan) for cell in cells_of(plan, model)]

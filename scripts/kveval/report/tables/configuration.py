@@ -9,7 +9,6 @@ from typing import Any
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import versions
-from kveval.report.tables.results import cells_of, models_of
 from kveval.store.run_file import Run
 
 _WORKLOAD = {
@@ -38,7 +37,7 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
         "campaign": f"`{plan.name}`",
         "cells measured": f"{present} of {len(plan.cells)}",
         "runs measured": f"{runs} of {sum(asked)} ({_range(asked)} of each cell)",
-        "models": ", ".join(models_of(plan)),
+        "models": ", ".join(plan.models_by_size),
         "measured between (UTC)": f"{_minute(started[0])} and {_minute(started[-1])}" if started else numerals.MISSING,
         "margin that does not matter": f"{100 * plan.margin:g} %",
         "error rate per model and quantity": f"{plan.alpha:g}",
@@ -128,7 +127,7 @@ def provenance_commands(plan: ReportPlan, measured: Measured) -> list[dict[str, 
     """Return the command lines of every cell, as they ran: the server's, with its environment, those of what ran beside
     it, and the last one of the load."""
     found = []
-    for cell in [cell for model in models_of(plan) for cell in cells_of(plan, model)]:
+    for cell in plan.ordered:
         runs = measured.runs_of(cell)
         shown = {"server": _server(runs[0]), "beside": _beside(runs[0]), "load": _load(runs[0])} if runs else {}
         if any(shown.values()):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kveval.analysis.cells import CellKey, blocks_label, common_level
+from kveval.analysis.cells import CellKey, blocks_label
 from kveval.config.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import tiers_of
-from kveval.report.tables.results import cells_of, models_of, strategy_table
+from kveval.report.tables.results import strategy_table
 from kveval.spec.sizing import GIB, blocks_for_tokens
 
 # Shares of prompt tokens found in the device's prefix cache between which a hit rate says little by itself, per cent.
@@ -34,8 +34,8 @@ def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
     """Answers by model: which arm, how large a tier, what the hit rate says, how much host memory."""
     strategies = {row[0]: row for row in strategy_table(plan, measured).rows}
     rows = []
-    for model in models_of(plan):
-        cells = _measured_cells(plan, measured, model)
+    for model in plan.models_by_size:
+        cells = measured.with_peak(plan.cells_of(model))
         if not cells:
             continue
         found = strategies.get(model)
@@ -54,8 +54,8 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     header += ["device cache, tokens", "baseline", HITS, "tier, blocks"]
     header += ["tier, tokens", "tier, GiB", "resident in the server's processes, at most, GiB"]
     rows = []
-    for model in models_of(plan):
-        cells = _measured_cells(plan, measured, model)
+    for model in plan.models_by_size:
+        cells = measured.with_peak(plan.cells_of(model))
         reuse = _reuse(measured, cells)
         facts = [""] * 4
         if reuse is not None:
@@ -71,12 +71,8 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     return Table(header, rows, frozenset({1, 2, 3, 4, 6, 7, 8, 9, 10}))
 
 
-def _measured_cells(plan: ReportPlan, measured: Measured, model: str) -> list[CellKey]:
-    return [cell for cell in cells_of(plan, model) if len(rows_of(measured.peaks, cell))]
-
-
 def _reuse(measured: Measured, cells: list[CellKey]) -> Reuse | None:
-    level = common_level(measured.comparison, measured.peaks, cells[0][0]) if cells else None
+    level = measured.common_level(cells[0][0]) if cells else None
     runs = [run for cell in cells for run in measured.runs_of(cell)[:1]]
     if not runs or level is None:
         return None
@@ -122,7 +118,7 @@ def _hit_rates(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> It
 
 def _hits(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> Iterator[tuple[str, str, float, int]]:
     """Baselines with their device's prefix hits at the common level: name, per cent as text and number, level."""
-    level = common_level(measured.comparison, measured.peaks, cells[0][0]) if cells else None
+    level = measured.common_level(cells[0][0]) if cells else None
     for cell in cells:
         if cell[1] not in plan.baselines or level is None:
             continue

@@ -6,17 +6,17 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kveval.analysis.cells import by_size
+from kveval.analysis.cells import by_size, cell_of
 from kveval.analysis.levels.checks import MIN_RUNS
-from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import native_table, store_table, tier_table, undeclared
 
-# Words of a reason -> what would do away with it; the first that fits.
+# Part of a reason -> what would do away with it; the first that fits.
 _SETTLED_BY = {
     OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
     "observed": "longer levels",
@@ -25,8 +25,6 @@ _SETTLED_BY = {
     "run": f"`runs: {MIN_RUNS}` or more; what is measured already is kept",
     "baseline": "measure its baseline",
 }
-# Below it no comparison gets a verdict.
-_ENOUGH_RUNS = 3
 
 
 def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) -> Table:
@@ -50,13 +48,12 @@ def _missing_cells(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     """Comparisons without a verdict, those of one model and metric with the same reason together."""
     table = measured.compared
-    open_ = table[~table["verdict"].isin([stats.BETTER, stats.WORSE, stats.PARITY])]
+    open_ = table[~table["verdict"].isin([words.BETTER, words.WORSE, words.PARITY])]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
         reason = row["reason"] if isinstance(row["reason"], str) else ""
-        cell = cell_label((row["model"], row["scenario"], int(row["cpu_blocks"])))
-        against = str(row["baseline"]).split("/")
-        named = f"{cell} against {cell_label((against[0], against[1], int(against[2])))}" if len(against) == 3 else cell
+        cell = cell_label(cell_of(row))
+        named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
         metrics = groups.setdefault((str(row["model"]), reason, _settling(row)), {})
         metrics.setdefault(METRIC_TITLES.get(row["metric"], str(row["metric"])), []).append(named)
     for (model, reason, settling), metrics in groups.items():
@@ -75,12 +72,12 @@ def _inverted(metrics: Mapping[str, list[str]]) -> dict[str, list[str]]:
 def _settling(row: Mapping[Any, Any]) -> str:
     """What would turn an open comparison into a verdict, by its verdict and reason."""
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
-    if verdict == stats.NOT_EXERCISED:
+    if verdict == words.NOT_EXERCISED:
         return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"
-    if verdict == stats.INCONCLUSIVE:
+    if verdict == words.INCONCLUSIVE:
         more = needed is not None and needed > row["runs"]
         return "longer levels, or more runs" + (f" ({needed:.0f} for the margin at this spread)" if more else "")
-    return next((what for words, what in _SETTLED_BY.items() if words in reason), "see the reason")
+    return next((what for phrase, what in _SETTLED_BY.items() if phrase in reason), "see the reason")
 
 
 def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from kveval.analysis.cells import CellKey, blocks_label
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
+from kveval.analysis.cells import CellKey, blocks_label, partner
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.contrasts import UNDECLARED, pair
-from kveval.report.tables.results import cells_of, count, emphasised, models_of
+from kveval.report.tables.results import count, emphasised
 
 
 def store_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -41,38 +41,33 @@ def _sized(cell: CellKey) -> str:
 def _store_pairs(plan: ReportPlan, measured: Measured) -> list[tuple[CellKey, CellKey]]:
     return [
         (one, other)
-        for one, other in _pairs(plan, measured)
-        if _fact(plan, one, "store") == "valkey"
-        and _fact(plan, other, "store") == "redis"
+        for one, other in _equals(plan, measured)
+        if (_fact(plan, one, "store"), _fact(plan, other, "store")) == ("valkey", "redis")
         and _fact(plan, one, "arm") == _fact(plan, other, "arm")
-        and one[2] == other[2]
     ]
 
 
 def _native_pairs(plan: ReportPlan, measured: Measured) -> list[tuple[CellKey, CellKey]]:
     return [
         (one, other)
-        for one, other in _pairs(plan, measured)
-        if _fact(plan, one, "arm") == "lmcache"
+        for one, other in _equals(plan, measured)
+        if (_fact(plan, one, "arm"), _fact(plan, other, "arm")) == ("lmcache", "native")
         and _fact(plan, one, "store") is None
-        and _fact(plan, other, "arm") == "native"
-        and one[2] == other[2]
     ]
 
 
 def _tiers(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
     """Each arm's larger CPU tier with the next smaller one."""
-    for model in models_of(plan):
-        cells = [cell for cell in cells_of(plan, model) if cell[2] and len(rows_of(measured.peaks, cell))]
+    for model in plan.models_by_size:
+        cells = [cell for cell in measured.with_peak(plan.cells_of(model)) if cell[2]]
         yield from ((larger, smaller) for smaller, larger in itertools.pairwise(cells) if smaller[1] == larger[1])
 
 
-def _pairs(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
-    """Every two measured cells of one model with the same baseline, in either order."""
-    for model in models_of(plan):
-        cells = [cell for cell in cells_of(plan, model) if len(rows_of(measured.peaks, cell))]
-        for one, other in itertools.permutations(cells, 2):
-            if plan.baseline_of.get(one[1]) == plan.baseline_of.get(other[1]):
+def _equals(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
+    """Every two measured cells of one model with the same baseline and size, in either order."""
+    for model in plan.models_by_size:
+        for one, other in itertools.permutations(measured.with_peak(plan.cells_of(model)), 2):
+            if one[2] == other[2] and plan.baseline_of.get(one[1]) == plan.baseline_of.get(other[1]):
                 yield one, other
 
 
@@ -81,16 +76,8 @@ def _fact(plan: ReportPlan, cell: CellKey, name: str) -> object:
 
 
 def _pair_table(measured: Measured, pairs: list[tuple[CellKey, CellKey]], one: str, other: str) -> Table:
-    header = [
-        "model",
-        one,
-        "output tok/s",
-        other,
-        "output tok/s",
-        measured.unit.heading,
-        f"{one} against {other}, % of {other}",
-    ]
-    header += ["verdict", "why"]
+    header = ["model", one, "output tok/s", other, "output tok/s", measured.unit.heading]
+    header += [f"{one} against {other}, % of {other}", "verdict", "why"]
     rows = []
     for first, second in pairs:
         found = pair(measured, first, second)
@@ -107,13 +94,8 @@ def tier_table(plan: ReportPlan, measured: Measured) -> Table:
     """Each larger CPU tier of an arm against the next smaller one, and both against the baseline."""
     header = ["model", "arm", "larger tier, blocks", "smaller tier, blocks", measured.unit.heading]
     header += ["larger, output tok/s", "smaller, output tok/s", "baseline, output tok/s"]
-    header += ["larger against smaller, % of smaller", "verdict"]
-    header += [
-        "larger against baseline, % of baseline",
-        "verdict",
-        "smaller against baseline, % of baseline",
-        "verdict",
-    ]
+    header += ["larger against smaller, % of smaller", "verdict", "larger against baseline, % of baseline", "verdict"]
+    header += ["smaller against baseline, % of baseline", "verdict"]
     rows = [_tier_row(plan, measured, larger, smaller) for larger, smaller in _tiers(plan, measured)]
     return Table(header, rows, frozenset({2, 3, 4, 5, 6, 7, 8, 10, 12}))
 
@@ -133,7 +115,4 @@ def _tier_row(plan: ReportPlan, measured: Measured, larger: CellKey, smaller: Ce
 def _baseline(plan: ReportPlan, measured: Measured, cell: CellKey) -> CellKey | None:
     """The measured cell that an arm is compared with."""
     name = plan.baseline_of.get(cell[1])
-    candidates = [other for other in cells_of(plan, cell[0]) if other[1] == name]
-    candidates = [other for other in candidates if len(rows_of(measured.peaks, other))]
-    same = [other for other in candidates if other[2] == cell[2]] or candidates
-    return same[0] if len(same) == 1 else None
+    return partner(cell, [other for other in measured.with_peak(plan.cells_of(cell[0])) if other[1] == name])

@@ -8,26 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import CellKey, by_size, common_level, rank_of
-from kveval.analysis.peaks import THROUGHPUT
-from kveval.analysis.statistics import campaign as stats
+from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of, rank_of
+from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
 from kveval.report.data.contrasts import pair
 
 _PARITY_CHANCE = "chance to find parity where it holds, %"
-_DECIDED = (stats.BETTER, stats.WORSE, stats.PARITY)
-
-
-def models_of(plan: ReportPlan) -> list[str]:
-    """The models of the campaign by size."""
-    return by_size([cell[0] for cell in plan.cells], plan.parameters)
-
-
-def cells_of(plan: ReportPlan, model: str) -> list[CellKey]:
-    """The cells asked for of a model, in the order of every figure."""
-    cells = [cell for cell in plan.cells if cell[0] == model]
-    return sorted(cells, key=lambda cell: (rank_of(cell[1]), cell[2]))
+_DECIDED = (words.BETTER, words.WORSE, words.PARITY)
 
 
 def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
@@ -35,13 +23,12 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header = ["arm", "runs", "peak, output tok/s (95 %)", measured.unit.heading, "TTFT p50 / p90, ms", "TPOT p50, ms"]
     header += ["E2E p50 / p90, ms", "arm active", "failed checks"]
     rows = []
-    for cell in cells_of(plan, model):
-        peaks = rows_of(measured.peaks, cell)
-        if peaks.empty:
+    for cell in plan.cells_of(model):
+        peak = measured.peak_of(cell)
+        if peak is None:
             reason = measured.failures.get(cell, "not measured")
             rows.append([cell_label(cell), f"0 of {plan.runs_of(cell)}", f"**{reason}**", *[""] * (len(header) - 3)])
             continue
-        peak = peaks.iloc[0]
         at = measured.levels_of(cell, peak["level"])
         throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
         rows.append(
@@ -83,8 +70,9 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     header = ["model", "arm", measured.unit.heading, "completed", "unfinished", "failed", "unfinished, % of all"]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
     rows = []
-    for cell in _measured_cells(plan, measured):
-        peak = rows_of(measured.peaks, cell).iloc[0]
+    for cell in measured.with_peak(plan.ordered):
+        peak = measured.peak_of(cell)
+        assert peak is not None
         at = measured.levels_of(cell, peak["level"])
         counts = [int(peak[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")]
         share = 100 * counts[1] / sum(counts) if sum(counts) else float("nan")
@@ -99,11 +87,6 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     return Table(header, rows, frozenset(range(2, 9)))
 
 
-def _measured_cells(plan: ReportPlan, measured: Measured) -> list[CellKey]:
-    cells = [cell for model in models_of(plan) for cell in cells_of(plan, model)]
-    return [cell for cell in cells if len(rows_of(measured.peaks, cell))]
-
-
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
     table = measured.compared
@@ -111,13 +94,12 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     header += ["p (Holm)", "verdict", "why", "runs", *([_PARITY_CHANCE] if "parity_power_percent" in table else [])]
     rows = []
     for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
-        against = str(row["baseline"]).split("/")
         rows.append(
             [
-                cell_label((row["model"], row["scenario"], row["cpu_blocks"])),
-                cell_label((against[0], against[1], int(against[2]))) if len(against) == 3 else "",
+                cell_label(cell_of(row)),
+                baseline_label(row),
                 count(row["level"]),
-                numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"]),
+                effect_text(row),
                 _p_value(row["p_holm"]),
                 verdict_text(row),
                 text(row["reason"]),
@@ -128,9 +110,14 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     return Table(header, rows, frozenset({2, 3, 4, 7, *range(8, len(header))}))
 
 
+def effect_text(row: Mapping[Any, Any]) -> str:
+    """Return the effect of a comparison with its interval, in per cent."""
+    return numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
+
+
 def _parity_chance(row: Mapping[Any, Any]) -> str:
     """Nothing for a comparison that got no verdict: its runs could not show parity."""
-    return count(row["parity_power_percent"]) if row["verdict"] in stats.VERDICTS else ""
+    return count(row["parity_power_percent"]) if row["verdict"] in words.VERDICTS else ""
 
 
 def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
@@ -167,16 +154,16 @@ def area_table(plan: ReportPlan, measured: Measured, kinds: Sequence[str]) -> Ta
     for row in measured.comparison[measured.comparison["metric"] == THROUGHPUT].to_dict("records"):
         if plan.scenarios[row["scenario"]].get("arm") not in kinds or not _is_baseline(plan, row):
             continue
-        cell = (str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"]))
+        cell = cell_of(row)
         if row["baseline"]:
-            found = pair(measured, cell, _key(row["baseline"]))
-            values = [found.value, cell_label(_key(row["baseline"])), found.other_value, count(found.level or math.nan)]
+            found = pair(measured, cell, cell_named(row["baseline"]))
+            values = [found.value, baseline_label(row), found.other_value, count(found.level or math.nan)]
             values.append(found.difference)
         else:
             values = [""] * 5
         rows.append((cell, [cell[0], cell_label(cell), *values, verdict_text(row), text(row["reason"])]))
-    models = models_of(plan)
-    rows.sort(key=lambda entry: (models.index(entry[0][0]), rank_of(entry[0][1]), entry[0][2]))
+    order = {cell: place for place, cell in enumerate(plan.ordered)}
+    rows.sort(key=lambda entry: order[entry[0]])
     return Table(header, [row for _, row in rows], frozenset({2, 4, 5, 6}))
 
 
@@ -190,22 +177,19 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     header = ["model", "better than the baseline", "at parity with it", "worse", "open", "so"]
     rows = []
     table = measured.comparison
-    for model in models_of(plan):
+    for model in plan.models_by_size:
         against = table[(table["model"] == model) & (table["metric"] == THROUGHPUT)]
         found: dict[str, list[str]] = {}
         baselines: dict[str, None] = {}
         for row in _in_order([row for row in against.to_dict("records") if _is_baseline(plan, row)]):
-            cell = (model, str(row["scenario"]), int(row["cpu_blocks"]))
-            verdict = str(row["verdict"])
-            named = cell_label(cell)
-            if verdict == stats.BETTER:
-                effect = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
-                named = " ".join([named, effect, *_latency_cost(measured, cell, str(row["baseline"]))])
+            verdict, named = str(row["verdict"]), cell_label(cell_of(row))
+            if verdict == words.BETTER:
+                named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
             found.setdefault(verdict if verdict in _DECIDED else "open", []).append(named)
             if row["baseline"]:
-                baselines[cell_label(_key(row["baseline"]))] = None
+                baselines[baseline_label(row)] = None
         if found:
-            cells = ["; ".join(found.get(verdict, ())) for verdict in (stats.BETTER, stats.PARITY, stats.WORSE, "open")]
+            cells = ["; ".join(found.get(verdict, ())) for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")]
             rows.append([model, *cells, _conclusion(found, ", ".join(baselines))])
     return Table(header, rows)
 
@@ -216,17 +200,17 @@ def _is_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
     return len(against) != 3 or against[1] == plan.baseline_of.get(str(row["scenario"]))
 
 
-def _latency_cost(measured: Measured, cell: CellKey, baseline: str) -> list[str]:
+def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
     worse = [
         name
         for metric, name in (("ttft_ms_p50", "median TTFT"), ("e2e_ms_p50", "median end-to-end latency"))
-        if pair(measured, cell, _key(baseline), metric).verdict == stats.WORSE
+        if pair(measured, cell_of(row), cell_named(row["baseline"]), metric).verdict == words.WORSE
     ]
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
 
 
 def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
-    better, pending = found.get(stats.BETTER, ()), found.get("open", ())
+    better, pending = found.get(words.BETTER, ()), found.get("open", ())
     if len(better) == 1:
         return "the arm that is better" + (", unless an open one is" if pending else "")
     if better:
@@ -243,16 +227,11 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
     header += [f"{which} {title}, s" for title in quantities.values() for which in ("mean", "P90")]
     header += ["prompt and output tokens, tok/s"]
     rows = []
-    for cell in _measured_cells(plan, measured):
-        level = common_level(measured.comparison, measured.peaks, cell[0])
+    for cell in measured.with_peak(plan.ordered):
+        level = measured.common_level(cell[0])
         at = measured.levels_of(cell, level)
         latencies = [f"{name}_{statistic}" for name in quantities for statistic in ("mean", "p90")]
         cells = [numerals.mean_of([value / 1000 for value in at[name]]) for name in latencies]
         total = numerals.mean_of(list(at["total_tok_s"])) if "total_tok_s" in at else numerals.MISSING
         rows.append([cell[0], cell_label(cell), count(level or math.nan), *cells, total])
     return Table(header, rows, frozenset(range(2, 8)))
-
-
-def _key(joined: str) -> CellKey:
-    model, scenario, blocks = joined.split("/")
-    return model, scenario, int(blocks)

@@ -7,71 +7,51 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import CellKey
-from kveval.analysis.peaks import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_of
+from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.run_facts import key_of
-from kveval.report.tables.results import cells_of, count, models_of
-
-# Part of the system -> what is shown of it, entries of config/metrics.yaml.
-_PARTS = {
-    "The server and its caches": (
-        *("kv_cache_usage_percent", "prefix_cache_hit_percent", "external_cache_hit_percent", "requests_running"),
-        *("requests_waiting", "preemptions", "offload_load_mb_s", "offload_store_mb_s"),
-        *("offload_load_bandwidth_gb_s", "offload_store_bandwidth_gb_s", "server_queue_ms"),
-    ),
-    "Processors and memory of the host": (
-        *("cpu_utilisation_percent", "cpu_busiest_percent", "cpu_saturated_percent", "cpu_pressure_percent"),
-        *("server_cpu_cores", "memory_used_gib", "shared_memory_gib", "server_rss_gib", "memory_pressure_percent"),
-    ),
-    "GPUs": ("gpu_utilisation_percent", "gpu_memory_used_gib", "gpu_memory_bandwidth_percent", "gpu_power_w"),
-    "Network and disks": (
-        *("network_in_mb_s", "network_out_mb_s", "loopback_mb_s", "disk_read_mb_s", "disk_write_mb_s"),
-        "disk_busy_percent",
-    ),
-    "Routing, index and stores": (
-        *("epp_scheduling_ms", "epp_request_ms", "gateway_request_ms", "index_lookups", "index_hits"),
-        *("lmcache_hit_percent", "lmcache_l1_memory_gib", "store_keys", "store_memory_gib"),
-    ),
-}
+from kveval.report.tables.results import count, effect_text
 
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
-    """System metrics in the window of each cell's peak level by part of the system; parts nobody recorded are left out.
+    """System metrics in the window of each cell's peak level, by their `table`; tables nobody recorded are left out.
 
     Means over runs; of several GPUs each one's as well.
     """
-    found = {title: _system_table(plan, measured, names) for title, names in _PARTS.items()}
+    tables: dict[str, list[str]] = {}
+    for name, entry in plan.metrics.items():
+        if "table" in entry:
+            tables.setdefault(entry["table"], []).append(name)
+    found = {title: _system_table(plan, measured, names) for title, names in tables.items()}
     found["Each GPU"] = _each_gpu(plan, measured)
     return {title: table for title, table in found.items() if table.rows}
 
 
 def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -> Table:
     peaks = measured.peaks
-    names = [name for name in wanted if name in peaks and name in plan.metrics and peaks[name].notna().any()]
-    titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
+    names = [name for name in wanted if name in peaks and peaks[name].notna().any()]
     rows = []
     for cell, peak in _peaks(plan, measured):
         at = measured.levels_of(cell, peak["level"])
         values = [numerals.mean_of(list(at[name])) for name in names]
         rows.append([cell[0], cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))])
-    header = ["model", "arm", measured.unit.heading, *titles, "samples, least"]
+    header = ["model", "arm", measured.unit.heading, *_titles(plan, names), "samples, least"]
     return Table(header, rows if names else [], frozenset(range(2, len(header))))
 
 
 def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
-    for model in models_of(plan):
-        for cell in cells_of(plan, model):
-            yield from ((cell, peak) for peak in rows_of(measured.peaks, cell).to_dict("records"))
+    for cell in plan.ordered:
+        yield from ((cell, peak) for peak in rows_of(measured.peaks, cell).to_dict("records"))
 
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
     """What was recorded of each GPU, where a cell has several."""
-    names = [name for name in _PARTS["GPUs"] if name in plan.metrics and f"{name}{BY_INSTANCE}" in measured.levels]
-    titles = [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
+    broken_down = [name for name, entry in plan.metrics.items() if entry.get("breakdown") and "table" in entry]
+    names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
     for cell, peak in _peaks(plan, measured):
         at = measured.levels_of(cell, peak["level"])
@@ -80,8 +60,12 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
         for gpu in gpus if len(gpus) > 1 else ():
             values = [numerals.mean_of([run[gpu] for run in runs if gpu in run]) for runs in each.values()]
             rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *values])
-    header = ["model", "arm", measured.unit.heading, "GPU", *titles]
+    header = ["model", "arm", measured.unit.heading, "GPU", *_titles(plan, names)]
     return Table(header, rows, frozenset({2, *range(4, len(header))}))
+
+
+def _titles(plan: ReportPlan, names: Sequence[str]) -> list[str]:
+    return [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
 
 
 def _instances(joined: object) -> dict[str, float]:
@@ -128,9 +112,10 @@ def average_table(measured: Measured) -> Table:
     if {"metric", "models"} <= set(measured.averages):
         table = measured.averages
         for row in table[(table["metric"] == THROUGHPUT) & (table["models"] > 1)].to_dict("records"):
-            shown = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
             cell = cell_label(("", str(row["scenario"]), int(row["cpu_blocks"])))
-            rows.append([cell, str(row["panel"]).replace(";", ", "), shown, str(row["missing"]).replace(";", ", ")])
+            rows.append(
+                [cell, str(row["panel"]).replace(";", ", "), effect_text(row), str(row["missing"]).replace(";", ", ")]
+            )
     return Table(header, rows, frozenset({2}))
 
 
@@ -142,24 +127,23 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
     others: dict[tuple[str, str], list[str]] = {}
     of_tables: dict[tuple[str, str], list[str]] = {}
     for row in measured.levels.to_dict("records"):
-        messages = dict(part.split(": ", 1) for part in str(row["checks_messages"]).split(" | ") if ": " in part)
-        cell = (row["model"], row["scenario"], int(row["cpu_blocks"]))
-        for name in filter(None, str(row["checks_failed"]).split(";")):
-            found = (cell[0], cell_label(cell), f"{row['run']}", f"`{name}`", messages.get(name, ""))
-            failed.setdefault(found, []).append(f"{row['level']}")
-        for severity in ("warned", "noted"):
-            for name in filter(None, str(row[f"checks_{severity}"]).split(";")):
-                others.setdefault((severity, name), []).append(messages.get(name, ""))
+        cell = cell_of(row)
+        for outcome in outcomes_of(row):
+            if outcome.severity == "fail":
+                found = (cell[0], cell_label(cell), f"{row['run']}", f"`{outcome.name}`", outcome.message)
+                failed.setdefault(found, []).append(f"{row['level']}")
+            else:
+                others.setdefault((outcome.severity, outcome.name), []).append(outcome.message)
     for name, severity, message in _of_campaign(measured):
         if severity == "fail":
             failed.setdefault(("", "", "", f"`{name}`", message), [])
         else:
-            of_tables.setdefault(("warned" if severity == "warn" else "noted", name), []).append(message)
+            of_tables.setdefault((severity, name), []).append(message)
     total = len(measured.levels)
     counted = [(key, f"{len(found)} of {total}", found) for key, found in others.items()]
     counted += [(key, f"{len(found)}, of the tables", found) for key, found in of_tables.items()]
     summed = [
-        [f"`{name}`", "warning" if severity == "warned" else "note", count, found[0]]
+        [f"`{name}`", "warning" if severity == "warn" else "note", count, found[0]]
         for (severity, name), count, found in sorted(counted, reverse=True)
     ]
     rows = [[*where, ", ".join(levels), name, found] for (*where, name, found), levels in failed.items()]
@@ -176,7 +160,7 @@ def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
     for row in measured.checks[measured.checks["level"].isna()].to_dict("records"):
         about = ""
         if isinstance(row["model"], str):
-            about = f"{row['model']}, {cell_label((row['model'], row['scenario'], int(row['cpu_blocks'])))}: "
+            about = f"{row['model']}, {cell_label(cell_of(row))}: "
         yield str(row["check"]), str(row["severity"]), f"{about}{row['message']}"
 
 
