@@ -10,7 +10,7 @@ sys.path.append(str(Path(workflow.snakefile).resolve().parents[1] / "scripts"))
 
 from kveval.config.problems import ConfigError
 from kveval.report.figures.names import FAMILIES, figures_of
-from kveval.workflow.campaign_plan import SO_FAR, CampaignPlan
+from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.campaign_source import PRUNING, campaign_source, complete_values
 from kveval.workflow.captions import captioned
 from kveval.workflow.code_digest import code_behind
@@ -36,7 +36,7 @@ try:
 except ConfigError as error:
     raise WorkflowError(f"The configuration cannot be used:\n{error}")
 
-PLAN = CampaignPlan.of(SOURCE, Path(CATALOGUES), Path(IMPORT_INDEX), jobs_share_folder=INVOCATION.shared_folder)
+PLAN = WorkflowPlan.of(SOURCE, Path(CATALOGUES), Path(IMPORT_INDEX), jobs_share_folder=INVOCATION.shared_folder)
 CAMPAIGN = PLAN.config.campaign
 RESULTS, LOGS = PLAN.results, PLAN.logs
 # {so_far} is empty, or the folder of a report over the runs that exist: the same rules, of fewer runs.

@@ -50,7 +50,7 @@ def refusing() -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class CampaignPlan:
+class WorkflowPlan:
     """What a campaign comes to. `elsewhere`: runs that it does not measure, but imports or compares.
 
     `jobs_share_folder`: whether the jobs see this machine's folder; where they do not, they are given a run's files.
@@ -64,7 +64,7 @@ class CampaignPlan:
     @classmethod
     def of(
         cls, source: Path | Mapping[str, Any], catalogues: Path, index: Path, *, jobs_share_folder: bool
-    ) -> CampaignPlan:
+    ) -> WorkflowPlan:
         """Read and check the campaign; `index`: where what was read of existing results is kept.
 
         Raises WorkflowError with every mistake in it, and for what jobs without this folder cannot do.

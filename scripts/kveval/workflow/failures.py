@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kveval.measure.failures import REPORT_COMMAND, causes
-from kveval.workflow.campaign_plan import CampaignPlan
+from kveval.workflow.campaign_plan import WorkflowPlan
 
 
 def after_failures(
-    plan: CampaignPlan, configfiles: Sequence[Path], since: float, warn: Callable[[str], None]
+    plan: WorkflowPlan, configfiles: Sequence[Path], since: float, warn: Callable[[str], None]
 ) -> Iterator[str]:
     """Yield the lines that name every measurement that failed and its cause, and how to get a report all the same.
 

@@ -10,15 +10,15 @@ from snakemake.exceptions import WorkflowError
 from tests.support.paths import REPOSITORY
 
 from kveval.spec.loading import load_config
-from kveval.workflow.campaign_plan import SO_FAR, CampaignPlan
+from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.invocation import Invocation, limit_of
 
 CONFIG = REPOSITORY / "config"
 CAMPAIGN = CONFIG / "campaigns" / "feb-2026.yaml"
 
 
-def plan_of(campaign: Any = CAMPAIGN, *, jobs_share_folder: bool = True) -> CampaignPlan:
-    return CampaignPlan.of(campaign, CONFIG, Path("imports"), jobs_share_folder=jobs_share_folder)
+def plan_of(campaign: Any = CAMPAIGN, *, jobs_share_folder: bool = True) -> WorkflowPlan:
+    return WorkflowPlan.of(campaign, CONFIG, Path("imports"), jobs_share_folder=jobs_share_folder)
 
 
 def wildcards(cell: str = "Qwen3-14B/native-offload/10000", run: str = "1", so_far: str = "") -> SimpleNamespace:
