@@ -10,7 +10,7 @@ from kveval.engines.kubernetes.api.kinds import Kind, Resource
 from kveval.engines.kubernetes.api.probe import Answer, Bounds
 from kveval.spec.loading import load_config
 from kveval.workflow.doctor.cluster_facts import ClusterFacts
-from kveval.workflow.doctor.documents import CampaignPlan, CellPlan
+from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
 GIB = 2**30
 GPU = "nvidia.com/gpu"
@@ -80,7 +80,7 @@ def _any_specification():
 def plan(*cells, site=None, documents=()):
     """A plan of cells, each given as (path, specification, documents)."""
     made = cells or (("M/native-offload/10000", specification(), (deployment(),)),)
-    return CampaignPlan(
+    return CampaignDocuments(
         name="first",
         site=Cluster.model_validate(SITE | (site or {})),
         cells=tuple(CellPlan(path, spec, tuple(serving), tuple(documents)) for path, spec, serving in made),

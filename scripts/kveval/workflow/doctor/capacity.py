@@ -9,7 +9,7 @@ from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Node, PodNeed, accepts, node_of, place, pod_needs
 from kveval.engines.preflight import memory_bytes, shared_memory_bytes
 from kveval.host.findings import Finding, error, ok, warning
-from kveval.workflow.doctor.documents import CampaignPlan, CellPlan
+from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
 MEMORY_SHARE = 0.7
 """Share of a node's memory above which tiers leave too little for the servers themselves and the page cache."""
@@ -19,7 +19,7 @@ _GIB = 2**30
 _DEFAULT_SHARED_MEMORY = 64 * 2**20
 
 
-def capacity(plan: CampaignPlan, nodes: Answer, pods: Answer) -> list[Finding]:
+def capacity(plan: CampaignDocuments, nodes: Answer, pods: Answer) -> list[Finding]:
     """Return what is to be said of GPUs, host memory and /dev/shm.
 
     `nodes`: the list of nodes; `pods`: of all pods that run, for what others hold; both perhaps denied.
@@ -44,7 +44,7 @@ def _total(cell: CellPlan, resource: str) -> float:
     return sum(need.copies * need.requests.get(resource, 0.0) for need in _servers(cell))
 
 
-def _gpus(plan: CampaignPlan, nodes: Sequence[Node], pods: Answer) -> Iterator[Finding]:
+def _gpus(plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer) -> Iterator[Finding]:
     site, resource = plan.site, plan.site.gpu_resource
     resources = [resource, "memory", "cpu"]
     largest = max(plan.cells, key=lambda cell: (_total(cell, resource), _total(cell, "memory")))
@@ -86,7 +86,7 @@ def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, in
     return f"{nodes}, and none offers {site.gpu_resource}", fix
 
 
-def _shortage(plan: CampaignPlan, path: str, nodes: Sequence[Node]) -> str:
+def _shortage(plan: CampaignDocuments, path: str, nodes: Sequence[Node]) -> str:
     """Say what of a cell found no place, and what the nodes that would take it have."""
     (cell,) = (one for one in plan.cells if one.path == path)
     left = place(_servers(cell), nodes, [plan.site.gpu_resource, "memory", "cpu"])[1][0]
@@ -147,7 +147,7 @@ def _others(paths: Sequence[str]) -> str:
     return f"   (the same of {len(paths) - 1} more cells)" if len(paths) > 1 else ""
 
 
-def _host_memory(plan: CampaignPlan, nodes: Sequence[Node]) -> Iterator[Finding]:
+def _host_memory(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]:
     """Compare the tiers in host memory with the nodes that the servers would share."""
     worst, share = None, 0.0
     for cell in plan.cells:

@@ -10,7 +10,7 @@ from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, POOL_
 from kveval.host.findings import Finding, error, ok, warning
 from kveval.workflow.doctor.capacity import capacity
 from kveval.workflow.doctor.cluster_facts import ClusterFacts, Denied, Trial
-from kveval.workflow.doctor.documents import CampaignPlan
+from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial
 from kveval.workflow.doctor.volumes import volumes
 
@@ -30,7 +30,7 @@ _INSTALL = {
 }
 
 
-def examine(plan: CampaignPlan, facts: ClusterFacts, grant: str) -> list[Finding]:
+def examine(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> list[Finding]:
     """Return what the facts mean for the campaign; `grant`: the command that grants what the account needs."""
     return [
         _api(facts),
@@ -62,7 +62,7 @@ def _dotted(release: tuple[int, int]) -> str:
     return f"{release[0]}.{release[1]}"
 
 
-def _permissions(plan: CampaignPlan, denied: Sequence[Denied], grant: str) -> Iterator[Finding]:
+def _permissions(plan: CampaignDocuments, denied: Sequence[Denied], grant: str) -> Iterator[Finding]:
     table = permissions(plan.site)
     if not denied:
         total = sum(len(permission.verbs) for permission in table)
@@ -78,7 +78,7 @@ def _permissions(plan: CampaignPlan, denied: Sequence[Denied], grant: str) -> It
             yield (warning if permission.advisory else error)("permissions", said, grant)
 
 
-def _namespaces(plan: CampaignPlan, facts: ClusterFacts, grant: str) -> Iterator[Finding]:
+def _namespaces(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> Iterator[Finding]:
     for name, answer in facts.namespaces.items():
         if answer.status == 404 and name == plan.site.pcp_namespace and facts.may_make_namespaces:
             yield ok("namespace", f"{name} is not there and will be made")
@@ -108,7 +108,7 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
         yield ok("kinds", f"all {len(facts.served)} are served" + (f"; {', '.join(custom)}" if custom else ""))
 
 
-def _gateway(plan: CampaignPlan, facts: ClusterFacts) -> Iterator[Finding]:
+def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     site, answer = plan.site, facts.gateway
     if site.gateway is None or answer is None:
         return
@@ -162,7 +162,7 @@ def _condition(answer: Answer, name: str, key: str = "status") -> str:
     return next((str(entry.get(key, "")) for entry in conditions if entry["type"] == name), "")
 
 
-def _secret(plan: CampaignPlan, answer: Answer | None) -> Iterator[Finding]:
+def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]:
     wanted = plan.site.token_secret
     full = any(not cell.specification.miniature for cell in plan.cells)
     if wanted is None:
@@ -205,7 +205,7 @@ def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
             yield ok("image", f"{trial.image} is on its way to {trial.node}: not refused in {trial.seconds:.0f} s")
 
 
-def _recorder(plan: CampaignPlan, facts: ClusterFacts) -> Iterator[Finding]:
+def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     place = plan.site.pcp_namespace
     space, tried = facts.namespaces[place], [trial for trial in facts.trials if trial.pod and trial.namespace == place]
     label = f"kubectl label --overwrite namespace {place} {_ENFORCE}=privileged"
@@ -225,7 +225,7 @@ def _recorder(plan: CampaignPlan, facts: ClusterFacts) -> Iterator[Finding]:
         yield warning("recorder", f"its privileges can be tried once namespace {place} exists", fix)
 
 
-def _trials(plan: CampaignPlan, facts: ClusterFacts) -> Iterator[Finding]:
+def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     recorder = plan.site.pcp_namespace
     # A recorder's pod that is refused has a finding of its own; so has what the account may not do.
     tried = [trial for trial in facts.trials if not (trial.pod and trial.namespace == recorder)]

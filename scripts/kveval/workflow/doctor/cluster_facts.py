@@ -10,7 +10,7 @@ from kveval.engines.kubernetes.api.kinds import Kind, Resource, described, kind_
 from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds
 from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, Permission, namespace_of, permissions
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, kinds, pod_needs
-from kveval.workflow.doctor.documents import CampaignPlan
+from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial, try_images
 
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -69,7 +69,7 @@ class ClusterFacts:
     images: Sequence[ImageTrial] = field(default_factory=tuple)
 
 
-def collect(api: Api, plan: CampaignPlan, image_limit_s: float) -> ClusterFacts:
+def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterFacts:
     """Ask a cluster. Raises ClusterError when it cannot be reached, or does not know who asks.
 
     `image_limit_s`: longest wait for images, seconds; 0 tries none.
@@ -162,7 +162,7 @@ def _gateway_class(asking: Asking, site: Cluster) -> Answer | None:
     return asking.get(f"/apis/{GATEWAY_GROUP}/v1/gatewayclasses/{site.gateway.class_name}")
 
 
-def _claims(asking: Asking, plan: CampaignPlan) -> dict[str, Answer]:
+def _claims(asking: Asking, plan: CampaignDocuments) -> dict[str, Answer]:
     names = {claim.name for claim in claims(plan.documents)}
     if plan.site.model_cache is not None and plan.site.model_cache.claim is not None:
         names.add(plan.site.model_cache.claim)
@@ -180,7 +180,7 @@ def _secret(asking: Asking, site: Cluster) -> Answer | None:
 
 
 def _trials(
-    asking: Asking, plan: CampaignPlan, served: Mapping[Kind, Resource | None], namespaces: set[str]
+    asking: Asking, plan: CampaignDocuments, served: Mapping[Kind, Resource | None], namespaces: set[str]
 ) -> list[Trial]:
     """Send every document, and every pod of one, as a dry run: admission and validation answer as they would later."""
     accounts = {one["metadata"]["name"] for one in plan.documents if one["kind"] == "ServiceAccount"}

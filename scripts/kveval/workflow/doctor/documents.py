@@ -22,7 +22,7 @@ class CellPlan:
 
 
 @dataclass(frozen=True)
-class CampaignPlan:
+class CampaignDocuments:
     """A campaign on its site; `recording`: the documents that all cells share."""
 
     name: str
@@ -41,7 +41,7 @@ class CampaignPlan:
         return tuple(reversed(unique.values()))
 
 
-def planned(config: Config) -> CampaignPlan:
+def planned(config: Config) -> CampaignDocuments:
     """Render a campaign of engine kubernetes, each cell's first run."""
     site, name = config.campaign.cluster, config.campaign.name
     assert site is not None
@@ -53,4 +53,4 @@ def planned(config: Config) -> CampaignPlan:
         if site.model_cache is not None and not specification.miniature:
             driving.append(download_job(context))
         cells.append(CellPlan(cell.path, specification, render(context).documents, tuple(driving)))
-    return CampaignPlan(name, site, tuple(cells), recording_documents(name, site, {}))
+    return CampaignDocuments(name, site, tuple(cells), recording_documents(name, site, {}))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from kveval.engines.kubernetes.api.names import labels, selector
 from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, pod_needs
-from kveval.workflow.doctor.documents import CampaignPlan
+from kveval.workflow.doctor.documents import CampaignDocuments
 
 COMPONENT = "doctor"
 _POLL_S = 0.5
@@ -44,7 +44,7 @@ class ImageTrial:
     node_ahead: Bounds | None = None
 
 
-def try_images(asking: Asking, plan: CampaignPlan, limit_s: float) -> list[ImageTrial]:
+def try_images(asking: Asking, plan: CampaignDocuments, limit_s: float) -> list[ImageTrial]:
     """Try every image of a campaign, all at once, for `limit_s` seconds at most."""
     users: dict[str, PodNeed] = {}
     for need in pod_needs(plan.documents):
@@ -65,7 +65,7 @@ def try_images(asking: Asking, plan: CampaignPlan, limit_s: float) -> list[Image
         return [*rejected, *_watched(asking, path, plan.name, waiting, users, limit_s)]
 
 
-def trial_pod(image: str, need: PodNeed, plan: CampaignPlan, limit_s: float) -> dict[str, Any]:
+def trial_pod(image: str, need: PodNeed, plan: CampaignDocuments, limit_s: float) -> dict[str, Any]:
     """Return the pod that tries an image where `need` would run it, without its GPUs, volumes and privileges."""
     site = plan.site
     spec: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Any
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Claim, claims, quantity
 from kveval.host.findings import Finding, error, ok, warning
-from kveval.workflow.doctor.documents import CampaignPlan
+from kveval.workflow.doctor.documents import CampaignDocuments
 
 _DEFAULT = (
     "storageclass.kubernetes.io/is-default-class",
@@ -31,12 +31,12 @@ _GIB = 2**30
 _SHOW = "`kubectl get storageclass` shows what there is"
 
 
-def volumes(plan: CampaignPlan, classes: Answer, there: Mapping[str, Answer]) -> list[Finding]:
+def volumes(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]) -> list[Finding]:
     """Return what is to be said of claims, their classes and the model cache; `there`: claims by name."""
     return [*_existing(plan, there), *_asked(plan, classes, there)]
 
 
-def _existing(plan: CampaignPlan, there: Mapping[str, Answer]) -> Iterator[Finding]:
+def _existing(plan: CampaignDocuments, there: Mapping[str, Answer]) -> Iterator[Finding]:
     cache = plan.site.model_cache
     full = any(not cell.specification.miniature for cell in plan.cells)
     if cache is None:
@@ -72,7 +72,7 @@ def _state(check: str, name: str, claim: Mapping[str, Any], slots: int) -> Findi
     return ok(check, said)
 
 
-def _asked(plan: CampaignPlan, classes: Answer, there: Mapping[str, Answer]) -> Iterator[Finding]:
+def _asked(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]) -> Iterator[Finding]:
     asked = claims(plan.documents)
     new = [claim for claim in asked if not there[claim.name].found]
     for claim in asked:
