@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import settings
 from tests.support.cluster_chain import cluster
 from tests.support.fault_chain import Chain, stand_in_environment
+from tests.support.parallel import AloneLast, in_turn
 from tests.support.testbed import cluster_api, namespace
+from xdist.remote import Producer
 
 __all__ = ["cluster", "cluster_api", "namespace"]
 
@@ -20,7 +23,17 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
-_SECONDS_TO_DETECTION: list[tuple[str, float, float]] = []
+_DETECTION = "seconds_to_detection"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=in_turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> AloneLast | None:
+    return AloneLast(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture
@@ -28,18 +41,38 @@ def record_fault(record_property: Callable[[str, object], None]) -> Callable[[st
     """Note how long a fault took to be found, s, and its limit, for the report and the end of the output."""
 
     def record(name: str, seconds: float, limit_s: float) -> None:
-        record_property("seconds_to_detection", round(seconds, 2))
-        _SECONDS_TO_DETECTION.append((name, seconds, limit_s))
+        record_property(_DETECTION, f"{seconds:6.2f} of {limit_s:3.0f}  {name}")
 
     return record
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List how soon every fault was found."""
-    if _SECONDS_TO_DETECTION:
-        terminalreporter.section("seconds until a fault was found")
-        for name, seconds, limit_s in _SECONDS_TO_DETECTION:
-            terminalreporter.write_line(f"{seconds:6.2f} of {limit_s:3.0f}  {name}")
+    """List how soon every fault was found, and what was skipped for want of what: no such run stands for the whole."""
+    reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "when")]
+    seconds = [
+        text
+        for report in reports
+        if report.when == "call"
+        for name, text in report.user_properties
+        if name == _DETECTION
+    ]
+    _list(terminalreporter, "seconds until a fault was found", seconds)
+    reasons = Counter(reason_of(report) for report in terminalreporter.stats.get("skipped", []))
+    skipped = [f"{count:6d}  {reason}" for reason, count in reasons.most_common()]
+    _list(terminalreporter, "skipped: this run is not the whole suite, because", skipped)
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped, in the words of the one who wrote it."""
+    where = report.longrepr
+    return (where[2] if isinstance(where, tuple) else str(where)).removeprefix("Skipped: ")
+
+
+def _list(terminalreporter: pytest.TerminalReporter, title: str, lines: list[str]) -> None:
+    if lines:
+        terminalreporter.section(title)
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture

@@ -15,12 +15,11 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
-import yaml
 import zstandard
 from tests.support.cluster_chain import CAMPAIGN, OWN_PCP_NAMESPACE, Cluster, needs_cluster
 from tests.support.fault_chain import CAMPAIGN as LOCAL
 from tests.support.fault_chain import PATIENCE_S, merged
-from tests.workflow.test_workflow_faults import Tree
+from tests.support.tree import Tree
 
 from kveval.pcp.archive_tools import archive_files
 from kveval.pcp.installation import base_environment, find_pcp
@@ -44,8 +43,8 @@ class ClusterTree(Tree):
     """A copy of the workflow whose snakemakes measure on `cluster`."""
 
     def __init__(self, folder: Path, cluster: Cluster, campaign: dict[str, Any]) -> None:
-        super().__init__(folder, folder / "lock", campaign)
-        self._env["KUBECONFIG"] = str(cluster.testbed.kubeconfig)
+        super().__init__(folder, campaign, lock=folder / "lock")
+        self.env["KUBECONFIG"] = str(cluster.testbed.kubeconfig)
 
     def log(self, scenario: str) -> Path:
         place = self.folder / "logs" / "faults" / "benchmark" / "Qwen3-0.6B" / scenario / str(CELLS[scenario])
@@ -118,7 +117,7 @@ def test_results_have_the_form_of_the_local_engines(
     one = {"workloads": {"short": {"levels": [2, 3], "seconds": 4}}, "min_samples": 2}
     cell = [{"models": ["Qwen3-0.6B"], "scenarios": ["no-offload"], "cpu_blocks": [0]}]
     there = tree(merged(TWO, {**one, "matrix": cell, "cluster": {"slots": 1}}))
-    here = Tree(tmp_path / "local", tmp_path / "lock", merged(LOCAL, one))
+    here = Tree(tmp_path / "local", merged(LOCAL, one), lock=tmp_path / "lock")
     # They disturb each other no more than anything else on this machine.
     for running in [made.start("peaks") for made in (there, here)]:
         output, _ = running.communicate(timeout=3 * PATIENCE_S)
@@ -179,7 +178,7 @@ def test_after_kill_9_of_snakemake_nothing_is_left_and_a_rerun_completes(
     for name in CELLS:
         made.wait_for(name, "stopped by SIGTERM; everything it had started is gone", PATIENCE_S)
     assert made.run("--unlock")[0] == 0
-    (made.folder / "campaign.yaml").write_text(yaml.safe_dump(merged(TWO, OWN_PCP_NAMESPACE)))
+    made.configure(merged(TWO, OWN_PCP_NAMESPACE))
     code, output = made.run("report", "--until", "benchmark")
     assert code == 0, output
     assert made.measured() == set(CELLS)

@@ -1,19 +1,17 @@
 """The whole chain for real: vLLM, GuideLLM and PCP on this machine, from a campaign file to REPORT.md."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
+import yaml
 from PIL import Image
 from tests.support.paths import REPOSITORY
+from tests.support.tree import Tree, served
 
 from kveval.pcp.installation import RecordingError, require_pcp
 from kveval.pcp.parquet.reading import describe, series
@@ -21,7 +19,6 @@ from kveval.pcp.parquet.reading import describe, series
 pytestmark = pytest.mark.e2e
 CELL = "Qwen3-0.6B/native-offload/10000"
 RESULTS = "results/campaigns/smoke"
-CAMPAIGN = ("--configfile", "config/campaigns/smoke.yaml")
 
 
 def missing() -> str | None:
@@ -37,64 +34,40 @@ def missing() -> str | None:
 needs_chain = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
-RUNNING_BEFORE = frozenset(psutil.pids())
-
-
-def temporary_folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("kveval-run-*"))
-
-
-FOLDERS_BEFORE = temporary_folders()
-
-
-def leftovers() -> list[str]:
-    """Processes of a run: servers, load generators, recorders; not those the host had before."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if process.pid in RUNNING_BEFORE:
-            continue
-        line = " ".join(process.info["cmdline"] or [])
-        if re.search(r"vllm\.entrypoints|VLLM::|guidellm run|pmlogger .*pcp|pmcd .*pmcd\.conf", line):
-            found.append(line)
-    return found
-
-
-def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["snakemake", "--cores", "2", *arguments, *CAMPAIGN],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=900,
-    )
+# Of ten prefixes, in conversations of two requests: by as many, prefixes have come again.
+REQUESTS = 30
+SECONDS = (14, 28, 56)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
-    """A copy of the workflow in which a small campaign has run: two arms, one run, two short levels."""
-    folder = tmp_path_factory.mktemp("e2e") / "repository"
-    folder.mkdir()
-    for part in ("config", "rules", "scripts", "profiles", "envs"):
-        shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy2(REPOSITORY / "Snakefile", folder)
-    (folder / ".server-venv").symlink_to(REPOSITORY / ".server-venv")
-    done = snakemake(folder, "report")
-    assert done.returncode == 0, done.stdout[-6000:]
-    return folder
+def tree(tmp_path_factory) -> Tree:
+    """A copy of the workflow in which a small campaign has run: two arms, one run, two levels of enough requests."""
+    campaign = yaml.safe_load((REPOSITORY / "config" / "campaigns" / "smoke.yaml").read_text())
+    made = Tree(tmp_path_factory.mktemp("e2e") / "repository", campaign, environment=REPOSITORY / ".server-venv")
+    for seconds in SECONDS:
+        campaign["workloads"]["smoke"]["seconds"] = seconds
+        made.configure(campaign)
+        code, output = made.run("report", limit_s=900)
+        assert code == 0, output[-6000:]
+        if served(made.run_json(CELL)) >= REQUESTS:
+            return made
+    raise AssertionError(f"{served(made.run_json(CELL)):.0f} requests in {SECONDS[-1]} s: this machine is too busy")
 
 
 @pytest.fixture(scope="module")
-def run_json(finished) -> dict:
-    pointer = json.loads((finished / RESULTS / CELL / "run-1" / "measurement.json").read_text())
-    return json.loads((finished / pointer["path"] / "run.json").read_text())
+def finished(tree) -> Path:
+    return tree.folder
+
+
+@pytest.fixture(scope="module")
+def run_json(tree) -> dict:
+    return tree.run_json(CELL)
 
 
 @needs_chain
-def test_nothing_is_left_running(finished):
-    assert leftovers() == []
-    assert temporary_folders() <= FOLDERS_BEFORE
+def test_nothing_is_left_running(tree, finished):
+    assert any("vllm.entrypoints" in line for line in tree.traces[0].seen())
+    assert tree.left() == []
     assert list((finished / "results" / "measurements").glob("partial/*/")) == []
 
 
@@ -171,45 +144,56 @@ def test_the_report_says_what_was_measured_and_what_cannot_be_said(finished):
 
 
 @needs_chain
-def test_a_second_run_has_nothing_to_do(finished):
-    assert "Nothing to be done" in snakemake(finished, "-n", "report").stdout
+def test_a_second_run_has_nothing_to_do(tree):
+    assert "Nothing to be done" in tree.run("-n", "report")[1]
 
 
 @needs_chain
-def test_a_report_over_what_there_is_names_what_is_missing(finished, tmp_path):
-    folder = tmp_path / "partly"
-    shutil.copytree(finished, folder, symlinks=True)
-    shutil.rmtree(folder / RESULTS / "Qwen3-0.6B" / "no-offload")
-    log = folder / "logs" / "smoke" / "benchmark" / "Qwen3-0.6B" / "no-offload" / "0" / "run-1.log"
-    log.write_text(log.read_text() + "12:00:00 FAILED: the server died (exit code 3)\n")
-    done = snakemake(folder, "report_so_far")
-    assert done.returncode == 0, done.stdout[-3000:]
-    report = (folder / RESULTS / "so-far" / "REPORT.md").read_text()
-    assert "no-offload: failed: the server died (exit code 3)" in report
-    assert "native-offload 10K" in report
-    assert list((folder / RESULTS / "so-far" / "figures").glob("*.png"))
+def test_a_report_over_what_there_is_names_what_is_missing(tree, finished):
+    baseline = finished / RESULTS / "Qwen3-0.6B" / "no-offload"
+    log = finished / "logs" / "smoke" / "benchmark" / "Qwen3-0.6B" / "no-offload" / "0" / "run-1.log"
+    said = log.read_text()
+    log.write_text(said + "12:00:00 FAILED: the server died (exit code 3)\n")
+    baseline.rename(finished / "aside")
+    try:
+        code, output = tree.run("report_so_far")
+        assert code == 0, output[-3000:]
+        report = (finished / RESULTS / "so-far" / "REPORT.md").read_text()
+        assert "no-offload: failed: the server died (exit code 3)" in report
+        assert "native-offload 10K" in report
+        assert list((finished / RESULTS / "so-far" / "figures").glob("*.png"))
+    finally:
+        (finished / "aside").rename(baseline)
+        log.write_text(said)
 
 
 @needs_chain
-def test_the_job_tears_down_when_it_is_asked_to_stop(finished):
+def test_the_job_tears_down_when_it_is_asked_to_stop(tree, finished):
     """SIGTERM in the middle of a level: the job ends, the attempt is kept, nothing runs on, nothing is adopted."""
-    job = subprocess.Popen(
-        ["snakemake", "--cores", "2", "report", *CAMPAIGN, "--config", "runs=2", "--until", "benchmark"],
-        cwd=finished,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    target = f"{RESULTS}/{CELL}/run-2/measurement.json"
+    job = tree.start(target, "--config", "runs=2")
+    below = psutil.Process(job.pid)
     deadline = time.monotonic() + 120
-    while not any("guidellm run" in line for line in leftovers()):
+    while not any("guidellm run" in line for line in lines_of(below.children(recursive=True))):
         assert time.monotonic() < deadline
         assert job.poll() is None
         time.sleep(0.5)
-    measuring = [p for p in psutil.process_iter(["cmdline"]) if "scripts/benchmark.py" in (p.info["cmdline"] or [])]
+    measuring = [process for process in below.children(recursive=True) if "benchmark.py" in lines_of([process])[0]]
     job.send_signal(15)
     for process in measuring:
         process.terminate()
-    job.wait(timeout=60)
-    assert leftovers() == []
+    job.communicate(timeout=60)
+    assert tree.left() == []
     assert len(list((finished / "results" / "measurements" / "failed").iterdir())) == 1
     assert not list(finished.glob(f"{RESULTS}/Qwen3-0.6B/*/*/run-2/measurement.json"))
+
+
+def lines_of(processes: list[psutil.Process]) -> list[str]:
+    """The command lines of processes, empty for those that have ended."""
+    found = []
+    for process in processes:
+        try:
+            found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            found.append("")
+    return found

@@ -1,4 +1,7 @@
-"""What a program could leave on the host, traced while it runs: only what is its own counts, whatever else goes on."""
+"""What a program could leave on the host, traced while it runs: only what is its own counts, whatever else goes on.
+
+Its own are the processes below it, those of the sessions it has noted, and those that have the home it was given.
+"""
 
 import contextlib
 import json
@@ -63,24 +66,40 @@ class Trace:
 
     def left(self) -> list[str]:
         """Name what of it is still there."""
-        found = []
-        for process, line in self._processes.items():
+        running = {process: line for process, line in self._processes.items() if _runs(process)}
+        for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(f"process {process.pid}: {line}")
+                if process.environ().get("HOME") == str(self._home) and _runs(process):
+                    running[process] = " ".join(process.cmdline())
+        found = [f"process {process.pid}: {line}" for process, line in running.items()]
         found += [f"/dev/shm/{segment.segment}" for segment in self._segments if segment.exists()]
         found += [folder.path for folder in self._folders if Path(folder.path).exists()]
-        listening = {s.laddr.port for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN}
-        found += [f"port {port}" for port in self._ports & listening]
-        found += [f"System V {entry}" for entry in _system_v() - self._system_v]
+        pids = {process.pid for process in running}
+        listening = [s for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN]
+        found += [f"port {s.laddr.port}" for s in listening if s.laddr.port in self._ports and s.pid in pids]
+        found += [f"System V {entry}" for entry in self._system_v_left()]
         found += [str(path) for path in (self._home / ".cache" / "kveval").glob("*")]
         return sorted(found)
 
+    def _system_v_left(self) -> set[str]:
+        """Segments and queues of the processes that were there, whoever made the newer ones besides."""
+        pids = {process.pid for process in self._processes}
+        return {entry for entry, makers in _system_v().items() if entry not in self._system_v and makers & pids}
 
-def _system_v() -> set[str]:
-    found = set()
-    for kind in ("shm", "sem", "msg"):
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _system_v() -> dict[str, frozenset[int]]:
+    """System V shared memory and message queues -> the processes that the kernel names with each."""
+    found = {}
+    for kind, columns in (("shm", slice(4, 6)), ("msg", slice(5, 7))):
         with contextlib.suppress(OSError):
-            lines = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]
-            found |= {f"{kind} {line.split()[1]}" for line in lines}
+            for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]:
+                words = line.split()
+                found[f"{kind} {words[1]}"] = frozenset(map(int, words[columns]))
     return found

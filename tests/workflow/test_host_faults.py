@@ -99,7 +99,7 @@ def test_without_its_guardian_a_job_starts_nothing_more(chain: Chain) -> None:
     chain.configure(workloads={"short": {"levels": [2, 3]}})
     job = chain.start()
     in_level(job, count=2)
-    job.child(r"-m kveval\.processes").kill()
+    job.child(r"-m kveval\.host\.processes").kill()
     job.wait_for(NOTICED + r"the guardian process \d+, which would clean up after this job, is gone", PATIENCE_S)
     assert job.end(PATIENCE_S) == 1
 

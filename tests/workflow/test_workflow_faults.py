@@ -3,74 +3,20 @@
 Snakemake, the jobs, the recording and the store are real; vLLM and GuideLLM are stand-ins (see fault_chain.py).
 """
 
-import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-import yaml
-from tests.support.fault_chain import CAMPAIGN, PATIENCE_S, merged, needs_pcp, stand_in_environment, workflow_copy
-from tests.support.leftovers import Trace
+from tests.support.fault_chain import CAMPAIGN, PATIENCE_S, merged, needs_pcp
+from tests.support.tree import Tree
 
 pytestmark = [pytest.mark.workflow, needs_pcp]
 CELL = "Qwen3-0.6B/{}/0/run-1"
 SHORT = merged(CAMPAIGN, {"workloads": {"short": {"seconds": 2}}})
-
-
-class Tree:
-    """A copy of the workflow with stand-ins, and the snakemakes started in it."""
-
-    def __init__(self, folder: Path, lock: Path, campaign: dict[str, Any]) -> None:
-        self.folder = workflow_copy(folder)
-        self.results = self.folder / campaign["results"]
-        self._env = {**os.environ, "PYTHONPATH": "", "KVEVAL_HOST_LOCK": str(lock), "HOME": str(folder / "home")}
-        (folder / "home").mkdir()
-        stand_in_environment(folder / ".server-venv")
-        (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign))
-        self.traces: list[Trace] = []
-
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        running = subprocess.Popen(
-            ["snakemake", "--cores", "2", *arguments, "--configfile", "campaign.yaml"],
-            cwd=self.folder,
-            env=self._env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.traces.append(Trace(running.pid, self.folder / "home"))
-        return running
-
-    def run(self, *arguments: str) -> tuple[int, str]:
-        running = self.start(*arguments)
-        output, _ = running.communicate(timeout=3 * PATIENCE_S)
-        return running.returncode, output
-
-    def measured(self) -> set[str]:
-        return {path.parent.parent.parent.name for path in self.results.glob("*/*/*/run-1/measurement.json")}
-
-    def log(self, scenario: str) -> Path:
-        return self.folder / "logs" / "faults" / "benchmark" / CELL.format(scenario).replace("run-1", "run-1.log")
-
-    def wait_for(self, scenario: str, pattern: str, limit_s: float = PATIENCE_S) -> None:
-        deadline = time.monotonic() + limit_s
-        while not (self.log(scenario).exists() and re.search(pattern, self.log(scenario).read_text())):
-            assert time.monotonic() < deadline, f"{pattern} was not said"
-            time.sleep(0.05)
-
-    def left(self, limit_s: float = 15) -> list[str]:
-        deadline = time.monotonic() + limit_s
-        for trace in self.traces:
-            trace.end()
-        while (left := [thing for trace in self.traces for thing in trace.left()]) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        return left
 
 
 @pytest.fixture
@@ -84,7 +30,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
             "matrix": [{"models": ["Qwen3-0.6B"], "scenarios": ["no-offload", "broken"], "cpu_blocks": [0]}],
         },
     )
-    made = Tree(tmp_path / "repository", tmp_path / "lock", campaign)
+    made = Tree(tmp_path / "repository", campaign, lock=tmp_path / "lock")
     yield made
     assert made.left() == []
 
@@ -151,8 +97,8 @@ def test_a_second_snakemake_in_the_same_tree_is_refused_and_disturbs_nothing(tre
 
 
 def test_a_second_snakemake_in_another_tree_waits_for_the_host(tree: Tree, tmp_path: Path) -> None:
-    other = Tree(tmp_path / "other", tmp_path / "lock", SHORT)
-    (tree.folder / "campaign.yaml").write_text(yaml.safe_dump(merged(SHORT, {"workloads": {"short": {"seconds": 10}}})))
+    other = Tree(tmp_path / "other", SHORT, lock=tmp_path / "lock")
+    tree.configure(merged(SHORT, {"workloads": {"short": {"seconds": 10}}}))
     first = tree.start("results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
     tree.wait_for("no-offload", "starting the server")
     assert other.run("report", "--until", "benchmark")[0] == 0
