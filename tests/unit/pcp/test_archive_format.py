@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.pcp.test_archive_libpcp import python_with_pcp
 from tests.unit.pcp.test_archive_writer import units
+from tests.workflow.test_archive_libpcp import python_with_pcp
 
 from kveval.pcp.archive import wire
 from kveval.pcp.archive.units import units_string

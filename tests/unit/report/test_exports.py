@@ -89,12 +89,13 @@ def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:
 
 
 def test_peaks_as_benchmark_reports_are_valid(measured: Measured, tmp_path: Path) -> None:
-    files = {cell: tmp_path / f"{number}.yaml" for number, cell in enumerate(campaign.cells())}
+    cells = [cell for cell in campaign.cells() if cell[0] == CELL[0]]
+    files = {cell: tmp_path / f"{number}.yaml" for number, cell in enumerate(cells)}
     write_peak_reports(measured, "large", files)
     found = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files.values()]
     for content in found:
         jsonschema.validate(content, BENCHMARK_SCHEMA)
-    assert len({content["run"]["uid"] for content in found}) == len(found)
+    assert len({content["run"]["uid"] for content in found}) == len(found) == 10
     assert len({content["run"]["eid"] for content in found}) == len(found)
 
 

@@ -117,6 +117,13 @@ SLIPS = {
 }
 
 
+@functools.cache
+def pair() -> tuple[ReportPlan, Measured]:
+    """One model with an arm and its baseline: a slip is one, however much stands around it."""
+    keys = large.cells(("Qwen3-8B",), ("no-offload", "native-offload"))
+    return large.plan(keys), large.measured(large.levels_table(keys, levels=(1, 200)))
+
+
 @pytest.mark.parametrize("check", SLIPS)
 def test_a_slip_is_found(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = report.guidance_table
@@ -126,10 +133,10 @@ def test_a_slip_is_found(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         return Table(made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]])
 
     monkeypatch.setattr(report, "guidance_table", slipping)
-    found = judged(tmp_path, *campaign(), monkeypatch)
+    found = judged(tmp_path, *pair(), monkeypatch)
     assert check in {outcome.name for outcome in found if SLIPS[check] in outcome.where}
 
 
 def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = judge(tmp_path, *campaign(), [], monkeypatch)
+    found = judge(tmp_path, *pair(), [], monkeypatch)
     assert "there is no analysis/comparison.csv" in {outcome.message for outcome in found}

@@ -15,6 +15,7 @@ from tests.unit.pcp.test_archive_writer import STRING, U64, Metric, Writer, all_
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.parquet.reading import describe
 
+pytestmark = pytest.mark.workflow
 DATA = os.environ.get("KVEVAL_TEST_DATA")
 ARCHIVES = sorted({path.name.split(".")[0] for path in Path(DATA, "pcp").glob("*.meta*")}) if DATA else []
 
