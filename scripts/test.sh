@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Sets up what is missing, the test requirements included, then runs the test suite.
 # usage: bash scripts/test.sh [pytest arguments]
-# Tests run in up to four processes at once, those of tests/e2e alone after them; with -n 0 all in one, as --pdb and -s want it.
+# Tests run in two to four processes at once; with -n 0 all in one, as --pdb and -s want it.
 # KVEVAL_TEST_DATA: folder with real measurements; without it the tests that read them are skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh pcp redis workflow server test
 export PATH="$PWD/.venv/bin:$PATH"
-exec python -m pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder "$@"
+exec python -m pytest -n "$(($(nproc) < 3 ? 2 : 4))" --dist loadscope --no-loadscope-reorder "$@"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from tests.support.cluster_chain import cluster
 from tests.support.fault_chain import Chain, stand_in_environment
-from tests.support.parallel import AloneLast, in_turn
+from tests.support.parallel import Together, in_turn
 from tests.support.testbed import cluster_api, namespace
 from xdist.remote import Producer
 
@@ -32,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> AloneLast | None:
-    return AloneLast(config, log) if config.getoption("dist") == "loadscope" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together | None:
+    return Together(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """One run's job, as Snakemake starts it, on stand-ins for vLLM and GuideLLM with a real recording; faults on demand.
 
-What the stand-ins cannot show - how vLLM itself dies - is in test_faults_vllm.py.
+What the stand-ins cannot show - how vLLM itself dies - is in tests/e2e/test_vllm_faults.py.
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
 One table: what is done, what the job must say, and within how many seconds of it. The servers and generators are
 stand-ins (real processes and sockets), the recording, the job and the store are the real ones; vLLM's own deaths are in
-test_faults_vllm.py, what the host does is in test_faults_host.py.
+tests/e2e/test_vllm_faults.py, what the host does is in test_host_faults.py.
 """
 
 import re
