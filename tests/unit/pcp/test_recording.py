@@ -9,10 +9,9 @@ from tests.support.fault_chain import needs_pcp
 from kveval.host.processes import supervisor
 from kveval.pcp import archive_tools as recording_archive
 from kveval.pcp import installation as recording_pcp
-from kveval.pcp import recording as module
 from kveval.pcp.archive_tools import pack_archive, verify_archive
 from kveval.pcp.installation import Pcp, RecordingError, pmcd_conf, pmlogger_conf, read_pcp_conf, require_pcp
-from kveval.pcp.recording import RecordingSettings, dead_agents
+from kveval.pcp.recording import RecordingSettings, dead_agents, recording
 
 RUNNING = "openmetrics.vllm.vllm.num_requests_running"
 
@@ -101,7 +100,7 @@ def test_without_pcp_the_packages_are_named(tmp_path: Path, monkeypatch: pytest.
     with (
         pytest.raises(RecordingError, match="not installed"),
         supervisor(tmp_path / "processes.json") as processes,
-        module.recording(tmp_path / "w", RecordingSettings(), processes),
+        recording(tmp_path / "w", RecordingSettings(), processes),
     ):
         pass
     assert not (tmp_path / "w").exists()
