@@ -17,7 +17,7 @@ rule extract_peak:
         mem_mb=1000,
         runtime=10,
     params:
-        version=PLAN.vllm if PLAN.elsewhere.runs else CAMPAIGN.server.vllm,
+        version=PLAN.server_version if PLAN.elsewhere.runs else CAMPAIGN.server.declared_version,
         min_samples=CAMPAIGN.min_samples,
         # So far, a cell without a peak must not keep the others out of the report.
         lenient=lambda wildcards: "--lenient" if wildcards.so_far else "",
@@ -26,7 +26,7 @@ rule extract_peak:
         "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     shell:
         f"python {SCRIPTS}/extract_peak.py"
-        " --levels {input.levels:q} --pcp {input.pcp:q} --metrics {input.metrics:q} --vllm {params.version:q}"
+        " --levels {input.levels:q} --pcp {input.pcp:q} --metrics {input.metrics:q} --release {params.version:q}"
         " --min-samples {params.min_samples} --output {output.levels:q} {output.peak:q} {params.lenient}"
 
 

@@ -18,6 +18,7 @@ from tests.support.fault_chain import CAMPAIGN, REPOSITORY, Chain, needs_pcp, wo
 from tests.support.leftovers import Trace
 
 from kveval.engines.watchdog import read_work
+from kveval.spec.servers.vllm import VLLM
 
 pytestmark = pytest.mark.e2e
 needs_server = pytest.mark.skipif(
@@ -173,7 +174,7 @@ def working(running: "subprocess.Popen[bytes]", said: str) -> bool:
     argv = child(running, r"vllm\.entrypoints").cmdline()
     url = f"http://127.0.0.1:{argv[argv.index('--port') + 1]}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
-        work = read_work(answer.read().decode())
+        work = read_work(answer.read().decode(), VLLM)
     time.sleep(0.2)
     return work.requests >= 2
 

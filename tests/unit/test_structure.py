@@ -1,8 +1,13 @@
 """The library keeps the shape that docs/architecture.md draws."""
 
+from collections.abc import Mapping
+
 import pytest
 from tests.support import structure
 from tests.support.paths import REPOSITORY
+
+from kveval.engines.servers.registry import PROGRAMS
+from kveval.spec.servers.registry import SERVERS
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +44,36 @@ def test_the_tour_has_every_package() -> None:
 
 def test_a_class_name_occurs_once() -> None:
     assert structure.repeated_classes() == []
+
+
+CONFIGURED = "speaks of keys of the configuration"
+FOREIGN = "reads results of others, which are vLLM's"
+VLLM_NAMED: Mapping[str, str] = {
+    "engines/servers/vllm.py": "the adapter: behaviour",
+    "spec/servers/vllm.py": "the adapter: names and arguments",
+    "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
+    "engines/servers/lmcache.py": "LMCache's adapter: the server that it stands beside",
+    "spec/routing.py": "a key of llm-d's endpoint picker",
+    "spec/deployment.py": CONFIGURED,
+    "config/campaign.py": CONFIGURED,
+    "config/catalogue.py": CONFIGURED,
+    "config/compare.py": CONFIGURED,
+    "config/imports.py": CONFIGURED,
+    "config/release.py": CONFIGURED,
+    "importing/compared.py": CONFIGURED,
+    "importing/counters.py": FOREIGN,
+    "importing/describe.py": FOREIGN,
+    "importing/settings.py": FOREIGN,
+    "importing/table.py": FOREIGN,
+    "importing/trees.py": FOREIGN,
+}
+"""Modules that name vLLM in a string, and why; whatever else depends on it belongs into the adapter."""
+
+
+def test_vllm_is_named_where_it_has_to_be_and_nowhere_else() -> None:
+    assert structure.naming_vllm() == sorted(VLLM_NAMED)
+
+
+def test_every_server_has_both_halves_of_its_adapter() -> None:
+    assert SERVERS.keys() == PROGRAMS.keys()
+    assert all(program.software is SERVERS[name] for name, program in PROGRAMS.items())

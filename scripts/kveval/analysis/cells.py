@@ -10,20 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kveval.config.arm_kinds import ARM_KINDS
+
 if TYPE_CHECKING:
     import pandas as pd
 
-KNOWN_ARMS = (
-    "no-offload",
-    "native-offload",
-    "lmcache-local",
-    "lmcache-redis",
-    "lmcache-valkey",
-    "llm-d-redis",
-    "llm-d-valkey",
-    "fs-offload",
-    "cpu+fs-offload",
-)
+KNOWN_ARMS = tuple(name for kind in ARM_KINDS.values() for name in kind.arms)
 """In the order in which tables and figures have them; arms derived from one of them stand beside it."""
 
 KEYS = ("model", "scenario", "cpu_blocks")

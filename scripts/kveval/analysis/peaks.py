@@ -45,9 +45,9 @@ def cell_tables(
     """Return levels.csv and peak.csv of one cell.
 
     `levels` and `recordings` are the levels.parquet and pcp.parquet of the cell's runs, in the same order; `catalogue`
-    is the content of config/metrics.yaml, `version` vLLM's; a window with fewer than `min_samples` samples of a metric
-    has no value of it. Raises PeaksError when no level of the cell was measured, DamagedTable for a table that
-    cannot be read.
+    is the content of config/metrics.yaml, `version` the server's release; a window with fewer than `min_samples`
+    samples of a metric has no value of it. Raises PeaksError when no level of the cell was measured, DamagedTable for
+    a table that cannot be read.
     """
     parts = []
     for path, recording in zip(levels, recordings, strict=True):

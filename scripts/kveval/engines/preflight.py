@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import psutil
-from packaging.version import Version
 
+from kveval.engines.servers.registry import program_of
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
@@ -27,12 +27,6 @@ _RECORDING_BYTES_S = 25_000
 _RECORDING_BYTES_CPU_S = 1_000
 _LOGS_BYTES = 8 * _MIB
 _TEMPORARY_BYTES = 64 * _MIB
-# vLLM's queues between its processes: one to all workers, one back from each.
-_QUEUE_TO_WORKERS_BYTES = 160 * _MIB
-_QUEUE_FROM_WORKER_BYTES = 240 * _MIB
-# From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was;
-# earlier ones pinned private memory.
-_SHARED_TIER_SINCE = Version("0.32")
 
 
 class PreflightError(Failure):
@@ -53,27 +47,13 @@ def disk_bytes(workload: WorkloadSpec, cpus: int) -> int:
 
 def shared_memory_bytes(specification: Specification) -> int:
     """Return the bytes of /dev/shm that the server allocates: its queues, and the tier where it is kept there."""
-    ranks, on_cpu = specification.model.tensor_parallel_size, specification.on_cpu
-    # A single GPU's worker lives in the engine's process.
-    queues = _QUEUE_TO_WORKERS_BYTES + ranks * _QUEUE_FROM_WORKER_BYTES if on_cpu or ranks > 1 else 0
-    text = " ".join(specification.argv)
-    native = '"OffloadingConnector"' in text or "--kv-offloading-size" in text
-    since = Version(specification.versions["vllm"]) >= _SHARED_TIER_SINCE
-    shared = "TieringOffloadingSpec" in text or (native and since and not on_cpu)
-    # LMCache's server reads and writes a CPU device's cache in place.
-    in_place = "LMCacheMPConnector" in text and on_cpu
-    tier = specification.budget.host_bytes if shared else 0
-    return queues + tier + (_device_bytes(specification) if in_place else 0)
+    return program_of(specification.versions).shared_memory_bytes(specification)
 
 
 def memory_bytes(specification: Specification) -> int:
     """Return the bytes of host memory that the KV caches take: the tier, and on a CPU the device's cache as well."""
-    return specification.budget.host_bytes + (_device_bytes(specification) if specification.on_cpu else 0)
-
-
-def _device_bytes(specification: Specification) -> int:
-    """Return the bytes of the device's own cache, 0 where a GPU's memory sets them."""
-    return (specification.budget.device_tokens or 0) * specification.model.kv_bytes_per_token
+    budget, per_token = specification.budget, specification.model.kv_bytes_per_token
+    return budget.host_bytes + ((budget.device_tokens or 0) * per_token if specification.on_cpu else 0)
 
 
 def require_room(specification: Specification, store: Path, cpus: int) -> None:

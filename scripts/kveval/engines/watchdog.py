@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kveval.host.errors import Failure
 from kveval.host.http import HttpError, fetch
+from kveval.spec.servers.software import ServerSoftware
 
 DISK_RESERVE_BYTES = 32 * 2**20
 """Free bytes below which a run gives up: what is left lets it stop in order."""
@@ -88,21 +89,22 @@ class Work:
     requests: float
 
 
-def read_work(page: str) -> Work:
-    """Read the progress from the text of vLLM's /metrics; what is not there counts as 0."""
+def read_work(page: str, software: ServerSoftware) -> Work:
+    """Read the progress from the text of a server's metrics; what is not there counts as 0."""
 
-    def total(*names: str) -> float:
-        pattern = rf"^vllm:(?:{'|'.join(names)})(?:{{[^}}]*}})? (\S+)"
+    def total(*metrics: str) -> float:
+        names = [re.escape(name) for metric in metrics for name in software.metrics[metric].values()]
+        pattern = rf"^(?:{'|'.join(names)})(?:{{[^}}]*}})? (\S+)"
         return sum(float(value) for value in re.findall(pattern, page, re.MULTILINE))
 
-    return Work(total("generation_tokens_total"), total("num_requests_running", "num_requests_waiting"))
+    return Work(total("generation_tokens"), total("requests_running", "requests_waiting"))
 
 
 @dataclass
 class StallWatch:
     """Raises StallError when the server has stopped making progress.
 
-    Progress is a rising `vllm:generation_tokens_total`. Without it, requests in work or an unanswered /metrics are
+    Progress is a rising number of generated tokens. Without it, requests in work or an unanswered /metrics are
     borne for `limit_s` seconds; an idle server for `idle_s` more, because the load generator needs that long to
     begin and because a stopped engine cannot even count the requests that wait for it. From the level's first token
     on, and for `loaded_s` seconds, a load that always has requests in flight leaves no server idle: then `limit_s` is
@@ -110,6 +112,7 @@ class StallWatch:
     """
 
     url: str
+    software: ServerSoftware
     limit_s: float
     idle_s: float
     log: Path
@@ -132,7 +135,8 @@ class StallWatch:
         """Ask the server, and judge."""
         work = None
         with contextlib.suppress(HttpError, ValueError):
-            work = read_work(fetch(self.url, timeout_s=self.interval_s).decode(errors="replace"))
+            page = fetch(self.url, timeout_s=self.interval_s)
+            work = read_work(page.decode(errors="replace"), self.software)
         self.observe(work)
 
     def observe(self, work: Work | None) -> None:

@@ -21,19 +21,14 @@ from kveval.host.redaction import Redactor
 from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archive, verify_archive
+from kveval.spec.servers.registry import software_of
 from kveval.spec.specification import Specification
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0
-_PCP_VLLM = "openmetrics.vllm.vllm."
 # Without these a level's figures have no system side; everything else depends on the host.
-_REQUIRED_METRICS = (
-    f"{_PCP_VLLM}num_requests_running",
-    f"{_PCP_VLLM}kv_cache_usage_perc",
-    f"{_PCP_VLLM}generation_tokens_total",
-    "kernel.all.cpu.user",
-    "mem.util.available",
-)
+_REQUIRED_OF_HOST = ("kernel.all.cpu.user", "mem.util.available")
+_REQUIRED_OF_SERVER = ("requests_running", "kv_cache_usage", "generation_tokens")
 
 
 @dataclass
@@ -109,7 +104,7 @@ class Attempt:
             "protocol": specification.protocol,
             "hardware": dict(self.host),
             "versions": {
-                "vllm": server.version,
+                software_of(specification.versions).name: server.version,
                 "guidellm": specification.versions["guidellm"],
                 "pcp": session.pcp_version,
                 "kveval": __version__,
@@ -174,7 +169,7 @@ class Attempt:
             recorder.archive,
             start=levels[0]["start"],
             end=levels[-1]["end"],
-            required=_REQUIRED_METRICS,
+            required=self._required_metrics(),
             windows=[(level["start"], level["end"]) for level in levels],
         )
         target = self.raw / "pcp.tar.zst"
@@ -186,6 +181,12 @@ class Attempt:
             "start": facts.start,
             "end": facts.end,
         }
+
+    def _required_metrics(self) -> list[str]:
+        versions = self.job.specification.versions
+        software = software_of(versions)
+        names = (software.recorded(metric, versions[software.name]) for metric in _REQUIRED_OF_SERVER)
+        return [*(name for name in names if name is not None), *_REQUIRED_OF_HOST]
 
     def _pack_logs(self) -> None:
         for path in sorted(self.raw.glob("*.log")):

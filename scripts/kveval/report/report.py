@@ -12,6 +12,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of
 from kveval.analysis.statistics import verdicts as words
+from kveval.config.arm_kinds import kinds_of
 from kveval.host.errors import Failure
 from kveval.load.levels import in_words
 from kveval.load.workload import workload_of
@@ -92,8 +93,8 @@ def report_context(
         "edge_peaks": bool((~measured.peaks["bracketed"].astype(bool)).any()),
         "completed": completed_table(plan, measured),
         "guide": guide_table(plan, measured),
-        "offload": area_table(plan, measured, ("native", "lmcache", "files", "hybrid")),
-        "indexing": area_table(plan, measured, ("llm-d-index",)),
+        "offload": area_table(plan, measured, kinds_of("offload")),
+        "indexing": area_table(plan, measured, kinds_of("indexing")),
         "stores": store_table(plan, measured),
         "native": native_table(plan, measured),
         "activity": activity_table(plan, measured),

@@ -1,13 +1,12 @@
 """What makes a cell impossible, or not what it seems: each finding with what would be right."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from kveval.config.campaign import Campaign, Cell, ServerConfig
 from kveval.config.catalogue import Catalogue, Model, Scenario
 from kveval.config.problems import ConfigProblem, closest
 from kveval.config.workload import Workload
-
-_CONNECTOR_FLAGS = {"--kv-transfer-config", "--kv-offloading-size", "--kv-offloading-backend", "--kv-events-config"}
+from kveval.spec.servers.registry import SERVERS
 
 
 def unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Iterator[ConfigProblem]:
@@ -16,6 +15,7 @@ def unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Itera
         ("models", cell.model, list(catalogue.models)),
         ("scenarios", cell.scenario, list(catalogue.scenarios)),
         ("workload", campaign.workload, list(catalogue.workloads)),
+        ("server.program", campaign.server.program, list(SERVERS)),
         ("server.release", campaign.server.release, [None, *catalogue.releases]),
     ):
         if name not in known:
@@ -111,9 +111,13 @@ def overrides(
     args: tuple[str, ...],
     env: Mapping[str, str],
     computed: tuple[tuple[str, ...], Mapping[str, str]],
+    arm_flags: Set[str],
 ) -> Iterator[ConfigProblem]:
-    """An argument given twice would win silently over what the budget and the specification say."""
-    taken = {argument for argument in computed[0] if argument.startswith("--")} | _CONNECTOR_FLAGS
+    """An argument given twice would win silently over what the budget and the specification say.
+
+    `computed`: arguments and environment of the cell; `arm_flags`: what arms alone may set, of this one or of others.
+    """
+    taken = {argument for argument in computed[0] if argument.startswith("--")} | arm_flags
     given = {argument.partition("=")[0].replace("_", "-") for argument in args if argument.startswith("--")}
     for name in (*sorted(given & taken), *sorted(env.keys() & computed[1].keys())):
         yield ConfigProblem("", key, f"{owner} sets {name}, which is computed", "leave it out")

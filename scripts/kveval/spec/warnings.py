@@ -24,7 +24,7 @@ def cluster_warnings(
     for name in dict.fromkeys(cell.scenario for cell in images):
         scenario = catalogue.scenarios[name]
         servers = replicas(scenario, campaign.server)
-        if scenario.arm == "llm-d-index" and servers == 1:
+        if "index" in scenario.kind.parts and servers == 1:
             found.append(f"{name} routes between replicas, and there is one: it cannot differ from its baseline")
         if campaign.cluster.address != "gateway" and servers > 1:
             found.append(

@@ -254,10 +254,10 @@ class WorkflowPlan:
         imported = self.elsewhere.runs_of(_path(wildcards))
         return json.dumps(None if imported else self._proof(self.cell(wildcards)), sort_keys=True)
 
-    def vllm(self, wildcards: Any) -> str:
-        """Return the release of vLLM that a cell ran with: its metrics are named by it."""
+    def server_version(self, wildcards: Any) -> str:
+        """Return the release of the server that a cell ran with: its metrics are named by it."""
         imported = self.elsewhere.runs_of(_path(wildcards))
-        return imported[0].vllm if imported else self.config.campaign.server.vllm
+        return imported[0].vllm if imported else self.config.campaign.server.declared_version
 
     def failures(self, wildcards: Any) -> list[list[Any]]:
         """Return model, scenario, cpu_blocks and reason of cells that lack a run; none but for a report so far."""
@@ -312,7 +312,7 @@ class WorkflowPlan:
                 for name, model in catalogue.models.items()
                 if name in self._parameters
             },
-            "vllm": campaign.server.vllm,
+            "server_version": campaign.server.declared_version,
             "margin": campaign.comparison.margin,
             "alpha": campaign.comparison.alpha,
         }

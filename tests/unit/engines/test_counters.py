@@ -20,7 +20,7 @@ process_cpu_seconds_total 9.0
 
 
 def test_counters_are_summed_over_engines_and_kept_per_own_label():
-    assert parse_counters(TEXT) == {
+    assert parse_counters(TEXT, "vllm:") == {
         "vllm:prompt_tokens_total": 111.0,
         "vllm:kv_offload_bytes_total": 12.0,
         'vllm:kv_offload_bytes_total{transfer_type="GPU_to_CPU"}': 5.0,
@@ -30,7 +30,7 @@ def test_counters_are_summed_over_engines_and_kept_per_own_label():
 
 def test_text_that_is_no_metrics_page_is_refused():
     with pytest.raises(CounterError, match="not Prometheus"):
-        parse_counters("vllm:broken{ 1\n")
+        parse_counters("vllm:broken{ 1\n", "vllm:")
 
 
 def test_a_counter_that_appears_meanwhile_started_at_zero():

@@ -21,6 +21,7 @@ from kveval.engines.watchdog import (
     read_work,
     require_free,
 )
+from kveval.spec.servers.vllm import VLLM
 
 PAGE = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m"} 2.0
@@ -52,7 +53,7 @@ def clock() -> Clock:
 def stall_watch(
     clock: Clock, url: str = "http://127.0.0.1:1/metrics", limit_s: float = 60.0, loaded_s: float = 0.0
 ) -> StallWatch:
-    return StallWatch(url, limit_s, 120.0, Path("server.log"), loaded_s, clock)
+    return StallWatch(url, VLLM, limit_s, 120.0, Path("server.log"), loaded_s, clock)
 
 
 def feed(watch: StallWatch, clock: Clock, seconds: float, work: Work | None) -> None:
@@ -64,8 +65,8 @@ def feed(watch: StallWatch, clock: Clock, seconds: float, work: Work | None) -> 
 
 
 def test_work_is_read_from_the_servers_page() -> None:
-    assert read_work(PAGE) == Work(tokens=1510.0, requests=7.0)
-    assert read_work("") == Work(0.0, 0.0)
+    assert read_work(PAGE, VLLM) == Work(tokens=1510.0, requests=7.0)
+    assert read_work("", VLLM) == Work(0.0, 0.0)
 
 
 def test_requests_without_a_token_are_borne_for_the_limit_and_no_longer(clock: Clock) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.logs import exit_words, last_words
 
 A = "(APIServer pid=49) {} 11-21 11:58:17 [system_utils.py:255] "
@@ -68,7 +69,7 @@ REDIS = "12:C 21 Nov 2026 # Warning: Could not create listening socket 127.0.0.1
 def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None:
     log = tmp_path / "log"
     log.write_text(text)
-    found = last_words(log)
+    found = last_words(log, form=VllmProgram.log_form)
     assert found.startswith(words)
     assert bool(found) == bool(words)
 
@@ -76,15 +77,15 @@ def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None
 def test_hearsay_is_left_out_where_a_death_is_known_already(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(ENGINE_DIED)
-    assert last_words(log, secondary=False) == ""
+    assert last_words(log, secondary=False, form=VllmProgram.log_form) == ""
     log.write_text(MEMORY)
-    assert "alloc_cpu" in last_words(log, secondary=False)
+    assert "alloc_cpu" in last_words(log, secondary=False, form=VllmProgram.log_form)
 
 
 def test_an_earlier_servers_words_in_the_same_log_are_not_this_ones(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(MEMORY)
-    assert last_words(log, offset=log.stat().st_size) == ""
+    assert last_words(log, offset=log.stat().st_size, form=VllmProgram.log_form) == ""
     assert last_words(tmp_path / "missing") == ""
 
 

@@ -59,7 +59,7 @@ def made_of(cells: list[CellKey], recording: Path) -> FigureData:
         tiers={key_of(run): tiers_of(run) for run in measured.runs},
         recordings={(key_of(run), run.run): recording for run in measured.runs},
         metrics={**campaign.METRICS, "lmcache_hit_tok_s": {"title": "LMCache hits", "unit": "tok/s"}},
-        vllm="0.32.0",
+        server_version="0.32.0",
     )
 
 

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from kveval.config.catalogue import Scenario
 from kveval.config.release import CacheEvents
-from kveval.spec.arms import ArmError, Platform, arm_arguments, canonical_json
+from kveval.spec.arms import ArmError, Platform, canonical_json
+from kveval.spec.servers.vllm import VLLM
 from kveval.spec.sizing import budget
 
 MOVED = ({"name": "vllm:external_prefix_cache_hits_total", "unit": "tokens"},)
 GPU = Platform(
-    vllm="0.32.0", lmcache="0.5.6", on_cpu=False, engine="local", block_size=16, served_name="Qwen/Qwen3-14B"
+    server_version="0.32.0", lmcache="0.5.6", on_cpu=False, engine="local", block_size=16, served_name="Qwen/Qwen3-14B"
 )
 CPU = replace(GPU, on_cpu=True, block_size=32)
 EVENTS = CacheEvents(endpoint="tcp://*:{events_port}", topic="kv@$(POD_IP)@{model}", args=("--hash", "cbor"))
@@ -52,13 +53,13 @@ def server_env(arm):
 
 
 def test_no_offload_changes_nothing():
-    arm = arm_arguments(scenario("none"), GPU, budget(Shape, 0))
+    arm = VLLM.arm_arguments(scenario("none"), GPU, budget(Shape, 0))
     assert (arm.argv, arm.env, arm.sidecars) == ((), {}, ())
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.11.2", "0.12.0", "0.13.4"])
 def test_native_counts_server_blocks_up_to_0_13(version):
-    arm = arm_arguments(scenario("native"), replace(GPU, vllm=version), SIZE)
+    arm = VLLM.arm_arguments(scenario("native"), replace(GPU, server_version=version), SIZE)
     assert transfer(arm)["kv_connector"] == "OffloadingConnector"
     assert transfer(arm)["kv_role"] == "kv_both"
     assert extra(arm) == {"num_cpu_blocks": 10_000}
@@ -66,18 +67,20 @@ def test_native_counts_server_blocks_up_to_0_13(version):
 
 def test_native_blocks_are_the_servers_own():
     size = budget(Shape, 10_000, block_size=64)
-    arm = arm_arguments(scenario("native"), replace(GPU, vllm="0.11.2", block_size=64), size)
+    arm = VLLM.arm_arguments(scenario("native"), replace(GPU, server_version="0.11.2", block_size=64), size)
     assert extra(arm) == {"num_cpu_blocks": 2_500}
 
 
 @pytest.mark.parametrize("version", ["0.14.1", "0.22.1", "0.33.0", "0.32.0+cpu"])
 def test_native_counts_bytes_over_all_ranks_from_0_14_1(version):
-    assert extra(arm_arguments(scenario("native"), replace(GPU, vllm=version), SIZE)) == {"cpu_bytes_to_use": BYTES}
+    assert extra(VLLM.arm_arguments(scenario("native"), replace(GPU, server_version=version), SIZE)) == {
+        "cpu_bytes_to_use": BYTES
+    }
 
 
 def test_native_on_a_cpu_brings_its_own_spec():
     size = budget(Shape, 10_000, block_size=32)
-    assert extra(arm_arguments(scenario("native"), CPU, size)) == {
+    assert extra(VLLM.arm_arguments(scenario("native"), CPU, size)) == {
         "cpu_bytes_to_use": BYTES,
         "spec_name": "HostOffloadingSpec",
         "spec_module_path": "kveval_host_offload",
@@ -85,17 +88,17 @@ def test_native_on_a_cpu_brings_its_own_spec():
 
 
 def test_native_by_flag_is_in_gib():
-    arm = arm_arguments(scenario("native", form="size-flag"), GPU, SIZE)
+    arm = VLLM.arm_arguments(scenario("native", form="size-flag"), GPU, SIZE)
     assert arm.argv == ("--kv-offloading-backend", "native", "--kv-offloading-size", repr(BYTES / 2**30))
 
 
 def test_a_scenario_can_configure_its_connector():
-    arm = arm_arguments(scenario("native", connector_config={"eviction_policy": "arc"}), GPU, SIZE)
+    arm = VLLM.arm_arguments(scenario("native", connector_config={"eviction_policy": "arc"}), GPU, SIZE)
     assert extra(arm) == {"cpu_bytes_to_use": BYTES, "eviction_policy": "arc"}
 
 
 def test_lmcache_in_process_is_sized_per_rank():
-    arm = arm_arguments(scenario("lmcache"), replace(GPU, vllm="0.22.1"), SIZE)
+    arm = VLLM.arm_arguments(scenario("lmcache"), replace(GPU, server_version="0.22.1"), SIZE)
     assert transfer(arm) == {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
     assert float(arm.env["LMCACHE_MAX_LOCAL_CPU_SIZE"]) * 2**30 * 2 == BYTES
     assert arm.env["LMCACHE_CHUNK_SIZE"] == "256"
@@ -105,7 +108,7 @@ def test_lmcache_in_process_is_sized_per_rank():
 
 @pytest.mark.parametrize("store", ["redis", "valkey"])
 def test_lmcache_in_process_reaches_its_store(store):
-    arm = arm_arguments(scenario("lmcache", store=store), replace(GPU, vllm="0.11.2"), SIZE)
+    arm = VLLM.arm_arguments(scenario("lmcache", store=store), replace(GPU, server_version="0.11.2"), SIZE)
     assert arm.env["LMCACHE_REMOTE_URL"] == f"{store}://{{{store}_host}}:{{{store}_port}}"
     assert arm.env["LMCACHE_REMOTE_SERDE"] == "naive"
     (sidecar,) = arm.sidecars
@@ -114,9 +117,9 @@ def test_lmcache_in_process_reaches_its_store(store):
     assert f"{{{store}_port}}" in sidecar.argv
 
 
-@pytest.mark.parametrize("platform", [CPU, replace(GPU, vllm="0.23.0"), GPU])
+@pytest.mark.parametrize("platform", [CPU, replace(GPU, server_version="0.23.0"), GPU])
 def test_lmcache_as_a_server_is_sized_over_all_ranks(platform):
-    arm = arm_arguments(scenario("lmcache"), platform, SIZE)
+    arm = VLLM.arm_arguments(scenario("lmcache"), platform, SIZE)
     assert transfer(arm)["kv_connector"] == "LMCacheMPConnector"
     assert extra(arm).items() >= {"lmcache.mp.host": "tcp://{lmcache_host}", "lmcache.mp.port": 5555}.items()
     # On a CPU the client would choose a mode that the server does not offer.
@@ -132,7 +135,7 @@ def test_lmcache_as_a_server_is_sized_over_all_ranks(platform):
 
 @pytest.mark.parametrize("store", ["redis", "valkey"])
 def test_lmcache_as_a_server_starts_after_its_store_and_speaks_resp(store):
-    arm = arm_arguments(scenario("lmcache", store=store), GPU, SIZE)
+    arm = VLLM.arm_arguments(scenario("lmcache", store=store), GPU, SIZE)
     assert [sidecar.name for sidecar in arm.sidecars] == [store, "lmcache"]
     argv = arm.sidecars[1].argv
     adapter = argv[argv.index("--l2-adapter") + 1].replace(f"{{{store}_port}}", "6379")
@@ -142,7 +145,7 @@ def test_lmcache_as_a_server_starts_after_its_store_and_speaks_resp(store):
 @pytest.mark.parametrize(("platform", "spec"), [(GPU, "TieringOffloadingSpec"), (CPU, "HostTieringOffloadingSpec")])
 def test_files_stand_behind_the_cpu_tier(platform, spec):
     size = budget(Shape, 10_000, block_size=32)
-    arm = arm_arguments(scenario("files", cpu_tier=True), platform, size)
+    arm = VLLM.arm_arguments(scenario("files", cpu_tier=True), platform, size)
     assert transfer(arm)["kv_connector"] == "OffloadingConnector"
     assert extra(arm)["spec_name"] == spec
     assert extra(arm)["cpu_bytes_to_use"] == BYTES
@@ -150,13 +153,13 @@ def test_files_stand_behind_the_cpu_tier(platform, spec):
 
 
 def test_files_without_a_cpu_tier_pass_through_a_staging_buffer():
-    arm = arm_arguments(scenario("files"), replace(GPU, staging_bytes=5 * 2**20), budget(Shape, 0))
+    arm = VLLM.arm_arguments(scenario("files"), replace(GPU, staging_bytes=5 * 2**20), budget(Shape, 0))
     assert extra(arm)["cpu_bytes_to_use"] == 5 * 2**20
 
 
 @pytest.mark.parametrize("store", ["redis", "valkey"])
 def test_an_index_publishes_cache_events_as_the_release_wants_them(store):
-    arm = arm_arguments(scenario("llm-d-index", store=store), CLUSTER, budget(Shape, 0))
+    arm = VLLM.arm_arguments(scenario("llm-d-index", store=store), CLUSTER, budget(Shape, 0))
     events = json.loads(arm.argv[arm.argv.index("--kv-events-config") + 1])
     assert events == {
         "enable_kv_cache_events": True,
@@ -170,7 +173,7 @@ def test_an_index_publishes_cache_events_as_the_release_wants_them(store):
 
 
 def test_an_index_can_stand_before_a_native_tier():
-    arm = arm_arguments(scenario("llm-d-index", store="redis", cpu_tier=True), CLUSTER, SIZE)
+    arm = VLLM.arm_arguments(scenario("llm-d-index", store="redis", cpu_tier=True), CLUSTER, SIZE)
     assert extra(arm) == {"cpu_bytes_to_use": BYTES}
     assert "--kv-events-config" in arm.argv
 
@@ -178,8 +181,8 @@ def test_an_index_can_stand_before_a_native_tier():
 @pytest.mark.parametrize("share", [None, 0.25, 0.9])
 @pytest.mark.parametrize("version", ["0.11.2", "0.23.0"])
 def test_two_tiers_share_one_budget(version, share):
-    platform = replace(CLUSTER, vllm=version)
-    arm = arm_arguments(scenario("hybrid", native_share=share), platform, SIZE)
+    platform = replace(CLUSTER, server_version=version)
+    arm = VLLM.arm_arguments(scenario("hybrid", native_share=share), platform, SIZE)
     assert transfer(arm)["kv_connector"] == "MultiConnector"
     native, lmcache = extra(arm)["connectors"]
     assert (native["kv_connector"], lmcache["kv_connector"]) == ("OffloadingConnector", "LMCacheConnectorV1")
@@ -191,8 +194,8 @@ def test_two_tiers_share_one_budget(version, share):
 
 
 def test_two_tiers_on_a_cpu_keep_lmcache_in_a_server_of_its_own():
-    platform = replace(CLUSTER, on_cpu=True, block_size=32, vllm="0.32.0")
-    arm = arm_arguments(scenario("hybrid", store="redis"), platform, budget(Shape, 10_000, block_size=32))
+    platform = replace(CLUSTER, on_cpu=True, block_size=32, server_version="0.32.0")
+    arm = VLLM.arm_arguments(scenario("hybrid", store="redis"), platform, budget(Shape, 10_000, block_size=32))
     native, lmcache = extra(arm)["connectors"]
     assert native["kv_connector_extra_config"]["spec_name"] == "HostOffloadingSpec"
     assert lmcache["kv_connector_extra_config"]["lmcache.mp.port"] == 5555
@@ -200,7 +203,7 @@ def test_two_tiers_on_a_cpu_keep_lmcache_in_a_server_of_its_own():
 
 
 def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
-    argv = arm_arguments(scenario("lmcache", store="valkey"), CLUSTER, SIZE).sidecars[0].argv
+    argv = VLLM.arm_arguments(scenario("lmcache", store="valkey"), CLUSTER, SIZE).sidecars[0].argv
     options = dict(zip(argv[1::2], argv[2::2], strict=True))
     assert options["--bind"] == "0.0.0.0"
     assert options["--protected-mode"] == "no"
@@ -210,20 +213,20 @@ def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
 @pytest.mark.parametrize(
     ("fields", "platform", "size", "says"),
     [
-        ({"arm": "native"}, replace(GPU, vllm="0.10.2"), SIZE, "came with vLLM 0.11"),
-        ({"arm": "native"}, replace(GPU, vllm="0.14.0"), SIZE, "0.13.x or 0.14.1"),
-        ({"arm": "native"}, replace(CPU, vllm="0.23.0"), SIZE, "0.24 or newer"),
+        ({"arm": "native"}, replace(GPU, server_version="0.10.2"), SIZE, "came with vLLM 0.11"),
+        ({"arm": "native"}, replace(GPU, server_version="0.14.0"), SIZE, "0.13.x or 0.14.1"),
+        ({"arm": "native"}, replace(CPU, server_version="0.23.0"), SIZE, "0.24 or newer"),
         ({"arm": "native"}, CPU, budget(Shape, 1, block_size=32), "less than one server block"),
         ({"arm": "native", "form": "size-flag"}, CPU, SIZE, "use form connector"),
-        ({"arm": "native", "form": "size-flag"}, replace(GPU, vllm="0.11.2"), SIZE, "sets 0 blocks"),
+        ({"arm": "native", "form": "size-flag"}, replace(GPU, server_version="0.11.2"), SIZE, "sets 0 blocks"),
         ({"arm": "native", "connector_config": {"cpu_bytes_to_use": 5}}, GPU, SIZE, "must not set cpu_bytes_to_use"),
         ({"arm": "lmcache"}, replace(GPU, lmcache=None), SIZE, "set server.lmcache"),
         ({"arm": "lmcache"}, replace(GPU, block_size=48), SIZE, "no multiple of block_size 48"),
         ({"arm": "lmcache"}, GPU, budget(Shape, 15), "one LMCache chunk"),
-        ({"arm": "lmcache"}, replace(CPU, vllm="0.22.1"), SIZE, "0.23 or newer"),
-        ({"arm": "lmcache"}, replace(GPU, vllm="0.10.0"), SIZE, "from vLLM 0.11"),
-        ({"arm": "files"}, replace(GPU, vllm="0.22.0", staging_bytes=1), SIZE, "came with vLLM 0.22.1"),
-        ({"arm": "files"}, replace(CPU, vllm="0.31.0", staging_bytes=1), SIZE, "from vLLM 0.32"),
+        ({"arm": "lmcache"}, replace(CPU, server_version="0.22.1"), SIZE, "0.23 or newer"),
+        ({"arm": "lmcache"}, replace(GPU, server_version="0.10.0"), SIZE, "from vLLM 0.11"),
+        ({"arm": "files"}, replace(GPU, server_version="0.22.0", staging_bytes=1), SIZE, "came with vLLM 0.22.1"),
+        ({"arm": "files"}, replace(CPU, server_version="0.31.0", staging_bytes=1), SIZE, "from vLLM 0.32"),
         ({"arm": "files", "cpu_tier": True}, CPU, budget(Shape, 1, block_size=32), "less than one server block"),
         (
             {"arm": "files", "connector_config": {"spec_name": "mine"}},
@@ -239,16 +242,16 @@ def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
 )
 def test_what_cannot_run_says_what_can(fields, platform, size, says):
     with pytest.raises(ArmError, match=says):
-        arm_arguments(scenario(**fields), platform, size)
+        VLLM.arm_arguments(scenario(**fields), platform, size)
 
 
 def test_arms_of_one_budget_get_equal_bytes():
     """The published evaluation called 4, 9, 29 and 10 GB per rank all "10,000 blocks"."""
-    old, new = replace(GPU, vllm="0.11.2"), GPU
-    native_bytes = extra(arm_arguments(scenario("native"), new, SIZE))["cpu_bytes_to_use"]
-    native_blocks = extra(arm_arguments(scenario("native"), old, SIZE))["num_cpu_blocks"]
-    in_process = arm_arguments(scenario("lmcache"), old, SIZE).env["LMCACHE_MAX_LOCAL_CPU_SIZE"]
-    server = arm_arguments(scenario("lmcache"), new, SIZE).sidecars[0].argv
+    old, new = replace(GPU, server_version="0.11.2"), GPU
+    native_bytes = extra(VLLM.arm_arguments(scenario("native"), new, SIZE))["cpu_bytes_to_use"]
+    native_blocks = extra(VLLM.arm_arguments(scenario("native"), old, SIZE))["num_cpu_blocks"]
+    in_process = VLLM.arm_arguments(scenario("lmcache"), old, SIZE).env["LMCACHE_MAX_LOCAL_CPU_SIZE"]
+    server = VLLM.arm_arguments(scenario("lmcache"), new, SIZE).sidecars[0].argv
     assert native_blocks * 16 * 160 * 2**10 == native_bytes
     assert float(in_process) * 2 * 2**30 == native_bytes
     assert float(server[server.index("--l1-size-gb") + 1]) * 2**30 == native_bytes

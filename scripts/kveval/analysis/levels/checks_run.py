@@ -9,14 +9,12 @@ from packaging.version import InvalidVersion, Version
 
 from kveval.analysis.levels.checks import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
-from kveval.config.types import BLOCK_TOKENS
+from kveval.config.types import BLOCK_TOKENS, on_cpu
 from kveval.spec import sizing
+from kveval.spec.servers.registry import SERVERS, served_by, server_version
+from kveval.spec.servers.vllm import VLLM
+from kveval.store.run_file import Run
 
-# Circulate in articles and exist in no vLLM.
-INVENTED = frozenset(
-    {"vllm_kv_offload_total", "vllm_kv_offload_bytes", "vllm_kv_reload_total", "vllm_kv_cache_hit_rate"}
-    | {"kv_cache_hit_rate"}
-)
 _TOLERANCE = 0.02
 
 
@@ -77,7 +75,7 @@ def provenance(level: JudgedLevel) -> Outcome | None:
         name
         for name, known in {
             "the server's arguments": run.server.get("argv"),
-            "the version of vLLM": run.versions.get("vllm"),
+            f"the version of {_server_title(run)}": server_version(run.versions),
             "the version of GuideLLM": run.versions.get("guidellm"),
         }.items()
         if not known
@@ -91,6 +89,11 @@ def provenance(level: JudgedLevel) -> Outcome | None:
         if tool in run.versions and run.versions[tool] != version
     ]
     return fail("; ".join(other)) if other else None
+
+
+def _server_title(run: Run) -> str:
+    """Name what serves as far as the run says; nothing but vLLM is imported."""
+    return (served_by(run.versions) or served_by(run.specification.get("versions", {})) or VLLM).title
 
 
 @check("R15")
@@ -147,8 +150,8 @@ def hardware_probed(level: JudgedLevel) -> Outcome | None:
     """The machine is described as it was probed, and its GPUs can hold the cache that the server says it has."""
     facts, run = level.run.hardware, level.run
     lacking = [name for name in ("cpu_model", "cpus", "memory_bytes") if not facts.get(name)]
-    gpus = facts.get("gpus") or []
-    if run.specification.get("build") == "vllm" and not gpus:
+    gpus, build = facts.get("gpus") or [], run.specification.get("build")
+    if build and not on_cpu(build) and not gpus:
         lacking.append("gpus")
     lacking += [f"{name} of a GPU" for name in ("name", "memory_bytes") if any(not gpu.get(name) for gpu in gpus)]
     if lacking:
@@ -167,9 +170,10 @@ def counter_names(level: JudgedLevel) -> Outcome | None:
     """The counters that prove the arm active are names that this server can have."""
     required = [str(entry.get("counter", "")) for entry in level.run.exercised.get("required", ())]
     names = {name: name.partition("{")[0] for name in required}
-    wrong = sorted(name for name, plain in names.items() if {plain, plain.removesuffix("_total")} & INVENTED)
+    invented = frozenset().union(*(software.invented_counters for software in SERVERS.values()))
+    wrong = sorted(name for name, plain in names.items() if {plain, plain.removesuffix("_total")} & invented)
     if wrong:
-        return fail(f"no version of vLLM has {', '.join(wrong)}")
+        return fail(f"no version of {_server_title(level.run)} has {', '.join(wrong)}")
     if required and not level.entry.counters:
         return warn("none of the server's counters were read, so nothing proves the arm active")
     return None

@@ -7,12 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kveval.spec.servers.registry import SERVERS, server_version
 from kveval.store.run_file import Run
 
 # What of a specification is software under load; the cell's name and its declared size are not.
 _FACTS = ("engine", "weights", "model", "versions", "build", "block_size", "companions", "workload", "reset_caches")
-# Chosen anew for every start of the server.
-_PER_START = ("--port",)
 
 
 def effective_configuration(run: Run) -> str:
@@ -40,18 +39,19 @@ def server_build(run: Run) -> str:
     """Return what the server was built from as far as the run says: image, build, version; "" where it says nothing."""
     images = run.server.get("images") or run.specification.get("images") or {}
     image = images.get("server", "") if isinstance(images, Mapping) else ""
-    parts = [image, run.specification.get("build") or "", run.versions.get("vllm", "")]
+    parts = [image, run.specification.get("build") or "", server_version(run.versions)]
     return " ".join(str(part) for part in parts if part)
 
 
 def _steady(argv: Sequence[str]) -> list[str]:
     """Return the arguments without those that differ from start to start; JSON in them in one order of keys."""
+    per_start = {flag for software in SERVERS.values() for flag in software.flags_per_start}
     kept: list[str] = []
     skip = False
     for argument in argv:
-        if not skip and argument not in _PER_START:
+        if not skip and argument not in per_start:
             kept.append(_canonical(argument))
-        skip = argument in _PER_START
+        skip = argument in per_start
     return kept
 
 

@@ -19,6 +19,7 @@ from kveval.analysis.levels import aggregates, checks, checks_import, checks_run
 from kveval.analysis.levels.configuration import effective_configuration, server_build
 from kveval.analysis.levels.outcomes import Outcome, checks_in, columns, judge
 from kveval.analysis.levels.requests import Array, Requests
+from kveval.analysis.levels.server_counters import server_delta
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
 from kveval.load.reports import CLOSED_LOOP, LevelReport, LoadReport, read_report
@@ -34,9 +35,6 @@ _WARMUP_TOLERANCE_S = 0.5
 # A level takes 30 s, or as long as nine of ten requests, to settle; a short level gets a quarter of its time.
 WARMUP_S = 30.0
 _WARMUP_SHARE = 0.25
-# Counter names by vLLM version; the first that the server has is taken.
-_LOAD_BYTES = ("vllm:kv_offload_load_bytes_total", 'vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"}')
-_STORE_BYTES = ("vllm:kv_offload_store_bytes_total", 'vllm:kv_offload_total_bytes_total{transfer_type="GPU_to_CPU"}')
 
 
 class LevelsError(Failure):
@@ -343,30 +341,23 @@ def _server_side(level: LevelRun, received: float, required: Sequence[Mapping[st
     `received`: output tokens of the same time by the generator's count.
     """
     counters = level.counters
-    generated = _delta(counters, "vllm:generation_tokens_total")
+    generated = server_delta(counters, "generation_tokens")
     return {
         "server_generation_tokens": generated,
         # Over the whole level on both sides, because the counters were read around it and not at the window's edges.
         "throughput_server_difference": received / generated - 1 if generated > 0 else np.nan,
-        "prefix_hit_ratio": _ratio(counters, "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
-        "external_hit_ratio": _ratio(
-            counters, "vllm:external_prefix_cache_hits_total", "vllm:external_prefix_cache_queries_total"
-        ),
-        "external_hit_tokens": _delta(counters, "vllm:external_prefix_cache_hits_total"),
-        "offload_load_bytes": _delta(counters, *_LOAD_BYTES),
-        "offload_store_bytes": _delta(counters, *_STORE_BYTES),
+        "prefix_hit_ratio": _ratio(counters, "prefix_cache_hits", "prefix_cache_queries"),
+        "external_hit_ratio": _ratio(counters, "external_prefix_cache_hits", "external_prefix_cache_queries"),
+        "external_hit_tokens": server_delta(counters, "external_prefix_cache_hits"),
+        "offload_load_bytes": server_delta(counters, "offload_load_bytes"),
+        "offload_store_bytes": server_delta(counters, "offload_store_bytes"),
         "exercised": _exercised(required, counters),
     }
 
 
-def _delta(counters: Mapping[str, Change], *names: str) -> float:
-    """Return the increase of the first counter that exists, NaN if none does."""
-    return next((counters[name].delta for name in names if name in counters), np.nan)
-
-
 def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
-    denominator = _delta(counters, whole)
-    return _delta(counters, part) / denominator if denominator > 0 else np.nan
+    denominator = server_delta(counters, whole)
+    return server_delta(counters, part) / denominator if denominator > 0 else np.nan
 
 
 def _exercised(required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]) -> bool | None:

@@ -23,6 +23,7 @@ from kveval.config.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
 from kveval.pcp.conversion.footer import ArchiveInfo
 from kveval.pcp.parquet.bulk import Samples, samples_of
+from kveval.spec.servers.registry import recorded_as
 
 SYSTEM_CHECKS = checks_in(checks)
 # Fewest samples in a window that say something about it.
@@ -108,7 +109,7 @@ class SystemRecording:
     """The metrics of one run's pcp.parquet, read once for all of its levels. ValueError when it is no recording."""
 
     def __init__(self, parquet: Path, metrics: Mapping[str, Metric], version: str) -> None:
-        """Read what `metrics` name for this `version` of vLLM."""
+        """Read what `metrics` name for this `version` of the server."""
         self._metrics = metrics
         self._sources = {key: _sources(metric, version) for key, metric in metrics.items()}
         wanted = {name for found in self._sources.values() for source in found for name in source.all_names}
@@ -182,7 +183,7 @@ class SystemRecording:
 
 @dataclass(frozen=True)
 class _Source:
-    """A source with its names for one version of vLLM."""
+    """A source with its names for one release of the server."""
 
     entry: MetricSource
     names: tuple[str, ...]
@@ -199,8 +200,8 @@ def _sources(metric: Metric, version: str) -> list[_Source]:
         expressions = [name_for(names or {}, version) for names in (entry.pcp or entry.numerator, entry.denominator)]
         if expressions[0] is None or (metric.reduction == "ratio" and expressions[1] is None):
             continue
-        names = [tuple(name.strip() for name in (expression or "").split(" + ")) for expression in expressions]
-        found.append(_Source(entry, names[0], names[1] if metric.reduction == "ratio" else ()))
+        for written in recorded_as([expression or "" for expression in expressions], version):
+            found.append(_Source(entry, written[0], written[1] if metric.reduction == "ratio" else ()))
     return found
 
 

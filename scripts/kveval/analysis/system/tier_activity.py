@@ -7,11 +7,13 @@ CPU tier are its chunks times the size of one; those of a store are what crossed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from kveval.analysis.levels.server_counters import server_delta
 from kveval.spec.arms import LMCACHE_CHUNK_TOKENS
 from kveval.store.run_file import LevelRun, Run
 
@@ -53,7 +55,8 @@ def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _row(level: LevelRun, run: Run) -> dict[str, float]:
     moved = _mover(level)
-    asked = moved("vllm:prefix_cache_queries_total")
+    served = partial(server_delta, level.counters)
+    asked = served("prefix_cache_queries")
     chunk_mb = LMCACHE_CHUNK_TOKENS * _bytes_per_token(run.specification) / 1e6
     chunks_loaded, chunks_stored = (
         moved("lmcache_mp_num_chunks_loaded_total"),
@@ -63,13 +66,13 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
     store_written = [moved(f"{name}_received_bytes_total") for name in _STORES]
     return {
         "prompt_tokens": asked,
-        "device_hit_percent": _share(moved("vllm:prefix_cache_hits_total"), asked),
-        "external_hit_percent": _share(moved("vllm:external_prefix_cache_hits_total"), asked),
+        "device_hit_percent": _share(served("prefix_cache_hits"), asked),
+        "external_hit_percent": _share(served("external_prefix_cache_hits"), asked),
         "store_hit_percent": _share(moved("lmcache_mp_lookup_hit_l2_tokens_total"), asked),
-        "loaded_mb": _first(moved("vllm:kv_offload_load_bytes_total") / 1e6, chunks_loaded * chunk_mb),
-        "stored_mb": _first(moved("vllm:kv_offload_store_bytes_total") / 1e6, chunks_stored * chunk_mb),
-        "second_read_mb": _first(moved("vllm:kv_offload_tiering_read_bytes_total"), *store_read) / 1e6,
-        "second_written_mb": _first(moved("vllm:kv_offload_tiering_write_bytes_total"), *store_written) / 1e6,
+        "loaded_mb": _first(served("offload_load_bytes") / 1e6, chunks_loaded * chunk_mb),
+        "stored_mb": _first(served("offload_store_bytes") / 1e6, chunks_stored * chunk_mb),
+        "second_read_mb": _first(served("file_tier_read_bytes"), *store_read) / 1e6,
+        "second_written_mb": _first(served("file_tier_written_bytes"), *store_written) / 1e6,
         "second_entries": _first(*(_after(level, name) for name in ("file_tier_files", "redis_keys", "valkey_keys"))),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from kveval.analysis.system.metrics import UNIT_FACTORS
 from kveval.config.catalogue import name_for
 from kveval.pcp.parquet.rates import increase, rate
 from kveval.pcp.parquet.reading import describe, series
+from kveval.spec.servers.registry import recorded_as
 
 _BUSY = ("user", "nice", "sys", "intr", "steal")
 _IDLE = ("idle", "wait.total")
@@ -24,25 +25,26 @@ def timeline(
 
     Counters become rates per second; instances are put together as the entry says; of several places the first that
     was recorded is read. None where there is none, the unit is not the entry's, or the entry is a ratio. `version` is
-    vLLM's.
+    the server's.
     """
     for source in (entry, *entry.get("alternatives", ())):
-        values = _read(parquet, {**entry, **source}, version, start_ns, end_ns)
-        if values is not None:
-            seconds = (pd.DatetimeIndex(values.index).as_unit("ns").asi8 - start_ns) / 1e9
-            return pd.Series(values.to_numpy(), index=seconds)
+        names = source.get("pcp", {})
+        expression = name_for({"*": names} if isinstance(names, str) else names, version)
+        for (metrics,) in recorded_as([expression or ""], version):
+            values = _read(parquet, {**entry, **source}, metrics, start_ns, end_ns)
+            if values is not None:
+                seconds = (pd.DatetimeIndex(values.index).as_unit("ns").asi8 - start_ns) / 1e9
+                return pd.Series(values.to_numpy(), index=seconds)
     return None
 
 
 def _read(
-    parquet: Path, source: Mapping[str, Any], version: str, start_ns: int, end_ns: int
+    parquet: Path, source: Mapping[str, Any], metrics: Sequence[str], start_ns: int, end_ns: int
 ) -> pd.Series[float] | None:
     """The sum of a source's metrics, instances put together, by time; None unless all were recorded in its unit."""
-    names = source.get("pcp", {})
-    expression = name_for({"*": names} if isinstance(names, str) else names, version)
     known = describe(parquet)
     total: pd.Series[float] | None = None
-    for name in (part.strip() for part in (expression or "").split("+")):
+    for name in metrics:
         if name not in known:
             return None
         unit = known[name].units

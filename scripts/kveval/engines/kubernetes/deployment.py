@@ -19,6 +19,7 @@ from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.rollout import wait_for_deployment, wait_for_job
 from kveval.engines.kubernetes.wait.wait import RolloutError
 from kveval.engines.protocol import DeploymentError, Say
+from kveval.engines.servers.registry import program_of
 from kveval.host.logs import last_words
 from kveval.host.processes import signals_deferred
 
@@ -136,7 +137,8 @@ class ClusterServerHandle:
 
     def _replica(self, pod: Document, number: int) -> Replica:
         log = "server" if number == 0 else f"server-{number}"
-        return Replica(pod, Reach(self._place, pod, self._place.ports["port"]), self._follow(pod, SERVER, log))
+        program = program_of(self._place.specification.versions)
+        return Replica(pod, Reach(self._place, pod, self._place.ports["port"]), self._follow(pod, SERVER, log), program)
 
     def _sidecars(self, pod: Document) -> Sequence[PodSidecar]:
         place, component = self._place, component_of(pod)
@@ -157,7 +159,8 @@ class ClusterServerHandle:
         with contextlib.suppress(ClusterError):
             pod = self._place.api.read(POD, error.pod, self._place.namespace) if error.pod else None
             keep_logs(self._place.api, pod, self._logs)
-        words = last_words(self._logs / f"{SERVER}.log")
+        form = program_of(self._place.specification.versions).log_form
+        words = last_words(self._logs / f"{SERVER}.log", form=form)
         return DeploymentError(keep_evidence(error, self._logs, words))
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:

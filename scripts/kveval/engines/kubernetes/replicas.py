@@ -19,7 +19,8 @@ from kveval.engines.kubernetes.sidecars import PodSidecar, command_line, environ
 from kveval.engines.kubernetes.wait.rollout import require_unchanged
 from kveval.engines.kubernetes.wait.wait import RolloutError
 from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
-from kveval.engines.servers import vllm
+from kveval.engines.servers import declared
+from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.watchdog import StallWatch, Work, read_work
 from kveval.host.http import HttpError
 from kveval.host.logs import last_words
@@ -39,6 +40,7 @@ class Replica:
     pod: Document
     reach: Reach
     follower: Follower
+    program: ServerProgram
 
     @property
     def name(self) -> str:
@@ -52,7 +54,7 @@ class Replica:
 
     def page(self) -> str:
         """Return its page of metrics. Raises HttpError."""
-        return self.reach.page("/metrics", timeout_s=10.0).decode(errors="replace")
+        return self.reach.page(self.program.metrics_path, timeout_s=10.0).decode(errors="replace")
 
 
 @dataclass
@@ -71,6 +73,11 @@ class ClusterServer:
     facts: dict[str, Any] = field(default_factory=dict)
     _looked_at: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def program(self) -> ServerProgram:
+        """What serves; the same in every replica."""
+        return self.replicas[0].program
 
     @property
     def argv(self) -> list[str]:
@@ -113,7 +120,8 @@ class ClusterServer:
 
     def reset_caches(self, timeout_s: float = 20.0) -> None:
         """Empty every replica's own cache and all tiers behind it, the servers first: then nothing writes any more."""
-        every(self.replicas, lambda replica: vllm.reset_caches(replica.reach.ask, replica.log, timeout_s))
+        program = self.program
+        every(self.replicas, lambda replica: declared.reset_caches(program, replica.reach.ask, replica.log, timeout_s))
         for sidecar in reversed(self.sidecars):
             sidecar.reset(timeout_s)
         if self.file_tier is not None:
@@ -123,24 +131,27 @@ class ClusterServer:
 
     def warm_up(self, prompt_tokens: int) -> None:
         """Have every replica generate a few tokens, before anything is measured."""
+        served_model = self.place.specification.model.served_name
         for replica in self.replicas:
-            vllm.warm_up(replica.reach.ask, self.place.specification.model.served_name, prompt_tokens, replica.log)
+            declared.warm_up(self.program, replica.reach.ask, served_model, prompt_tokens, replica.log)
 
     def require_declared(self) -> None:
         """Check version, model and sizes of every replica and sidecar against what the campaign declares."""
         specification = self.place.specification
         budget, versions = specification.budget, specification.versions
         for replica in self.replicas:
-            self.version = vllm.require_declared(replica.reach.ask, specification.model.served_name, versions)
-            facts = vllm.startup_facts(self.place.api.logs(self.place.namespace, replica.name, SERVER))
-            vllm.require_device_cache(facts.get("kv_cache_tokens"), budget.device_tokens, replica.log)
+            self.version = declared.require_declared(
+                self.program, replica.reach.ask, specification.model.served_name, versions
+            )
+            facts = self.program.startup_facts(self.place.api.logs(self.place.namespace, replica.name, SERVER))
+            declared.require_device_cache(facts.get("kv_cache_tokens"), budget.device_tokens, replica.log)
             self.facts = self.facts or facts
         beside = []
         for sidecar in self.sidecars:
             sidecar.identify(versions)
             reported = sidecar.reported_bytes()
             beside += [] if reported is None else [reported]
-        vllm.check_tiers(self.facts, beside, budget.host_bytes, budget.split, self.replicas[0].log)
+        declared.check_tiers(self.facts, beside, budget.host_bytes, budget.split, self.replicas[0].log)
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
         """Return the watches that find a replica hanging, or all of them without work.
@@ -150,27 +161,27 @@ class ClusterServer:
         alone = len(self.replicas) == 1
         idle_limits = (idle_s, loaded_s) if alone else (math.inf, 0.0)
         watches = [
-            StallWatch(str(replica.reach), limit_s, idle_limits[0], replica.log, idle_limits[1])
+            StallWatch(str(replica.reach), self.program.software, limit_s, idle_limits[0], replica.log, idle_limits[1])
             for replica in self.replicas
         ]
         readings = [_reading(watch, replica) for watch, replica in zip(watches, self.replicas, strict=True)]
         checks = [(reading, watch.interval_s) for reading, watch in zip(readings, watches, strict=True)]
         if not alone:
-            total = StallWatch("all replicas", limit_s, idle_s, self.replicas[0].log, loaded_s)
+            total = StallWatch("all replicas", self.program.software, limit_s, idle_s, self.replicas[0].log, loaded_s)
             checks.append((lambda: self._observe(total), total.interval_s))
         return checks
 
     def _observe(self, total: StallWatch) -> None:
         """Judge whether any replica gets work; one that does not answer, or not finish, is its own watch's affair."""
         try:
-            parts = [read_work(page) for page in every(self.replicas, Replica.page)]
+            parts = [read_work(page, self.program.software) for page in every(self.replicas, Replica.page)]
         except HttpError:
             return
         total.observe(Work(sum(part.tokens for part in parts), requests=0))
 
     def _words(self, pod: str) -> str:
         replica = next((found for found in self.replicas if found.name == pod), self.replicas[0])
-        return f"{last_words(replica.log, replica.follower.offset)}; see {replica.log}"
+        return f"{last_words(replica.log, replica.follower.offset, form=self.program.log_form)}; see {replica.log}"
 
     def _file_counters(self, folder: str) -> dict[str, float]:
         script = 'find "$0" -name "*.bin" -printf "%s\\n" | awk \'{n++; s+=$1} END {print n+0, s+0}\''
@@ -200,7 +211,7 @@ def every(items: Iterable[T], do: Callable[[T], R]) -> list[R]:
 
 def _counters(replica: Replica) -> dict[str, float]:
     try:
-        return parse_counters(replica.page())
+        return parse_counters(replica.page(), replica.program.software.prefix)
     except HttpError as error:
         raise CounterError(f"pod {replica.name}: no metrics ({error}); see {replica.log}") from error
 
@@ -209,7 +220,8 @@ def _reading(watch: StallWatch, replica: Replica) -> Callable[[], None]:
     def check() -> None:
         work = None
         try:
-            work = read_work(replica.reach.page("/metrics", timeout_s=min(_READING_S, watch.interval_s)).decode())
+            page = replica.reach.page(replica.program.metrics_path, timeout_s=min(_READING_S, watch.interval_s))
+            work = read_work(page.decode(), replica.program.software)
         except HttpError as error:
             # Without the API server nothing is known of the pod, and the main thread waits for it.
             if isinstance(error.__cause__, ClusterError) and error.__cause__.status is None:

@@ -35,8 +35,9 @@ def gateway_url(place: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
 def sources_of(place: RunContext, server: ClusterServer) -> dict[str, str]:
     """Return the metrics endpoints of a cell as its node sees them, by name; those of replicas with spaces between."""
     ports = place.ports
-    urls = [f"{_base(place, replica.pod, ports['port'])}/metrics" for replica in server.replicas]
-    found = {"vllm": " ".join(urls)}
+    program = server.program
+    urls = [f"{_base(place, replica.pod, ports['port'])}{program.metrics_path}" for replica in server.replicas]
+    found = {program.software.name: " ".join(urls)}
     for sidecar, port in (("lmcache", "lmcache_http_port"), ("epp", "epp_metrics_port")):
         for pod in server.watched:
             if any(entry["name"] == sidecar for entry in pod["spec"]["containers"]):

@@ -174,7 +174,7 @@ class HostSession:
 
     def _recording_settings(self) -> RecordingSettings:
         server = self.handle.server
-        leaders = {"vllm": server.process.pid} | {
+        leaders = {server.program.software.name: server.process.pid} | {
             sidecar.program.name: sidecar.program.process.pid for sidecar in server.sidecars
         }
         members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]

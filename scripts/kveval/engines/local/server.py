@@ -1,4 +1,4 @@
-"""The local engine: vLLM on this host, started with exactly the arm's arguments and gone afterwards."""
+"""The local engine: the server on this host, started with exactly the arm's arguments and gone afterwards."""
 
 import contextlib
 import os
@@ -16,8 +16,10 @@ import psutil
 from kveval.engines.counters import read_counters
 from kveval.engines.local.sidecars import fill, sidecars
 from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
-from kveval.engines.servers import vllm
+from kveval.engines.servers import declared
 from kveval.engines.servers.program import Sidecar, SidecarPortTaken
+from kveval.engines.servers.protocol import ServerProgram
+from kveval.engines.servers.registry import program_of
 from kveval.engines.watchdog import StallWatch
 from kveval.host.http import DIRECT_LOOPBACK, HttpError, free_port, request
 from kveval.host.logs import exit_words, last_words
@@ -27,7 +29,6 @@ from kveval.host.sessions import Session, lives, title_of
 from kveval.spec.specification import SidecarSpec
 
 _PORT_ATTEMPTS = 3
-SERVERSIDE = Path(__file__).resolve().parent / "plugin"
 
 
 class PortTaken(DeploymentError):
@@ -60,6 +61,7 @@ class ServerPlan:
 class Deployment:
     """A server that answers, and has the declared version and model."""
 
+    program: ServerProgram
     url: str
     served_model: str
     argv: list[str]
@@ -80,28 +82,33 @@ class Deployment:
     @property
     def metrics_url(self) -> str:
         """The server's Prometheus endpoint."""
-        return f"{self.url}/metrics"
+        return f"{self.url}{self.program.metrics_path}"
 
     def require_alive(self) -> None:
         """Raise ServerDied or SidecarError, with the telling line of its log, when a process of them is gone."""
         for sidecar in self.sidecars:
             sidecar.program.require_alive()
         if self.process.poll() is not None:
-            words, ending = last_words(self.log, self.offset), exit_words(self.process.returncode)
-            if words and not last_words(self.log, self.offset, secondary=False):
+            words, ending = self.last_words(), exit_words(self.process.returncode)
+            if words and not self.last_words(secondary=False):
                 ending += ", after an engine process was gone without a word: killed?"
             error = PortTaken if "Address already in use" in words else ServerDied
             raise error(f"the server died ({ending}){words}; see {self.log}")
         for title, part in self.parts:
             if not lives(part):
-                words = last_words(self.log, self.offset, secondary=False) or " without a word (killed?)"
+                words = self.last_words(secondary=False) or " without a word (killed?)"
                 raise ServerDied(f"the server's process {part.pid} ({title}) died{words}; see {self.log}")
+
+    def last_words(self, *, secondary: bool = True) -> str:
+        """Return the line of its log that tells why it failed, see kveval.host.logs."""
+        return last_words(self.log, self.offset, secondary=secondary, form=self.program.log_form)
 
     @property
     def endpoints(self) -> dict[str, str]:
         """Every Prometheus endpoint of the deployment, by program."""
-        others = {sidecar.program.name: sidecar.metrics_url for sidecar in self.sidecars}
-        return {"vllm": self.metrics_url} | {name: url for name, url in others.items() if url is not None}
+        found = {sidecar.program.name: sidecar.metrics_url for sidecar in self.sidecars}
+        others = {name: url for name, url in found.items() if url is not None}
+        return {self.program.software.name: self.metrics_url} | others
 
     @property
     def sidecar_facts(self) -> list[SidecarFacts]:
@@ -110,12 +117,12 @@ class Deployment:
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
         """Return the watch that finds it hanging."""
-        watch = StallWatch(self.metrics_url, limit_s, idle_s, self.log, loaded_s)
+        watch = StallWatch(self.metrics_url, self.program.software, limit_s, idle_s, self.log, loaded_s)
         return [(watch.check, watch.interval_s)]
 
     def counters(self) -> dict[str, float]:
         """Read the counters of the server, of its sidecars, and of the file tier."""
-        found = read_counters(self.metrics_url)
+        found = read_counters(self.metrics_url, self.program.software.prefix)
         for sidecar in self.sidecars:
             found |= sidecar.counters()
         if self.files is not None:
@@ -128,7 +135,7 @@ class Deployment:
         The server is asked first, so that nothing of it still writes to a sidecar that has been emptied; from LMCache
         to its store, likewise.
         """
-        vllm.reset_caches(self.ask, self.log, timeout_s)
+        declared.reset_caches(self.program, self.ask, self.log, timeout_s)
         for sidecar in reversed(self.sidecars):
             sidecar.reset(timeout_s)
         if self.files is not None:
@@ -137,18 +144,20 @@ class Deployment:
 
     def warm_up(self, prompt_tokens: int) -> None:
         """Have the server generate a few tokens, before anything is measured."""
-        vllm.warm_up(self.ask, self.served_model, prompt_tokens, self.log)
+        declared.warm_up(self.program, self.ask, self.served_model, prompt_tokens, self.log)
 
     def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
         """Send one request to the server. Raises HttpError."""
         return request(f"{self.url}{path}", method=method, body=body, timeout_s=timeout_s)
 
 
-def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: Sequence[str] = ()) -> dict[str, str]:
+def server_environment(
+    extra: Mapping[str, str], temporary: Path, *, plugins: Path | None = None, secrets: Sequence[str] = ()
+) -> dict[str, str]:
     """Build the server's environment from nothing but what it needs, so that the caller's shell cannot leak into a run.
 
-    Its sockets and other temporary files go into the folder `temporary`: vLLM leaves some behind. `secrets` names the
-    variables that are passed on and never written anywhere.
+    Its sockets and other temporary files go into the folder `temporary`: some are left behind. `plugins`: folder of
+    modules for its Python; `secrets` names the variables that are passed on and never written anywhere.
     """
     kept = (
         "PATH",
@@ -160,7 +169,8 @@ def server_environment(extra: Mapping[str, str], temporary: Path, *, secrets: Se
         "XDG_CACHE_HOME",
     )
     env = {name: os.environ[name] for name in kept if name in os.environ}
-    env |= {"LANG": "C.UTF-8", "PYTHONPATH": str(SERVERSIDE), "PYTHONUNBUFFERED": "1", **DIRECT_LOOPBACK}
+    env |= {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **DIRECT_LOOPBACK}
+    env |= {} if plugins is None else {"PYTHONPATH": str(plugins)}
     env |= {"TMPDIR": str(temporary), **extra}
     return env | {name: os.environ[name] for name in secrets if name in os.environ}
 
@@ -187,6 +197,7 @@ def deployed(
     reports a device cache or a tier more than 2 % off what was asked for; SidecarError for a sidecar; PortTaken
     when another process has the server's port.
     """
+    program = program_of(plan.versions)
     ports = {} if ports is None else ports
     port = ports.setdefault("port", free_port())
     begin = time.monotonic()
@@ -206,31 +217,32 @@ def deployed(
         )
         files = stack.enter_context(supervisor.temporary_folder(files_in)) if plan.file_tier else None
         folders = {"model_dir": model_dir, "fs_dir": files}
-        argv = [str(environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
+        argv = program.command(environment)
         argv += [fill(argument, {**ports, **folders}) for argument in plan.argv]
         env = {name: fill(value, {**ports, **folders}) for name, value in plan.env.items()}
         process = stack.enter_context(
             supervisor.supervised(
-                "vllm",
+                program.software.name,
                 argv,
-                env=server_environment(env, temporary, secrets=_needed(secrets, env)),
+                env=server_environment(env, temporary, plugins=program.plugins, secrets=_needed(secrets, env)),
                 log=log,
                 cwd=log.parent,
             )
         )
+        url = f"http://127.0.0.1:{port}"
         deployment = Deployment(
-            f"http://127.0.0.1:{port}", plan.served_model, argv, env, 0.0, {}, "", log, process, beside, files, offset
+            program, url, plan.served_model, argv, env, 0.0, {}, "", log, process, beside, files, offset
         )
         _wait_until_healthy(deployment, begin + plan.start_timeout_s)
-        members = Session.led_by(process.pid, "vllm").members()
+        members = Session.led_by(process.pid, program.software.name).members()
         _require_own_port(port, members, log)
-        deployment.parts = [(title, member) for member in members if (title := title_of(member)).startswith("VLLM::")]
+        deployment.parts = [(title, member) for member in members if program.is_part(title := title_of(member))]
         deployment.startup_s = time.monotonic() - begin
-        deployment.version = vllm.require_declared(deployment.ask, plan.served_model, plan.versions)
-        deployment.facts = vllm.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
+        deployment.version = declared.require_declared(program, deployment.ask, plan.served_model, plan.versions)
+        deployment.facts = program.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
         sizes = [reported for sidecar in beside if (reported := sidecar.reported_bytes()) is not None]
-        vllm.require_device_cache(deployment.facts.get("kv_cache_tokens"), plan.device_tokens, log)
-        vllm.check_tiers(deployment.facts, sizes, plan.tier_bytes, plan.tier_split, log)
+        declared.require_device_cache(deployment.facts.get("kv_cache_tokens"), plan.device_tokens, log)
+        declared.check_tiers(deployment.facts, sizes, plan.tier_bytes, plan.tier_split, log)
         yield deployment
 
 
@@ -307,12 +319,11 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
     while True:
         deployment.require_alive()
         try:
-            request(f"{deployment.url}/health", timeout_s=2.0)
+            request(f"{deployment.url}{deployment.program.health_path}", timeout_s=2.0)
             return
         except HttpError:
             if time.monotonic() > deadline:
                 raise DeploymentError(
-                    f"the server was not healthy in time{last_words(deployment.log, deployment.offset)};"
-                    f" see {deployment.log}"
+                    f"the server was not healthy in time{deployment.last_words()}; see {deployment.log}"
                 ) from None
             time.sleep(0.2)

@@ -1,125 +1,121 @@
-"""What vLLM is asked and says of itself, wherever it runs: version, model, caches, sizes."""
+"""vLLM's behaviour: how it is started, asked and emptied, what it says of itself and of its death, what it allocates.
+
+One half of what is known of vLLM; its names and arguments are the other, kveval.spec.servers.vllm.
+"""
 
 import re
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from kveval.engines.protocol import DeploymentError
+from kveval.engines.servers.protocol import Ask
+from kveval.host.logs import LogForm
+from kveval.spec.servers.vllm import VLLM
+from kveval.spec.specification import Specification
 
+_MIB = 2**20
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
 _TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)")
 _MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
+# Queues between its processes: one to all workers, one back from each.
+_QUEUE_TO_WORKERS_BYTES = 160 * _MIB
+_QUEUE_FROM_WORKER_BYTES = 240 * _MIB
+# From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was;
+# earlier ones pinned private memory.
+_SHARED_TIER_SINCE = Version("0.32")
 
 
-class Ask(Protocol):
-    """Sends a request to one server and returns the decoded JSON, None for other answers. Raises HttpError."""
+class VllmProgram:
+    """vLLM's API server with its engine and workers."""
 
-    def __call__(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
-        """Ask."""
+    software = VLLM
+    health_path = "/health"
+    model_path = "/v1/models"
+    metrics_path = "/metrics"
+    plugins: Path | None = Path(__file__).resolve().parents[1] / "local" / "plugin"
+    log_form = LogForm(
+        # "(EngineCore pid=12) " stands before every line, then, unless it is plain output, "ERROR 11-21 ...] ".
+        speaker=re.compile(r"^\((?P<who>[^()]+?) pid=\d+\)\s?"),
+        telling=re.compile(r"\bproc \S+ died unexpectedly"),
+        hearsay=re.compile(
+            r"Engine core initialization failed|EngineDeadError|EngineCore (?:encountered an issue|failed to start)"
+            r"|initialization failed due to an exception in a background process|See (?:root cause|stack trace)"
+        ),
+        # A process started by another fails first; the deeper one knows the cause.
+        depths={"Worker": 2, "EngineCore": 1},
+    )
 
+    def command(self, environment: Path) -> list[str]:
+        """Return Python with the module of the API server."""
+        return [str(environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
 
-def reset_caches(ask: Ask, log: object, timeout_s: float = 20.0) -> None:
-    """Use the development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = ask("/reset_prefix_cache?reset_external=true", method="POST")
-        # vLLM before 0.14 answers 200 with an empty body; later ones say whether it worked.
-        if not isinstance(answer, dict) or answer.get("success", True):
-            return
-        if time.monotonic() > deadline:
-            raise DeploymentError(f"the server refused to reset its caches for {timeout_s:.0f} s; see {log}")
-        time.sleep(0.5)
+    def container_command(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return `vllm serve`, which takes the model without --model."""
+        place = argv.index("--model")
+        return ["vllm", "serve"], [argv[place + 1], *argv[:place], *argv[place + 2 :]]
 
+    def distributions(self, build: str) -> Sequence[str]:
+        """Return the build's name first; a wheel of the CPU build may be called vllm as well."""
+        return [build, "vllm"]
 
-def warm_up(ask: Ask, served_model: str, prompt_tokens: int, log: object, timeout_s: float = 120.0) -> None:
-    """Have the server generate a few tokens from a long and a short prompt, before anything is measured.
+    def is_part(self, title: str) -> bool:
+        """Tell a name that it gives its own: VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
+        return title.startswith("VLLM::")
 
-    The first request pays for lazy initialisation; and a server that answers /health need not be able to generate.
-    """
-    for length in (prompt_tokens, 16):
-        body = {"model": served_model, "prompt": [7] * length, "max_tokens": 4, "ignore_eos": True}
+    def publishes_events(self, argv: Sequence[str]) -> bool:
+        """Tell whether the events of its caches are configured."""
+        return "--kv-events-config" in argv
+
+    def shared_memory_bytes(self, specification: Specification) -> int:
+        """Return its queues, the tier where it is kept there, and the device's cache where LMCache works on it."""
+        model, budget = specification.model, specification.budget
+        ranks, on_cpu = model.tensor_parallel_size, specification.on_cpu
+        # A single GPU's worker lives in the engine's process.
+        queues = _QUEUE_TO_WORKERS_BYTES + ranks * _QUEUE_FROM_WORKER_BYTES if on_cpu or ranks > 1 else 0
+        text = " ".join(specification.argv)
+        native = '"OffloadingConnector"' in text or "--kv-offloading-size" in text
+        since = Version(specification.versions[VLLM.name]) >= _SHARED_TIER_SINCE
+        shared = "TieringOffloadingSpec" in text or (native and since and not on_cpu)
+        # LMCache's server reads and writes a CPU device's cache in place.
+        in_place = "LMCacheMPConnector" in text and on_cpu
+        device = (budget.device_tokens or 0) * model.kv_bytes_per_token if in_place else 0
+        return queues + (budget.host_bytes if shared else 0) + device
+
+    def version(self, ask: Ask) -> str:
+        """Ask /version."""
+        answer = ask("/version")
+        return str(answer.get("version", "")) if isinstance(answer, dict) else ""
+
+    def models(self, ask: Ask) -> list[str]:
+        """Ask /v1/models."""
+        answer = ask(self.model_path)
+        return [entry.get("id") for entry in answer.get("data", [])] if isinstance(answer, dict) else []
+
+    def generated(self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float) -> int:
+        """Complete a prompt of one token, repeated."""
+        body = {"model": served_model, "prompt": [7] * prompt_tokens, "max_tokens": 4, "ignore_eos": True}
         answer = ask("/v1/completions", method="POST", body=body, timeout_s=timeout_s)
-        produced = answer.get("usage", {}).get("completion_tokens", 0) if isinstance(answer, dict) else 0
-        if produced < 1:
-            raise DeploymentError(f"the server is healthy but generates nothing; see {log}")
+        return int(answer.get("usage", {}).get("completion_tokens", 0)) if isinstance(answer, dict) else 0
 
+    def emptied(self, ask: Ask) -> bool:
+        """Use the development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
+        answer = ask("/reset_prefix_cache?reset_external=true", method="POST")
+        # Before 0.14 it answers 200 with an empty body; later ones say whether it worked.
+        return not isinstance(answer, dict) or bool(answer.get("success", True))
 
-def require_declared(ask: Ask, served_model: str, versions: Mapping[str, str]) -> str:
-    """Check version and model; another server on a port that was free a moment ago would be noticed here, too."""
-    answer = ask("/version")
-    version, declared = str(answer.get("version", "")) if isinstance(answer, dict) else "", versions["vllm"]
-    try:
-        same = Version(version).public == Version(declared).public
-    except InvalidVersion:
-        same = version == declared
-    if not same:
-        raise DeploymentError(f"the server is vLLM {version or 'of unknown version'}, the campaign declares {declared}")
-    models = ask("/v1/models")
-    names = [entry.get("id") for entry in models.get("data", [])] if isinstance(models, dict) else []
-    if served_model not in names:
-        raise DeploymentError(f"the server serves {names}, the campaign declares {served_model}")
-    return version
-
-
-def require_device_cache(found: int | None, declared: int | None, log: object) -> None:
-    """Raise DeploymentError when the device's KV cache, tokens, is more than 2 % off what the campaign declares."""
-    if declared is None or found is None:
-        return
-    if abs(found - declared) > 0.02 * declared:
-        raise DeploymentError(
-            f"the server reports a device KV cache of {found} tokens, the campaign declares {declared}; see {log}"
-        )
-
-
-def require_tier(reported: int | None, wanted: int, log: object) -> None:
-    """Raise DeploymentError when the arm's tier in host memory is more than 2 % off its budget, bytes.
-
-    A server that does not say how large its tier is (`reported` is None) cannot be held to it.
-    """
-    if reported is not None and abs(reported - wanted) > 0.02 * wanted:
-        raise DeploymentError(
-            f"the tier in host memory has {reported} bytes, the budget is {wanted} bytes:"
-            f" the arms would not be equal; see {log}"
-        )
-
-
-def check_tiers(
-    facts: dict[str, Any], beside: Sequence[int], wanted: int, split: Mapping[str, int], log: object
-) -> None:
-    """Hold the tiers in host memory to their budget, and note in `facts` what there is, bytes.
-
-    `facts`: as the server reported them; `beside`: what sidecars report of theirs; `wanted`: the whole budget;
-    `split`: native_bytes and lmcache_bytes where two tiers share it. Raises DeploymentError.
-    """
-    own: int | None = facts.get("tier_bytes")
-    if split or not beside:
-        require_tier(own, split.get("native_bytes", wanted), log)
-    for reported in beside:
-        require_tier(reported, split.get("lmcache_bytes", wanted), log)
-    if split and (own is None or not beside):
-        # What only one of them says is not the size of both.
-        facts.pop("tier_bytes", None)
-    elif beside:
-        facts["tier_bytes"] = beside[0] + (own if split and own is not None else 0)
-
-
-def startup_facts(log_text: str) -> dict[str, Any]:
-    """Read what vLLM says of itself at start-up.
-
-    The device's KV capacity in tokens, maximum concurrency at full length, and the bytes of the tier in host memory.
-    """
-    facts: dict[str, Any] = {}
-    if match := _KV_TOKENS.search(log_text):
-        facts["kv_cache_tokens"] = int(match[1].replace(",", ""))
-    if match := _MAX_CONCURRENCY.search(log_text):
-        facts["max_concurrency"] = float(match[1])
-    if match := _TIER_BYTES.search(log_text):
-        facts["tier_bytes"] = int(match[1])
-    elif (match := _TIER_GB.search(log_text)) and float(match[1]) >= 1:
-        # vLLM's own region; below a GB its two decimals say too little.
-        facts["tier_bytes"] = round(float(match[1]) * 1e9)
-    return facts
+    def startup_facts(self, log_text: str) -> dict[str, Any]:
+        """Read the device's KV capacity, maximum concurrency, and the tier from the log of a start."""
+        facts: dict[str, Any] = {}
+        if match := _KV_TOKENS.search(log_text):
+            facts["kv_cache_tokens"] = int(match[1].replace(",", ""))
+        if match := _MAX_CONCURRENCY.search(log_text):
+            facts["max_concurrency"] = float(match[1])
+        if match := _TIER_BYTES.search(log_text):
+            facts["tier_bytes"] = int(match[1])
+        elif (match := _TIER_GB.search(log_text)) and float(match[1]) >= 1:
+            # Its own region; below a GB its two decimals say too little.
+            facts["tier_bytes"] = round(float(match[1]) * 1e9)
+        return facts

@@ -24,7 +24,7 @@ class ReportPlan:
 
     `scenarios`: name -> title, baseline (None for a baseline itself) and `exercised`, the counters that prove the arm
     active; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
-    model itself, whatever stood for it; `vllm`: the version declared.
+    model itself, whatever stood for it; `server_version`: the release declared.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ReportPlan:
     margin: float = 0.05
     alpha: float = 0.05
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    vllm: str = "0"
+    server_version: str = "0"
     # Of each of `cells`, where they differ: a baseline that is measured again has more.
     cell_runs: Sequence[int] = ()
 

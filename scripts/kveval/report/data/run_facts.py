@@ -10,10 +10,11 @@ from kveval.analysis.cells import CellKey
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.report.data.figures import Tiers
+from kveval.spec.servers.registry import SERVERS
 from kveval.store.run_file import Run
 
 _TOOLS = {
-    **{"vllm": "vLLM", "guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
+    **{"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
     **{"lmcache": "LMCache", "redis": "Redis", "valkey": "Valkey", "epp": "endpoint picker"},
 }
 
@@ -28,9 +29,8 @@ def footer(runs: Sequence[Run], name: str) -> str:
     if not runs:
         return f"campaign {name}"
     kind = "random-weight miniature, not the named model" if runs[0].weights == "miniature" else "full weights"
-    software = ", ".join(
-        f"{tool} {version}" for tool, version in versions(runs).items() if tool in ("vLLM", "GuideLLM")
-    )
+    named = {*(software.title for software in SERVERS.values()), _TOOLS["guidellm"]}
+    software = ", ".join(f"{tool} {version}" for tool, version in versions(runs).items() if tool in named)
     return f"{runs[0].engine} engine, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
 
 
@@ -63,10 +63,11 @@ def _gpu(facts: Mapping[str, Any]) -> str:
 
 def versions(runs: Sequence[Run]) -> dict[str, str]:
     """Return tool -> version as measured; several, joined by a slash, if the runs differ."""
+    titles = {name: software.title for name, software in SERVERS.items()} | _TOOLS
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for tool, version in run.software.items():
-            found.setdefault(_TOOLS.get(tool, tool), {})[str(version)] = None
+            found.setdefault(titles.get(tool, tool), {})[str(version)] = None
     return {tool: " / ".join(seen) for tool, seen in found.items()}
 
 

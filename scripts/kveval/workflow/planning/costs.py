@@ -5,12 +5,14 @@ else a stated assumption.
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from kveval.analysis.levels.server_counters import server_delta
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.load import levels as workloads
@@ -36,7 +38,6 @@ _WARMUP_S, _WARMUP_SHARE = 30.0, 0.25
 # As kveval.analysis.levels.checks has them, which takes a second to import.
 MIN_TOKENS = 2500
 SUFFICIENT = {"median": 50, "90th percentile": 200}
-_SUCCESS, _TOKENS = "vllm:request_success_total", "vllm:generation_tokens_total"
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,10 @@ def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple
         if any(getattr(load, key) != getattr(workload, key) for key in shape):
             continue
         for measured in facts.levels:
-            if measured.level == level and {_SUCCESS, _TOKENS} <= measured.counters.keys():
-                seen.append(tuple(measured.counters[name].delta / load.seconds for name in (_SUCCESS, _TOKENS)))
+            requests = server_delta(measured.counters, "requests_completed")
+            tokens = server_delta(measured.counters, "generation_tokens")
+            if measured.level == level and not math.isnan(requests + tokens):
+                seen.append((requests / load.seconds, tokens / load.seconds))
     if not seen:
         return None
     return statistics.median(rate for rate, _ in seen), statistics.median(tokens for _, tokens in seen)

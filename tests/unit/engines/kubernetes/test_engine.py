@@ -33,6 +33,7 @@ from kveval.engines.kubernetes.replicas import ClusterServer, Replica
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.sidecars import PodKeyValueStore, environment
 from kveval.engines.servers.program import SidecarError
+from kveval.engines.servers.vllm import VllmProgram
 from kveval.engines.watchdog import StallError
 from kveval.host.http import HttpError
 from kveval.store.lock import owner
@@ -348,7 +349,7 @@ def test_a_source_of_several_replicas_is_one_page_with_their_label(
     assert recorder(recorder_scripts.SOURCES, program, "vllm_rabc", urls).returncode == 0
     source = tmp_path / "state" / "var" / "pmdas" / "openmetrics" / "config.d" / "vllm_rabc"
     page = subprocess.run([source], capture_output=True, text=True, check=True).stdout
-    assert parse_counters(page) == {
+    assert parse_counters(page, "vllm:") == {
         "vllm:t_total": 7.0,
         'vllm:t_total{replica="0"}': 3.0,
         'vllm:t_total{replica="1"}': 4.0,
@@ -369,7 +370,7 @@ def test_merged_pages_have_the_sum_of_all(pages: list[dict[str, int]]) -> None:
         )
         for page in pages
     ]
-    found = parse_counters(merge_metrics.merged(texts))
+    found = parse_counters(merge_metrics.merged(texts), "vllm:")
     for name in "abc":
         total = sum(page.get(name, 0) for page in pages)
         assert found.get(f"vllm:n{name}_total", 0) == total
@@ -404,7 +405,12 @@ def two_servers(tmp_path: Path, answers: Callable[[Call], Reply]) -> ClusterServ
     here = replace(place(FakeTransport(answers)), specification=SPECIFICATION)
     pods = [made("Pod", f"server-{number}") for number in range(2)]
     replicas = [
-        Replica(pod, Reach(here, pod, 8000), Follower(here.api, pod, "server", tmp_path / f"server-{number}.log"))
+        Replica(
+            pod,
+            Reach(here, pod, 8000),
+            Follower(here.api, pod, "server", tmp_path / f"server-{number}.log"),
+            VllmProgram(),
+        )
         for number, pod in enumerate(pods)
     ]
     for replica in replicas:

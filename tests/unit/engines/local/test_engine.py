@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from kveval.engines.local.server import DeploymentError, ServerPlan, _folder_counters, deployed, server_environment
-from kveval.engines.servers.vllm import check_tiers, require_tier, startup_facts
+from kveval.engines.servers.declared import check_tiers, require_tier
+from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.logs import last_words
 from kveval.host.processes import supervisor
 
@@ -155,7 +156,7 @@ def test_the_servers_environment_is_made_anew_and_holds_the_token_only_for_full_
     ],
 )
 def test_the_device_capacity_is_read_from_gpu_and_cpu_logs(line, tokens):
-    assert startup_facts(line)["kv_cache_tokens"] == tokens
+    assert VllmProgram().startup_facts(line)["kv_cache_tokens"] == tokens
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_the_device_capacity_is_read_from_gpu_and_cpu_logs(line, tokens):
     ],
 )
 def test_the_tiers_size_is_read_where_the_server_says_it_well_enough(line, size):
-    assert startup_facts(line).get("tier_bytes") == size
+    assert VllmProgram().startup_facts(line).get("tier_bytes") == size
 
 
 def test_a_tier_more_than_2_percent_off_its_budget_is_refused(tmp_path):

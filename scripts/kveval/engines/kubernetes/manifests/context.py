@@ -13,6 +13,8 @@ from typing import Any
 from kveval.config.catalogue import Geometry
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api import names
+from kveval.engines.servers.protocol import ServerProgram
+from kveval.engines.servers.registry import program_of
 from kveval.spec.miniature import write_served
 from kveval.spec.specification import DeploymentSpec, SidecarSpec, Specification
 
@@ -24,7 +26,6 @@ FILES_FOLDER = "/kveval/files"
 PLUGIN_FOLDER = "/kveval/plugins"
 RESULTS_FOLDER = "/results"
 LOOPBACK = "127.0.0.1"
-_SERVERSIDE = Path(__file__).resolve().parents[2] / "local" / "plugin"
 _MIB = 2**20
 _STORE_OVERHEAD = 1.25
 """A store's memory beyond what it holds: its own structures, buffers of connections."""
@@ -132,21 +133,29 @@ class RenderContext:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether vLLM's device is the CPU."""
+        """Whether the server's device is the CPU."""
         return self.specification.on_cpu
 
     @property
+    def program(self) -> ServerProgram:
+        """What serves."""
+        return program_of(self.specification.versions)
+
+    @property
+    def server_command(self) -> list[str]:
+        """The command of the server's container."""
+        return self.program.container_command(self.specification.argv)[0]
+
+    @property
     def server_args(self) -> list[str]:
-        """The arguments of `vllm serve`, which takes the model without --model."""
-        argv = [self.fill(argument) for argument in self.specification.argv]
-        place = argv.index("--model")
-        return [argv[place + 1], *argv[:place], *argv[place + 2 :]]
+        """The arguments of that command."""
+        return [self.fill(argument) for argument in self.program.container_command(self.specification.argv)[1]]
 
     @property
     def server_env(self) -> dict[str, str]:
         """The server's environment, with what its image leaves open for a user without a home."""
         env = {**self.home_env, **self.model_env}
-        if self.on_cpu:
+        if self.plugin_files:
             env["PYTHONPATH"] = PLUGIN_FOLDER
         if self.deployment.lmcache_form == "process":
             # LMCache's counters are in other processes than the one that is asked for them.
@@ -173,7 +182,7 @@ class RenderContext:
     @property
     def publishes_events(self) -> bool:
         """Whether the server tells the endpoint picker what it holds."""
-        return "--kv-events-config" in self.specification.argv
+        return self.program.publishes_events(self.specification.argv)
 
     @property
     def connects_events(self) -> bool:
@@ -311,8 +320,9 @@ class RenderContext:
 
     @property
     def plugin_files(self) -> dict[str, str]:
-        """The plugin of a server whose device is the CPU, by file name."""
-        return {path.name: path.read_text() for path in sorted(_SERVERSIDE.glob("*.py"))}
+        """What runs inside a server whose device is the CPU, by file name; nothing elsewhere."""
+        folder = self.program.plugins if self.on_cpu else None
+        return {} if folder is None else {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
 
     # Plain values of the site.
 

@@ -6,6 +6,7 @@ from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document, documents
 from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
+from kveval.spec.servers.registry import SERVERS
 
 COMPONENT = "recorder"
 CONTAINER = "pmcd"
@@ -13,7 +14,7 @@ STATE = "/var/lib/kveval"
 """Folder of the container that may be written to, on the node's disk."""
 CONFIGURATION = "/etc/kveval/pmlogconf"
 """Folder of the container with what is logged, by group."""
-SOURCE_GROUPS = ("vllm", "epp", "gateway", "dcgm", "redis", "valkey", "lmcache")
+SOURCE_GROUPS = (*SERVERS, "epp", "gateway", "dcgm", "redis", "valkey", "lmcache")
 PLACE = "@SOURCE@"
 """Stands for a source's name in the text of a group."""
 

@@ -1,0 +1,15 @@
+"""The server's own counters of a level, by the terms that all servers share."""
+
+import math
+from collections.abc import Mapping
+
+from kveval.spec.servers.registry import names_on_wire
+from kveval.store.run_file import Change
+
+
+def server_delta(counters: Mapping[str, Change], metric: str) -> float:
+    """Return the increase of a metric, such as generation_tokens, during a level; NaN where the server has none.
+
+    Of several names by release, the newest that was read counts.
+    """
+    return next((counters[name].delta for name in names_on_wire(metric) if name in counters), math.nan)

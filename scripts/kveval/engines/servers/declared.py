@@ -1,0 +1,89 @@
+"""A server held to what the campaign declares, whatever program it is: its release, its model, its sizes."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from kveval.engines.protocol import DeploymentError
+from kveval.engines.servers.protocol import Ask, ServerProgram
+
+
+def reset_caches(program: ServerProgram, ask: Ask, log: object, timeout_s: float = 20.0) -> None:
+    """Empty its caches; it may refuse while transfers are in flight. Raises DeploymentError when it always does."""
+    deadline = time.monotonic() + timeout_s
+    while not program.emptied(ask):
+        if time.monotonic() > deadline:
+            raise DeploymentError(f"the server refused to reset its caches for {timeout_s:.0f} s; see {log}")
+        time.sleep(0.5)
+
+
+def warm_up(
+    program: ServerProgram, ask: Ask, served_model: str, prompt_tokens: int, log: object, timeout_s: float = 120.0
+) -> None:
+    """Have the server generate a few tokens from a long and a short prompt, before anything is measured.
+
+    The first request pays for lazy initialisation; and a server that is healthy need not be able to generate.
+    """
+    for length in (prompt_tokens, 16):
+        if program.generated(ask, served_model, length, timeout_s) < 1:
+            raise DeploymentError(f"the server is healthy but generates nothing; see {log}")
+
+
+def require_declared(program: ServerProgram, ask: Ask, served_model: str, versions: Mapping[str, str]) -> str:
+    """Check version and model; another server on a port that was free a moment ago would be noticed here, too."""
+    version, declared = program.version(ask), versions[program.software.name]
+    try:
+        same = Version(version).public == Version(declared).public
+    except InvalidVersion:
+        same = version == declared
+    if not same:
+        found = f"{program.software.title} {version or 'of unknown version'}"
+        raise DeploymentError(f"the server is {found}, the campaign declares {declared}")
+    names = program.models(ask)
+    if served_model not in names:
+        raise DeploymentError(f"the server serves {names}, the campaign declares {served_model}")
+    return version
+
+
+def require_device_cache(found: int | None, declared: int | None, log: object) -> None:
+    """Raise DeploymentError when the device's KV cache, tokens, is more than 2 % off what the campaign declares."""
+    if declared is None or found is None:
+        return
+    if abs(found - declared) > 0.02 * declared:
+        raise DeploymentError(
+            f"the server reports a device KV cache of {found} tokens, the campaign declares {declared}; see {log}"
+        )
+
+
+def require_tier(reported: int | None, wanted: int, log: object) -> None:
+    """Raise DeploymentError when the arm's tier in host memory is more than 2 % off its budget, bytes.
+
+    A server that does not say how large its tier is (`reported` is None) cannot be held to it.
+    """
+    if reported is not None and abs(reported - wanted) > 0.02 * wanted:
+        raise DeploymentError(
+            f"the tier in host memory has {reported} bytes, the budget is {wanted} bytes:"
+            f" the arms would not be equal; see {log}"
+        )
+
+
+def check_tiers(
+    facts: dict[str, Any], beside: Sequence[int], wanted: int, split: Mapping[str, int], log: object
+) -> None:
+    """Hold the tiers in host memory to their budget, and note in `facts` what there is, bytes.
+
+    `facts`: as the server reported them; `beside`: what sidecars report of theirs; `wanted`: the whole budget;
+    `split`: native_bytes and lmcache_bytes where two tiers share it. Raises DeploymentError.
+    """
+    own: int | None = facts.get("tier_bytes")
+    if split or not beside:
+        require_tier(own, split.get("native_bytes", wanted), log)
+    for reported in beside:
+        require_tier(reported, split.get("lmcache_bytes", wanted), log)
+    if split and (own is None or not beside):
+        # What only one of them says is not the size of both.
+        facts.pop("tier_bytes", None)
+    elif beside:
+        facts["tier_bytes"] = beside[0] + (own if split and own is not None else 0)

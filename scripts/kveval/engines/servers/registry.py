@@ -1,0 +1,18 @@
+"""The programs that an engine can start and ask: one entry each, under the name that `kveval.spec.servers` has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kveval.engines.servers.protocol import ServerProgram
+from kveval.engines.servers.vllm import VllmProgram
+from kveval.spec.servers.registry import UnknownServer, software_of
+
+PROGRAMS: dict[str, ServerProgram] = {program.software.name: program for program in (VllmProgram(),)}
+
+
+def program_of(versions: Mapping[str, Any]) -> ServerProgram:
+    """Return what serves, from the declared versions by program. Raises UnknownServer."""
+    software = software_of(versions)
+    if software.name not in PROGRAMS:
+        raise UnknownServer(f"{software.title} cannot be started: it has no entry in kveval.engines.servers.registry")
+    return PROGRAMS[software.name]

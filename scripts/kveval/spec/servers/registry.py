@@ -1,0 +1,65 @@
+"""The servers that a campaign can name: one entry each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from kveval.host.errors import Failure
+from kveval.spec.servers.software import ServerSoftware
+from kveval.spec.servers.vllm import VLLM
+
+_OF_SERVER = "server."
+
+SERVERS: dict[str, ServerSoftware] = {VLLM.name: VLLM}
+
+
+class UnknownServer(Failure):
+    """A measurement is of a server that nothing here knows."""
+
+
+def software_of(versions: Mapping[str, Any]) -> ServerSoftware:
+    """Return what serves, from the declared or reported versions by program. Raises UnknownServer."""
+    found = served_by(versions)
+    if found is None:
+        raise UnknownServer(f"none of {', '.join(versions)} is a server; known are {', '.join(SERVERS)}")
+    return found
+
+
+def served_by(versions: Mapping[str, Any]) -> ServerSoftware | None:
+    """Return what serves, from the versions by program; None where they do not say, as in old results."""
+    return next((software for name, software in SERVERS.items() if name in versions), None)
+
+
+def server_version(versions: Mapping[str, Any], unknown: str = "") -> str:
+    """Return the release of what serves, from the versions by program; `unknown` where they do not say."""
+    found = served_by(versions)
+    return unknown if found is None else str(versions[found.name])
+
+
+def names_on_wire(metric: str) -> Iterator[str]:
+    """Yield every name that a metric has, in any release of any server, the newest first."""
+    for software in SERVERS.values():
+        names = software.metrics.get(metric, {})
+        yield from (names[key] for key in sorted(names, key=_age, reverse=True))
+
+
+def recorded_as(expressions: Sequence[str], version: str) -> Iterator[list[tuple[str, ...]]]:
+    """Yield the PCP metrics that each expression adds up, for every server that may have been recorded.
+
+    `server.TERM` stands for a metric of whichever server it was, by its name in release `version`. Expressions without
+    such terms are yielded once.
+    """
+    parts = [tuple(part.strip() for part in expression.split(" + ")) for expression in expressions]
+    terms = {part for names in parts for part in names if part.startswith(_OF_SERVER)}
+    if not terms:
+        yield parts
+        return
+    for software in SERVERS.values():
+        known = {term: software.recorded(term.removeprefix(_OF_SERVER), version) for term in terms}
+        if None not in known.values():
+            yield [tuple(known.get(part) or part for part in names) for names in parts]
+
+
+def _age(key: str) -> Version:
+    return Version("0" if key == "*" else key)

@@ -1,0 +1,70 @@
+"""What the specification and the analysis ask of a server's software, by the same names whatever serves."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kveval.config.campaign import ServerConfig
+from kveval.config.catalogue import Scenario, name_for
+from kveval.spec.arms import ArmArguments, ArmError, Platform
+from kveval.spec.sizing import Budget
+from kveval.spec.specification import ServedModel
+
+Arm = Callable[[Scenario, Platform, Budget], ArmArguments]
+
+
+def _no_tokenizer(model: str, served_name: str) -> tuple[str, ...]:
+    raise ArmError("this server has no command that tokenizes for an index; use arms without one")
+
+
+@dataclass(frozen=True)
+class ServerSoftware:
+    """The names and the arguments of one server's software.
+
+    Attributes:
+        name: its key among the versions of a specification, and its name among the sources of a recording.
+        title: the name in sentences.
+        prefix: what the names of its counters begin with.
+        metrics: name on the wire, {first version that has it: name}, "*" before all, by the term that it stands for:
+            generation_tokens, prefix_cache_hits, requests_running, ...; a name may carry one label.
+        common_arguments: of model, server and engine ("local" or "kubernetes"), those that every arm shares.
+        common_environment: of model and server, what every arm shares.
+        arms: what an arm adds, by kind of arm; raises ArmError when a version cannot run it.
+        arm_flags: flags that belong to arms, so that nobody else may give them.
+        flags_per_start: flags whose values differ from start to start.
+        invented_counters: names that no version has and that are taken for its counters.
+        lmcache_form: whether LMCache is inside the server's "process" or a "server" of its own.
+        reset_reaches_tiers: whether emptying the caches of a running server reaches the tiers in host memory.
+        tokenizer: of model and served name, the command that tokenizes for an index on a cluster.
+    """
+
+    name: str
+    title: str
+    prefix: str
+    metrics: Mapping[str, Mapping[str, str]]
+    common_arguments: Callable[[ServedModel, ServerConfig, str], tuple[str, ...]]
+    common_environment: Callable[[ServedModel, ServerConfig], dict[str, str]]
+    arms: Mapping[str, Arm]
+    arm_flags: frozenset[str] = frozenset()
+    flags_per_start: frozenset[str] = frozenset()
+    invented_counters: frozenset[str] = frozenset()
+    lmcache_form: Callable[[Platform], str] = lambda platform: "server"
+    reset_reaches_tiers: Callable[[Platform], bool] = lambda platform: True
+    tokenizer: Callable[[str, str], tuple[str, ...]] = _no_tokenizer
+
+    def arm_arguments(self, scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+        """Return what `scenario` adds to the server. Raises ArmError when this software cannot run it."""
+        if scenario.arm not in self.arms:
+            raise ArmError(f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}")
+        return self.arms[scenario.arm](scenario, platform, budget)
+
+    def on_wire(self, metric: str, version: str) -> str | None:
+        """Return the name on the wire of a metric in a release; None where it has none."""
+        return name_for(self.metrics.get(metric, {}), version)
+
+    def recorded(self, metric: str, version: str) -> str | None:
+        """Return the PCP name of a metric in a release; None where it has none of its own, a label's for instance.
+
+        Of a release that is unknown ("0"), or older than the metric, it is the oldest: what was recorded decides.
+        """
+        name = self.on_wire(metric, version) or next(iter(self.metrics.get(metric, {}).values()), None)
+        return None if name is None or "{" in name else f"openmetrics.{self.name}.{name.replace(':', '.')}"

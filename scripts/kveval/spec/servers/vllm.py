@@ -1,0 +1,350 @@
+"""vLLM's names and arguments: its counters by release, what every server gets, and what each kind of arm adds.
+
+One half of what is known of vLLM; how it behaves while it runs is the other, kveval.engines.servers.vllm.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from packaging.version import Version
+
+from kveval.config.campaign import ServerConfig
+from kveval.config.catalogue import Scenario
+from kveval.spec import sizing
+from kveval.spec.arms import (
+    HASH_SEED,
+    LMCACHE_CHUNK_TOKENS,
+    LMCACHE_PRIVATE,
+    ArmArguments,
+    ArmError,
+    Platform,
+    canonical_json,
+    hybrid_budgets,
+    lmcache_sidecars,
+    store_sidecars,
+)
+from kveval.spec.servers.software import ServerSoftware
+from kveval.spec.sizing import GIB, Budget
+from kveval.spec.specification import ServedModel
+
+_HOST_SPEC = {"spec_name": "HostOffloadingSpec", "spec_module_path": "kveval_host_offload"}
+_TIERING_SPEC = {"spec_name": "TieringOffloadingSpec"}
+_HOST_TIERING_SPEC = {"spec_name": "HostTieringOffloadingSpec", "spec_module_path": "kveval_host_offload"}
+_INDEX_BYTES = 4 * GIB
+_METRICS: dict[str, dict[str, str]] = {
+    "generation_tokens": {"*": "vllm:generation_tokens_total"},
+    "prompt_tokens": {"*": "vllm:prompt_tokens_total"},
+    "requests_completed": {"*": "vllm:request_success_total"},
+    "requests_running": {"*": "vllm:num_requests_running"},
+    "requests_waiting": {"*": "vllm:num_requests_waiting"},
+    "requests_preempted": {"*": "vllm:num_preemptions_total"},
+    "kv_cache_usage": {"*": "vllm:kv_cache_usage_perc"},
+    "prefix_cache_hits": {"*": "vllm:prefix_cache_hits_total"},
+    "prefix_cache_queries": {"*": "vllm:prefix_cache_queries_total"},
+    "external_prefix_cache_hits": {"0.11.1": "vllm:external_prefix_cache_hits_total"},
+    "external_prefix_cache_queries": {"0.11.1": "vllm:external_prefix_cache_queries_total"},
+    "offload_load_bytes": {
+        "0.16": 'vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"}',
+        "0.24": "vllm:kv_offload_load_bytes_total",
+    },
+    "offload_store_bytes": {
+        "0.16": 'vllm:kv_offload_total_bytes_total{transfer_type="GPU_to_CPU"}',
+        "0.24": "vllm:kv_offload_store_bytes_total",
+    },
+    "offload_load_seconds": {"0.24": "vllm:kv_offload_load_time_total"},
+    "offload_store_seconds": {"0.24": "vllm:kv_offload_store_time_total"},
+    "file_tier_read_bytes": {"0.32": "vllm:kv_offload_tiering_read_bytes_total"},
+    "file_tier_written_bytes": {"0.32": "vllm:kv_offload_tiering_write_bytes_total"},
+    "queue_seconds_sum": {"*": "vllm:request_queue_time_seconds_sum"},
+    "queue_seconds_count": {"*": "vllm:request_queue_time_seconds_count"},
+    "prefill_seconds_sum": {"*": "vllm:request_prefill_time_seconds_sum"},
+    "prefill_seconds_count": {"*": "vllm:request_prefill_time_seconds_count"},
+    "ttft_seconds_sum": {"*": "vllm:time_to_first_token_seconds_sum"},
+    "ttft_seconds_count": {"*": "vllm:time_to_first_token_seconds_count"},
+}
+
+
+def common_arguments(model: ServedModel, server: ServerConfig, engine: str) -> tuple[str, ...]:
+    """Return the server arguments that every arm shares."""
+    miniature = server.weights == "miniature"
+    argv = ["--model", "{model_dir}" if miniature else model.hf_id, "--served-model-name", model.served_name]
+    if miniature:
+        argv += ["--load-format", "dummy"]
+    if miniature or server.on_cpu:
+        argv += ["--enforce-eager"]
+    argv += ["--dtype", model.dtype, "--block-size", str(server.block_size)]
+    if model.kv_cache_dtype != "auto":
+        argv += ["--kv-cache-dtype", model.kv_cache_dtype]
+    if server.device_blocks is not None:
+        blocks = sizing.server_blocks(server.device_blocks, server.block_size)
+        argv += ["--num-gpu-blocks-override", str(blocks)]
+    if model.gpu_memory_utilization is not None:
+        argv += ["--gpu-memory-utilization", repr(model.gpu_memory_utilization)]
+    if not miniature:
+        argv += ["--tensor-parallel-size", str(model.tensor_parallel_size)]
+    argv += ["--max-model-len", str(model.max_model_len)]
+    if server.max_num_seqs is not None:
+        argv += ["--max-num-seqs", str(server.max_num_seqs)]
+    host = "127.0.0.1" if engine == "local" else "0.0.0.0"
+    return (*argv, "--host", host, "--port", "{port}", "--no-enable-log-requests")
+
+
+def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, str]:
+    """Return the server environment that every arm shares."""
+    env = {
+        "PYTHONHASHSEED": HASH_SEED,
+        # The endpoint that empties the caches between levels is a development one.
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if server.weights == "miniature":
+        env["HF_HUB_OFFLINE"] = "1"
+    if server.on_cpu:
+        # With a KV connector vLLM would keep one more core from its worker than without: an arm and its baseline would
+        # then run on different numbers of cores.
+        env["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "1"
+    if server.on_cpu and server.device_tokens is not None:
+        # Whole GiB only; the override of the number of blocks then takes what it needs of it.
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(math.ceil(sizing.gib(server.device_tokens * model.kv_bytes_per_token)))
+    return env
+
+
+def no_offload(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    """The device's own prefix cache, nothing behind it."""
+    return ArmArguments()
+
+
+def native(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    """vLLM's OffloadingConnector: the budget in server blocks up to 0.13, in bytes over all ranks from 0.14.1."""
+    version = platform.version
+    if version < Version("0.11"):
+        raise ArmError(f"native offload came with vLLM 0.11; {platform.server_version} has none")
+    if Version("0.14") <= version < Version("0.14.1"):
+        raise ArmError(
+            f"native offload changed its keys around vLLM {platform.server_version}: declare 0.13.x or 0.14.1 or newer"
+        )
+    if budget.tier_blocks < 1:
+        raise ArmError(
+            f"{budget.cpu_blocks} cpu_blocks are less than one server block of {platform.block_size} tokens"
+            f" ({platform.block_size // 16} cpu_blocks)"
+        )
+    in_bytes = version >= Version("0.14.1")
+    if platform.on_cpu and version < Version("0.24"):
+        raise ArmError(f"native offload on a CPU needs vLLM 0.24 or newer, not {platform.server_version}")
+    if scenario.form == "size-flag":
+        return _native_by_flag(scenario, platform, budget, in_bytes=in_bytes)
+    size = {"cpu_bytes_to_use": budget.tier_bytes} if in_bytes else {"num_cpu_blocks": budget.tier_blocks}
+    extra = _with_own(scenario, {**size, **(_HOST_SPEC if platform.on_cpu else {})})
+    return ArmArguments(("--kv-transfer-config", _transfer("OffloadingConnector", extra)))
+
+
+def _native_by_flag(scenario: Scenario, platform: Platform, budget: Budget, *, in_bytes: bool) -> ArmArguments:
+    if platform.on_cpu:
+        raise ArmError("form size-flag cannot name the spec that offloads on a CPU; use form connector")
+    if not in_bytes:
+        raise ArmError(
+            f"--kv-offloading-size sets 0 blocks in vLLM {platform.server_version}; use form connector,"
+            " or 0.14.1 or newer"
+        )
+    if scenario.connector_config:
+        raise ArmError("form size-flag has no place for connector_config; use form connector")
+    return ArmArguments(("--kv-offloading-backend", "native", "--kv-offloading-size", repr(budget.tier_gib)))
+
+
+def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    """LMCache: inside the server's process on GPUs before vLLM 0.23, as a server of its own otherwise.
+
+    In process its CPU tier is sized per rank (GiB), as a server over all ranks.
+    """
+    if platform.lmcache is None:
+        raise ArmError("LMCache's release is not declared: set server.lmcache, for instance 0.5.6")
+    if LMCACHE_CHUNK_TOKENS % platform.block_size:
+        raise ArmError(
+            f"LMCache's chunks of {LMCACHE_CHUNK_TOKENS} tokens are no multiple of block_size {platform.block_size};"
+            " valid is 16, 32, 64, 128 or 256"
+        )
+    if budget.tokens < LMCACHE_CHUNK_TOKENS:
+        raise ArmError(
+            f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({LMCACHE_CHUNK_TOKENS // 16} cpu_blocks)"
+        )
+    if lmcache_form(platform) == "server":
+        return _lmcache_server(scenario, platform, budget)
+    if platform.on_cpu:
+        raise ArmError(
+            "LMCache on a CPU runs as a server of its own, which needs vLLM 0.23 or newer,"
+            f" not {platform.server_version}"
+        )
+    if platform.version < Version("0.11"):
+        raise ArmError(f"LMCacheConnectorV1 is supported from vLLM 0.11; {platform.server_version} is older")
+    return _lmcache_in_process(scenario, platform, budget)
+
+
+def lmcache_form(platform: Platform) -> str:
+    """Return whether LMCache is inside the server's "process" or a "server" of its own, as on a CPU it has to be."""
+    if platform.version < Version("0.23"):
+        return "process"
+    return "server" if platform.on_cpu else platform.lmcache_form or "server"
+
+
+def _lmcache_in_process(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    env = {
+        **LMCACHE_PRIVATE,
+        "LMCACHE_CHUNK_SIZE": str(LMCACHE_CHUNK_TOKENS),
+        "LMCACHE_LOCAL_CPU": "True",
+        "LMCACHE_MAX_LOCAL_CPU_SIZE": repr(budget.rank_gib),
+    }
+    if scenario.store is not None:
+        env["LMCACHE_REMOTE_URL"] = f"{scenario.store}://{{{scenario.store}_host}}:{{{scenario.store}_port}}"
+        env["LMCACHE_REMOTE_SERDE"] = "naive"
+    extra = _with_own(scenario, {})
+    store = store_sidecars(scenario, platform, 2 * budget.tier_bytes)
+    return ArmArguments(("--kv-transfer-config", _transfer("LMCacheConnectorV1", extra)), env, store)
+
+
+def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    client = {"lmcache.mp.host": "tcp://{lmcache_host}", "lmcache.mp.port": "{lmcache_port}"}
+    if platform.on_cpu:
+        # Left to itself the client chooses, for a CPU, the mode that the server does not offer, and waits five minutes.
+        client["lmcache.mp.mp_transfer_mode"] = "lmcache_driven"
+    return ArmArguments(
+        ("--kv-transfer-config", _transfer("LMCacheMPConnector", _with_own(scenario, client))),
+        dict(LMCACHE_PRIVATE),
+        lmcache_sidecars(scenario, platform, budget),
+    )
+
+
+def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    """vLLM's own tier and LMCache at once, through MultiConnector: both store, the first that holds a prefix loads it.
+
+    Together they have the budget of every other arm.
+    """
+    if scenario.connector_config:
+        raise ArmError("two connectors share no connector_config; leave it out")
+    own, rest = hybrid_budgets(scenario, budget)
+    parts = [native(scenario, platform, own), lmcache(scenario, platform, rest)]
+    connectors = [json.loads(_port_as_text(part.argv[1])) for part in parts]
+    return ArmArguments(
+        ("--kv-transfer-config", _transfer("MultiConnector", {"connectors": connectors})),
+        {**parts[0].env, **parts[1].env},
+        parts[1].sidecars,
+    )
+
+
+def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    """vLLM's tiered offload with files as the last tier, behind the CPU tier or behind a staging buffer alone."""
+    if platform.version < Version("0.22.1"):
+        raise ArmError(
+            f"TieringOffloadingSpec, which offloads to files, came with vLLM 0.22.1; {platform.server_version} is older"
+        )
+    if platform.on_cpu and platform.version < Version("0.32"):
+        raise ArmError(f"offload to files on a CPU is known to work from vLLM 0.32, not on {platform.server_version}")
+    size = budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes
+    if size < 1:
+        raise ArmError(
+            f"{budget.cpu_blocks} cpu_blocks are less than one server block of {platform.block_size} tokens"
+            f" ({platform.block_size // 16} cpu_blocks)"
+        )
+    computed = {
+        "cpu_bytes_to_use": size,
+        "secondary_tiers": [{"type": "fs", "root_dir": "{fs_dir}"}],
+        **(_HOST_TIERING_SPEC if platform.on_cpu else _TIERING_SPEC),
+    }
+    return ArmArguments(("--kv-transfer-config", _transfer("OffloadingConnector", _with_own(scenario, computed))))
+
+
+def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    """llm-d's KV-block index: the server publishes its cache events, the endpoint picker keeps them in Redis or Valkey.
+
+    With a CPU tier, vLLM's native one stands behind the index.
+    """
+    if not platform.on_cluster:
+        raise ArmError(
+            "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
+            f" kubernetes, not {platform.engine}"
+        )
+    if platform.version < Version("0.11"):
+        raise ArmError(f"the index is supported from vLLM 0.11; {platform.server_version} is older")
+    if platform.events is None:
+        raise ArmError("how servers publish their cache events depends on the release: set server.release")
+    behind = native(scenario, platform, budget) if scenario.cpu_tier else ArmArguments()
+    events = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": platform.events.endpoint,
+        "topic": platform.events.topic.replace("{model}", platform.served_name),
+    }
+    return ArmArguments(
+        (*behind.argv, "--kv-events-config", canonical_json(events), *platform.events.args),
+        behind.env,
+        store_sidecars(scenario, platform, _INDEX_BYTES),
+    )
+
+
+def _transfer(connector: str, extra: Mapping[str, Any]) -> str:
+    config: dict[str, Any] = {"kv_connector": connector, "kv_role": "kv_both"}
+    if extra:
+        config["kv_connector_extra_config"] = dict(extra)
+    return canonical_json(config)
+
+
+def _with_own(scenario: Scenario, computed: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the scenario's own connector keys; one that is computed here would make the budget a lie."""
+    computed_always = {"cpu_bytes_to_use", "num_cpu_blocks", "spec_name", "spec_module_path", *computed}
+    taken = sorted(computed_always & scenario.connector_config.keys())
+    if taken:
+        raise ArmError(f"connector_config must not set {', '.join(taken)}: computed from cpu_blocks and the software")
+    return {**computed, **scenario.connector_config}
+
+
+def _port_as_text(text: str) -> str:
+    """Undo what canonical_json does with ports, so that an argument can be read again."""
+    return re.sub(r"(?<!\")(\{\w+_port\})(?!\")", r'"\1"', text)
+
+
+def _reset_reaches_tiers(platform: Platform) -> bool:
+    """Whether the endpoint that empties the device's cache empties the tiers behind it as well."""
+    return platform.version >= Version("0.24")
+
+
+def _tokenizer(model: str, served_name: str) -> tuple[str, ...]:
+    """Return the command of a server without a device, which turns prompts into the model's tokens."""
+    named = ("--served-model-name", served_name)
+    return ("vllm", "launch", "render", model, *named, "--host", "0.0.0.0", "--port", "{tokenizer_port}")
+
+
+VLLM = ServerSoftware(
+    name="vllm",
+    title="vLLM",
+    prefix="vllm:",
+    metrics=_METRICS,
+    common_arguments=common_arguments,
+    common_environment=common_environment,
+    arms={
+        "none": no_offload,
+        "native": native,
+        "lmcache": lmcache,
+        "files": files,
+        "hybrid": hybrid,
+        "llm-d-index": llm_d_index,
+    },
+    arm_flags=frozenset(
+        {"--kv-transfer-config", "--kv-offloading-size", "--kv-offloading-backend", "--kv-events-config"}
+    ),
+    flags_per_start=frozenset({"--port"}),
+    # They circulate in articles.
+    invented_counters=frozenset(
+        {
+            "vllm_kv_offload_total",
+            "vllm_kv_offload_bytes",
+            "vllm_kv_reload_total",
+            "vllm_kv_cache_hit_rate",
+            "kv_cache_hit_rate",
+        }
+    ),
+    lmcache_form=lmcache_form,
+    reset_reaches_tiers=_reset_reaches_tiers,
+    tokenizer=_tokenizer,
+)

@@ -1,0 +1,81 @@
+"""A new kind of arm: an entry of ARM_KINDS, a scenario, a function of the server; each is missed if it is forgotten."""
+
+import copy
+from pathlib import Path
+
+import pytest
+from tests.support.config_files import CONFIG, NATIVE, RAW, load
+from tests.unit.report.test_report import KINDS, measured, plan
+
+from kveval.analysis.cells import KNOWN_ARMS
+from kveval.config.arm_kinds import ARM_KINDS, ArmKind
+from kveval.config.catalogue import Scenario
+from kveval.config.problems import ConfigError
+from kveval.report.report import report_context
+from kveval.spec.arms import ArmArguments, Platform
+from kveval.spec.loading import load_config
+from kveval.spec.servers.vllm import VLLM
+from kveval.spec.sizing import Budget
+
+KIND = ArmKind(frozenset({"native"}), "offload", True, "none", ("native-offload",))
+FLAG = "--pooled-memory-bytes"
+
+
+def pooled(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    return ArmArguments((FLAG, str(budget.tier_bytes)))
+
+
+@pytest.fixture
+def files() -> dict[str, object]:
+    """The shipped configuration, with the native arm made one of a new kind."""
+    files = copy.deepcopy(RAW)
+    files["scenarios"]["native-offload"]["arm"] = "pooled"
+    return files
+
+
+def test_a_new_kind_is_planned_measured_and_shown(
+    files: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARM_KINDS, "pooled", KIND)
+    monkeypatch.setitem(VLLM.arms, "pooled", pooled)
+    config = load(tmp_path, files)
+    specification = config.specification(NATIVE)
+    assert specification.argv[-2:] == (FLAG, str(specification.budget.tier_bytes))
+    scenarios = plan().scenarios
+    shown = plan(scenarios={**scenarios, "native-offload": {**scenarios["native-offload"], "arm": "pooled"}})
+    arms = {row[1] for row in report_context(shown, measured(), {})["offload"].rows}
+    assert "native-offload 10K" in arms
+
+
+def test_a_scenario_of_a_kind_without_an_entry_is_refused(files: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"native-offload\.arm.*'pooled' is not known"):
+        load(tmp_path, files)
+
+
+def test_a_kind_without_arguments_is_refused_when_it_is_planned(
+    files: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARM_KINDS, "pooled", KIND)
+    with pytest.raises(ConfigError, match="vLLM has no arguments for arm pooled"):
+        load(tmp_path, files)
+
+
+def test_a_kind_has_to_say_where_the_report_shows_it() -> None:
+    with pytest.raises(TypeError, match="section"):
+        ArmKind(parts=frozenset(), cpu_tier=None, store="none", arms=())  # type: ignore[call-arg]
+
+
+def test_a_kind_that_the_report_has_no_section_for_is_found() -> None:
+    sections = {kind.section for name, kind in ARM_KINDS.items() if name != "none"}
+    context = report_context(plan(), measured(), {})
+    assert sections <= context.keys()
+    assert {KINDS[name]["arm"] for name in KINDS} <= ARM_KINDS.keys()
+
+
+def test_every_kind_has_arguments_and_every_shipped_arm_its_place() -> None:
+    assert VLLM.arms.keys() == ARM_KINDS.keys()
+    scenarios = load_config(CONFIG / "config.yaml", CONFIG).catalogue.scenarios
+    for name, kind in ARM_KINDS.items():
+        assert kind.arms
+        assert {scenarios[arm].arm for arm in kind.arms} == {name}
+    assert {arm for arm in scenarios if not arm.endswith("-mempress")} == set(KNOWN_ARMS)
