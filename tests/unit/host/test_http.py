@@ -17,6 +17,7 @@ from kveval.engines.watchdog import StallWatch
 from kveval.host.http import HttpError, fetch, free_port, request
 from kveval.load import guidellm
 from kveval.pcp.recording import _wait_for_endpoint
+from kveval.spec.servers.vllm import VLLM
 
 _METRICS = b"# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 5.0\n"
 
@@ -51,8 +52,8 @@ def test_the_loopback_interface_is_never_asked_for_through_a_proxy(server: str, 
         urllib.request.build_opener(urllib.request.ProxyHandler()).open(server, timeout=5)
     assert request(f"{server}/health") == {"path": "/health"}
     assert request(f"{server}/metrics") is None
-    assert read_counters(f"{server}/metrics") == {"vllm:generation_tokens_total": 5.0}
-    watch = StallWatch(f"{server}/metrics", 10.0, 10.0, tmp_path / "server.log", 10.0)
+    assert read_counters(f"{server}/metrics", "vllm:") == {"vllm:generation_tokens_total": 5.0}
+    watch = StallWatch(f"{server}/metrics", VLLM, 10.0, 10.0, tmp_path / "server.log", 10.0)
     watch.check()
     assert watch._tokens == 5.0
     _wait_for_endpoint("vllm", f"{server}/metrics", deadline=0.0, limit_s=1.0)
