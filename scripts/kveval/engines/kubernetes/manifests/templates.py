@@ -24,7 +24,8 @@ def documents(template: str, **values: Any) -> tuple[Document, ...]:
     try:
         found = list(yaml.load_all(filled(template, **values), Loader=yaml.CSafeLoader))
     except (jinja2.TemplateError, yaml.YAMLError) as error:
-        raise ManifestError(f"manifests/{template}: {' '.join(str(error).split())}") from error
+        said = " ".join(str(error).split())
+        raise ManifestError(f"manifests/{template}: {said}", code="not_filled", template=template, said=said) from error
     return tuple(document for document in found if document is not None)
 
 
