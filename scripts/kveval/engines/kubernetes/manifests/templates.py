@@ -3,7 +3,7 @@
 import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import yaml
@@ -17,6 +17,19 @@ Document = dict[str, Any]
 
 class ManifestError(Failure):
     """A template cannot be filled, or is not what Kubernetes takes."""
+
+
+class ManifestProblem(NamedTuple):
+    """One thing that is wrong with a document: a name for its kind, the field or value it is about, what to read."""
+
+    code: str
+    about: str
+    text: str
+    document: str = ""
+    """Kind and name."""
+
+    def __str__(self) -> str:
+        return f"{self.document}: {self.text}"
 
 
 def documents(template: str, **values: Any) -> tuple[Document, ...]:
