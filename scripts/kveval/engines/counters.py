@@ -39,7 +39,7 @@ def parse_counters(text: str, prefix: str) -> dict[str, float]:
                     labels = ",".join(f'{name}="{value}"' for name, value in own.items())
                     totals[f"{sample.name}{{{labels}}}"] += sample.value
     except ValueError as error:
-        raise CounterError(f"not Prometheus text: {error}") from error
+        raise CounterError(f"not Prometheus text: {error}", code="not_prometheus") from error
     return dict(totals)
 
 

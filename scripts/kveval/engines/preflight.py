@@ -66,7 +66,10 @@ def require_room(specification: Specification, store: Path, cpus: int) -> None:
     if needed > total:
         raise PreflightError(
             f"the KV caches take {needed / _GIB:.1f} GiB of memory, this host has {total / _GIB:.1f}:"
-            " fewer cpu_blocks or device_blocks"
+            " fewer cpu_blocks or device_blocks",
+            code="no_room_in_memory",
+            needed_bytes=needed,
+            total_bytes=total,
         )
     shared = shared_memory_bytes(specification)
     if shared and SHARED_MEMORY.is_dir():
@@ -75,7 +78,10 @@ def require_room(specification: Specification, store: Path, cpus: int) -> None:
             raise PreflightError(
                 f"{SHARED_MEMORY} is too small: {free / _MIB:.0f} MiB free, this arm's server allocates"
                 f" {shared / _MIB:.0f} MiB there; enlarge it (mount -o remount,size=..., docker --shm-size) or remove"
-                " what others left in it"
+                " what others left in it",
+                code="no_room_in_shared_memory",
+                needed_bytes=shared,
+                free_bytes=free,
             )
 
 
@@ -85,5 +91,7 @@ def require_no_secret(specification: Specification, redactor: Redactor) -> None:
     if names:
         raise PreflightError(
             f"the configuration holds the value of {', '.join(names)} in clear: take it out of args and env;"
-            " the server gets it through its environment"
+            " the server gets it through its environment",
+            code="secret_in_clear",
+            names=names,
         )

@@ -152,10 +152,19 @@ class StallWatch:
         elif self._busy_at is None:
             self._busy_at = now
         if self._busy_at is not None and now - self._busy_at > self.limit_s:
-            what = "its /metrics does not answer" if work is None else f"{work.requests:.0f} requests in work, no token"
+            code, what = (
+                ("no_metrics", "its /metrics does not answer")
+                if work is None
+                else ("no_token", f"{work.requests:.0f} requests in work, no token")
+            )
             raise StallError(
                 f"the server hangs: {what} for {now - self._busy_at:.0f} s (limit: stall_limit_s {self.limit_s:g});"
-                f" see {self.log}"
+                f" see {self.log}",
+                code=code,
+                requests=work and work.requests,
+                lasted_s=now - self._busy_at,
+                limit_s=self.limit_s,
+                log=self.log,
             )
         loaded = self._first_at is not None and now < self._first_at + self.loaded_s
         idle = self._busy_at is None
@@ -164,7 +173,12 @@ class StallWatch:
             start = f" and {start_s:.0f} for the load generator's start" if start_s else ""
             raise StallError(
                 f"the server hangs, or gets no requests: no token for {now - self._token_at:.0f} s"
-                f" (limit: stall_limit_s {self.limit_s:g}{start}); see {self.log}"
+                f" (limit: stall_limit_s {self.limit_s:g}{start}); see {self.log}",
+                code="no_token_nor_request",
+                lasted_s=now - self._token_at,
+                limit_s=self.limit_s,
+                start_s=start_s,
+                log=self.log,
             )
 
 
@@ -192,7 +206,8 @@ class ClockWatch:
         if abs(step) > self.limit_s + 500e-6 * (steady - self._began):
             raise ClockError(
                 f"the wall clock was set by {step:+.1f} s during the measurement (or the host slept):"
-                " its levels and its recording no longer match; measure again once the clock is steady"
+                " its levels and its recording no longer match; measure again once the clock is steady",
+                step_s=step,
             )
 
 
@@ -201,5 +216,9 @@ def require_free(path: Path, needed_bytes: int, what: str) -> None:
     free = shutil.disk_usage(path).free
     if free < needed_bytes:
         raise DiskFullError(
-            f"no room on the disk of {path}: {free / _MIB:.0f} MiB free, {what} takes {needed_bytes / _MIB:.0f} MiB"
+            f"no room on the disk of {path}: {free / _MIB:.0f} MiB free, {what} takes {needed_bytes / _MIB:.0f} MiB",
+            path=path,
+            free_bytes=free,
+            needed_bytes=needed_bytes,
+            use=what,
         )

@@ -45,9 +45,10 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
         say(f"removed {name}")
     for name in result.kept:
         say(f"kept {name}")
-    if result.notes:
+    unseen = len(result.unlisted) + len(result.silent)
+    if unseen:
         # An account that may not list a kind cannot have made one.
-        say(f"not looked at: {len(result.notes)} kinds that this account may not list, or whose server is silent")
+        say(f"not looked at: {unseen} kinds that this account may not list, or whose server is silent")
     if not result.removed:
         say(f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}")
 

@@ -29,8 +29,9 @@ def test_counters_are_summed_over_engines_and_kept_per_own_label():
 
 
 def test_text_that_is_no_metrics_page_is_refused():
-    with pytest.raises(CounterError, match="not Prometheus"):
+    with pytest.raises(CounterError) as error:
         parse_counters("vllm:broken{ 1\n", "vllm:")
+    assert error.value.code == "not_prometheus"
 
 
 def test_a_counter_that_appears_meanwhile_started_at_zero():

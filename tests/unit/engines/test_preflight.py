@@ -86,20 +86,28 @@ def test_a_host_with_room_is_accepted(tmp_path: Path) -> None:
 
 def test_a_host_without_room_is_refused_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total = psutil.virtual_memory().total
-    with pytest.raises(PreflightError, match=r"the KV caches take \d+\.\d GiB of memory, this host has \d+\.\d"):
-        require_room(specification(budget__tier_bytes=total + GIB), tmp_path, cpus=2)
+    too_large = specification(budget__tier_bytes=total + GIB)
+    with pytest.raises(PreflightError) as error:
+        require_room(too_large, tmp_path, cpus=2)
+    assert error.value.code == "no_room_in_memory"
+    assert error.value.facts == {"needed_bytes": memory_bytes(too_large), "total_bytes": total}
     free = {tmp_path: 2**40, preflight.SHARED_MEMORY: 64 * MIB}
     monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(0, 0, free.get(Path(path), 2**40)))
-    with pytest.raises(PreflightError, match=r"/dev/shm is too small: 64 MiB free, .* 400 MiB there"):
+    with pytest.raises(PreflightError) as error:
         require_room(specification(), tmp_path, cpus=2)
+    assert error.value.code == "no_room_in_shared_memory"
+    assert error.value.facts == {"needed_bytes": 400 * MIB, "free_bytes": 64 * MIB}
     free[tmp_path] = 10 * MIB
-    with pytest.raises(DiskFullError, match=r"10 MiB free, a run of this workload takes \d+ MiB"):
+    with pytest.raises(DiskFullError) as full:
         require_room(specification(), tmp_path, cpus=2)
+    assert (full.value.facts["path"], full.value.facts["free_bytes"]) == (tmp_path, 10 * MIB)
+    assert full.value.facts["needed_bytes"] == disk_bytes(specification().workload, cpus=2)
 
 
 def test_a_secrets_value_in_the_specification_is_refused_by_its_name() -> None:
     redactor = Redactor({"HF_TOKEN": "hf_abc"})
     require_no_secret(specification(), redactor)
-    with pytest.raises(PreflightError, match="holds the value of HF_TOKEN in clear") as caught:
+    with pytest.raises(PreflightError, match="HF_TOKEN") as error:
         require_no_secret(specification(argv=["--api-key=hf_abc"]), redactor)
-    assert "hf_abc" not in str(caught.value)
+    assert (error.value.code, error.value.facts["names"]) == ("secret_in_clear", ["HF_TOKEN"])
+    assert "hf_abc" not in str(error.value)

@@ -65,7 +65,10 @@ class Held:
                 found = self._api.read(LEASE, self._name, self._namespace)
                 if found is None or holder_of(found) != self._holder:
                     by = "was deleted" if found is None else f"was taken over by {holder_of(found)}"
-                    self._lost = LeaseLost(f"this run's Lease {self._namespace}/{self._name} {by}: not measuring twice")
+                    self._lost = LeaseLost(
+                        f"this run's Lease {self._namespace}/{self._name} {by}: not measuring twice",
+                        holder=None if found is None else holder_of(found),
+                    )
                     return
                 body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "spec": renewed()}
                 self._api.patch(LEASE, self._name, self._namespace, body)

@@ -34,7 +34,7 @@ class Reach:
         try:
             answer = self._place.api.retrying.request(method, target, pairs, body, timeout_s=timeout_s, final=_ANSWERS)
         except ClusterError as error:
-            raise HttpError(f"{method} {path} of pod {self._pod} failed: {error}") from error
+            raise HttpError(f"{method} {path} of pod {self._pod} failed: {error}", pod=self._pod) from error
         return answer.body
 
     def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:

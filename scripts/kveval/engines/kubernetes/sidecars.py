@@ -54,7 +54,15 @@ class PodKeyValueStore(KeyValueQuestions):
             raise SidecarError(f"{self.name} cannot be asked: {error}; see {self.log}") from error
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip() or done.text
-            raise SidecarError(f"{self.name} does not answer {command.split(maxsplit=1)[0]}: {said}; see {self.log}")
+            word = command.split(maxsplit=1)[0]
+            raise SidecarError(
+                f"{self.name} does not answer {word}: {said}; see {self.log}",
+                code="no_answer",
+                program=self.name,
+                command=word,
+                said=said,
+                log=self.log,
+            )
         return done.text.removeprefix("(integer) ")
 
 

@@ -46,7 +46,10 @@ class Removed:
 
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    unlisted: list[tuple[str, str]] = field(default_factory=list)
+    """Kinds (plural) that this account may not list, and the namespace, '' for the whole cluster."""
+    silent: list[str] = field(default_factory=list)
+    """API versions whose server does not answer."""
 
 
 def remove(
@@ -109,7 +112,8 @@ class _Teardown:
             if now - begin >= self.timeout_s:
                 raise TeardownError(
                     f"cluster {self.api.server}: {len(left)} object(s) of ours did not go in {self.timeout_s:.0f} s: "
-                    + "; ".join(_why(document) for document in left[:5])
+                    + "; ".join(_why(document) for document in left[:5]),
+                    finalizers={described(one): one["metadata"].get("finalizers") or [] for one in left},
                 )
             if self.say is not None and now - said_at >= _REPEAT_S:
                 self.say(f"waiting for {len(left)} object(s) to go: {', '.join(map(described, left[:3]))}")
@@ -123,7 +127,7 @@ class _Teardown:
         if self.kinds is not None:
             return [found for kind in self.kinds if (found := self.api.find(kind)) is not None]
         served, silent = self.api.resources()
-        self.result.notes += [f"{version}: its server does not answer, so it was not looked at" for version in silent]
+        self.result.silent += silent
         return [
             resource
             for resource in served
@@ -149,8 +153,7 @@ class _Teardown:
             if error.status not in (403, 404, 405):
                 raise
             self._dark.add(place)
-            where = f"in namespace {place.namespace}" if place.namespace else "of the whole cluster"
-            self.result.notes.append(f"{place.resource.plural} {where}: this account may not list them")
+            self.result.unlisted.append((place.resource.plural, place.namespace))
             return []
         return [document for document in found if not self._keeps(document)]
 

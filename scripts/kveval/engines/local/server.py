@@ -93,11 +93,13 @@ class Deployment:
             if words and not self.last_words(secondary=False):
                 ending += ", after an engine process was gone without a word: killed?"
             error = PortTaken if "Address already in use" in words else ServerDied
-            raise error(f"the server died ({ending}){words}; see {self.log}")
+            code = self.process.returncode
+            raise error(f"the server died ({ending}){words}; see {self.log}", exit_code=code, log=self.log)
         for title, part in self.parts:
             if not lives(part):
                 words = self.last_words(secondary=False) or " without a word (killed?)"
-                raise ServerDied(f"the server's process {part.pid} ({title}) died{words}; see {self.log}")
+                message = f"the server's process {part.pid} ({title}) died{words}; see {self.log}"
+                raise ServerDied(message, code="server_process_died", pid=part.pid, log=self.log)
 
     def last_words(self, *, secondary: bool = True) -> str:
         """Return the line of its log that tells why it failed, see kveval.host.logs."""
@@ -312,7 +314,7 @@ def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -
     """Raise PortTaken when what answers on the port is not, or not only, the server that was started."""
     others = foreign_listeners(port, [member.pid for member in members])
     if others:
-        raise PortTaken(f"port {port} was taken meanwhile by {', '.join(others)}; see {log}")
+        raise PortTaken(f"port {port} was taken meanwhile by {', '.join(others)}; see {log}", port=port, by=others)
 
 
 def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
@@ -324,6 +326,7 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
         except HttpError:
             if time.monotonic() > deadline:
                 raise DeploymentError(
-                    f"the server was not healthy in time{deployment.last_words()}; see {deployment.log}"
+                    f"the server was not healthy in time{deployment.last_words()}; see {deployment.log}",
+                    code="not_healthy",
                 ) from None
             time.sleep(0.2)

@@ -90,7 +90,8 @@ def find_program(name: str, environment: Path) -> list[str]:
     bundled = sorted(environment.glob(f"lib/python3*/site-packages/*/_binaries/*/{name}"))
     if bundled:
         return [str(bundled[0])]
-    raise SidecarError(f"this host has no {name}: {_ADVICE.get(name, 'install it')}")
+    message = f"this host has no {name}: {_ADVICE.get(name, 'install it')}"
+    raise SidecarError(message, code="not_installed", program=name)
 
 
 def _places(name: str, argv: Sequence[str]) -> list[str]:

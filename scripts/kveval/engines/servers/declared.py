@@ -15,7 +15,8 @@ def reset_caches(program: ServerProgram, ask: Ask, log: object, timeout_s: float
     deadline = time.monotonic() + timeout_s
     while not program.emptied(ask):
         if time.monotonic() > deadline:
-            raise DeploymentError(f"the server refused to reset its caches for {timeout_s:.0f} s; see {log}")
+            message = f"the server refused to reset its caches for {timeout_s:.0f} s; see {log}"
+            raise DeploymentError(message, code="caches_not_reset")
         time.sleep(0.5)
 
 
@@ -28,7 +29,7 @@ def warm_up(
     """
     for length in (prompt_tokens, 16):
         if program.generated(ask, served_model, length, timeout_s) < 1:
-            raise DeploymentError(f"the server is healthy but generates nothing; see {log}")
+            raise DeploymentError(f"the server is healthy but generates nothing; see {log}", code="generates_nothing")
 
 
 def require_declared(program: ServerProgram, ask: Ask, served_model: str, versions: Mapping[str, str]) -> str:
@@ -40,10 +41,12 @@ def require_declared(program: ServerProgram, ask: Ask, served_model: str, versio
         same = version == declared
     if not same:
         found = f"{program.software.title} {version or 'of unknown version'}"
-        raise DeploymentError(f"the server is {found}, the campaign declares {declared}")
+        message = f"the server is {found}, the campaign declares {declared}"
+        raise DeploymentError(message, code="other_version", found=version, declared=declared)
     names = program.models(ask)
     if served_model not in names:
-        raise DeploymentError(f"the server serves {names}, the campaign declares {served_model}")
+        message = f"the server serves {names}, the campaign declares {served_model}"
+        raise DeploymentError(message, code="other_model", found=names, declared=served_model)
     return version
 
 
@@ -53,7 +56,10 @@ def require_device_cache(found: int | None, declared: int | None, log: object) -
         return
     if abs(found - declared) > 0.02 * declared:
         raise DeploymentError(
-            f"the server reports a device KV cache of {found} tokens, the campaign declares {declared}; see {log}"
+            f"the server reports a device KV cache of {found} tokens, the campaign declares {declared}; see {log}",
+            code="other_device_cache",
+            found=found,
+            declared=declared,
         )
 
 
@@ -65,7 +71,10 @@ def require_tier(reported: int | None, wanted: int, log: object) -> None:
     if reported is not None and abs(reported - wanted) > 0.02 * wanted:
         raise DeploymentError(
             f"the tier in host memory has {reported} bytes, the budget is {wanted} bytes:"
-            f" the arms would not be equal; see {log}"
+            f" the arms would not be equal; see {log}",
+            code="other_tier",
+            found_bytes=reported,
+            budget_bytes=wanted,
         )
 
 

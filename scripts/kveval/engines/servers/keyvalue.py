@@ -32,7 +32,8 @@ class KeyValueQuestions(ABC):
         info = self._info("server")
         found = "valkey" if "valkey_version" in info else "redis"
         if found != self.name:
-            raise SidecarError(f"the server on the port of {self.name} is {found}; see {self.log}")
+            message = f"the server on the port of {self.name} is {found}; see {self.log}"
+            raise SidecarError(message, code="other_program", found=found, declared=self.name)
         self.version = info[f"{found}_version"]
 
     def reported_bytes(self) -> int | None:
@@ -87,8 +88,14 @@ class KeyValueStore(KeyValueQuestions):
                     if kind == b"$":
                         return answer.read(int(rest)).decode()
         except (OSError, ValueError) as error:
+            word = command.split(maxsplit=1)[0]
             raise SidecarError(
-                f"{self.name} does not answer {command.split(maxsplit=1)[0]}: {error}; see {self.log}"
+                f"{self.name} does not answer {word}: {error}; see {self.log}",
+                code="no_answer",
+                program=self.name,
+                command=word,
+                said=str(error),
+                log=self.log,
             ) from error
         if kind not in b"+:" or not kind:
             raise SidecarError(f"{self.name} answered {command.split(maxsplit=1)[0]} with {first!r}")

@@ -49,7 +49,10 @@ class LMCacheQuestions(ABC):
         if not _same_release(self.version, declared):
             raise SidecarError(
                 f"the server beside vLLM is LMCache {self.version or 'of unknown version'},"
-                f" the campaign declares {declared}"
+                f" the campaign declares {declared}",
+                code="other_version",
+                found=self.version,
+                declared=declared,
             )
 
     def reported_bytes(self) -> int | None:
@@ -85,9 +88,12 @@ class LMCacheQuestions(ABC):
             if not _moving(storage) and _objects(storage) == 0:
                 return
             if now - begin > timeout_s:
+                objects = _objects(storage)
                 raise SidecarError(
-                    f"LMCache still holds {_objects(storage)} objects after {timeout_s:.0f} s of clearing it;"
-                    f" see {self.log}"
+                    f"LMCache still holds {objects} objects after {timeout_s:.0f} s of clearing it; see {self.log}",
+                    code="not_emptied",
+                    objects=objects,
+                    limit_s=timeout_s,
                 )
             time.sleep(POLL_S)
 

@@ -36,7 +36,9 @@ class Program:
         if self.process.poll() is not None:
             words = last_words(self.log)
             error = SidecarPortTaken if "ddress already in use" in words else SidecarError
-            raise error(f"{self.name} died ({exit_words(self.process.returncode)}){words}; see {self.log}")
+            code = self.process.returncode
+            message = f"{self.name} died ({exit_words(code)}){words}; see {self.log}"
+            raise error(message, code="died", program=self.name, exit_code=code, log=self.log)
 
 
 class Sidecar(Protocol):

@@ -56,8 +56,10 @@ def test_what_does_not_fit_together_is_not_previewed():
     specifications, site = cells(RELEASES[0])
     specification = specifications["Qwen3-8B/no-offload/0"]
     broken = replace(specification, deployment=replace(specification.on_cluster, server_labels={"kveval.dev/x": "a/b"}))
-    with pytest.raises(ManifestError, match="cannot have the value 'a/b'"):
+    with pytest.raises(ManifestError) as error:
         preview_text(broken, site, "c")
+    assert {(found.code, found.about) for found in error.value.facts["problems"]} == {("label_value", "kveval.dev/x")}
+    assert "label kveval.dev/x cannot have the value 'a/b'" in str(error.value)
 
 
 @pytest.mark.workflow

@@ -127,16 +127,19 @@ def test_a_file_that_keeps_changing_is_given_up(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(
         transfer, "parse_list", lambda output: (there.write_bytes(b"%05d" % next(numbers)), listed(output))[1]
     )
-    with pytest.raises(TransferError, match="keeps changing: stop what writes it"):
+    with pytest.raises(TransferError) as error:
         collect(an_api(), *POD, str(there), tmp_path / "here")
+    assert error.value.code == "keeps_changing"
     assert not (tmp_path / "here").exists()
 
 
 def test_a_connection_that_brings_nothing_any_more_is_given_up_and_what_came_is_kept(tmp_path: Path) -> None:
     there, here = tmp_path / "there.bin", tmp_path / "here.bin"
     there.write_bytes(random.Random(4).randbytes(400_000))
-    with pytest.raises(TransferError, match="nothing arrived in 5 attempts, 131072 of 400000 bytes are here"):
+    with pytest.raises(TransferError) as error:
         collect(an_api(10**9, 131_072, *[0] * 9), *POD, str(there), here)
+    assert error.value.code == "nothing_arrived"
+    assert error.value.facts == {"attempts": 5, "bytes_here": 131_072, "bytes_there": 400_000}
     assert not here.exists()
     assert collect(an_api(), *POD, str(there), here).received == 400_000 - 131_072
     assert here.read_bytes() == there.read_bytes()
@@ -151,23 +154,27 @@ def test_a_missing_tool_is_named(tmp_path: Path, missing: str) -> None:
         assert found is not None
         (tools / tool).symlink_to(found)
     (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(TransferError, match=f"the container's image has no `{missing}`"):
+    with pytest.raises(TransferError) as error:
         collect(an_api(environment={"PATH": str(tools)}), *POD, str(tmp_path / "file"), tmp_path / "here")
+    assert (error.value.code, error.value.facts["about"]) == ("no_tool", missing)
 
 
 def test_an_image_without_a_shell_is_said_to_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "kveval.engines.kubernetes.api.download.script", lambda text, *words: ["no-such-shell", "-c", text]
     )
-    with pytest.raises(TransferError, match="the container's image has no shell"):
+    with pytest.raises(TransferError) as error:
         collect(an_api(), *POD, str(tmp_path / "file"), tmp_path / "here")
+    assert error.value.code == "no_shell"
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TransferError, match=f"there is no {tmp_path}/report.json"):
+    with pytest.raises(TransferError) as error:
         collect(an_api(), *POD, str(tmp_path / "report.json"), tmp_path / "here")
-    with pytest.raises(TransferError, match=f"there is no folder {tmp_path}/results"):
+    assert (error.value.code, error.value.facts["about"]) == ("no_file", f"{tmp_path}/report.json")
+    with pytest.raises(TransferError) as error:
         collect_folder(an_api(), *POD, f"{tmp_path}/results", tmp_path / "here")
+    assert (error.value.code, error.value.facts["about"]) == ("no_folder", f"{tmp_path}/results")
 
 
 def test_links_are_left_out_and_an_empty_folder_is_none_less(tmp_path: Path) -> None:

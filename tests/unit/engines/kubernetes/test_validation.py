@@ -38,88 +38,119 @@ def test_what_is_rendered_is_right(documents):
 
 
 MISTAKES = {
-    "no label": (lambda d: d[0]["metadata"]["labels"].pop("kveval.dev/run"), "lacks the label kveval.dev/run"),
-    "long name": (lambda d: d[0]["metadata"].update(name="a" * 64), "no RFC 1123 label"),
-    "bad label": (lambda d: d[0]["metadata"]["labels"].update(x="a/b"), "cannot have the value 'a/b'"),
-    "twice": (lambda d: d.append(d[0]), "rendered twice"),
+    "no label": (lambda d: d[0]["metadata"]["labels"].pop("kveval.dev/run"), "no_label", "kveval.dev/run"),
+    "long name": (lambda d: d[0]["metadata"].update(name="a" * 64), "name", "a" * 64),
+    "bad label": (lambda d: d[0]["metadata"]["labels"].update(x="a/b"), "label_value", "x"),
+    "twice": (lambda d: d.append(d[0]), "twice", None),
     "selector": (
         lambda d: first(d, "Deployment")["spec"]["selector"]["matchLabels"].update(other="1"),
-        "selects other=1, which its own pods do not have",
+        "selector",
+        "other",
     ),
-    "service": (lambda d: first(d, "Service")["spec"]["selector"].update(other="1"), "selects no pod"),
+    "service": (lambda d: first(d, "Service")["spec"]["selector"].update(other="1"), "selects_no_pod", None),
     "pool": (
         lambda d: first(d, "InferencePool")["spec"]["selector"]["matchLabels"].update(other="1"),
-        "selects no pod",
+        "selects_no_pod",
+        None,
     ),
     "picker": (
         lambda d: first(d, "InferencePool")["spec"]["endpointPickerRef"].update(name="nobody"),
-        "names Service nobody, which is not rendered",
+        "not_rendered",
+        "Service nobody",
     ),
     "failure mode": (
         lambda d: first(d, "InferencePool")["spec"]["endpointPickerRef"].update(failureMode="Open"),
-        "'Open' is not one of ['FailOpen', 'FailClose']",
+        "schema",
+        "spec.endpointPickerRef.failureMode",
     ),
-    "unknown field": (lambda d: first(d, "InferencePool")["spec"].update(targetPort=1), "'targetPort' was unexpected"),
+    "unknown field": (lambda d: first(d, "InferencePool")["spec"].update(targetPort=1), "schema", "spec"),
     "no port": (
         lambda d: first(d, "InferencePool")["spec"]["endpointPickerRef"].pop("port"),
-        "'port' is a required property",
+        "schema",
+        "spec.endpointPickerRef",
     ),
     "route": (
         lambda d: first(d, "HTTPRoute")["spec"]["rules"][0]["backendRefs"][0].update(name="nobody"),
-        "names InferencePool nobody",
+        "not_rendered",
+        "InferencePool nobody",
     ),
-    "route without parent": (lambda d: first(d, "HTTPRoute")["spec"].update(parentRefs=[]), "parentRefs"),
+    "route without parent": (
+        lambda d: first(d, "HTTPRoute")["spec"].update(parentRefs=[]),
+        "schema",
+        "spec.parentRefs",
+    ),
     "path": (
         lambda d: first(d, "HTTPRoute")["spec"]["rules"][0]["matches"][0]["path"].update(value="v1"),
-        "'v1' does not match",
+        "schema",
+        "spec.rules.0.matches.0.path.value",
     ),
     "timeout": (
         lambda d: first(d, "HTTPRoute")["spec"]["rules"][0]["timeouts"].update(request="5 minutes"),
-        "'5 minutes' does not match",
+        "schema",
+        "spec.rules.0.timeouts.request",
     ),
-    "role": (lambda d: first(d, "RoleBinding")["roleRef"].update(name="other"), "names Role other"),
+    "role": (lambda d: first(d, "RoleBinding")["roleRef"].update(name="other"), "not_rendered", "Role other"),
     "volume": (
         lambda d: pod(d, "epp")["volumes"][0]["configMap"].update(name="other"),
-        "mounts ConfigMap other, which is not rendered",
+        "not_rendered",
+        "ConfigMap other",
     ),
-    "too large": (lambda d: first(d, "ConfigMap")["data"].update(big="x" * 2**20), "a ConfigMap holds 1048576"),
+    "too large": (lambda d: first(d, "ConfigMap")["data"].update(big="x" * 2**20), "too_large", "data"),
     "number": (
         lambda d: pod(d)["containers"][0]["resources"]["limits"].update({"nvidia.com/gpu": 2}),
-        "the quantity 2 must be text",
+        "number",
+        "spec.template.spec.containers.0.resources.limits.nvidia.com/gpu",
     ),
-    "token": (lambda d: pod(d)["containers"][0]["env"].append({"name": "HF_TOKEN", "value": "x"}), "secretKeyRef"),
-    "root": (lambda d: pod(d)["securityContext"].update(runAsNonRoot=False), "runAsNonRoot must be true"),
-    "user 0": (lambda d: pod(d)["securityContext"].update(runAsUser=0), "runAsUser must not be 0"),
-    "seccomp": (lambda d: pod(d)["securityContext"].pop("seccompProfile"), "seccompProfile.type must be"),
-    "escalation": (lambda d: pod(d)["containers"][0].pop("securityContext"), "allowPrivilegeEscalation must be false"),
+    "token": (
+        lambda d: pod(d)["containers"][0]["env"].append({"name": "HF_TOKEN", "value": "x"}),
+        "secret_in_clear",
+        "HF_TOKEN",
+    ),
+    "root": (lambda d: pod(d)["securityContext"].update(runAsNonRoot=False), "pod_security", "runAsNonRoot"),
+    "user 0": (lambda d: pod(d)["securityContext"].update(runAsUser=0), "pod_security", "runAsUser"),
+    "seccomp": (lambda d: pod(d)["securityContext"].pop("seccompProfile"), "pod_security", "seccompProfile"),
+    "escalation": (
+        lambda d: pod(d)["containers"][0].pop("securityContext"),
+        "pod_security",
+        "allowPrivilegeEscalation",
+    ),
     "capability": (
         lambda d: pod(d)["containers"][0]["securityContext"]["capabilities"].update(add=["IPC_LOCK"]),
-        "capabilities.add has IPC_LOCK",
+        "capability",
+        "IPC_LOCK",
     ),
-    "host path": (lambda d: pod(d)["volumes"].append({"name": "h", "hostPath": {"path": "/"}}), "is of kind hostPath"),
-    "host network": (lambda d: pod(d).update(hostNetwork=True), "hostNetwork is set"),
-    "host port": (lambda d: pod(d)["containers"][0]["ports"][0].update(hostPort=80), "port 80 is the node's"),
+    "host path": (
+        lambda d: pod(d)["volumes"].append({"name": "h", "hostPath": {"path": "/"}}),
+        "pod_security",
+        "hostPath",
+    ),
+    "host network": (lambda d: pod(d).update(hostNetwork=True), "pod_security", "hostNetwork"),
+    "host port": (lambda d: pod(d)["containers"][0]["ports"][0].update(hostPort=80), "pod_security", "hostPort"),
     "privileged recorder": (
         lambda d: pod(d, "recorder", "DaemonSet")["containers"][0]["securityContext"].update(privileged=True),
-        "privileged is set",
+        "pod_security",
+        "privileged",
     ),
     "recorder with more": (
         lambda d: pod(d, "recorder", "DaemonSet")["containers"][0]["securityContext"]["capabilities"]["add"].append(
             "SYS_ADMIN"
         ),
-        "capabilities.add has SYS_ADMIN",
+        "capability",
+        "SYS_ADMIN",
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(documents, mistake):
-    change, says = MISTAKES[mistake]
+    change, code, about = MISTAKES[mistake]
     change(documents)
     found = problems(documents)
-    assert [problem for problem in found if says in problem], found
-    with pytest.raises(ManifestError, match=": "):
+    assert [problem for problem in found if problem.code == code and about in (None, problem.about)], found
+    with pytest.raises(ManifestError) as error:
         require_valid(documents)
+    assert (error.value.code, error.value.facts["problems"]) == ("not_valid", found)
+    assert all(str(problem) in str(error.value) for problem in found)
 
 
 def test_the_recorder_has_two_capabilities_and_no_privileges(documents):

@@ -7,12 +7,14 @@ import textwrap
 import psutil
 import pytest
 
-from kveval.engines.local.server import DeploymentError, ServerPlan, _folder_counters, deployed, server_environment
+from kveval.engines.local.server import ServerPlan, _folder_counters, deployed, server_environment
+from kveval.engines.protocol import DeploymentError, ServerDied
 from kveval.engines.servers.declared import check_tiers, require_tier
 from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.logs import last_words
 from kveval.host.processes import supervisor
 
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory"
 STAND_IN = """
 import http.server, json, os, sys, time
 port = int(sys.argv[sys.argv.index("--port") + 1])
@@ -98,39 +100,45 @@ def test_a_server_that_answers_as_declared_is_deployed_and_gone_afterwards(start
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "changed", "cause"),
+    ("behaviour", "changed", "code", "facts"),
     [
-        ("dies", {}, r"died \(exit code 3\): ValueError: No available memory.*; see .*server\.log"),
-        ("never healthy", {"start_timeout_s": 0.5}, "not healthy in time"),
-        ("", {"versions": {"vllm": "0.31.0"}}, r"is vLLM 0\.32\.0\+cpu, the campaign declares 0\.31\.0"),
-        ("", {"served_model": "other"}, r"serves \['tiny'\], the campaign declares other"),
-        (
-            "",
-            {"device_tokens": 20000},
-            "reports a device KV cache of 17920 tokens, the campaign declares 20000",
-        ),
+        ("never healthy", {"start_timeout_s": 0.5}, "not_healthy", {}),
+        ("", {"versions": {"vllm": "0.31.0"}}, "other_version", {"found": "0.32.0+cpu", "declared": "0.31.0"}),
+        ("", {"served_model": "other"}, "other_model", {"found": ["tiny"], "declared": "other"}),
+        ("", {"device_tokens": 20000}, "other_device_cache", {"found": 17920, "declared": 20000}),
     ],
 )
-def test_a_server_that_is_not_what_was_declared_is_refused(start, behaviour, changed, cause):
+def test_a_server_that_is_not_what_was_declared_is_refused(start, behaviour, changed, code, facts):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    with pytest.raises(DeploymentError, match=cause), start(behaviour, **changed):
+    with pytest.raises(DeploymentError) as error, start(behaviour, **changed):
         pytest.fail("deployed all the same")
+    assert (error.value.code, error.value.facts) == (code, facts)
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+
+
+def test_a_server_that_dies_at_its_start_says_so_in_its_own_words(start, tmp_path):
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    with pytest.raises(ServerDied, match="ValueError: No available memory") as error, start("dies"):
+        pytest.fail("deployed all the same")
+    assert error.value.facts == {"exit_code": 3, "log": tmp_path / "server.log"}
     assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
 
 
 def test_a_healthy_server_that_generates_nothing_is_found_out(start):
-    with start("generates nothing") as server, pytest.raises(DeploymentError, match="generates nothing"):
-        server.warm_up(10)
+    with start("generates nothing") as server:
+        with pytest.raises(DeploymentError) as error:
+            server.warm_up(10)
+        assert error.value.code == "generates_nothing"
 
 
 def test_a_server_that_dies_in_service_is_noticed_with_its_last_words(start, tmp_path):
     with start() as server:
         server.require_alive()
         with (tmp_path / "server.log").open("a") as log:
-            log.write("torch.OutOfMemoryError: CUDA out of memory\n")
+            log.write(f"{OUT_OF_MEMORY}\n")
         server.process.kill()
         server.process.wait()
-        with pytest.raises(DeploymentError, match="CUDA out of memory"):
+        with pytest.raises(ServerDied, match=OUT_OF_MEMORY):
             server.require_alive()
 
 
@@ -175,8 +183,10 @@ def test_a_tier_more_than_2_percent_off_its_budget_is_refused(tmp_path):
     require_tier(None, 1_000_000, tmp_path)
     require_tier(1_019_000, 1_000_000, tmp_path)
     for reported in (979_000, 1_021_000, 0):
-        with pytest.raises(DeploymentError, match=f"has {reported} bytes, the budget is 1000000 bytes"):
+        with pytest.raises(DeploymentError) as error:
             require_tier(reported, 1_000_000, tmp_path)
+        assert error.value.code == "other_tier"
+        assert error.value.facts == {"found_bytes": reported, "budget_bytes": 1_000_000}
 
 
 SPLIT = {"native_bytes": 400, "lmcache_bytes": 600}
@@ -203,20 +213,22 @@ def test_tiers_are_held_to_their_parts_of_the_budget(own, beside, split, noted, 
 
 
 @pytest.mark.parametrize(
-    ("own", "beside", "split"),
+    ("own", "beside", "split", "found", "budget"),
     [
-        (500, [], {}),
-        (None, [500], {}),
-        (None, [1000, 500], {}),
-        (600, [600], SPLIT),
-        (400, [400], SPLIT),
-        (1000, [], SPLIT),
+        (500, [], {}, 500, 1000),
+        (None, [500], {}, 500, 1000),
+        (None, [1000, 500], {}, 500, 1000),
+        (600, [600], SPLIT, 600, 400),
+        (400, [400], SPLIT, 400, 600),
+        (1000, [], SPLIT, 1000, 400),
     ],
 )
-def test_a_tier_of_another_size_ends_the_run(own, beside, split, tmp_path):
+def test_a_tier_of_another_size_ends_the_run(own, beside, split, found, budget, tmp_path):
     facts = {} if own is None else {"tier_bytes": own}
-    with pytest.raises(DeploymentError, match="the arms would not be equal"):
+    with pytest.raises(DeploymentError) as error:
         check_tiers(facts, beside, 1000, split, tmp_path)
+    assert error.value.code == "other_tier"
+    assert (error.value.facts["found_bytes"], error.value.facts["budget_bytes"]) == (found, budget)
 
 
 def test_a_file_tier_has_a_folder_of_its_own_that_is_counted_emptied_and_removed(start):
@@ -235,6 +247,7 @@ def test_a_file_tier_has_a_folder_of_its_own_that_is_counted_emptied_and_removed
 
 def test_last_words_prefer_the_line_that_names_an_error(tmp_path):
     log = tmp_path / "log"
-    log.write_text("INFO fine\nRuntimeError: the cause\nINFO shutting down\n")
-    assert last_words(log) == ": RuntimeError: the cause"
+    line = "RuntimeError: the cause"
+    log.write_text(f"INFO fine\n{line}\nINFO shutting down\n")
+    assert last_words(log) == f": {line}"
     assert last_words(tmp_path / "missing") == ""

@@ -1,6 +1,7 @@
 """Another process takes the server's port between its choice and the start; it must never be measured in its place."""
 
 import contextlib
+import errno
 import http.server
 import os
 import socket
@@ -83,12 +84,13 @@ def test_a_port_taken_before_the_start_is_told_and_another_chosen(
         assert not server.url.endswith(f":{taken}")
         server.require_alive()
     assert len(said) == 1
-    assert "server.log; trying other ports" in said[0]
+    assert "server.log" in said[0]
     if taker is another_server:
         me = psutil.Process()
-        assert f"port {taken} was taken meanwhile by process {me.pid} ({me.name()})" in said[0]
+        assert f"port {taken} " in said[0]
+        assert f"process {me.pid} ({me.name()})" in said[0]
     else:
-        assert "Address already in use" in said[0]
+        assert os.strerror(errno.EADDRINUSE) in said[0]
 
 
 def test_a_port_taken_at_a_restart_is_an_error_because_the_recording_reads_it(
@@ -97,8 +99,9 @@ def test_a_port_taken_at_a_restart_is_an_error_because_the_recording_reads_it(
     made = handle(lambda text: None)
     port = int(made.start().url.rpartition(":")[2])
     made.close()
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTaken, match="Address already in use"):
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTaken) as error:
         made.start()
+    assert error.value.facts["exit_code"] == 1
 
 
 def test_only_other_listeners_are_strangers() -> None:

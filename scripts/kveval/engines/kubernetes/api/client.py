@@ -109,7 +109,9 @@ class Api:
                     "install its CustomResourceDefinition"
                     if "." in kind.group
                     else "is the cluster too old or too new?"
-                )
+                ),
+                code="unknown_kind",
+                kind=kind,
             )
         return found
 
@@ -144,7 +146,10 @@ class Api:
             except Refused as error:
                 # Forced, so this is no quarrel over fields: someone else wrote at the same moment.
                 if error.status != 409 or attempt == _CONFLICTS - 1:
-                    raise ClusterError(f"{described(document)}: {error}", error.status, error.reason) from error
+                    name = described(document)
+                    raise ClusterError(
+                        f"{name}: {error}", error.status, error.reason, code="not_applied", object=name, **error.facts
+                    ) from error
                 time.sleep(0.2 * (attempt + 1))
         raise AssertionError("unreachable")
 

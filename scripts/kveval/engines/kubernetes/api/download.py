@@ -104,12 +104,12 @@ class PodFiles:
                 return
             part.write_bytes(b"")
             before, (file,) = file, self._run(script(LIST, self.root, file.path), parse_list)
-        why = (
-            "it keeps changing: stop what writes it first"
+        code, why = (
+            ("keeps_changing", "it keeps changing: stop what writes it first")
             if file != before
-            else "the connection alters what it carries"
+            else ("altered", "the connection alters what it carries")
         )
-        raise TransferError(f"{self._what(file.path)}: its sum was wrong {_DIFFERENT} times; {why}")
+        raise TransferError(f"{self._what(file.path)}: its sum was wrong {_DIFFERENT} times; {why}", code=code)
 
     def _begins(self, file: RemoteFile, part: Path) -> bool:
         """Whether what an earlier process left is the beginning of the file in the pod."""
@@ -134,7 +134,11 @@ class PodFiles:
             if fruitless >= _FRUITLESS:
                 raise TransferError(
                     f"{self._what(file.path)}: nothing arrived in {fruitless} attempts, {now} of {file.size} "
-                    f"bytes are here ({cause}); run it again to go on from there"
+                    f"bytes are here ({cause}); run it again to go on from there",
+                    code="nothing_arrived",
+                    attempts=fruitless,
+                    bytes_here=now,
+                    bytes_there=file.size,
                 )
             self._report(file, now, begin)
 
@@ -153,7 +157,7 @@ class PodFiles:
                 sink.write(fresh)
                 self.received += len(fresh)
         if execution.returncode:
-            raise TransferError(f"{self._what()}: {explain(execution.returncode, execution.stderr, argv, self.root)}")
+            raise self._failed(execution.returncode, execution.stderr, argv)
 
     def _run(self, argv: Sequence[str], parse: Callable[[bytes], Result]) -> Result:
         """Return what a script says; one that was cut off is run again, for these scripts change nothing."""
@@ -171,8 +175,7 @@ class PodFiles:
                     raise
                 time.sleep(min(0.2 * 2**attempt, 5.0))
                 continue
-            text = explain(execution.returncode or 0, execution.stderr, argv, self.root)
-            raise TransferError(f"{self._what()}: {text}")
+            raise self._failed(execution.returncode or 0, execution.stderr, argv)
         raise AssertionError("unreachable")
 
     @contextlib.contextmanager
@@ -185,7 +188,12 @@ class PodFiles:
                 said = str(error)
                 if "executable file not found" not in said and "no such file or directory" not in said:
                     raise
-                raise TransferError(f"{self._what()}: {explain(127, said.encode(), argv, self.root)}") from error
+                raise self._failed(127, said.encode(), argv) from error
+
+    def _failed(self, exit_code: int, stderr: bytes, argv: Sequence[str]) -> TransferError:
+        """Make the error of a script that ended with this exit code."""
+        code, about, text = explain(exit_code, stderr, argv, self.root)
+        return TransferError(f"{self._what()}: {text}", code=code, about=about)
 
     def _what(self, path: str = "") -> str:
         within = f"{self.root.rstrip('/')}/{path}" if path else self.root

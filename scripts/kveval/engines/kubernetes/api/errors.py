@@ -1,13 +1,17 @@
 """What can go wrong between this program and a cluster."""
 
+from typing import Any
+
 from kveval.host.errors import Failure
 
 
 class ClusterError(Failure):
     """The cluster, or the way to it, failed; `status` and `reason` are the API server's, where it answered."""
 
-    def __init__(self, message: str, status: int | None = None, reason: str = "") -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, status: int | None = None, reason: str = "", *, code: str = "", **facts: Any
+    ) -> None:
+        super().__init__(message, code=code, **facts)
         self.status = status
         self.reason = reason
 

@@ -78,7 +78,8 @@ class Execution:
             if cause.get("reason") == "ExitCode":
                 return int(cause["message"])
         message = " ".join(str(status.get("message", data)).split())
-        raise ClusterError(f"{self._what} could not be run: {message}", reason=str(status.get("reason", "")))
+        reason = str(status.get("reason", ""))
+        raise ClusterError(f"{self._what} could not be run: {message}", reason=reason, code="not_run", said=message)
 
     def close(self) -> None:
         """Drop the connection; a command that still runs is not waited for."""

@@ -70,17 +70,17 @@ def parse_list(output: bytes) -> list[RemoteFile]:
     return found
 
 
-def explain(code: int, stderr: bytes, argv: Sequence[str], root: str) -> str:
-    """Say why a script ended with this code."""
+def explain(code: int, stderr: bytes, argv: Sequence[str], root: str) -> tuple[str, str, str]:
+    """Return why a script ended with this exit code: the failure's code, the file or tool it is about, a sentence."""
     said = " ".join(stderr.decode(errors="replace").split())
     if code == NO_TOOL:
-        return (
-            f"the container's image has no `{said}`: collect from a container that has sh, dd, head, wc and sha256sum"
-        )
+        tools = "sh, dd, head, wc and sha256sum"
+        return "no_tool", said, f"the container's image has no `{said}`: collect from a container that has {tools}"
+    path = f"{root}/{said}" if said else root
     if code == UNREADABLE:
-        return f"{root}/{said} cannot be read by the container's user" if said else f"{root} cannot be entered"
+        return "unreadable", path, f"{path} cannot be " + ("read by the container's user" if said else "entered")
     if code == MISSING:
-        return f"there is no {root}/{said}" if said else f"there is no folder {root}"
+        return ("no_file", path, f"there is no {path}") if said else ("no_folder", path, f"there is no folder {path}")
     if code in (126, 127):
-        return f"the container's image has no shell ({said}): collect from a container that has sh"
-    return f"`{argv[0]}` ended with exit code {code}: {said or 'no message'}"
+        return "no_shell", "sh", f"the container's image has no shell ({said}): collect from a container that has sh"
+    return "script_failed", argv[0], f"`{argv[0]}` ended with exit code {code}: {said or 'no message'}"

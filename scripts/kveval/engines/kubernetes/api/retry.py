@@ -81,6 +81,9 @@ class RetryingClient:
                         "is the API server up, and is this the right kubeconfig and context?",
                         error.status,
                         error.reason,
+                        code="no_usable_answer",
+                        server=self.transport.server,
+                        lasted_s=now - begin,
                     ) from error
                 if self.say is not None and now - reminded >= _REMIND_S:
                     self.say(
@@ -107,9 +110,10 @@ class RetryingClient:
 
 
 def refusal(reply: Reply, what: str, server: str) -> Refused:
-    """Say in one line what the API server answered."""
+    """Say in one line what the API server answered; `what`: the request's method and path."""
     status = reply.json()
     reason = str(status.get("reason") or "")
-    text = status.get("message") or reply.body[:300].decode(errors="replace")
-    said = ": ".join(part for part in (reason, " ".join(str(text).split())) if part)
-    return Refused(f"cluster {server} refused {what}: {reply.status} {said}", reply.status, reason)
+    text = " ".join(str(status.get("message") or reply.body[:300].decode(errors="replace")).split())
+    said = ": ".join(part for part in (reason, text) if part)
+    message = f"cluster {server} refused {what}: {reply.status} {said}"
+    return Refused(message, reply.status, reason, server=server, request=what, said=text)

@@ -131,7 +131,10 @@ class KubernetesTransport:
             wanted = f"context {context!r} of " if context else ""
             raise ClusterError(
                 f"{wanted}{named or 'the kubeconfig (KUBECONFIG or ~/.kube/config)'} cannot be used: "
-                f"{' '.join(str(error).split())}; `kubectl config get-contexts` shows what there is"
+                f"{' '.join(str(error).split())}; `kubectl config get-contexts` shows what there is",
+                code="kubeconfig_unusable",
+                kubeconfig=named,
+                context=context,
             ) from error
         return cls(configuration)
 

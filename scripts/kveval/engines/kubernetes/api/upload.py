@@ -30,5 +30,6 @@ def _run(api: Api, namespace: str, pod: str, container: str, argv: list[str], re
     done = api.exec(namespace, pod, container, argv)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()
-        raise ClusterError(f"{remote} cannot be written in pod {pod}: {said or f'exit code {done.returncode}'}")
+        why = said or f"exit code {done.returncode}"
+        raise ClusterError(f"{remote} cannot be written in pod {pod}: {why}", code="not_written", pod=pod, path=remote)
     return done.text

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kveval.engines.kubernetes.manifests.templates import ManifestProblem
+
 ALLOWED_VOLUMES = {
     "configMap",
     "csi",
@@ -22,43 +24,49 @@ RECORDER_CAPABILITIES = {"DAC_READ_SEARCH", "SYS_PTRACE"}
 _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)$")
 
 
-def pod_problems(spec: Mapping[str, Any], *, privileged: bool = False) -> Iterator[str]:
+def pod_problems(spec: Mapping[str, Any], *, privileged: bool = False) -> Iterator[ManifestProblem]:
     """Say where a pod goes beyond the standard, or beyond the recorder's stated privileges where it is `privileged`."""
     context = spec.get("securityContext", {})
     for key in ("hostPID", "hostNetwork", "hostIPC"):
         if spec.get(key) and (not privileged or key == "hostIPC"):
-            yield f"{key} is set"
+            yield _beyond(key, f"{key} is set")
     if context.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
-        yield "securityContext.seccompProfile.type must be RuntimeDefault"
+        yield _beyond("seccompProfile", "securityContext.seccompProfile.type must be RuntimeDefault")
     if not privileged and context.get("runAsNonRoot") is not True:
-        yield "securityContext.runAsNonRoot must be true"
+        yield _beyond("runAsNonRoot", "securityContext.runAsNonRoot must be true")
     if not privileged and context.get("runAsUser") == 0:
-        yield "securityContext.runAsUser must not be 0"
+        yield _beyond("runAsUser", "securityContext.runAsUser must not be 0")
     for volume in spec.get("volumes", []):
         for kind in volume.keys() - {"name"} - ALLOWED_VOLUMES:
-            yield f"volume {volume['name']} is of kind {kind}"
+            yield _beyond(kind, f"volume {volume['name']} is of kind {kind}")
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
         for problem in _container_problems(container, privileged=privileged):
-            yield f"container {container['name']}: {problem}"
+            yield problem._replace(text=f"container {container['name']}: {problem.text}")
 
 
-def _container_problems(container: Mapping[str, Any], *, privileged: bool) -> Iterator[str]:
+def _beyond(field: str, text: str) -> ManifestProblem:
+    return ManifestProblem("pod_security", field, text)
+
+
+def _container_problems(container: Mapping[str, Any], *, privileged: bool) -> Iterator[ManifestProblem]:
     context = container.get("securityContext", {})
     capabilities = context.get("capabilities", {})
     if context.get("allowPrivilegeEscalation") is not False:
-        yield "allowPrivilegeEscalation must be false"
+        yield _beyond("allowPrivilegeEscalation", "allowPrivilegeEscalation must be false")
     if context.get("privileged"):
-        yield "privileged is set"
+        yield _beyond("privileged", "privileged is set")
     if "ALL" not in capabilities.get("drop", []):
-        yield "capabilities.drop must have ALL"
+        yield _beyond("capabilities.drop", "capabilities.drop must have ALL")
     excess = set(capabilities.get("add", [])) - (RECORDER_CAPABILITIES if privileged else set())
     if excess:
-        yield f"capabilities.add has {', '.join(sorted(excess))}"
+        added = ", ".join(sorted(excess))
+        yield ManifestProblem("capability", added, f"capabilities.add has {added}")
     if not privileged and context.get("runAsUser") == 0:
-        yield "runAsUser must not be 0"
+        yield _beyond("runAsUser", "runAsUser must not be 0")
     for port in container.get("ports", []):
         if "hostPort" in port:
-            yield f"port {port['hostPort']} is the node's"
+            yield _beyond("hostPort", f"port {port['hostPort']} is the node's")
     for variable in container.get("env", []):
         if _SECRET.search(variable["name"]) and "value" in variable:
-            yield f"{variable['name']} has a value; valid is valueFrom.secretKeyRef"
+            text = f"{variable['name']} has a value; valid is valueFrom.secretKeyRef"
+            yield ManifestProblem("secret_in_clear", variable["name"], text)

@@ -3,7 +3,7 @@
 import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import yaml
@@ -19,12 +19,26 @@ class ManifestError(Failure):
     """A template cannot be filled, or is not what Kubernetes takes."""
 
 
+class ManifestProblem(NamedTuple):
+    """One thing that is wrong with a document: a name for its kind, the field or value it is about, what to read."""
+
+    code: str
+    about: str
+    text: str
+    document: str = ""
+    """Kind and name."""
+
+    def __str__(self) -> str:
+        return f"{self.document}: {self.text}"
+
+
 def documents(template: str, **values: Any) -> tuple[Document, ...]:
     """Fill a template and return its documents. Raises ManifestError naming the template, and what is missing."""
     try:
         found = list(yaml.load_all(filled(template, **values), Loader=yaml.CSafeLoader))
     except (jinja2.TemplateError, yaml.YAMLError) as error:
-        raise ManifestError(f"manifests/{template}: {' '.join(str(error).split())}") from error
+        said = " ".join(str(error).split())
+        raise ManifestError(f"manifests/{template}: {said}", code="not_filled", template=template, said=said) from error
     return tuple(document for document in found if document is not None)
 
 

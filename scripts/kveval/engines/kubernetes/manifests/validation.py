@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.manifests.pod_security import pod_problems
-from kveval.engines.kubernetes.manifests.templates import Document, ManifestError
+from kveval.engines.kubernetes.manifests.templates import Document, ManifestError, ManifestProblem
 
 _SCHEMAS = Path(__file__).with_name("schemas")
 CUSTOM_KINDS = (
@@ -42,12 +42,14 @@ def require_valid(documents: Sequence[Document]) -> None:
     """Raise ManifestError with everything that is wrong with the documents of one run, taken together."""
     found = problems(documents)
     if found:
-        raise ManifestError("; ".join(found))
+        raise ManifestError("; ".join(map(str, found)), code="not_valid", problems=found)
 
 
-def problems(documents: Sequence[Document]) -> list[str]:
-    """Return what is wrong, one line each: kind, name, what, what would be right."""
-    found = [f"{_title(document)}: {problem}" for document in documents for problem in _own_problems(document)]
+def problems(documents: Sequence[Document]) -> list[ManifestProblem]:
+    """Return what is wrong; as text, one line each: kind, name, what, what would be right."""
+    found = [
+        problem._replace(document=_title(document)) for document in documents for problem in _own_problems(document)
+    ]
     return [*found, *_clashes(documents), *_broken_references(documents)]
 
 
@@ -60,32 +62,36 @@ def pod_templates(documents: Iterable[Document]) -> Iterator[tuple[Document, Doc
             yield document, document["spec"]["template"]
 
 
-def _own_problems(document: Document) -> Iterator[str]:
+def _own_problems(document: Document) -> Iterator[ManifestProblem]:
     metadata = document["metadata"]
-    if not _NAME.fullmatch(metadata["name"]) or len(metadata["name"]) > _NAME_LENGTH:
-        yield f"name {metadata['name']!r} is no RFC 1123 label of at most {_NAME_LENGTH} characters"
+    name = metadata["name"]
+    if not _NAME.fullmatch(name) or len(name) > _NAME_LENGTH:
+        text = f"name {name!r} is no RFC 1123 label of at most {_NAME_LENGTH} characters"
+        yield ManifestProblem("name", name, text)
     yield from _label_problems(metadata.get("labels", {}))
     if document["kind"] in CUSTOM_KINDS:
         for error in _validator(document["kind"]).iter_errors(document):
-            yield f"{'.'.join(map(str, error.absolute_path))}: {error.message}"
+            path = ".".join(map(str, error.absolute_path))
+            yield ManifestProblem("schema", path, f"{path}: {error.message}")
     if document["kind"] == "ConfigMap":
         size = sum(len(key) + len(text.encode()) for key, text in document.get("data", {}).items())
         if size > _CONFIG_MAP_BYTES:
-            yield f"{size} bytes, a ConfigMap holds {_CONFIG_MAP_BYTES}"
-    for path, value in _numbers_for_text(document):
-        yield f"{'.'.join(map(str, path))}: the quantity {value!r} must be text"
+            yield ManifestProblem("too_large", "data", f"{size} bytes, a ConfigMap holds {_CONFIG_MAP_BYTES}")
+    for keys, value in _numbers_for_text(document):
+        path = ".".join(map(str, keys))
+        yield ManifestProblem("number", path, f"{path}: the quantity {value!r} must be text")
     for _, template in pod_templates([document]):
         yield from _label_problems(template["metadata"].get("labels", {}))
         yield from pod_problems(template["spec"], privileged=document["kind"] == "DaemonSet")
 
 
-def _label_problems(labels: Mapping[str, str]) -> Iterator[str]:
+def _label_problems(labels: Mapping[str, str]) -> Iterator[ManifestProblem]:
     for label in _LABELS:
         if label not in labels:
-            yield f"lacks the label {label}"
+            yield ManifestProblem("no_label", label, f"lacks the label {label}")
     for label, value in labels.items():
         if len(value) > names.VALUE_LENGTH or not _LABEL_VALUE.fullmatch(value):
-            yield f"label {label} cannot have the value {value!r}"
+            yield ManifestProblem("label_value", label, f"label {label} cannot have the value {value!r}")
 
 
 def _numbers_for_text(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
@@ -100,38 +106,43 @@ def _numbers_for_text(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any
             yield from _numbers_for_text(item, (*path, index))
 
 
-def _clashes(documents: Sequence[Document]) -> Iterator[str]:
+def _clashes(documents: Sequence[Document]) -> Iterator[ManifestProblem]:
     seen: set[tuple[str, str, str]] = set()
     for document in documents:
         metadata = document["metadata"]
         key = (document["kind"], metadata.get("namespace", ""), metadata["name"])
         if key in seen:
-            yield f"{_title(document)}: rendered twice"
+            yield ManifestProblem("twice", metadata["name"], "rendered twice", _title(document))
         seen.add(key)
 
 
-def _broken_references(documents: Sequence[Document]) -> Iterator[str]:
+def _broken_references(documents: Sequence[Document]) -> Iterator[ManifestProblem]:
     templates = list(pod_templates(documents))
     by_kind: dict[str, dict[str, Document]] = {}
     for document in documents:
         by_kind.setdefault(document["kind"], {})[document["metadata"]["name"]] = document
     for document, template in templates:
+        title = _title(document)
         labels = template["metadata"]["labels"]
         for label, value in document["spec"].get("selector", {}).get("matchLabels", {}).items():
             if labels.get(label) != value:
-                yield f"{_title(document)}: selects {label}={value}, which its own pods do not have"
+                text = f"selects {label}={value}, which its own pods do not have"
+                yield ManifestProblem("selector", label, text, title)
         for volume in template["spec"].get("volumes", []):
             wanted = volume.get("configMap", {}).get("name")
             if wanted is not None and wanted not in by_kind.get("ConfigMap", {}):
-                yield f"{_title(document)}: mounts ConfigMap {wanted}, which is not rendered"
+                text = f"mounts ConfigMap {wanted}, which is not rendered"
+                yield ManifestProblem("not_rendered", f"ConfigMap {wanted}", text, title)
     labelled = [template["metadata"]["labels"] for _, template in templates]
     for document in documents:
         for selector in _selectors(document):
             if not any(selector.items() <= labels.items() for labels in labelled):
-                yield f"{_title(document)}: selects no pod that is rendered"
+                text = "selects no pod that is rendered"
+                yield ManifestProblem("selects_no_pod", ",".join(selector), text, _title(document))
         for kind, name in _named(document):
             if name not in by_kind.get(kind, {}):
-                yield f"{_title(document)}: names {kind} {name}, which is not rendered"
+                text = f"names {kind} {name}, which is not rendered"
+                yield ManifestProblem("not_rendered", f"{kind} {name}", text, _title(document))
 
 
 def _selectors(document: Document) -> Iterator[Mapping[str, str]]:

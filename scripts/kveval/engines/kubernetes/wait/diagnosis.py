@@ -79,6 +79,8 @@ class Trouble:
     fix: str
     pod: str = ""
     container: str = ""
+    exit_code: int | None = None
+    """Of the container, where it ended."""
     previous: bool = False
     """Whether the log that tells more is the one before the container's restart."""
     ended: bool = False
@@ -149,7 +151,8 @@ def _of_container(status: Mapping[str, Any], patience: Patience) -> Trouble | No
     # Out of memory comes before the crash loop that follows from it.
     for end, previous in ((ended, False), (last, True)):
         if end.get("reason") == _OOM:
-            return Trouble(_OOM, f"exit code {end.get('exitCode', 137)}", _OOM_FIX, "", name, previous, ended=True)
+            code = int(end.get("exitCode", 137))
+            return Trouble(_OOM, f"exit code {code}", _OOM_FIX, "", name, code, previous, ended=True)
     waiting = state.get("waiting") or {}
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     image = f"image {status['image']}" if status.get("image") else ""
@@ -159,14 +162,15 @@ def _of_container(status: Mapping[str, Any], patience: Patience) -> Trouble | No
     if reason in _STUCK and not crashed:
         pulling = "Image" in reason or reason == "RegistryUnavailable"
         text = _joined(image if pulling else "", message, _exit(last))
-        return Trouble(reason, text, _STUCK[reason], "", name, previous=bool(last))
+        return Trouble(reason, text, _STUCK[reason], "", name, last.get("exitCode"), previous=bool(last))
     end = ended or last
     ends = int(status.get("restartCount") or 0) + bool(crashed or ended)
     if (crashed or end.get("exitCode")) and ends > patience.restarts:
         cause = reason if crashed else end.get("reason") or "Error"
         text = _joined(_exit(end), end.get("message") or (message if crashed else ""))
         fix = _STUCK["CrashLoopBackOff"] if crashed else "see its last log lines"
-        return Trouble(cause, text, fix, "", name, previous=not ended and not crashed, ended=True)
+        before = not ended and not crashed
+        return Trouble(cause, text, fix, "", name, end.get("exitCode"), previous=before, ended=True)
     return None
 
 

@@ -58,10 +58,9 @@ def _deployment(target: WaitTarget, found: Document) -> WaitState:
     old = int(status.get("replicas") or 0) - updated
     ready = [pod for pod in pods if is_ready(pod)]
     done = old == 0 and wanted == updated == available == len(ready)
-    text = f"{min(len(ready), available)} of {wanted} replicas are available" + (
-        f", {old} old ones left" if old else ""
-    )
-    return WaitState(done, text, ready if done else pods)
+    available = min(len(ready), available)
+    text = f"{available} of {wanted} replicas are available" + (f", {old} old ones left" if old else "")
+    return WaitState(done, text, ready if done else pods, available, wanted)
 
 
 def _pods_of_revision(target: WaitTarget, deployment: Document) -> list[Document]:
@@ -100,7 +99,8 @@ def _daemon_set(target: WaitTarget, found: Document) -> WaitState:
     target.check(pods)
     ready = [pod for pod in pods if is_ready(pod)]
     done = 0 < wanted == updated == available and len(ready) >= wanted
-    return WaitState(done, f"{available} of {wanted} nodes have it available", ready if done else pods)
+    text = f"{available} of {wanted} nodes have it available"
+    return WaitState(done, text, ready if done else pods, available, wanted)
 
 
 def wait_for_pod(
@@ -164,7 +164,8 @@ def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]
     deadline = target.seen["spec"].get("activeDeadlineSeconds") if target.seen else None
     limit = f" ({deadline} s)" if deadline and reason == "DeadlineExceeded" else ""
     fix = "see its events; raise its time limit if it was only slow" if limit else "see its events"
-    return target.trouble(Trouble(reason, f"{message}{limit}", fix), pods[-1] if pods else None)
+    trouble = Trouble(reason, f"{message}{limit}", fix)
+    return target.trouble(trouble, pods[-1] if pods else None, limit_s=deadline if limit else None)
 
 
 def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
@@ -180,9 +181,11 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
         again = restarts(now) - restarts(before)
         if again > 0:
             last = next((found for found in _last_ends(now) if found[1]), ("", {}))
-            text = f"restarted {again} time(s) while in use, exit code {last[1].get('exitCode', 'unknown')}"
+            code = last[1].get("exitCode")
+            text = f"restarted {again} time(s) while in use, exit code {'unknown' if code is None else code}"
             fix = "what it held in memory is lost: see its last log lines"
-            raise target.trouble(Trouble("Restarted", text, fix, metadata["name"], last[0], previous=True), now)
+            trouble = Trouble("Restarted", text, fix, metadata["name"], last[0], code, previous=True)
+            raise target.trouble(trouble, now)
 
 
 def _last_ends(pod: Document) -> list[tuple[str, Mapping[str, Any]]]:

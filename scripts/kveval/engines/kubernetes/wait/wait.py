@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
@@ -26,19 +27,24 @@ _CREATION_S = 10.0
 class RolloutError(ClusterError):
     """Something will not run, or not in time. `cause` is the cluster's word for it; the first line says it."""
 
-    def __init__(self, message: str, cause: str, pod: str = "") -> None:
-        super().__init__(message, reason=cause)
+    def __init__(self, message: str, cause: str, pod: str = "", **facts: Any) -> None:
+        super().__init__(message, reason=cause, **facts)
         self.cause = cause
         self.pod = pod
 
 
 @dataclass
 class WaitState:
-    """The state that one look found: whether it is over, in words how far it is, and the pods that matter."""
+    """The state that one look found: whether it is over, in words how far it is, and the pods that matter.
+
+    `available` of `wanted` replicas, or nodes: where there are several, and their controller has counted them.
+    """
 
     done: bool
     text: str
     pods: list[Document] = field(default_factory=list)
+    available: int | None = None
+    wanted: int | None = None
 
 
 @dataclass
@@ -68,7 +74,8 @@ class WaitTarget:
         self._missing_since = now if self._missing_since is None else self._missing_since
         if now - self._missing_since < _MISSING_S:
             return None
-        raise self.error("Deleted", "was deleted while it was waited for" if self.seen else "does not exist")
+        text = "was deleted while it was waited for" if self.seen else "does not exist"
+        raise self.error("Deleted", text, existed=self.seen is not None)
 
     def check(self, pods: Sequence[Document], *, retried: bool = False) -> None:
         """Raise RolloutError for the first pod that will not run; `retried`: what ended is started anew by others."""
@@ -79,15 +86,18 @@ class WaitTarget:
             if found is not None and not (retried and found.ended):
                 raise self.trouble(found, pod)
 
-    def trouble(self, found: Trouble, pod: Document | None = None) -> RolloutError:
+    def trouble(self, found: Trouble, pod: Document | None = None, **facts: Any) -> RolloutError:
         """Make the error of a trouble, with what the cluster noted and the container printed last."""
         quoted = evidence(self.api, self.seen, pod, found.container, previous=found.previous)
-        return RolloutError(f"{self.label}: {found.line()}{quoted}", found.cause, found.pod)
+        message = f"{self.label}: {found.line()}{quoted}"
+        facts |= {"container": found.container, "exit_code": found.exit_code}
+        return RolloutError(message, found.cause, found.pod, object=self.label, **facts)
 
-    def error(self, cause: str, text: str, pod: Document | None = None) -> RolloutError:
+    def error(self, cause: str, text: str, pod: Document | None = None, **facts: Any) -> RolloutError:
         """Make an error that is not about a state of a pod; `pod` is quoted."""
         name = pod["metadata"]["name"] if pod else ""
-        return RolloutError(f"{self.label} {text}{evidence(self.api, self.seen, pod)}", cause, name)
+        message = f"{self.label} {text}{evidence(self.api, self.seen, pod)}"
+        return RolloutError(message, cause, name, object=self.label, **facts)
 
     def require_creatable(self, since: str | None) -> None:
         """Raise RolloutError when the controller says it may not make pods, though there was time since `since`."""
@@ -100,8 +110,9 @@ class WaitTarget:
     def not_creatable(self, message: str, since: str | None) -> RolloutError:
         """Make the error of a controller that may not make pods."""
         fix = "a quota, the namespace's pod security, or a missing service account is in the way"
-        text = f"for {self.lasted(since):.0f} s no pod could be made, {message}"
-        return self.trouble(Trouble("FailedCreate", text, fix))
+        lasted_s = self.lasted(since)
+        text = f"for {lasted_s:.0f} s no pod could be made, {message}"
+        return self.trouble(Trouble("FailedCreate", text, fix), lasted_s=lasted_s, said=message)
 
     def lasted(self, since: str | None) -> float:
         """Return how long ago a time in an object is, s."""
@@ -130,7 +141,8 @@ def wait(
             left = begin + timeout_s - now
             if left <= 0:
                 late = next((pod for pod in found.pods if not is_ready(pod)), None)
-                raise target.error("Timeout", f"is not done after {timeout_s:.0f} s: {found.text}", late)
+                text = f"is not done after {timeout_s:.0f} s: {found.text}"
+                raise target.error("Timeout", text, late, available=found.available, wanted=found.wanted)
             changed.wait(min(left, _TICK_S))
             time.sleep(_COALESCE_S)
             found = look()
