@@ -110,13 +110,16 @@ def read_run(directory: Path) -> Run:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RunFileError(f"{path}: no readable description of the run ({error.strerror})") from error
+        raise RunFileError(
+            f"{path}: no readable description of the run ({error.strerror})", code="unreadable"
+        ) from error
     try:
         run = msgspec.json.decode(content, type=Run)
     except msgspec.DecodeError as error:
-        raise RunFileError(f"{path}: not the description of a run ({error})") from error
+        raise RunFileError(f"{path}: not the description of a run ({error})", code="not_a_run") from error
     if run.schema != SCHEMA:
-        raise RunFileError(f"{path}: schema {run.schema}, this version reads schema {SCHEMA}")
+        message = f"{path}: schema {run.schema}, this version reads schema {SCHEMA}"
+        raise RunFileError(message, code="other_schema", schema=run.schema)
     return run
 
 
