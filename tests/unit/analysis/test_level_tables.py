@@ -154,7 +154,9 @@ def test_a_report_that_kept_a_sample_is_refused(measurement: Callable[..., Path]
     assert (error.value.code, error.value.facts) == ("requests_missing", {"missing": 144})
 
 
-@pytest.mark.parametrize(("text", "code"), [("", "not_a_run"), ('{"schema": 1}', "not_a_run"), (None, "unreadable")])
+@pytest.mark.parametrize(
+    ("text", "code"), [("", "no_description"), ('{"schema": 1}', "no_description"), (None, "unreadable")]
+)
 def test_says_what_is_wrong_with_run_json(tmp_path: Path, text: str | None, code: str) -> None:
     if text is not None:
         (tmp_path / "run.json").write_text(text)
@@ -164,9 +166,9 @@ def test_says_what_is_wrong_with_run_json(tmp_path: Path, text: str | None, code
 
 
 def test_a_run_json_of_another_schema_is_refused(measurement: Callable[..., Path]) -> None:
-    with pytest.raises(RunFileError) as error:
+    with pytest.raises(RunFileError, match="schema 2") as error:
         run_tables(measurement(schema=2))
-    assert (error.value.code, error.value.facts) == ("other_schema", {"schema": 2})
+    assert error.value.code == "other_schema"
 
 
 spans = st.tuples(st.floats(0, 100), st.floats(0, 50), st.integers(0, 200))
