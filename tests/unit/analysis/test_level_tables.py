@@ -155,12 +155,17 @@ def test_a_report_that_kept_a_sample_is_refused(measurement: Callable[..., Path]
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [("", "no_description"), ('{"schema": 1}', "no_description"), (None, "unreadable")]
+    ("text", "code", "word"),
+    [
+        ("", "no_description", "truncated"),
+        ('{"schema": 1}', "no_description", "required field"),
+        (None, "unreadable", "No such file"),
+    ],
 )
-def test_says_what_is_wrong_with_run_json(tmp_path: Path, text: str | None, code: str) -> None:
+def test_says_what_is_wrong_with_run_json(tmp_path: Path, text: str | None, code: str, word: str) -> None:
     if text is not None:
         (tmp_path / "run.json").write_text(text)
-    with pytest.raises(RunFileError) as error:
+    with pytest.raises(RunFileError, match=word) as error:
         run_tables(tmp_path)
     assert error.value.code == code
 
