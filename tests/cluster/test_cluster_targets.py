@@ -1,5 +1,6 @@
 """The targets around a campaign on a cluster, as snakemake takes them."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_a_cluster_that_is_not_there_is_said_with_a_fix(campaign):
     assert (logs / "doctor.log").read_text().splitlines()[-1] == "1 error, 0 warnings, 1 ok"
     done = snakemake(file, "--resources", "measurement_slot=2", "--", "doctor")
     said = " ".join(done.stdout.split())
-    assert "warning slots measurement_slot lets 2 at once be measured, and cluster.slots is 3" in said
+    assert re.search(r"warning slots measurement_slot .*\b2\b.*cluster\.slots is 3", said)
 
 
 def test_a_teardown_that_cannot_look_fails(campaign):
@@ -67,4 +68,4 @@ def test_a_teardown_that_cannot_look_fails(campaign):
     file.write_text(text.replace("kubeconfig: ", "context: none\n  kubeconfig: "))
     done = snakemake(file, "teardown")
     assert done.returncode != 0
-    assert "FAILED: context 'none' of " in done.stderr
+    assert "FAILED: context 'none' " in done.stderr

@@ -62,9 +62,10 @@ def test_a_rehearsal_leaves_nothing_and_a_mistake_is_named(cluster_api: Api, nam
     assert cluster_api.read(CONFIG_MAP, "plan", namespace) is None
     wrong = a_deployment(namespace, "server", pod_template("serve"))
     wrong["spec"]["selector"] = {"matchLabels": {"app": "another"}}
-    with pytest.raises(ClusterError, match=rf"^Deployment {namespace}/server: .* 422 Invalid: .*selector"):
+    with pytest.raises(ClusterError, match=rf"^Deployment {namespace}/server: .*selector") as failure:
         cluster_api.apply([wrong])
-    with pytest.raises(ClusterError, match=r"has no InferencePool of .*: install its CustomResourceDefinition"):
+    assert (failure.value.status, failure.value.reason) == (422, "Invalid")
+    with pytest.raises(ClusterError, match=r"has no InferencePool .*CustomResourceDefinition"):
         cluster_api.apply([{"apiVersion": "x.example.test/v1", "kind": "InferencePool", "metadata": {"name": "p"}}])
 
 
@@ -118,7 +119,7 @@ def test_a_command_is_heard_to_its_end(cluster_api: Api, namespace: str, pod: st
 
 
 def test_a_command_in_a_pod_that_is_not_there_is_an_error_at_once(cluster_api: Api, namespace: str) -> None:
-    with pytest.raises(ClusterError, match=r"`ls` in pod .*/gone.* could not be started") as failure:
+    with pytest.raises(ClusterError, match=r"`ls` .*/gone") as failure:
         cluster_api.exec(namespace, "gone", "main", ["ls"])
     assert failure.value.status == 404
 
@@ -196,7 +197,7 @@ def test_a_folder_is_collected_and_once_only(cluster_api: Api, namespace: str, p
 
 
 def test_a_file_that_is_not_there_is_named(cluster_api: Api, namespace: str, pod: str, tmp_path: Path) -> None:
-    with pytest.raises(TransferError, match=r"there is no /results/report.json"):
+    with pytest.raises(TransferError, match=r"no /results/report\.json"):
         shell(cluster_api, namespace, pod, "mkdir -p /results")
         collect(cluster_api, namespace, pod, "main", "/results/report.json", tmp_path / "report.json")
 
@@ -267,7 +268,8 @@ def test_a_teardown_takes_all_of_ours_of_any_kind_and_nothing_else(
     assert [name for name in left if name not in kept] == [f"PersistentVolumeClaim {namespace}/results"]
     assert set(kept) <= set(left)
     assert f"InferencePool {namespace}/pool" in found.removed
-    assert found.kept == [f"PersistentVolumeClaim {namespace}/results (a volume, kept unless asked for)"]
+    (kept_volume,) = found.kept
+    assert kept_volume.startswith(f"PersistentVolumeClaim {namespace}/results ")
     remove(cluster_api, "", [namespace], remove_volumes=True, timeout_s=60.0)
     assert cluster_api.list(VOLUME_CLAIM, namespace) == []
     assert set(before) <= set(everything(cluster_api, namespace))
@@ -290,7 +292,7 @@ def test_a_finalizer_is_waited_for_and_named_when_it_is_never_taken_away(cluster
     held = a_map(namespace, "held", key="value")
     held["metadata"]["finalizers"] = ["kveval.dev/test"]
     cluster_api.apply([held])
-    with pytest.raises(TeardownError, match=rf"ConfigMap {namespace}/held \(held by finalizer kveval.dev/test"):
+    with pytest.raises(TeardownError, match=rf"ConfigMap {namespace}/held .*finalizer kveval\.dev/test"):
         remove(cluster_api, "", [namespace], timeout_s=2.0)
     cluster_api.patch(CONFIG_MAP, "held", namespace, {"metadata": {"finalizers": None}})
     assert remove(cluster_api, "", [namespace], timeout_s=60.0).removed in ([], [f"ConfigMap {namespace}/held"])

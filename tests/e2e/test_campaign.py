@@ -153,13 +153,14 @@ def test_a_report_over_what_there_is_names_what_is_missing(tree, finished):
     baseline = finished / RESULTS / "Qwen3-0.6B" / "no-offload"
     log = finished / "logs" / "smoke" / "benchmark" / "Qwen3-0.6B" / "no-offload" / "0" / "run-1.log"
     said = log.read_text()
-    log.write_text(said + "12:00:00 FAILED: the server died (exit code 3)\n")
+    cause = "the server died (exit code 3)"
+    log.write_text(f"{said}12:00:00 FAILED: {cause}\n")
     baseline.rename(finished / "aside")
     try:
         code, output = tree.run("report_so_far")
         assert code == 0, output[-3000:]
         report = (finished / RESULTS / "so-far" / "REPORT.md").read_text()
-        assert "no-offload: failed: the server died (exit code 3)" in report
+        assert f"no-offload: failed: {cause}" in report
         assert "native-offload 10K" in report
         assert list((finished / RESULTS / "so-far" / "figures").glob("*.png"))
     finally:

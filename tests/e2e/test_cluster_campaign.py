@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import yaml
 from tests.support.cluster_chain import CLUSTER, SHIMS, Cluster, needs_cluster, running_cluster
-from tests.support.fault_chain import REPOSITORY, workflow_copy
+from tests.support.fault_chain import ADOPTED, REPOSITORY, workflow_copy
 
 from kveval.pcp.parquet.reading import describe, series
 
@@ -150,6 +150,6 @@ def test_a_lost_pointer_is_adopted_and_nothing_is_deployed(finished: Finished) -
     done = finished.snakemake(str(pointer.relative_to(finished.folder)))
     assert done.returncode == 0, done.stdout[-4000:]
     assert pointer.read_text() == before
-    assert "adopted the stored measurement" in done.stdout
+    assert ADOPTED in done.stdout
     assert "starting the server" not in done.stdout
     shutil.rmtree(finished.folder / ".snakemake" / "incomplete", ignore_errors=True)

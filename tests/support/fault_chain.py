@@ -74,6 +74,7 @@ PCP_PROBLEM = _pcp_problem()
 needs_pcp = pytest.mark.skipif(bool(PCP_PROBLEM), reason=PCP_PROBLEM or "PCP is installed")
 # For starting and stopping, which depend on the machine; finding a fault has limits of its own.
 PATIENCE_S = 60.0
+ADOPTED = "adopted the stored measurement"
 NOTICED = "(?:failed, tearing down|FAILED): "
 
 

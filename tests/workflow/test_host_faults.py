@@ -61,7 +61,7 @@ def test_a_killed_job_leaves_nothing_running_and_a_rerun_completes(chain: Chain)
     short_level(chain)
     again = chain.start()
     assert again.end(PATIENCE_S) == 0
-    assert f"removed what a killed run left unfinished: {unfinished.name}" in again.said()
+    assert f"left unfinished: {unfinished.name}" in again.said()
     assert list(chain.store.glob("partial/*")) == []
 
 
@@ -88,7 +88,7 @@ def test_shared_memory_of_processes_killed_with_their_guardian_is_removed_by_the
         short_level(chain)
         again = chain.start()
         assert again.end(PATIENCE_S) == 0
-        assert f"ended what a killed run left running: {left[0]}" in again.said()
+        assert f"left running: {left[0]}" in again.said()
         assert foreign.exists()
     finally:
         foreign.unlink()
@@ -131,8 +131,7 @@ def test_a_full_disk_is_found_before_anything_starts(chain: Chain) -> None:
     chain.store.mkdir()
     job = chain.start(mounted(chain.store, "40m"))
     assert job.end(PATIENCE_S) == 1
-    cause = r"FAILED: no room on the disk of \S+: 40 MiB free, a run of this workload takes \d+ MiB"
-    assert re.search(cause, job.said())
+    assert re.search(r"FAILED: no room\b.*\b40 MiB free\b.*\b\d+ MiB\b", job.said())
     assert "starting the server" not in job.said()
 
 
@@ -157,7 +156,7 @@ def test_a_disk_that_fills_up_in_a_level_ends_it(chain: Chain, record_fault: Cal
 def test_shared_memory_that_is_too_small_is_found_before_anything_starts(chain: Chain) -> None:
     job = chain.start(mounted(Path("/dev/shm"), "64m"))
     assert job.end(PATIENCE_S) == 1
-    assert re.search(r"FAILED: /dev/shm is too small: 64 MiB free, .* allocates 400 MiB there", job.said())
+    assert re.search(r"FAILED: /dev/shm\b.*\b64 MiB\b.*\b400 MiB\b", job.said())
     assert "starting the server" not in job.said()
 
 
@@ -176,9 +175,7 @@ def test_a_secret_reaches_no_file_no_log_and_no_command_line(chain: Chain, fault
     assert holding(secret, chain.folder) == []
     assert not any(secret in line for trace in chain.traces for line in trace.seen())
     if died:
-        assert (
-            "FAILED: the server died (exit code 1): ValueError: cannot log in with [KVEVAL_TEST_SECRET]" in job.said()
-        )
+        assert re.search(r"FAILED: .*\(exit code 1\): ValueError: .*\[KVEVAL_TEST_SECRET\]", job.said())
     else:
         # It was handed over, printed, and taken out.
         (log,) = chain.store.glob("*/run-1/raw/server.log.zst")
@@ -192,7 +189,7 @@ def test_a_secret_in_the_configuration_stops_the_run(chain: Chain) -> None:
     chain.configure(server={"args": ["--api-key", "hf_marker"]})
     job = chain.start()
     assert job.end(PATIENCE_S) == 1
-    assert "FAILED: the configuration holds the value of HF_TOKEN in clear" in job.said()
+    assert re.search(r"FAILED: .*\bHF_TOKEN in clear", job.said())
 
 
 def holding(secret: str, folder: Path) -> list[str]:

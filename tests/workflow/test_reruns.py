@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.fault_chain import ADOPTED
 from tests.support.paths import REPOSITORY
 
 from kveval.host import hardware
@@ -76,7 +77,7 @@ def measured(tmp_path_factory) -> Path:
             shutil.copy2(source, folder / part)
     fill_store(folder)
     output = snakemake(folder, "report", "--until", "benchmark")
-    assert output.count("adopted the stored measurement") == 9
+    assert output.count(ADOPTED) == 9
     assert planned(folder) == []
     return folder
 
@@ -239,7 +240,7 @@ def test_a_forced_benchmark_adopts_the_stored_measurement(workflow):
     pointer = workflow / "results/Qwen3-0.6B/native-offload/10000/run-2/measurement.json"
     before = json.loads(pointer.read_text())
     output = snakemake(workflow, "report", "--forcerun", "benchmark", "--until", "benchmark")
-    assert output.count("adopted the stored measurement") == 9
+    assert output.count(ADOPTED) == 9
     assert json.loads(pointer.read_text()) == before
 
 
@@ -247,7 +248,7 @@ def test_a_lost_pointer_is_found_again_in_the_store(workflow):
     shutil.rmtree(workflow / "results/Qwen3-0.6B/no-offload")
     assert planned(workflow) == runs_of(NO_OFFLOAD)
     output = snakemake(workflow, "report", "--until", "benchmark")
-    assert output.count("adopted the stored measurement") == 3
+    assert output.count(ADOPTED) == 3
 
 
 def test_any_cell_of_the_catalogues_can_be_asked_for_by_path(workflow):

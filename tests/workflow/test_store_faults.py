@@ -14,7 +14,16 @@ from pathlib import Path
 
 import pytest
 from tests.support import interrupted
-from tests.support.fault_chain import NOTICED, PATIENCE_S, STAND_INS, Chain, in_level, needs_pcp, stand_in_environment
+from tests.support.fault_chain import (
+    ADOPTED,
+    NOTICED,
+    PATIENCE_S,
+    STAND_INS,
+    Chain,
+    in_level,
+    needs_pcp,
+    stand_in_environment,
+)
 from tests.support.stored_runs import CELL, measured
 
 from kveval.spec.config import measurement_id
@@ -87,7 +96,7 @@ def complete(chain: Chain, *, measures: bool) -> None:
     assert job.end(2 * PATIENCE_S) == 0, job.words()
     said = job.said().removeprefix(before)
     assert ("starting the server" in said) is measures
-    assert ("adopted the stored measurement" in said) is not measures
+    assert (ADOPTED in said) is not measures
     content = json.loads(chain.pointer.read_text())
     assert (Path(content["path"]) / "run.json").exists()
     checked = verify_store(Store(chain.store), chain.folder, References(), threads=1)
@@ -167,7 +176,7 @@ def test_two_workflows_of_one_machine_measure_the_same_once(stored: Chain, tmp_p
     waiting.wait_for("waiting for the host", PATIENCE_S)
     assert first.end(2 * PATIENCE_S) == 0
     assert waiting.end(2 * PATIENCE_S) == 0
-    assert "adopted the stored measurement" in waiting.said()
+    assert ADOPTED in waiting.said()
     assert len(whole(stored)) == 2
     assert second.left(15) == []
     complete(stored, measures=False)

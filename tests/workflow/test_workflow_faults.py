@@ -44,12 +44,12 @@ def test_the_others_go_on_causes_are_listed_and_a_rerun_measures_the_rest(tree: 
     cause = r"the server died \(exit code 1\): ValueError: No available memory for the cache blocks; see \S+server\.log"
     assert re.search(rf"{CELL.format('broken')}: {cause} \[logs/faults/\S+run-1\.log\]", end)
     assert "no-offload" not in end
-    assert "A report over what there is: snakemake --cores 4 report_so_far --configfile campaign.yaml" in end
+    assert "snakemake --cores 4 report_so_far --configfile campaign.yaml" in end
 
     code, output = tree.run("report_so_far")
     assert code == 0, output
     report = (tree.results / "so-far" / "REPORT.md").read_text()
-    assert "broken: failed: the server died (exit code 1): ValueError: No available memory" in report
+    assert re.search(r"broken: failed: .*\(exit code 1\): ValueError: No available memory", report)
 
     (tmp_path / "broken").unlink()
     code, output = tree.run("report", "--until", "benchmark")
@@ -70,9 +70,7 @@ def test_after_kill_9_of_snakemake_nothing_runs_on_and_a_rerun_completes(tree: T
     running.wait()
     assert tree.left() == []
     stopped = [name for name in ("no-offload", "broken") if tree.log(name).exists()]
-    assert any(
-        "stopped by SIGTERM; everything it had started is gone" in tree.log(name).read_text() for name in stopped
-    )
+    assert any("stopped by SIGTERM" in tree.log(name).read_text() for name in stopped)
     # Snakemake's own lock outlives it; what to do is in its message.
     code, output = tree.run("report", "--until", "benchmark")
     assert code != 0
@@ -105,9 +103,7 @@ def test_a_second_snakemake_in_another_tree_waits_for_the_host(tree: Tree, tmp_p
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
     said = other.log("no-offload").read_text()
-    assert re.search(
-        r"waiting for the host: another measurement is running \(process \d+: Qwen3-0\.6B/no-offload/0", said
-    )
+    assert re.search(r"waiting for the host: .*\(process \d+: Qwen3-0\.6B/no-offload/0", said)
     assert other.left() == []
 
 
@@ -119,5 +115,5 @@ def test_a_job_that_is_killed_without_a_word_is_listed_with_its_last_one(tree: T
             process.send_signal(signal.SIGKILL)
     output, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 1
-    assert re.search(rf"{CELL.format('no-offload')}: its job was killed, the last it said was: level 2", output)
+    assert re.search(rf"{CELL.format('no-offload')}: .* job was killed, .*: level 2", output)
     assert tree.run("report", "--until", "benchmark")[0] == 0

@@ -234,11 +234,14 @@ def run_level(
                 elapsed = time.monotonic() - begin
                 if elapsed > limit_s:
                     raise LoadError(
-                        f"GuideLLM was still running after {limit_s:.0f} s{last_words(log, offset)}; see {log}"
+                        f"GuideLLM was still running after {limit_s:.0f} s{last_words(log, offset)}; see {log}",
+                        code="still_running",
+                        limit_s=limit_s,
                     ) from None
                 watch(elapsed)
     if code != 0:
-        raise LoadError(f"GuideLLM failed ({exit_words(code)}){last_words(log, offset)}; see {log}")
+        message = f"GuideLLM failed ({exit_words(code)}){last_words(log, offset)}; see {log}"
+        raise LoadError(message, code="generator_failed", exit_code=code, log=log)
     return time.monotonic() - begin
 
 
@@ -255,12 +258,21 @@ def report_facts(report: Path, version: str) -> ReportFacts:
         facts = ReportFacts(float(benchmark["start_time"]), float(benchmark["end_time"]))
         found = str(content["metadata"]["guidellm_version"])
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise LoadError(f"GuideLLM left no usable report {report.name} ({error!r}); see its log beside it") from error
+        raise LoadError(
+            f"GuideLLM left no usable report {report.name} ({error!r}); see its log beside it", code="no_usable_report"
+        ) from error
     if found != version:
-        raise LoadError(f"the load generator is GuideLLM {found}, the campaign declares {version}")
+        raise LoadError(
+            f"the load generator is GuideLLM {found}, the campaign declares {version}",
+            code="other_version",
+            found=found,
+            declared=version,
+        )
     if completed == 0:
         raise LoadError(
-            f"no request completed ({errored} failed); see {report.stem}.log and server.log in {report.parent}"
+            f"no request completed ({errored} failed); see {report.stem}.log and server.log in {report.parent}",
+            code="nothing_completed",
+            errored=errored,
         )
     return facts
 

@@ -58,18 +58,20 @@ def verify_archive(
     pcp = find_pcp()
     files = archive_files(base)
     if not files:
-        raise RecordingError(f"there is no PCP archive {base}")
+        raise RecordingError(f"there is no PCP archive {base}", code="no_archive")
     _run(pcp, base, "pmlogcheck", "-w", base.name, what=f"the PCP archive {base} is damaged")
     first, last = _span(pcp, base)
     slack = 2 * interval_s
     if first > start + slack or last < end - slack:
         raise RecordingError(
-            f"the PCP archive {base} covers {_utc(first)} to {_utc(last)}, not the window {_utc(start)} to {_utc(end)}"
+            f"the PCP archive {base} covers {_utc(first)} to {_utc(last)}, not the window {_utc(start)} to {_utc(end)}",
+            code="window_not_covered",
         )
     names = set(_run(pcp, base, "pminfo", "-a", base.name, what=f"no metrics in the PCP archive {base}").split())
     missing = [metric for metric in required if metric not in names]
     if missing:
-        raise RecordingError(f"the PCP archive {base} lacks {', '.join(missing)}")
+        message = f"the PCP archive {base} lacks {', '.join(missing)}"
+        raise RecordingError(message, code="metrics_missing", missing=missing)
     window = (max(start - slack, first) - first, min(end + slack, last) - first)
     samples = _samples(pcp, base, window, required)
     empty = [metric for metric, count in samples.items() if count == 0]
@@ -80,11 +82,16 @@ def verify_archive(
     for begin, finish in windows:
         due = int((finish - begin) / interval_s / 3)
         seen = _samples(pcp, base, (begin - first, finish - first), required)
-        sparse = [f"{metric} ({count})" for metric, count in seen.items() if count < due]
+        sparse = {metric: count for metric, count in seen.items() if count < due}
         if sparse:
+            listed = ", ".join(f"{metric} ({count})" for metric, count in sparse.items())
             raise RecordingError(
                 f"the PCP archive {base} has fewer than {due} samples between {_utc(begin)} and {_utc(finish)}"
-                f" of {', '.join(sparse)}: an agent was silent or the host too busy"
+                f" of {listed}: an agent was silent or the host too busy",
+                code="too_few_samples",
+                window_s=(begin, finish),
+                due=due,
+                sparse=sparse,
             )
     return ArchiveFacts(first, last, len(names), samples, sum(path.stat().st_size for path in files))
 
@@ -122,7 +129,7 @@ def pack_archive(base: Path, target: Path) -> None:
     """
     files = archive_files(base)
     if not files:
-        raise RecordingError(f"there is no PCP archive {base}")
+        raise RecordingError(f"there is no PCP archive {base}", code="no_archive")
     compressor = zstandard.ZstdCompressor(level=9, write_checksum=True)
     with (
         replacing(target) as partial,
@@ -156,7 +163,8 @@ def _run(pcp: Pcp, base: Path, program: str, *arguments: str, what: str) -> str:
     result = _call(pcp, base, program, *arguments)
     if result.returncode != 0:
         said = (result.stderr + result.stdout).strip().splitlines()
-        raise RecordingError(f"{what}: {program}: {said[0] if said else f'exit status {result.returncode}'}")
+        cause = said[0] if said else f"exit status {result.returncode}"
+        raise RecordingError(f"{what}: {program}: {cause}", code="tool_failed", program=program)
     return result.stdout
 
 

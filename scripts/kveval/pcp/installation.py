@@ -83,7 +83,8 @@ class Pcp:
         for directory in (self.programs, self.admin_programs):
             if (directory / name).is_file():
                 return str(directory / name)
-        raise RecordingError(f"PCP's {name} is not in {self.programs}: install the packages {PACKAGES}")
+        message = f"PCP's {name} is not in {self.programs}: install the packages {PACKAGES}"
+        raise RecordingError(message, code="no_program", program=name)
 
     def name_space(self, agent: str) -> Path:
         """File with the metric names of a kernel agent; RecordingError where it is not installed."""
@@ -103,7 +104,8 @@ def read_pcp_conf(environment: Mapping[str, str]) -> dict[str, str]:
         text = path.read_text()
     except OSError as error:
         raise RecordingError(
-            f"Performance Co-Pilot is not installed ({path}: {error.strerror}): install the packages {PACKAGES}"
+            f"Performance Co-Pilot is not installed ({path}: {error.strerror}): install the packages {PACKAGES}",
+            code="not_installed",
         ) from error
     settings = dict(re.findall(r'^(PCP_\w+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
     return settings | {key: value for key, value in environment.items() if key in settings}
@@ -124,12 +126,14 @@ def find_pcp() -> Pcp:
     settings = read_pcp_conf(os.environ)
     missing = {"PCP_BIN_DIR", "PCP_BINADM_DIR", "PCP_PMDAS_DIR", "PCP_PMDASADM_DIR", "PCP_VAR_DIR"} - set(settings)
     if missing:
-        raise RecordingError(f"pcp.conf lacks {', '.join(sorted(missing))}: reinstall the packages {PACKAGES}")
+        message = f"pcp.conf lacks {', '.join(sorted(missing))}: reinstall the packages {PACKAGES}"
+        raise RecordingError(message, code="incomplete_pcp_conf", missing=sorted(missing))
     version = settings.get("PCP_VERSION", "0")
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if numbers < MINIMUM_VERSION:
         wanted = ".".join(map(str, MINIMUM_VERSION))
-        raise RecordingError(f"PCP {version} is too old, {wanted} or newer is needed: packages {PACKAGES}")
+        message = f"PCP {version} is too old, {wanted} or newer is needed: packages {PACKAGES}"
+        raise RecordingError(message, code="too_old", version=version)
     agents = Path(settings["PCP_PMDASADM_DIR"])
     pcp = Pcp(
         version=version,
@@ -295,7 +299,7 @@ def _nvidia_domain(pcp: Pcp) -> int:
     header = (pcp.agents / "nvidia/domain.h").read_text()
     match = re.search(r"#define\s+NVML\s+(\d+)", header)
     if match is None:
-        raise RecordingError(f"no NVML domain number in {pcp.agents / 'nvidia/domain.h'}")
+        raise RecordingError(f"no NVML domain number in {pcp.agents / 'nvidia/domain.h'}", code="no_nvml_domain")
     return int(match[1])
 
 

@@ -152,13 +152,15 @@ class Recording:
         while not ready():
             self._check_processes()
             if time.monotonic() > deadline:
-                raise RecordingError(f"{name} {what} within the time limit; {self._cause(name)}")
+                message = f"{name} {what} within the time limit; {self._cause(name)}"
+                raise RecordingError(message, code="start_timed_out", program=name)
             time.sleep(_POLL_S)
 
     def _check_processes(self) -> None:
         for name, process in (("pmcd", self._pmcd), ("pmlogger", self._pmlogger)):
             if process is not None and process.poll() is not None:
-                raise RecordingError(f"{name} ended (status {process.returncode}); {self._cause(name)}")
+                message = f"{name} ended (status {process.returncode}); {self._cause(name)}"
+                raise RecordingError(message, code="ended", program=name, status=process.returncode)
 
     def _cause(self, name: str) -> str:
         """Last line that a program or agent wrote, and where to read the rest."""
@@ -217,7 +219,8 @@ def recording(
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     if archive_files(directory / "archive" / "pcp"):
-        raise RecordingError(f"{directory / 'archive'} holds an archive already; record into a new directory")
+        message = f"{directory / 'archive'} holds an archive already; record into a new directory"
+        raise RecordingError(message, code="archive_exists")
     deadline = time.monotonic() + ready_timeout_s
     for name, url in settings.openmetrics.items():
         _wait_for_endpoint(name, url, deadline, ready_timeout_s)
@@ -262,6 +265,9 @@ def _wait_for_endpoint(name: str, url: str, deadline: float, limit_s: float) -> 
         except (HttpError, ValueError) as error:
             if isinstance(error, ValueError) or deadline - time.monotonic() <= 0:
                 raise RecordingError(
-                    f"the metrics endpoint {name}, {url}, did not answer within {limit_s:g} s: {error}"
+                    f"the metrics endpoint {name}, {url}, did not answer within {limit_s:g} s: {error}",
+                    code="endpoint_silent",
+                    endpoint=name,
+                    limit_s=limit_s,
                 ) from error
         time.sleep(_POLL_S)

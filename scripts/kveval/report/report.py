@@ -123,12 +123,14 @@ def report_context(
 def kind_of(plan: ReportPlan, measured: Measured) -> tuple[str, str]:
     """Return the engine and the weights of all runs. Raises ReportError when there is no run or they are mixed."""
     if not measured.runs:
-        raise ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report")
+        raise ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report", code="no_run")
     kinds = sorted({(run.engine, run.weights) for run in measured.runs})
     if len(kinds) > 1:
         raise ReportError(
             f"campaign {plan.name}: runs of different kinds cannot stand in one report: "
-            + ", ".join(f"{weights} weights on the engine {engine}" for engine, weights in kinds)
+            + ", ".join(f"{weights} weights on the engine {engine}" for engine, weights in kinds),
+            code="mixed_kinds",
+            kinds=kinds,
         )
     return kinds[0]
 

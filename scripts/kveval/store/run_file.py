@@ -110,13 +110,17 @@ def read_run(directory: Path) -> Run:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RunFileError(f"{path}: no readable description of the run ({error.strerror})") from error
+        said = f"{path}: no readable description of the run ({error.strerror})"
+        raise RunFileError(said, code="unreadable", path=path) from error
     try:
         run = msgspec.json.decode(content, type=Run)
     except msgspec.DecodeError as error:
-        raise RunFileError(f"{path}: not the description of a run ({error})") from error
+        raise RunFileError(
+            f"{path}: not the description of a run ({error})", code="no_description", path=path
+        ) from error
     if run.schema != SCHEMA:
-        raise RunFileError(f"{path}: schema {run.schema}, this version reads schema {SCHEMA}")
+        said = f"{path}: schema {run.schema}, this version reads schema {SCHEMA}"
+        raise RunFileError(said, code="other_schema", path=path)
     return run
 
 
@@ -141,7 +145,7 @@ def collected_runs(path: Path) -> list[Run]:
         lines = zstandard.ZstdDecompressor().decompress(path.read_bytes())
         return msgspec.json.Decoder(Run).decode_lines(lines)
     except (OSError, zstandard.ZstdError, msgspec.DecodeError) as error:
-        raise RunFileError(f"{path}: no readable list of runs ({error})") from error
+        raise RunFileError(f"{path}: no readable list of runs ({error})", code="no_list", path=path) from error
 
 
 def renamed(run: Run, scenario: str | None) -> Run:
@@ -156,7 +160,8 @@ def scenario_name(pointer: Path) -> str | None:
     try:
         name = json.loads(pointer.read_text()).get("scenario")
     except (OSError, ValueError, AttributeError) as error:
-        raise RunFileError(f"{pointer}: no pointer to a measurement ({error})") from error
+        said = f"{pointer}: no pointer to a measurement ({error})"
+        raise RunFileError(said, code="no_pointer", path=pointer) from error
     return None if name is None else str(name)
 
 
@@ -166,4 +171,5 @@ def stored_run(pointer: Path) -> Path:
         content = json.loads(pointer.read_text())
         return pointer.with_name(content[BESIDE]) if BESIDE in content else Path(content["path"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFileError(f"{pointer}: no pointer to a measurement ({error})") from error
+        said = f"{pointer}: no pointer to a measurement ({error})"
+        raise RunFileError(said, code="no_pointer", path=pointer) from error

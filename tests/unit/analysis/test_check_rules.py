@@ -275,7 +275,8 @@ def test_a_sound_level_table_and_document_pass_everything() -> None:
 
 def test_the_table_of_checks_names_place_rule_and_message() -> None:
     levels = levels_table(runs=1)
-    judged = columns([Outcome("few_tokens", "warn", "few"), Outcome("steadiness", "fail", "+20 % | odd: x")])
+    odd = "+20 % | odd: x"
+    judged = columns([Outcome("few_tokens", "warn", "few"), Outcome("steadiness", "fail", odd)])
     levels.loc[0, list(judged)] = list(judged.values())
     found = [Outcome("replication", "fail", "one run", "m/arm/10"), Outcome("one_generator", "warn", "two", "m")]
     table = check_table(levels, found)
@@ -285,7 +286,7 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
         "fail",
         "R8",
         "steadiness",
-        "+20 % | odd: x",
+        odd,
     ]
     assert table.loc[1, "check"] == "few_tokens"
     assert table.loc[2, ["model", "scenario", "cpu_blocks", "rule"]].tolist() == ["m", "arm", 10, "R9"]

@@ -149,28 +149,31 @@ def test_a_report_that_kept_a_sample_is_refused(measurement: Callable[..., Path]
     document = json.loads(zstandard.ZstdDecompressor().stream_reader(REPORT.read_bytes()).read())
     del document["benchmarks"][0]["requests"]["successful"][20:]
     (directory / "raw" / "guidellm-0008.json.zst").write_bytes(json.dumps(document).encode())
-    with pytest.raises(LevelsError, match=r"144 of the level's requests are not in the report.*sample_size=0"):
+    with pytest.raises(LevelsError, match="sample_size=0") as error:
         run_tables(directory)
+    assert (error.value.code, error.value.facts) == ("requests_missing", {"missing": 144})
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "word"),
     [
-        ("", "not the description of a run"),
-        ('{"schema": 1}', "missing required field"),
-        (None, "no readable description"),
+        ("", "no_description", "truncated"),
+        ('{"schema": 1}', "no_description", "required field"),
+        (None, "unreadable", "No such file"),
     ],
 )
-def test_says_what_is_wrong_with_run_json(tmp_path: Path, text: str | None, message: str) -> None:
+def test_says_what_is_wrong_with_run_json(tmp_path: Path, text: str | None, code: str, word: str) -> None:
     if text is not None:
         (tmp_path / "run.json").write_text(text)
-    with pytest.raises(RunFileError, match=message):
+    with pytest.raises(RunFileError, match=word) as error:
         run_tables(tmp_path)
+    assert error.value.code == code
 
 
 def test_a_run_json_of_another_schema_is_refused(measurement: Callable[..., Path]) -> None:
-    with pytest.raises(RunFileError, match="schema 2, this version reads schema 1"):
+    with pytest.raises(RunFileError, match="schema 2") as error:
         run_tables(measurement(schema=2))
+    assert error.value.code == "other_schema"
 
 
 spans = st.tuples(st.floats(0, 100), st.floats(0, 50), st.integers(0, 200))

@@ -52,18 +52,23 @@ def test_the_report_shows_every_level_that_was_tried_in_its_order(tmp_path):
 
 def test_a_peak_at_the_last_level_is_said_not_to_be_bracketed(tmp_path):
     freeze(pointer(tmp_path, described({1: 1.0, 4: 4.0, 16: 16.0, 64: 60.0})), tmp_path / "levels.json")
-    assert "the highest, not bracketed" in [row[4] for row in search_table([read_pilot(tmp_path / "levels.json")]).rows]
+    pilot = read_pilot(tmp_path / "levels.json")
+    assert (pilot.peak, pilot.above) == (64, None)
+    (highest,) = [row[4] for row in search_table([pilot]).rows if row[2] == "64"]
+    assert highest.endswith("not bracketed")
 
 
 def test_a_measurement_of_given_levels_is_no_pilot(tmp_path):
-    with pytest.raises(PilotError, match="no search for levels"):
+    with pytest.raises(PilotError) as error:
         freeze(pointer(tmp_path, described(CURVE, {**WORKLOAD, "levels": [1, 4]})), tmp_path / "levels.json")
+    assert error.value.code == "no_search"
 
 
 def test_a_damaged_file_of_levels_is_named(tmp_path):
     (tmp_path / "levels.json").write_text('{"tried": [[1, 2')
-    with pytest.raises(PilotError, match=r"levels\.json.*delete it"):
+    with pytest.raises(PilotError, match=r"levels\.json") as error:
         frozen_levels(tmp_path / "levels.json")
+    assert error.value.code == "damaged_levels"
 
 
 def test_a_file_that_is_not_there_yet_is_no_error_of_ours(tmp_path):
@@ -133,24 +138,29 @@ def test_campaigns_with_given_levels_have_no_pilot():
 
 
 @pytest.mark.parametrize(
-    ("search", "message"),
+    ("search", "key", "word"),
     [
-        ({"from": 50, "to": 1}, "from 50 to 1"),
-        ({"from": 1, "to": 50, "resolution": "ten"}, "resolution"),
-        ({"from": 1, "to": 50, "budget": 2}, "takes 3"),
-        ({"from": 1, "until": 50}, "until"),
+        ({"from": 50, "to": 1}, "search", " 50 to 1"),
+        ({"from": 1, "to": 50, "resolution": "ten"}, "search.resolution", "'ten'"),
+        ({"from": 1, "to": 50, "budget": 2}, "search", "budget"),
+        ({"from": 1, "until": 50}, "search.until", "unknown"),
     ],
 )
-def test_mistakes_in_a_search_are_named(tmp_path, search, message):
+def test_mistakes_in_a_search_are_named(tmp_path, search, key, word):
     text = CAMPAIGN.read_text()
     old = next(line for line in text.splitlines() if "search:" in line)
     (tmp_path / "campaign.yaml").write_text(text.replace(old, f"      search: {json.dumps(search)}"))
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError) as error:
         load_config(tmp_path / "campaign.yaml", CONFIG)
+    found = {problem.key: problem.message for problem in error.value.problems}
+    assert word in found[f"workloads.laptop-searched.levels.{key}"]
 
 
 def test_a_search_is_for_closed_loops(tmp_path):
     text = CAMPAIGN.read_text().replace("profile: concurrent", "profile: poisson").replace("turns: 2", "turns: 1")
     (tmp_path / "campaign.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="profile concurrent, not poisson"):
+    with pytest.raises(ConfigError) as error:
         load_config(tmp_path / "campaign.yaml", CONFIG)
+    (problem,) = error.value.problems
+    assert problem.key == "workloads.laptop-searched"
+    assert "not poisson" in problem.message

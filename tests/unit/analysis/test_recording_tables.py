@@ -56,5 +56,6 @@ def test_one_of_several_sources_that_is_no_archive_costs_itself_alone(tmp_path: 
 
 
 def test_a_description_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunFileError, match=r"run\.json"):
+    with pytest.raises(RunFileError) as error:
         recording_of(tmp_path)
+    assert (error.value.code, error.value.facts) == ("no_description", {"path": tmp_path / "run.json"})

@@ -142,14 +142,18 @@ def start(tmp_path, program, *, limit_s=20.0, watch=lambda elapsed_s: None):
 
 
 def test_a_generator_that_fails_is_named_with_its_log(tmp_path):
-    with pytest.raises(LoadError, match=r"exit code 3\); see .*guidellm-0001\.log"):
+    log = tmp_path / "raw" / "guidellm-0001.log"
+    with pytest.raises(LoadError) as error:
         start(tmp_path, "print('cause'); raise SystemExit(3)")
-    assert "cause" in (tmp_path / "raw" / "guidellm-0001.log").read_text()
+    assert (error.value.code, error.value.facts) == ("generator_failed", {"exit_code": 3, "log": log})
+    assert str(log) in str(error.value)
+    assert "cause" in log.read_text()
 
 
 def test_a_generator_that_hangs_is_stopped(tmp_path):
-    with pytest.raises(LoadError, match="still running after 1 s"):
+    with pytest.raises(LoadError) as error:
         start(tmp_path, "import time; time.sleep(100)", limit_s=1.0)
+    assert (error.value.code, error.value.facts) == ("still_running", {"limit_s": 1.0})
 
 
 def test_a_dead_server_ends_the_level_at_once(tmp_path):
@@ -189,8 +193,9 @@ def test_the_measured_window_comes_from_the_report(tmp_path):
 
 
 def test_another_version_of_the_generator_is_refused(tmp_path):
-    with pytest.raises(LoadError, match=r"is GuideLLM 0\.8\.1, the campaign declares 0\.5\.3"):
+    with pytest.raises(LoadError) as error:
         report_facts(report_with(tmp_path), "0.5.3")
+    assert (error.value.code, error.value.facts) == ("other_version", {"found": "0.8.1", "declared": "0.5.3"})
 
 
 def test_a_level_in_which_every_request_failed_is_a_failure(tmp_path):
@@ -199,19 +204,21 @@ def test_a_level_in_which_every_request_failed_is_a_failure(tmp_path):
         "end_time": 2,
         "metrics": {"request_totals": {"successful": 0, "errored": 17}},
     }
-    with pytest.raises(LoadError, match=r"no request completed \(17 failed\)"):
+    with pytest.raises(LoadError) as error:
         report_facts(report_with(tmp_path, benchmarks=[benchmark]), "0.8.1")
+    assert (error.value.code, error.value.facts) == ("nothing_completed", {"errored": 17})
 
 
 @pytest.mark.parametrize("text", ["", '{"benchmarks": []}', '{"benchmarks": [{"met', "[]"])
 def test_a_missing_truncated_or_foreign_report_is_a_failure(tmp_path, text):
     path = tmp_path / "guidellm-0008.json"
     path.write_text(text)
-    with pytest.raises(LoadError, match="no usable report"):
+    with pytest.raises(LoadError) as damaged:
         report_facts(path, "0.8.1")
     path.unlink()
-    with pytest.raises(LoadError, match="no usable report"):
+    with pytest.raises(LoadError) as missing:
         report_facts(path, "0.8.1")
+    assert damaged.value.code == missing.value.code == "no_usable_report"
 
 
 COMMON = {"levels": [4, 90], "prompt_tokens": 128, "output_tokens": 64, "seconds": 120.0, "warmup_s": 10.0, "seed": 889}

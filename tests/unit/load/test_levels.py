@@ -85,7 +85,7 @@ def test_results_from_elsewhere_may_say_nothing():
 
 
 def test_a_stored_workload_of_another_kind_is_named():
-    with pytest.raises(WorkloadError, match=r"cannot be read: .*prefix_count"):
+    with pytest.raises(WorkloadError, match="prefix_count"):
         workload_of({"prefix_count": "many"})
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,12 @@ def row(level: LevelReport, *, engine: str = "imported", streams: int = 4) -> di
 def names(row_: dict[str, Any]) -> set[str]:
     """The checks that did not simply pass."""
     return {n for column in ("failed", "warned", "noted") for n in row_[f"checks_{column}"].split(";") if n}
+
+
+def figures(row_: dict[str, Any], name: str) -> list[float]:
+    """The numbers that a check's message tells."""
+    (message,) = (outcome["message"] for outcome in json.loads(row_["checks_messages"]) if outcome["name"] == name)
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", message)]
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -108,7 +115,8 @@ def test_throughput_counts_the_tokens_of_unfinished_requests(generation: str) ->
 def test_tokens_of_unfinished_requests_that_are_not_in_the_report_are_said_to_be_missing() -> None:
     judged = row(read("0.4 preview", keep=0))
     assert "partial_output" in names(judged)
-    assert "no tokens of the 4 unfinished requests" in judged["checks_messages"]
+    unfinished, per_cent = figures(judged, "partial_output")
+    assert (unfinished, per_cent) == (4, round(100 * 4 / 120))
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -152,20 +160,21 @@ def test_a_sample_of_the_requests_is_no_basis_and_the_statistics_are_taken() -> 
     level = read("1", keep=10)
     assert (len(level.requests), level.requests_missing) == (14, 106)
     assert row(level)["requests_completed"] == 116
-    assert "keeps 10 of 116 finished requests" in row(level)["checks_messages"]
-    with pytest.raises(LevelsError, match="106 of the level's requests are not in the report"):
+    assert figures(row(level), "aggregate_only") == [10, 116]
+    with pytest.raises(LevelsError) as error:
         row(level, engine="local")
+    assert (error.value.code, error.value.facts["missing"]) == ("requests_missing", 106)
 
 
 def test_a_saturated_and_a_derived_rate_are_refused_and_noted() -> None:
     everything = row(read("0.3", Story(strategy="throughput", latency_s=14.0, streams=64), keep=0))
     assert {"saturated_open_loop", "incomplete_share", "no_reuse"} <= set(everything["checks_failed"].split(";"))
-    assert "20 % of 320 requests were unfinished" in everything["checks_messages"]
+    assert figures(everything, "incomplete_share") == [20, 320]
     kept_up = row(read("0.3", Story(strategy="constant", rate=2.0, streams=4)))
     assert "saturated_open_loop" not in names(kept_up)
     assert "open_loop" in kept_up["checks_warned"].split(";")
     behind = row(read("0.3", Story(strategy="constant", rate=5.0, streams=4)))
-    assert "5.00 requests/s were sent, 1.93 answered" in behind["checks_messages"]
+    assert figures(behind, "saturated_open_loop") == [5.0, 1.93]
     assert not {"closed_loop", "littles_law"} & names(behind)
 
 
@@ -223,7 +232,7 @@ def test_the_normal_mode_refuses_a_verdict_on_the_sweep_and_says_why() -> None:
     for name in ("default", "offload", "lmcache"):
         found = row(read_report(DATA / f"oct2025-Qwen3-0.6B-{name}.json").levels[1])
         assert set(found["checks_failed"].split(";")) >= {"saturated_open_loop", "incomplete_share", "no_reuse"}
-        assert "41 % of 12" in found["checks_messages"]
+        assert figures(found, "incomplete_share") == [41, found["requests_total"]]
 
 
 @real_data

@@ -4,6 +4,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import resource
 import shutil
 import struct
@@ -97,7 +98,7 @@ def test_a_missing_volume_is_said(tmp_path: Path) -> None:
     base.with_name("test.1").unlink()
     base.with_name("test.3").rename(base.with_name("test.900000000"))
     messages = [problem.message for problem in all_problems(base) if problem.kind == "missing file"]
-    assert messages == ["volume 1 is missing", "volume 3 to 899999999 is missing"]
+    assert [re.findall(r"\d+", message) for message in messages] == [["1"], ["3", "899999999"]]
 
 
 @pytest.mark.parametrize("part", ["0", "meta", "index"])
@@ -162,8 +163,8 @@ def test_a_pmid_without_descriptor_is_counted(tmp_path: Path) -> None:
     base = archive(tmp_path)
     data = base.with_name("test.0").read_bytes()
     base.with_name("test.0").write_bytes(data.replace(struct.pack(">I", pmid(60, 0, 1)), struct.pack(">I", 12345)))
-    messages = [problem.message for problem in all_problems(base)]
-    assert messages == ["pmid 0.12.57 has 40 value sets and no descriptor"]
+    (problem,) = all_problems(base)
+    assert (problem.kind, re.findall(r"[\d.]+", problem.message)) == ("bad metadata", ["0.12.57", "40"])
 
 
 @pytest.mark.parametrize("suffix", [".xz", ".gz", ".zst"])
@@ -321,7 +322,8 @@ def test_an_impossible_time_is_said(tmp_path: Path) -> None:
     base.with_name("test.0").write_bytes(data)
     summary = convert(base, tmp_path / "out.parquet")
     assert summary.rows == 117
-    assert [problem.message for problem in summary.problems] == ["1 records with an impossible time"]
+    (problem,) = summary.problems
+    assert (problem.kind, problem.offset, re.findall(r"\d+", problem.message)) == ("bad record", 808, ["1"])
 
 
 @pytest.mark.parametrize("suffix", ["", ".xz"])

@@ -42,7 +42,8 @@ def freeze(pointer: Path, output: Path) -> None:
     run = read_run(stored_run(pointer))
     settings = workload_of(run.workload).searched
     if settings is None or any(level.throughput_tok_s is None for level in run.levels):
-        raise PilotError(f"{pointer}: the measurement it points to is no search for levels; delete it to measure again")
+        message = f"{pointer}: the measurement it points to is no search for levels; delete it to measure again"
+        raise PilotError(message, code="no_search")
     search = settings.search
     tried = {level.level: float(level.throughput_tok_s or 0.0) for level in run.levels}
     found = outcome(search, tried)
@@ -66,7 +67,8 @@ def read_pilot(path: Path) -> Pilot:
         tried = [(int(level), float(throughput)) for level, throughput in content.pop("tried")]
         return Pilot(tried=tried, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PilotError(f"{path}: not what a pilot writes ({error}); delete it to have it made anew") from error
+        message = f"{path}: not what a pilot writes ({error}); delete it to have it made anew"
+        raise PilotError(message, code="damaged_levels") from error
 
 
 def frozen_levels(path: Path) -> tuple[int, ...]:

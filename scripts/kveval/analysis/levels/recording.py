@@ -29,7 +29,10 @@ def recording_of(directory: Path) -> ConvertedRecording:
     try:
         facts: dict[str, Any] = json.loads((directory / "run.json").read_text()).get("recording") or {}
     except (OSError, ValueError) as error:
-        raise RunFileError(f"{directory / 'run.json'}: not the description of a run ({error})") from error
+        path = directory / "run.json"
+        raise RunFileError(
+            f"{path}: not the description of a run ({error})", code="no_description", path=path
+        ) from error
     if "sources" not in facts:
         return ConvertedRecording([directory / _MEASURED])
     start_s, finish_s = facts["window"]

@@ -97,7 +97,9 @@ def level_row(
     if report.requests_missing and run.engine != IMPORTED:
         raise LevelsError(
             f"{level.report}: {report.requests_missing} of the level's requests are not in the report; "
-            "measure with `--metrics kind=generative,sample_size=0`, which keeps them all"
+            "measure with `--metrics kind=generative,sample_size=0`, which keeps them all",
+            code="requests_missing",
+            missing=report.requests_missing,
         )
     if report.requests_missing:
         # A sample of the requests says nothing about the window's throughput, and less than the statistics of them all.

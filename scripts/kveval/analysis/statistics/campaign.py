@@ -19,6 +19,7 @@ from scipy.stats import false_discovery_control
 from kveval.analysis.cells import KEYS, THROUGHPUT, partner
 from kveval.analysis.estimators.intervals import Contrast, holm
 from kveval.analysis.statistics.comparison import (
+    OTHER_HARDWARE,
     Cell,
     CellRows,
     ComparedCell,
@@ -240,7 +241,7 @@ class _Campaign:
             {row.get("hardware") for row in self.rows[cell].values()} for cell in (entry.arm, entry.reference) if cell
         )
         if arm != reference and not entry.obstacle:
-            entry.obstacle = "measured on other hardware than what it is compared with"
+            entry.obstacle = OTHER_HARDWARE
 
     def _entry(self, question: Question, metric: str) -> ComparedCell:
         arm, reference, kind = question

@@ -23,6 +23,7 @@ CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak"]
 # Why an open loop's throughput has no verdict.
 OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
+OTHER_HARDWARE = "measured on other hardware than what it is compared with"
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ UNIT_FACTORS: dict[tuple[str, str], float] = {
     ("millisec", "percent"): 1e-1,
 }
 _UNITLESS = ("", "count")
+# Why a level has no metrics at all.
+NO_RECORDING, NO_WINDOW = "no recording of this run", "the level has no window"
 Array = npt.NDArray[np.float64]
 _OVER_TIME: Mapping[str, Callable[[Array], float]] = {
     "mean": lambda values: float(np.mean(values)),
@@ -363,7 +365,7 @@ def with_system_metrics(
             opened[run] = SystemRecording(recordings[run], metrics, version)
         window = _window(level)
         if run not in opened or window is None:
-            reason = "no recording of this run" if run not in opened else "the level has no window"
+            reason = NO_RECORDING if run not in opened else NO_WINDOW
             breakdown = {f"{key}{BY_INSTANCE}": "" for key, metric in metrics.items() if metric.breakdown}
             reduced = Reduced(dict.fromkeys(metrics, np.nan), 0, [reason], breakdown)
             outcomes.append([])

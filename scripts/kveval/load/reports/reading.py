@@ -106,20 +106,25 @@ def decode_report(content: bytes, name: str) -> LoadReport:
     """Decode a report's JSON; `name` is what errors call it. Raises ReportError as `read_report` does."""
     head = _head(content, name)
     if head.benchmarks is None:
-        raise ReportFileError(f"{name}: not a GuideLLM report (it has no list 'benchmarks')")
+        raise ReportFileError(
+            f"{name}: not a GuideLLM report (it has no list 'benchmarks')", code="no_list_of_benchmarks"
+        )
     schema = _schema(head, name)
     if not head.benchmarks:
-        raise ReportFileError(f"{name}: the report holds no benchmark; GuideLLM ended before it measured anything")
+        message = f"{name}: the report holds no benchmark; GuideLLM ended before it measured anything"
+        raise ReportFileError(message, code="no_benchmark")
     data = synthetic_data(head.sources)
     levels = []
     for number, raw in enumerate(head.benchmarks):
         try:
             level = schema.decode(raw)
         except msgspec.DecodeError as error:
-            raise ReportFileError(f"{name}: benchmark {number} is not as {schema.name} has it ({error})") from error
+            message = f"{name}: benchmark {number} is not as {schema.name} has it ({error})"
+            raise ReportFileError(message, code="not_its_schema", guidellm=schema.guidellm) from error
         if not level.end > level.start > 0:
             raise ReportFileError(
-                f"{name}: benchmark {number} has the empty window {level.start}..{level.end}: nothing was measured"
+                f"{name}: benchmark {number} has the empty window {level.start}..{level.end}: nothing was measured",
+                code="empty_window",
             )
         levels.append(replace(level, data=level.data or data, model=level.model or head.model))
     version = head.metadata.guidellm_version if head.metadata else None
@@ -137,10 +142,11 @@ def _head(content: bytes, name: str) -> _Head:
                 raise
             return msgspec.json.decode(_NOT_JSON.sub(rb"\1null", content), type=_Head)
     except msgspec.ValidationError as error:
-        raise ReportFileError(f"{name}: not a GuideLLM report ({error})") from error
+        raise ReportFileError(f"{name}: not a GuideLLM report ({error})", code="not_a_report") from error
     except msgspec.DecodeError as error:
         raise ReportFileError(
-            f"{name}: not readable as JSON ({error}); the file is truncated or damaged: measure the level again"
+            f"{name}: not readable as JSON ({error}); the file is truncated or damaged: measure the level again",
+            code="damaged_json",
         ) from error
 
 
@@ -149,19 +155,24 @@ def _schema(head: _Head, name: str) -> _Schema:
     if version is not None:
         if str(version) in _DECODERS:
             return _DECODERS[str(version)]
-        raise ReportFileError(f"{name}: report version {version} is not supported; supported: {_supported()}")
+        raise ReportFileError(
+            f"{name}: report version {version} is not supported; supported: {_supported()}",
+            code="unsupported_version",
+            version=version,
+        )
     if not head.benchmarks:
         return _DECODERS["0.3"]
     try:
         shape = msgspec.json.decode(head.benchmarks[0], type=_Shape)
     except msgspec.DecodeError as error:
-        raise ReportFileError(f"{name}: not a GuideLLM report ({error})") from error
+        raise ReportFileError(f"{name}: not a GuideLLM report ({error})", code="not_a_report") from error
     for generation, mark in (("0.4", shape.config), ("0.4 preview", shape.scheduler), ("0.3", shape.args)):
         if bytes(mark):
             return _DECODERS[generation]
     raise ReportFileError(
         f"{name}: not a GuideLLM report (no report version, and its benchmarks are of no known shape);"
-        f" supported: {_supported()}"
+        f" supported: {_supported()}",
+        code="unknown_shape",
     )
 
 
@@ -173,13 +184,14 @@ def _content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ReportFileError(f"{path}: the report cannot be read ({error.strerror})") from error
+        raise ReportFileError(f"{path}: the report cannot be read ({error.strerror})", code="unreadable") from error
     for _ in range(_MAX_LAYERS):
         if not content.startswith(_ZSTD_MAGIC):
             break
         content = _decompressed(content, path)
     if not content.strip():
-        raise ReportFileError(f"{path}: the report is empty; GuideLLM writes it only at its end, so it was interrupted")
+        message = f"{path}: the report is empty; GuideLLM writes it only at its end, so it was interrupted"
+        raise ReportFileError(message, code="empty")
     return content
 
 
@@ -191,8 +203,10 @@ def _decompressed(content: bytes, path: Path) -> bytes:
         try:
             parts.append(decompressor.decompress(content))
         except zstandard.ZstdError as error:
-            raise ReportFileError(f"{path}: damaged zstd file ({error}); measure the level again") from error
+            message = f"{path}: damaged zstd file ({error}); measure the level again"
+            raise ReportFileError(message, code="damaged_zstd") from error
         if not decompressor.eof:
-            raise ReportFileError(f"{path}: truncated zstd file (it ends inside a frame); measure the level again")
+            message = f"{path}: truncated zstd file (it ends inside a frame); measure the level again"
+            raise ReportFileError(message, code="truncated_zstd")
         content = decompressor.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)
