@@ -169,14 +169,17 @@ def break_servers(running: "subprocess.Popen[bytes]", outcome: Outcome) -> None:
 
 def working(running: "subprocess.Popen[bytes]", said: str) -> bool:
     """Tell whether the server of the job that has said this generates for the load generator."""
-    if "level 2 (1 of 1)" not in said or "tearing down" in said:
+    if "level 2 (1 of 1)" not in said or "tearing down" in said or "measured: " in said:
         return False
     argv = child(running, r"vllm\.entrypoints").cmdline()
     url = f"http://127.0.0.1:{argv[argv.index('--port') + 1]}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        work = read_work(answer.read().decode(), VLLM)
-    time.sleep(0.2)
-    return work.requests >= 2
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            work = read_work(answer.read().decode(), VLLM)
+    except OSError:
+        # The level is over, and the server with it.
+        return False
+    return work.requests >= 1
 
 
 def child(running: "subprocess.Popen[bytes]", pattern: str) -> psutil.Process:
