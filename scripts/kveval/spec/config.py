@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,7 +63,11 @@ class Config:
         if isinstance(cpu_blocks, str) and not re.fullmatch(r"0|[1-9][0-9]*", cpu_blocks):
             place = f"cell {model}/{scenario}/{cpu_blocks}"
             raise ConfigError(
-                [ConfigProblem(place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...")]
+                [
+                    ConfigProblem(
+                        place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...", "no_number"
+                    )
+                ]
             )
         cell = Cell(model, scenario, int(cpu_blocks))
         self.specification(cell)
@@ -78,10 +82,7 @@ class Config:
         if cell not in self._resolved:
             resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL)
             if resolved is None:
-                raise ConfigError(
-                    ConfigProblem(f"cell {cell.path}", problem.key, problem.message, problem.valid)
-                    for problem in problems
-                )
+                raise ConfigError(replace(problem, file=f"cell {cell.path}") for problem in problems)
             self._resolved[cell] = resolved
         found = self._resolved[cell]
         if levels is not None and self.workload.searched is not None:
