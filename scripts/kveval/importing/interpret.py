@@ -52,11 +52,15 @@ class FoundLevel:
 
 @dataclass(frozen=True)
 class Result:
-    """One result of a tree, interpreted; without a `cell` it is only listed, with its reason."""
+    """One result of a tree, interpreted; without a `cell` it is only listed, with its reason.
+
+    `code`: the kind of reason by a name that stays, where the status does not tell it from others.
+    """
 
     source: Catalogued
     status: str
     reason: str = ""
+    code: str = ""
     remarks: tuple[str, ...] = ()
     declared: Declared | None = None
     cell: Cell | None = None
@@ -77,11 +81,12 @@ class Result:
 
 
 class _Refused(Exception):
-    """This result cannot be imported: status and reason."""
+    """This result cannot be imported: status, reason, and the reason's code."""
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, code: str = "") -> None:
         super().__init__(reason)
         self.status = status
+        self.code = code
 
 
 def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result:
@@ -100,16 +105,16 @@ def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result
             raise _Refused(DAMAGED if source.found.reports else NO_REPORT, source.facts.error)
         levels = _levels(source.facts.levels)
         if all(level.error for level in levels):
-            raise _Refused(DAMAGED, str(levels[0].error))
+            raise _Refused(DAMAGED, str(levels[0].error), "no_request")
         entry = catalogue.models[model]
         count = ranks(settings, entry)
         said = declared.cpu_blocks if declared.cpu_blocks is not None else asked.cpu_blocks.get(name)
         tier = effective_tier(settings, entry, count)
         blocks, more = _blocks(settings, tier, said, scenario, name)
     except _Refused as refusal:
-        return replace(result, status=refusal.status, reason=str(refusal))
+        return replace(result, status=refusal.status, reason=str(refusal), code=refusal.code)
     except NameProblem as problem:
-        return replace(result, status=UNKNOWN, reason=str(problem))
+        return replace(result, status=UNKNOWN, reason=str(problem), code=problem.code)
     differences = (
         *remarks,
         *more,
@@ -157,7 +162,8 @@ def _declared(source: Catalogued, asked: Import, catalogue: Catalogue) -> Declar
     regex = import_pattern(asked, catalogue)
     declared = match_pattern(regex, found.name) if regex else None
     if declared is None:
-        raise NameProblem(f"{found.name!r} is not of the import's pattern {asked.pattern!r}")
+        said = f"{found.name!r} is not of the import's pattern {asked.pattern!r}"
+        raise NameProblem(said, code="other_pattern")
     return declared
 
 
@@ -177,7 +183,8 @@ def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[
     arm = f"{declared.arm}{pressure}"
     name = asked.scenarios.get(arm) or f"{asked.scenarios.get(declared.arm, declared.arm)}{pressure}"
     if name not in catalogue.scenarios:
-        raise NameProblem(f"unknown arm {arm!r} (an entry of scenarios.yaml, or translated by the import's scenarios)")
+        said = f"unknown arm {arm!r} (an entry of scenarios.yaml, or translated by the import's scenarios)"
+        raise NameProblem(said, code="unknown_arm")
     return name, catalogue.scenarios[name]
 
 
@@ -190,18 +197,19 @@ def _model(
     """
     named = None if declared.model is None else asked.models.get(declared.model, declared.model)
     if named is not None and named not in catalogue.models:
-        raise NameProblem(f"unknown model {declared.model!r} (an entry of models.yaml, or translated by the import)")
+        said = f"unknown model {declared.model!r} (an entry of models.yaml, or translated by the import)"
+        raise NameProblem(said, code="unknown_model")
     given = [settings.values.get("Model"), *(level.model for level in source.facts.levels)]
     ran = sorted({_tail(name) for name in given if name})
     if named is not None and ran in ([], [_tail(catalogue.models[named].hf_id)]):
         return named, ()
     if len(ran) != 1:
         found = f"arguments and report name several models: {', '.join(ran)}" if ran else "nothing says which model ran"
-        raise _Refused(UNKNOWN, found)
+        raise _Refused(UNKNOWN, found, "several_models" if ran else "no_model")
     names = [name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]]
     if len(names) != 1:
         what = "is not in models.yaml" if not names else f"is {' and '.join(names)} in models.yaml"
-        raise _Refused(UNKNOWN, f"the model that ran, {ran[0]}, {what}")
+        raise _Refused(UNKNOWN, f"the model that ran, {ran[0]}, {what}", "unlisted_model")
     return names[0], () if named is None else (f"the name says {declared.model}, {ran[0]} ran",)
 
 
@@ -241,7 +249,8 @@ def _blocks(
     if declared is not None:
         what = "the arguments do not size it" if settings.values else "its arguments are not known"
         return declared, (f"{declared} cpu_blocks as declared; {what}",)
-    raise _Refused(UNKNOWN, f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`")
+    said = f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`"
+    raise _Refused(UNKNOWN, said, "tier_unknown")
 
 
 def _sized(tier: Tier, declared: int | None, scenario: Scenario) -> tuple[int, tuple[str, ...]]:
