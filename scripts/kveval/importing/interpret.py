@@ -51,6 +51,18 @@ class FoundLevel:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What is to be said of a result; `code`: the kind of remark by a name that stays, `values`: those that it tells.
+
+    Of two that do not agree the declared one comes first.
+    """
+
+    text: str
+    code: str
+    values: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
 class Result:
     """One result of a tree, interpreted; without a `cell` it is only listed, with its reason.
 
@@ -61,7 +73,7 @@ class Result:
     status: str
     reason: str = ""
     code: str = ""
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     declared: Declared | None = None
     cell: Cell | None = None
     hardware: NamedHardware | None = None
@@ -120,9 +132,9 @@ def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result
         *more,
         *_differences(source, declared, settings, levels),
         *_utilization(settings, scenario, entry, model),
-        *ignored_sizes(settings),
-        *settings.problems,
-        *source.facts.notes,
+        *(Remark(text, "ignored_size") for text in ignored_sizes(settings)),
+        *(Remark(text, "settings") for text in settings.problems),
+        *(Remark(text, "report") for text in source.facts.notes),
     )
     return replace(
         result,
@@ -190,7 +202,7 @@ def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[
 
 def _model(
     source: Catalogued, declared: Declared, settings: ServedSettings, asked: Import, catalogue: Catalogue
-) -> tuple[str, tuple[str, ...]]:
+) -> tuple[str, tuple[Remark, ...]]:
     """Return the model that ran, and the remark that it is another than the name's.
 
     Models are compared by the last part of their ids: a server that was given a folder names that.
@@ -210,7 +222,9 @@ def _model(
     if len(names) != 1:
         what = "is not in models.yaml" if not names else f"is {' and '.join(names)} in models.yaml"
         raise _Refused(UNKNOWN, f"the model that ran, {ran[0]}, {what}", "unlisted_model")
-    return names[0], () if named is None else (f"the name says {declared.model}, {ran[0]} ran",)
+    if named is None:
+        return names[0], ()
+    return names[0], (Remark(f"the name says {declared.model}, {ran[0]} ran", "other_model", (declared.model, ran[0])),)
 
 
 def _tail(model: str) -> str:
@@ -238,49 +252,60 @@ def _load(level: LevelFacts) -> tuple[int, float]:
 
 def _blocks(
     settings: ServedSettings, tier: Tier | None, declared: int | None, scenario: Scenario, name: str
-) -> tuple[int, tuple[str, ...]]:
+) -> tuple[int, tuple[Remark, ...]]:
     """Return the size of the CPU tier that ran, and what there is to say about it."""
     if tier is not None:
         return _sized(tier, declared, scenario)
     if settings.values and not connectors(settings):
-        return 0, ("no KV connector among the arguments: it ran without a CPU tier",) if scenario.cpu_tier else ()
+        without = Remark("no KV connector among the arguments: it ran without a CPU tier", "no_connector")
+        return 0, (without,) if scenario.cpu_tier else ()
     if not scenario.cpu_tier:
         return 0, ()
     if declared is not None:
-        what = "the arguments do not size it" if settings.values else "its arguments are not known"
-        return declared, (f"{declared} cpu_blocks as declared; {what}",)
+        what, code = "its arguments are not known", "arguments_unknown"
+        if settings.values:
+            what, code = "the arguments do not size it", "arguments_size_none"
+        return declared, (Remark(f"{declared} cpu_blocks as declared; {what}", code, (declared,)),)
     said = f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`"
     raise _Refused(UNKNOWN, said, "tier_unknown")
 
 
-def _sized(tier: Tier, declared: int | None, scenario: Scenario) -> tuple[int, tuple[str, ...]]:
+def _sized(tier: Tier, declared: int | None, scenario: Scenario) -> tuple[int, tuple[Remark, ...]]:
     if tier.before_others and not scenario.cpu_tier:
-        return 0, (f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files",)
+        said = f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files"
+        return 0, (Remark(said, "buffer", (tier.cpu_blocks,)),)
     if declared is not None and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared:
-        return tier.cpu_blocks, (f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})",)
+        said = f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})"
+        return tier.cpu_blocks, (Remark(said, "other_size", (declared, tier.cpu_blocks)),)
     return tier.cpu_blocks, ()
 
 
 def _differences(
     source: Catalogued, declared: Declared, settings: ServedSettings, levels: tuple[FoundLevel, ...]
-) -> Iterator[str]:
+) -> Iterator[Remark]:
     """Say where name, arguments and report do not agree."""
     run_id, values = settings.values.get("Run ID"), settings.values
     if run_id is not None and run_id != source.found.name:
-        yield f"its Run ID is {run_id}"
+        yield Remark(f"its Run ID is {run_id}", "other_run_id", (run_id,))
     streams = {level.level for level in levels if level.facts.streams is not None}
-    for what, rate in (("name says", declared.rate), ("arguments say", settings.number("Rate (Concurrency)"))):
+    for what, rate, code in (
+        ("name says", declared.rate, "streams_of_name"),
+        ("arguments say", settings.number("Rate (Concurrency)"), "streams_of_arguments"),
+    ):
         if rate is not None and streams and streams != {rate}:
-            yield f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
+            said = f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
+            yield Remark(said, code, (rate, *sorted(streams)))
     replicas = settings.number("Replicas")
     if replicas is not None and declared.replicas not in (None, replicas):
-        yield f"the name says {declared.replicas} replicas, the arguments {replicas}"
+        said = f"the name says {declared.replicas} replicas, the arguments {replicas}"
+        yield Remark(said, "other_replicas", (declared.replicas, replicas))
     if "Parameters" in values and not values["Parameters"].startswith(declared.arm):
-        yield f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
+        said = f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
+        yield Remark(said, "other_arm", (declared.arm, values["Parameters"]))
     yield from _load_differences(settings, levels)
 
 
-def _load_differences(settings: ServedSettings, levels: tuple[FoundLevel, ...]) -> Iterator[str]:
+def _load_differences(settings: ServedSettings, levels: tuple[FoundLevel, ...]) -> Iterator[Remark]:
     for level in levels:
         if level.facts.data is None:
             continue
@@ -289,19 +314,20 @@ def _load_differences(settings: ServedSettings, levels: tuple[FoundLevel, ...]) 
             asked = settings.number(key)
             # A report of a version without turns has none in its data; whether they were sent is a check of its own.
             if asked is not None and ran != asked and not (key == "Turns" and ran == 1):
-                yield f"{key} {asked} was asked for, the report has {ran}"
+                yield Remark(f"{key} {asked} was asked for, the report has {ran}", "other_load", (key, asked, ran))
 
 
-def _utilization(settings: ServedSettings, scenario: Scenario, model: Model, name: str) -> Iterator[str]:
+def _utilization(settings: ServedSettings, scenario: Scenario, model: Model, name: str) -> Iterator[Remark]:
     given = settings.argument("--gpu-memory-utilization") or settings.values.get("GPU Memory Utilization")
     expected = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
     try:
         ran = float(given) if given else expected
     except ValueError:
-        yield f"GPU Memory Utilization {given!r} is no number"
+        yield Remark(f"GPU Memory Utilization {given!r} is no number", "no_utilization")
         return
     if abs(ran - expected) > 1e-9:
-        yield f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"
+        said = f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"
+        yield Remark(said, "other_utilization", (expected, ran))
 
 
 def effective(result: Result) -> Mapping[str, Any]:
