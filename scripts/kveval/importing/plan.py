@@ -191,9 +191,7 @@ def make_plan(
                 cpu_blocks=cell.cpu_blocks,
                 run=number,
                 levels=[_level_plan(member) for member in members],
-                description=describe_run(
-                    described, catalogue.models[cell.model], vllm, [remark.text for remark in remarks]
-                ),
+                description=describe_run(described, catalogue.models[cell.model], vllm, said),
                 stamp=content_hash([msgspec.to_builtins(stamp) for stamp in stamps], spaced=True),
                 vllm=vllm,
                 required=required(cell.scenario, vllm),

@@ -162,15 +162,14 @@ def test_an_arm_in_another_image_than_its_baseline_is_confounded(tmp_path):
     own = {"other": {"extends": "lmcache-local", "image": "lmcache/vllm-openai:v0.3.9"}}
     entries = [(["Qwen3-14B"], ["no-offload"], [0]), (["Qwen3-14B"], ["other", "lmcache-local"], [10_000])]
     (warning,) = load(tmp_path, on_cluster(OLD, entries, scenarios=own)).warnings
-    assert warning == (
-        "Qwen3-14B/other/10000 runs lmcache/vllm-openai:v0.3.9, its baseline ghcr.io/llm-d/llm-d-cuda:v0.4.0:"
-        " their comparison is confounded"
-    )
+    assert warning.code == "other_image"
+    images = ("lmcache/vllm-openai:v0.3.9", "ghcr.io/llm-d/llm-d-cuda:v0.4.0")
+    assert warning.facts == {"cell": "Qwen3-14B/other/10000", "images": images}
 
 
 def test_an_index_before_one_replica_is_worth_a_note(tmp_path):
     (warning,) = load(tmp_path, on_cluster(OLD, [(["Qwen3-14B"], ["no-offload", "llm-d-redis"], [0])])).warnings
-    assert "llm-d-redis routes between replicas, and there is one" in warning
+    assert (warning.code, warning.facts) == ("one_replica", {"scenario": "llm-d-redis"})
     server = {"replicas": 2}
     entries = [(["Qwen3-14B"], ["no-offload", "llm-d-redis"], [0])]
     assert load(tmp_path, on_cluster(OLD, entries, server=server)).warnings == ()
@@ -179,7 +178,7 @@ def test_an_index_before_one_replica_is_worth_a_note(tmp_path):
 def test_replicas_behind_a_service_are_worth_a_note(tmp_path):
     entries = [(["Qwen3-14B"], ["no-offload"], [0])]
     config = load(tmp_path, on_cluster(OLD, entries, site={"address": "service"}, server={"replicas": 2}))
-    assert [warning for warning in config.warnings if "spreads connections, not requests" in warning]
+    assert "connections_spread" in {warning.code for warning in config.warnings}
 
 
 def test_what_a_cluster_alone_has_is_refused_on_this_host(tmp_path):
