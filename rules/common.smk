@@ -62,7 +62,7 @@ wildcard_constraints:
 
 onstart:
     for warning in PLAN.config.warnings:
-        logger.warning(f"Configuration: {warning}")
+        logger.warning(f"Configuration: {warning.what}")
 
 
 onerror:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from kveval.config.problems import Mistake
+
 Part = Literal["native", "lmcache", "files", "index"]
 """The server's own tier in host memory, LMCache, files as the last tier, an index of KV blocks for routing."""
 Section = Literal["baseline", "offload", "indexing"]
@@ -54,22 +56,24 @@ def kinds_of(section: Section) -> tuple[str, ...]:
     return tuple(name for name, kind in ARM_KINDS.items() if kind.section == section)
 
 
-def rules_broken(arm: str, scenario: Mapping[str, object]) -> Iterator[str]:
-    """Say what a scenario's keys lack, or have and must not have, for an arm of its kind."""
+def rules_broken(arm: str, scenario: Mapping[str, object]) -> Iterator[Mistake]:
+    """Yield what a scenario's keys lack, or have and must not have, for an arm of its kind."""
     kind = ARM_KINDS[arm]
     if kind.cpu_tier is not None and kind.cpu_tier != scenario["cpu_tier"]:
         has = "a" if kind.cpu_tier else "no"
-        yield f"arm {arm} has {has} CPU tier: cpu_tier must be {str(kind.cpu_tier).lower()}"
+        yield Mistake(f"arm {arm} has {has} CPU tier: cpu_tier must be {str(kind.cpu_tier).lower()}", "cpu_tier")
     if kind.store == "none" and scenario["store"] is not None:
         users = [name for name, other in ARM_KINDS.items() if other.store != "none"]
-        yield f"arm {arm} uses no store; {', '.join(users[:-1])} and {users[-1]} do"
+        yield Mistake(f"arm {arm} uses no store; {', '.join(users[:-1])} and {users[-1]} do", "store_not_used")
     if scenario["form"] != "connector" and kind.parts != {"native"}:
-        yield f"form {scenario['form']} belongs to arm native"
+        yield Mistake(f"form {scenario['form']} belongs to arm native", "form_of_native")
     if scenario["native_share"] is not None and not kind.shares_budget:
-        yield f"arm {arm} shares its budget with nothing: native_share belongs to arm hybrid"
+        said = f"arm {arm} shares its budget with nothing: native_share belongs to arm hybrid"
+        yield Mistake(said, "share_of_hybrid")
     if kind.store == "required" and scenario["store"] is None:
-        yield f"arm {arm} needs store: redis or valkey"
+        yield Mistake(f"arm {arm} needs store: redis or valkey", "store_missing")
     if not kind.parts and scenario["connector_config"]:
-        yield f"arm {arm} has no connector to configure"
+        yield Mistake(f"arm {arm} has no connector to configure", "no_connector")
     if kind.parts and not scenario["exercised"]:
-        yield "exercised is empty: name a counter that must move, or nothing proves that the arm was active"
+        said = "exercised is empty: name a counter that must move, or nothing proves that the arm was active"
+        yield Mistake(said, "exercised_empty")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from kveval.config.catalogue import Model, Scenario
+from kveval.config.problems import Mistake
 from kveval.config.release import Image, ImageName
 from kveval.config.site import Cluster
 from kveval.config.types import (
@@ -42,7 +43,7 @@ class Cell:
 def _relative(path: str) -> str:
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or "" in parts or "{" in path:
-        raise ValueError("must be a folder below the repository, such as results/campaigns/my-campaign")
+        raise Mistake("must be a folder below the repository, such as results/campaigns/my-campaign", "not_below")
     return path
 
 
@@ -104,30 +105,35 @@ class ServerConfig(Strict):
     def _consistent(self) -> Self:
         key, other = ("vllm", "version") if self.program == "vllm" else ("version", "vllm")
         if not getattr(self, key):
-            raise ValueError(f"{key} is missing: the release of {self.program}, for instance 0.32.0")
+            raise Mistake(f"{key} is missing: the release of {self.program}, for instance 0.32.0", f"{key}_missing")
         if getattr(self, other):
-            raise ValueError(f"{other} does not belong to program {self.program}; its release is {key}")
+            raise Mistake(
+                f"{other} does not belong to program {self.program}; its release is {key}", f"{other}_foreign"
+            )
         if self.build not in (self.program, f"{self.program}-cpu"):
             valid = f"{self.program} or {self.program}-cpu"
-            raise ValueError(f"{self.build!r} is no build of {self.program}; valid is {valid}")
+            raise Mistake(f"{self.build!r} is no build of {self.program}; valid is {valid}", "other_build")
         step = 32 if self.on_cpu else BLOCK_TOKENS
         if self.block_size % step:
-            raise ValueError(f"block_size {self.block_size} is no multiple of {step}, which build {self.build} needs")
+            said = f"block_size {self.block_size} is no multiple of {step}, which build {self.build} needs"
+            raise Mistake(said, "block_size_uneven")
         elsewhere = sorted({"images", "replicas", "routing"} & self.model_fields_set)
         if self.release is None and elsewhere:
             raise ValueError(f"{', '.join(elsewhere)}: for engine kubernetes alone, and with release")
         if self.fixed_capacity and self.device_blocks is None:
-            raise ValueError(
-                "device_blocks is missing: a miniature and a CPU have no GPU memory that would set the capacity"
+            raise Mistake(
+                "device_blocks is missing: a miniature and a CPU have no GPU memory that would set the capacity",
+                "device_blocks_missing",
             )
         if not self.fixed_capacity and self.device_blocks is not None:
             raise ValueError(
                 "device_blocks is for miniatures and CPUs; on a GPU gpu_memory_utilization sets the capacity"
             )
         if self.device_tokens is not None and self.device_tokens % self.block_size:
-            raise ValueError(
+            raise Mistake(
                 f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are no whole number of server blocks"
-                f" of {self.block_size} tokens"
+                f" of {self.block_size} tokens",
+                "device_blocks_uneven",
             )
         return self
 
@@ -154,7 +160,7 @@ class MatrixEntry(Strict):
             values = getattr(self, key)
             repeated = sorted({value for value in values if values.count(value) > 1})
             if repeated:
-                raise ValueError(f"{key} repeats {', '.join(map(str, repeated))}")
+                raise Mistake(f"{key} repeats {', '.join(map(str, repeated))}", "repeated")
         return self
 
 
@@ -196,7 +202,7 @@ class Comparison(Strict):
     def _different(self) -> Self:
         for one, other in self.contrasts:
             if one == other:
-                raise ValueError(f"contrasts: {one} is compared with itself")
+                raise Mistake(f"contrasts: {one} is compared with itself", "contrast_with_itself")
         return self
 
 
@@ -247,9 +253,11 @@ class Campaign(Strict):
     @model_validator(mode="after")
     def _engine_described(self) -> Self:
         if self.engine == "kubernetes" and (self.cluster is None or self.server.release is None):
-            raise ValueError("engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml")
+            said = "engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml"
+            raise Mistake(said, "cluster_missing")
         if self.engine != "kubernetes" and (self.cluster is not None or self.server.release is not None):
-            raise ValueError(f"cluster and server.release belong to engine kubernetes, not to {self.engine}")
+            said = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
+            raise Mistake(said, "cluster_alone")
         return self
 
     @model_validator(mode="after")
@@ -257,7 +265,7 @@ class Campaign(Strict):
         cells = {cell for entry in self.matrix for cell in entry.cells()}
         unlisted = [cell.path for entry in self.bridges for cell in entry.cells() if cell not in cells]
         if unlisted:
-            raise ValueError(f"bridges names {', '.join(unlisted)}, which the matrix does not list")
+            raise Mistake(f"bridges names {', '.join(unlisted)}, which the matrix does not list", "bridge_unlisted")
         return self
 
     @model_validator(mode="after")
@@ -266,5 +274,6 @@ class Campaign(Strict):
         arms = {name for cell in cells for name in (cell.scenario, f"{cell.scenario}/{cell.cpu_blocks}")}
         unlisted = sorted({name for pair in self.comparison.contrasts for name in pair} - arms)
         if unlisted:
-            raise ValueError(f"comparison.contrasts names {', '.join(unlisted)}, which the matrix does not list")
+            said = f"comparison.contrasts names {', '.join(unlisted)}, which the matrix does not list"
+            raise Mistake(said, "contrast_unlisted")
         return self

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictI
 from pydantic_core import PydanticCustomError
 
 from kveval.config.arm_kinds import ARM_KINDS, ArmKind, rules_broken
+from kveval.config.problems import Mistake
 from kveval.config.release import Release
 from kveval.config.types import (
     Environment,
@@ -100,13 +101,15 @@ class Model(Strict):
     def _parallel(self) -> Self:
         heads, ranks = self.geometry.kv_heads, self.tensor_parallel_size
         if not self.divides_among(ranks):
-            raise ValueError(
+            raise Mistake(
                 f"tensor_parallel_size {ranks} divides neither {self.geometry.attention_heads} attention heads"
-                f" nor fits {heads} KV heads"
+                f" nor fits {heads} KV heads",
+                "ranks_do_not_divide",
             )
         if self.max_model_len > self.geometry.max_position_embeddings:
-            raise ValueError(
-                f"max_model_len {self.max_model_len} is more than {self.geometry.max_position_embeddings} positions"
+            raise Mistake(
+                f"max_model_len {self.max_model_len} is more than {self.geometry.max_position_embeddings} positions",
+                "too_many_positions",
             )
         return self
 
@@ -181,7 +184,7 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for broken in rules_broken(self.arm, vars(self)):
-            raise ValueError(broken)
+            raise broken
         return self
 
 
@@ -220,7 +223,7 @@ class Metric(MetricSource):
         for source in sources:
             pair = source.numerator is not None and source.denominator is not None
             if self.reduction == "ratio" and (not pair or source.pcp is not None):
-                raise ValueError("reduction ratio takes numerator and denominator in place of pcp")
+                raise Mistake("reduction ratio takes numerator and denominator in place of pcp", "ratio_without_parts")
             if self.reduction != "ratio" and (source.pcp is None or source.numerator or source.denominator):
                 raise ValueError(f"reduction {self.reduction} takes pcp; numerator and denominator belong to ratio")
         if (self.instances == "share_above") != (self.above is not None):

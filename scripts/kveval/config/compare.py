@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from kveval.config.campaign import Campaign, MatrixEntry, ServerConfig
+from kveval.config.problems import Mistake
 from kveval.config.types import Name, PositiveInt, Strict
 
 
@@ -20,7 +21,7 @@ class Compared(Strict):
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
     if matrix:
-        raise ValueError("a campaign that compares others measures nothing itself; leave it out")
+        raise Mistake("a campaign that compares others measures nothing itself; leave it out", "mixed")
     return matrix
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from kveval.config.catalogue import Metric, Model, Scenario
 from kveval.config.imports import names_used as imported_names
-from kveval.config.problems import ConfigProblem, closest, kind_of, problems_of
+from kveval.config.problems import ConfigProblem, kind_of, problems_of, unknown_name
 from kveval.config.release import Release
 from kveval.config.types import NAME_PATTERN
 from kveval.config.workload import Workload
@@ -44,14 +44,13 @@ def read_catalogues(
         catalogues[kind] = {name: YamlEntry(entry, path.as_posix(), name) for name, entry in content.items()}
         own = campaign.get(kind) if kind in OWN_KINDS else None
         if own is not None and not isinstance(own, Mapping):
-            problems.append(
-                ConfigProblem(place, kind, f"is a {kind_of(own)}", "names with their entries; leave it out for none")
-            )
+            right = "names with their entries; leave it out for none"
+            problems.append(ConfigProblem(place, kind, f"is a {kind_of(own)}", right, "no_mapping"))
             continue
         for name, entry in (own or {}).items():
             if name in catalogues[kind]:
                 taken = f"{path.as_posix()} has an entry of this name"
-                problems.append(ConfigProblem(place, f"{kind}.{name}", taken, "another name, with extends"))
+                problems.append(ConfigProblem(place, f"{kind}.{name}", taken, "another name, with extends", "taken"))
             else:
                 catalogues[kind][str(name)] = YamlEntry(entry, place, f"{kind}.{name}")
     return catalogues, unread
@@ -65,10 +64,11 @@ def validate_entries(kind: str, entries: Entries, problems: list[ConfigProblem])
         complete, found = resolve_extends(name, entries) if kind in EXTENDING_KINDS else (entry.raw, [])
         if not re.fullmatch(NAME_PATTERN, name):
             right = "letters, digits and . _ + -, a letter or digit first"
-            found = [*found, ConfigProblem(entry.file, entry.key, "cannot name a folder", right)]
+            found = [*found, ConfigProblem(entry.file, entry.key, "cannot name a folder", right, "no_name")]
         if not isinstance(entry.raw, Mapping):
             message = f"is a {kind_of(entry.raw)}"
-            found = [*found, ConfigProblem(entry.file, entry.key, message, "a mapping of keys to values")]
+            right = "a mapping of keys to values"
+            found = [*found, ConfigProblem(entry.file, entry.key, message, right, "no_mapping")]
         elif complete is not None:
             try:
                 valid[name] = KINDS[kind].model_validate(complete)
@@ -99,18 +99,17 @@ def check_scenarios(
         if base is not None and "scenarios" in known:
             key = f"{entries[name].key}.baseline"
             if base not in known["scenarios"]:
-                problems.append(ConfigProblem(file, key, f"there is no {base!r}", closest(base, known["scenarios"])))
+                problems.append(unknown_name(file, key, base, known["scenarios"]))
             elif base in scenarios and (scenarios[base].baseline is not None or scenarios[base].cpu_tier):
                 right = "a scenario without baseline and CPU tier"
-                problems.append(ConfigProblem(file, key, f"{base!r} is no baseline itself", right))
+                problems.append(ConfigProblem(file, key, f"{base!r} is no baseline itself", right, "no_baseline"))
         named = [(f"gpu_memory_utilization.{model}", model) for model in scenario.gpu_memory_utilization]
         named += [
             (f"serves.{model}", used) for model, stand_in in scenario.serves.items() for used in (model, stand_in)
         ]
         for key, model in named:
             if model not in known.get("models", {model}):
-                message, right = f"there is no {model!r}", closest(model, known["models"])
-                problems.append(ConfigProblem(file, f"{entries[name].key}.{key}", message, right))
+                problems.append(unknown_name(file, f"{entries[name].key}.{key}", model, known["models"]))
 
 
 def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set[str]]) -> list[ConfigProblem]:
@@ -119,7 +118,7 @@ def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set
     `known` lacks the kinds that could not be read; what is no text is the types' own mistake.
     """
     return [
-        ConfigProblem(place, key, f"there is no {name!r}", closest(name, known[kind]))
+        unknown_name(place, key, name, known[kind])
         for key, name, kind in _names_used(campaign)
         if isinstance(name, str) and kind in known and name not in known[kind]
     ]

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StrictBool
 
 from kveval.config.campaign import Campaign, MatrixEntry, ServerConfig
 from kveval.config.catalogue import Catalogue
-from kveval.config.problems import ConfigProblem
+from kveval.config.problems import ConfigProblem, Mistake
 from kveval.config.result_names import NameProblem, pattern_regex
 from kveval.config.types import CountInt, Name, PositiveInt, Strict, Text, VersionText
 
@@ -39,7 +39,7 @@ class Import(Strict):
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
     if matrix:
-        raise ValueError("a campaign imports or measures, because no report mixes the two; make two campaigns")
+        raise Mistake("a campaign imports or measures, because no report mixes the two; make two campaigns", "mixed")
     return matrix
 
 
@@ -83,19 +83,20 @@ def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Ite
     for index, asked in enumerate(campaign.imports):
         key = f"import[{index}]"
         if not Path(asked.path).is_dir():
-            what = "is no folder" if Path(asked.path).exists() else "does not exist"
-            yield ConfigProblem(place, f"{key}.path", f"{asked.path} {what}", "a folder of results")
+            what, code = ("is no folder", "no_folder") if Path(asked.path).exists() else ("does not exist", "absent")
+            yield ConfigProblem(place, f"{key}.path", f"{asked.path} {what}", "a folder of results", code)
             continue
         for number, archive in enumerate(asked.archives):
             if not (Path(asked.path) / archive).exists():
-                yield ConfigProblem(place, f"{key}.archives[{number}]", f"there is no {archive} in {asked.path}")
+                said = f"there is no {archive} in {asked.path}"
+                yield ConfigProblem(place, f"{key}.archives[{number}]", said, code="absent")
         if asked.pattern is not None:
             try:
                 pattern_regex(
                     asked.pattern, {*catalogue.models, *asked.models}, {*catalogue.scenarios, *asked.scenarios}
                 )
             except NameProblem as problem:
-                yield ConfigProblem(place, f"{key}.pattern", str(problem))
+                yield ConfigProblem(place, f"{key}.pattern", str(problem), code=problem.code)
         earlier = seen.setdefault(asked.model_dump_json(), index)
         if earlier != index:
-            yield ConfigProblem(place, key, f"is import[{earlier}] again")
+            yield ConfigProblem(place, key, f"is import[{earlier}] again", code="repeated")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kveval.config.problems import ConfigError, ConfigProblem, closest, kind_of
+from kveval.config.problems import ConfigError, ConfigProblem, kind_of, unknown_name
 from kveval.config.types import NAME_PATTERN
 from kveval.config.yaml_files import merged, read_yaml
 
@@ -101,21 +101,22 @@ def _parent(path: Path, raw: Mapping[str, Any], chain: tuple[Path, ...]) -> tupl
     name, file = raw[EXTENDS], path.as_posix()
     if not isinstance(name, str) or not re.match(NAME_PATTERN, name):
         valid = "the name of a campaign's file in the same folder, without .yaml"
-        return None, [ConfigProblem(file, EXTENDS, f"{name!r} is no name", valid)]
+        return None, [ConfigProblem(file, EXTENDS, f"{name!r} is no name", valid, "no_name")]
     parent = path.with_name(f"{name}.yaml")
     if not parent.is_file():
         others = [other.stem for other in path.parent.glob("*.yaml") if other != path]
-        return None, [ConfigProblem(file, EXTENDS, f"there is no {parent.as_posix()}", closest(name, others))]
+        return None, [unknown_name(file, EXTENDS, name, others, f"there is no {parent.as_posix()}")]
     if parent in chain:
         circle = " -> ".join(other.stem for other in (*chain[chain.index(parent) :], parent))
-        return None, [ConfigProblem(file, EXTENDS, f"goes round in a circle: {circle}")]
+        return None, [ConfigProblem(file, EXTENDS, f"goes round in a circle: {circle}", code="circle")]
     return parent, []
 
 
 def _added_alone(file: str, raw: Mapping[str, Any]) -> list[ConfigProblem]:
     if ADDED not in raw or EXTENDS in raw:
         return []
-    return [ConfigProblem(file, ADDED, "there is nothing to add to", "matrix, or extends with the campaign to add to")]
+    valid = "matrix, or extends with the campaign to add to"
+    return [ConfigProblem(file, ADDED, "there is nothing to add to", valid, "nothing_extended")]
 
 
 def _add_cells(
@@ -126,13 +127,11 @@ def _add_cells(
         return []
     added = raw[ADDED]
     if not isinstance(added, list):
-        return [
-            ConfigProblem(file, ADDED, f"is a {kind_of(added)}", "a list of models x scenarios x cpu_blocks, as matrix")
-        ]
+        valid = "a list of models x scenarios x cpu_blocks, as matrix"
+        return [ConfigProblem(file, ADDED, f"is a {kind_of(added)}", valid, "no_list")]
     if "matrix" in raw:
-        return [
-            ConfigProblem(file, ADDED, "matrix stands beside it", "matrix, which replaces, or add_matrix, which adds")
-        ]
+        valid = "matrix, which replaces, or add_matrix, which adds"
+        return [ConfigProblem(file, ADDED, "matrix stands beside it", valid, "beside_matrix")]
     there = complete.get("matrix", [])
     if not isinstance(there, list):
         # Reported where it is.
@@ -141,6 +140,6 @@ def _add_cells(
         places[f"matrix[{len(there) + number}]"] = (file, f"{ADDED}[{number}]")
         if isinstance(entry, Mapping) and entry in there:
             repeated = f"is matrix[{there.index(entry)}] of what is extended"
-            return [ConfigProblem(file, f"{ADDED}[{number}]", repeated, "only what is new")]
+            return [ConfigProblem(file, f"{ADDED}[{number}]", repeated, "only what is new", "repeated")]
     complete["matrix"] = [*there, *added]
     return []

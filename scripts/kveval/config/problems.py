@@ -5,7 +5,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,16 +16,30 @@ from kveval.host.errors import Failure
 
 @dataclass(frozen=True)
 class ConfigProblem:
-    """One mistake: where it is, what is wrong, what would be right."""
+    """One mistake: where it is, what is wrong, what would be right.
+
+    `code`: the kind of mistake by a name that stays; `near`: names that an unknown one may have meant, the likeliest
+    first.
+    """
 
     file: str
     key: str
     message: str
     valid: str = ""
+    code: str = ""
+    near: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         place = f"{self.file}: {self.key}" if self.key else self.file
         return f"{place}: {self.message}" + (f" (valid: {self.valid})" if self.valid else "")
+
+
+class Mistake(ValueError):
+    """A value that a type refuses; `code`: the kind of mistake by a name that stays."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ConfigError(Failure):
@@ -38,12 +52,18 @@ class ConfigError(Failure):
         super().__init__(head + "\n  ".join(map(str, self.problems)))
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """Say which of the known names `name` may have meant, and what all of them are."""
+def unknown_name(file: str, key: str, name: str, known: Iterable[str], message: str = "") -> ConfigProblem:
+    """Return the problem that `name` is none of the known names; `message`: where it is another than that."""
+    valid, near = closest(name, known)
+    return ConfigProblem(file, key, message or f"there is no {name!r}", valid, "unknown_name", near)
+
+
+def closest(name: str, known: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """Say which of the known names `name` may have meant, and what all of them are; return the former as well."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
+    near = tuple(difflib.get_close_matches(name, names, n=2, cutoff=0.5))
     everything = ", ".join(names) if names else "nothing is declared"
-    return f"did you mean {' or '.join(near)}? all: {everything}" if near else everything
+    return (f"did you mean {' or '.join(near)}? all: {everything}" if near else everything), near
 
 
 def kind_of(value: object) -> str:
@@ -65,13 +85,14 @@ def problems_of(
             continue
         location = _in_file(detail["loc"], raw, missing=detail["type"] == "missing")
         key = _dotted(location, prefix)
-        message, valid = _explain(detail, location, kind)
+        problem = ConfigProblem(file, key, *_explain(detail, location, kind))
         earlier = found.get(key)
         if earlier is None:
-            found[key] = ConfigProblem(file, key, message, valid)
-        elif message not in earlier.message:
+            found[key] = problem
+        elif problem.message not in earlier.message:
             # Alternatives of one value: it is none of them.
-            found[key] = ConfigProblem(file, key, f"{earlier.message}; or: {message}", earlier.valid or valid)
+            said = f"{earlier.message}; or: {problem.message}"
+            found[key] = replace(earlier, message=said, valid=earlier.valid or problem.valid)
     return list(found.values())
 
 
@@ -95,30 +116,35 @@ def _dotted(location: tuple[int | str, ...], prefix: str) -> str:
     return text
 
 
-def _explain(detail: Any, location: tuple[int | str, ...], kind: type[BaseModel]) -> tuple[str, str]:
-    """Return what is wrong and what would be valid."""
-    value, context = detail["input"], detail.get("ctx", {})
+def _explain(
+    detail: Any, location: tuple[int | str, ...], kind: type[BaseModel]
+) -> tuple[str, str, str, tuple[str, ...]]:
+    """Return what is wrong, what would be valid, the kind of mistake, and which names may have been meant."""
+    value, context, code = detail["input"], detail.get("ctx", {}), detail["type"]
+    near: tuple[str, ...] = ()
     shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-    match detail["type"]:
+    match code:
         case "extra_forbidden":
-            explanation = "unknown key", closest(str(location[-1]), _fields_at(kind, location[:-1]))
+            message, code = "unknown key", "unknown_key"
+            valid, near = closest(str(location[-1]), _fields_at(kind, location[:-1]))
         case "missing":
-            explanation = "is missing", ""
+            message, valid = "is missing", ""
         case "literal_error":
-            explanation = f"{shown} is not known", closest(str(value), re.findall(r"'([^']*)'", context["expected"]))
+            message, code = f"{shown} is not known", "unknown_name"
+            valid, near = closest(str(value), re.findall(r"'([^']*)'", context["expected"]))
         case "value_error":
-            explanation = str(context["error"]), ""
+            message, valid, code = str(context["error"]), "", getattr(context["error"], "code", code)
         case "string_type" if isinstance(value, int | float):
-            explanation = f"{shown} is read as a {kind_of(value)}", "text, in quotes"
+            message, valid = f"{shown} is read as a {kind_of(value)}", "text, in quotes"
         case "tuple_type":
-            explanation = f"{shown} is a {kind_of(value)}", "a list, in [ ]"
+            message, valid = f"{shown} is a {kind_of(value)}", "a list, in [ ]"
         case "dict_type" | "model_type":
-            explanation = f"{shown} is a {kind_of(value)}", "a mapping of keys to values"
+            message, valid = f"{shown} is a {kind_of(value)}", "a mapping of keys to values"
         case "string_pattern_mismatch":
-            explanation = f"{shown} cannot be used here", f"text that matches {context['pattern']}"
+            message, valid = f"{shown} cannot be used here", f"text that matches {context['pattern']}"
         case _:
-            explanation = f"{shown}: {detail['msg'][0].lower()}{detail['msg'][1:]}", ""
-    return explanation
+            message, valid = f"{shown}: {detail['msg'][0].lower()}{detail['msg'][1:]}", ""
+    return message, valid, code, near
 
 
 def _fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

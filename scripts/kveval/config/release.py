@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from kveval.config.problems import Mistake
 from kveval.config.types import Strict, Text, VersionText
 
 _PLACES = {"vllm", "guidellm", "lmcache"}
@@ -13,9 +14,8 @@ _PLACES = {"vllm", "guidellm", "lmcache"}
 def _image(text: str) -> str:
     places = set(re.findall(r"\{(\w*)\}", text))
     if places - _PLACES or not re.match(r"^[a-z0-9][\w.:/{}@-]*$", text):
-        raise ValueError(
-            f"{text!r} is no image; valid is REGISTRY/NAME:TAG, with {{vllm}}, {{guidellm}} or {{lmcache}}"
-        )
+        said = f"{text!r} is no image; valid is REGISTRY/NAME:TAG, with {{vllm}}, {{guidellm}} or {{lmcache}}"
+        raise Mistake(said, "no_image")
     return text
 
 

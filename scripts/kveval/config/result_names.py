@@ -60,7 +60,7 @@ def parse_folder(name: str) -> Declared:
     """Return what a result folder's name declares. Raises NameProblem unless the whole name is of the known form."""
     match = _FOLDER.fullmatch(name)
     if match is None:
-        raise NameProblem(f"its name is not of the form {_WANTED}")
+        raise NameProblem(f"its name is not of the form {_WANTED}", code="other_form")
     return _declared(match)
 
 
@@ -73,7 +73,7 @@ def parse_fields(name: str, models: Collection[str], arms: Collection[str]) -> D
     match = _fields(models, arms).fullmatch(name)
     if match is None:
         known = f"arms {', '.join(sorted(arms))}; models {', '.join(sorted(models))}"
-        raise NameProblem(f"{name!r} holds no fields of {_WANTED} with a known arm ({known})")
+        raise NameProblem(f"{name!r} holds no fields of {_WANTED} with a known arm ({known})", code="no_known_arm")
     return _declared(match)
 
 
@@ -97,10 +97,13 @@ def pattern_regex(pattern: str, models: Collection[str], arms: Collection[str]) 
     unknown = sorted({name for name in placeholders if name not in kinds})
     if unknown or "arm" not in placeholders:
         wrong = f"{{{unknown[0]}}} is no placeholder" if unknown else "{arm} is missing"
-        raise NameProblem(f"{pattern!r}: {wrong}; there are {', '.join(f'{{{name}}}' for name in kinds)}")
+        there = ", ".join(f"{{{name}}}" for name in kinds)
+        code, name = ("unknown_placeholder", unknown[0]) if unknown else ("placeholder_missing", "arm")
+        raise NameProblem(f"{pattern!r}: {wrong}; there are {there}", code=code, placeholder=name)
     repeated = [name for name in kinds if name != "any" and placeholders.count(name) > 1]
     if repeated:
-        raise NameProblem(f"{pattern!r}: {{{repeated[0]}}} is given twice")
+        said = f"{pattern!r}: {{{repeated[0]}}} is given twice"
+        raise NameProblem(said, code="placeholder_repeated", placeholder=repeated[0])
     expression = "".join(kinds[part] if number % 2 else re.escape(part) for number, part in enumerate(parts))
     # Reports are found compressed as well as plain.
     return re.compile(rf"{expression}(?:\.zst){{0,3}}")
@@ -119,7 +122,8 @@ def parse_hardware(name: str, also: Collection[str] = ()) -> NamedHardware:
         return NamedHardware(name, int(match["nodes"]), int(match["gpus"]), match["gpu"])
     if name in also:
         return NamedHardware(name, 1, 0, name)
-    raise NameProblem(f"unknown hardware {name!r} (name it under `hardware` if it is meant)")
+    said = f"unknown hardware {name!r} (name it under `hardware` if it is meant)"
+    raise NameProblem(said, code="unknown_hardware", hardware=name)
 
 
 def _fields(models: Collection[str], arms: Collection[str]) -> re.Pattern[str]:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StrictBool, StringConstraints, model_validator
 
+from kveval.config.problems import Mistake
 from kveval.config.types import CountInt, PositiveInt, PositiveNumber, Strict, Text
 
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
@@ -55,7 +56,7 @@ class Gateway(Strict):
     @model_validator(mode="after")
     def _creatable(self) -> Self:
         if self.create and self.class_name is None:
-            raise ValueError("create needs class, the GatewayClass of the Gateway to be made")
+            raise Mistake("create needs class, the GatewayClass of the Gateway to be made", "gateway_class_missing")
         return self
 
 
@@ -69,7 +70,7 @@ class ModelCache(Strict):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.claim is None) == (self.size is None):
-            raise ValueError("takes claim, which exists, or size, of one to be made; not both")
+            raise Mistake("takes claim, which exists, or size, of one to be made; not both", "claim_or_size")
         return self
 
 
@@ -152,12 +153,16 @@ class Cluster(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.address == "gateway" and self.gateway is None:
-            raise ValueError("address: gateway needs gateway with its name; address: service goes without one")
+            raise Mistake(
+                "address: gateway needs gateway with its name; address: service goes without one", "gateway_missing"
+            )
         made = self.gateway is not None and self.gateway.create
         if self.address == "gateway" and self.slots > 1 and not made:
-            raise ValueError("slots: cells at once need gateway.create, because each takes a whole Gateway's requests")
+            said = "slots: cells at once need gateway.create, because each takes a whole Gateway's requests"
+            raise Mistake(said, "gateway_shared")
         if self.namespace == self.pcp_namespace:
-            raise ValueError("pcp_namespace must be another than namespace: the recorder's pods need privileges there")
+            said = "pcp_namespace must be another than namespace: the recorder's pods need privileges there"
+            raise Mistake(said, "one_namespace")
         return self
 
     def annotations_of(self, component: str) -> dict[str, str]:

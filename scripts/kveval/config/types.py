@@ -6,6 +6,8 @@ from typing import Annotated, Any
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StringConstraints
 
+from kveval.config.problems import Mistake
+
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 PositiveInt = Annotated[StrictInt, Field(gt=0)]
@@ -37,7 +39,7 @@ def version_text(text: str) -> str:
     try:
         Version(text)
     except InvalidVersion:
-        raise ValueError(f"{text!r} is not a version; valid is for instance 0.32.0") from None
+        raise Mistake(f"{text!r} is not a version; valid is for instance 0.32.0", "no_version") from None
     return text
 
 
@@ -52,8 +54,9 @@ def _environment_text(value: Any) -> Any:
 def _no_secret(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if _SECRET.search(name):
-            raise ValueError(
-                f"{name} looks like a secret: name it under the campaign's secrets, which come from the environment"
+            raise Mistake(
+                f"{name} looks like a secret: name it under the campaign's secrets, which come from the environment",
+                "secret",
             )
     return env
 

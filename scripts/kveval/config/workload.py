@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
+from kveval.config.problems import Mistake
 from kveval.config.types import CountInt, Number, PositiveInt, PositiveNumber, Strict
 from kveval.load import levels as workloads
 from kveval.load.peak_search import Search
@@ -125,17 +126,17 @@ class Workload(Strict):
     def _levels_consistent(self) -> Self:
         if self.profile == "sweep":
             if self.levels or self.sweep_size is None:
-                raise ValueError("profile sweep takes sweep_size and no levels")
+                raise Mistake("profile sweep takes sweep_size and no levels", "sweep_with_levels")
             if not isinstance(self.prefix_count, int):
                 raise ValueError("a sweep has no levels for prefix_count to follow; give a number")
         elif not self.levels or self.sweep_size is not None:
-            raise ValueError(f"profile {self.profile} takes levels (at least one) and no sweep_size")
+            raise Mistake(f"profile {self.profile} takes levels (at least one) and no sweep_size", "no_levels")
         if self.searched is not None and self.profile != "concurrent":
             raise ValueError(f"a search is for profile concurrent, not {self.profile}: it looks for a throughput")
         if len(set(self.fixed_levels)) < len(self.fixed_levels):
-            raise ValueError("levels repeat; each is measured once per run")
+            raise Mistake("levels repeat; each is measured once per run", "levels_repeat")
         if self.warmup_s >= self.seconds:
-            raise ValueError(f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s")
+            raise Mistake(f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s", "all_warmup")
         return self
 
     @model_validator(mode="after")
@@ -144,7 +145,7 @@ class Workload(Strict):
             if self.prefix_tokens or not self.prefix_count:
                 raise ValueError("profile prefix-length takes prefix_count and no prefix_tokens: that is the level")
         elif bool(self.prefix_tokens) != bool(self.prefix_count):
-            raise ValueError("prefix_tokens and prefix_count go together: both 0, or both more")
+            raise Mistake("prefix_tokens and prefix_count go together: both 0, or both more", "prefix_half_given")
         if isinstance(self.prefix_count, WorkingSet) and self.prefix_count.tokens < self.longest_prefix:
             raise ValueError(
                 f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kveval.config.problems import ConfigProblem, closest, kind_of
+from kveval.config.problems import ConfigProblem, kind_of, unknown_name
 
 
 class _Loader(yaml.CSafeLoader):
@@ -31,17 +31,18 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], list[ConfigProblem]]:
     try:
         content = yaml.load(path.read_bytes(), Loader=_Loader)
     except FileNotFoundError:
-        return {}, [ConfigProblem(name, "", "there is no such file")]
+        return {}, [ConfigProblem(name, "", "there is no such file", code="no_file")]
     except OSError as error:
-        return {}, [ConfigProblem(name, "", f"cannot be read: {error.strerror}")]
+        return {}, [ConfigProblem(name, "", f"cannot be read: {error.strerror}", code="unreadable")]
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
-        return {}, [ConfigProblem(name, "", _syntax(error))]
+        return {}, [ConfigProblem(name, "", _syntax(error), code="syntax")]
     if content is None:
-        return {}, [ConfigProblem(name, "", "is empty", "a mapping of keys to values")]
+        return {}, [ConfigProblem(name, "", "is empty", "a mapping of keys to values", "empty")]
     if not isinstance(content, dict):
-        return {}, [ConfigProblem(name, "", f"holds a {kind_of(content)}", "a mapping of keys to values")]
+        said = f"holds a {kind_of(content)}"
+        return {}, [ConfigProblem(name, "", said, "a mapping of keys to values", "no_mapping")]
     strange = [
-        ConfigProblem(name, str(key), "keys are text", f'"{key}" in quotes')
+        ConfigProblem(name, str(key), "keys are text", f'"{key}" in quotes', "key_no_text")
         for key in content
         if not isinstance(key, str)
     ]
@@ -78,11 +79,11 @@ def resolve_extends(name: str, entries: Mapping[str, YamlEntry]) -> tuple[dict[s
     while (parent := entries[chain[-1]].parent) is not None:
         last = entries[chain[-1]]
         if parent not in entries:
-            missing = f"there is no {parent!r}"
-            return None, [ConfigProblem(last.file, f"{last.key}.extends", missing, closest(parent, entries))]
+            return None, [unknown_name(last.file, f"{last.key}.extends", parent, entries)]
         if parent in chain:
             circle = " -> ".join([*chain, parent])
-            return None, [ConfigProblem(last.file, f"{last.key}.extends", f"goes round in a circle: {circle}")]
+            said = f"goes round in a circle: {circle}"
+            return None, [ConfigProblem(last.file, f"{last.key}.extends", said, code="circle")]
         chain.append(parent)
     complete: dict[str, Any] = {}
     for link in reversed(chain):

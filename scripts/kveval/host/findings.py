@@ -1,9 +1,9 @@
 """What was found before a measurement: whether it can work here, what would stop it, and how that is mended."""
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 Level = Literal["ok", "warning", "error"]
 _MARKS: dict[Level, str] = {"ok": "ok", "warning": "warning", "error": "ERROR"}
@@ -18,27 +18,31 @@ class Finding:
         check: what was looked at, a few words.
         what: what was found, with figures.
         fix: a command, or the campaign's key to change; empty where nothing is to be done.
+        code: the kind of finding by a name that stays, where level and check do not tell it from others.
+        facts: values that it tells.
     """
 
     level: Level
     check: str
     what: str
     fix: str = ""
+    code: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
-def ok(check: str, what: str) -> Finding:
+def ok(check: str, what: str, code: str = "", **facts: Any) -> Finding:
     """Return a finding that needs nothing."""
-    return Finding("ok", check, what)
+    return Finding("ok", check, what, code=code, facts=facts)
 
 
-def warning(check: str, what: str, fix: str) -> Finding:
+def warning(check: str, what: str, fix: str, code: str = "", **facts: Any) -> Finding:
     """Return a finding that does not stop a campaign."""
-    return Finding("warning", check, what, fix)
+    return Finding("warning", check, what, fix, code, facts)
 
 
-def error(check: str, what: str, fix: str) -> Finding:
+def error(check: str, what: str, fix: str, code: str = "", **facts: Any) -> Finding:
     """Return a finding that does."""
-    return Finding("error", check, what, fix)
+    return Finding("error", check, what, fix, code, facts)
 
 
 def worst(findings: Sequence[Finding]) -> Level:

@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -26,7 +27,8 @@ def fetch(url: str, *, method: str = "GET", body: object = None, timeout_s: floa
         with _DIRECT.open(request, timeout=timeout_s) as answer:
             content: bytes = answer.read()
     except (OSError, http.client.HTTPException) as error:
-        raise HttpError(f"{method} {url} failed: {error}") from error
+        status = error.code if isinstance(error, urllib.error.HTTPError) else None
+        raise HttpError(f"{method} {url} failed: {error}", method=method, url=url, status=status) from error
     return content
 
 

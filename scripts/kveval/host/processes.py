@@ -61,7 +61,8 @@ class Guardian:
                 pipe.flush()
         except OSError as error:
             raise GuardianError(
-                f"the guardian process {self.process.pid}, which would clean up after this job, is gone ({error})"
+                f"the guardian process {self.process.pid}, which would clean up after this job, is gone ({error})",
+                pid=self.process.pid,
             ) from error
 
 

@@ -31,12 +31,12 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
     """
     if not isinstance(config.campaign, ImportCampaign):
         return ImportPlan((), (), ())
-    said = time.monotonic()
+    said_s = time.monotonic()
 
     def progress(tree: str, done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _SAY_EVERY_S:
-            said = time.monotonic()
+        nonlocal said_s
+        if time.monotonic() - said_s >= _SAY_EVERY_S:
+            said_s = time.monotonic()
             print(f"reading results in {tree}: {done} of {total}", file=sys.stderr, flush=True)
 
     def required(scenario: str, vllm: str) -> list[dict[str, Any]]:
@@ -47,11 +47,13 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
     try:
         plan = make_plan(config.campaign, config.catalogue, index, required, progress=progress)
     except OSError as error:
-        raise NothingToImport(f"{error.filename}: cannot be read ({error.strerror})") from error
+        said = f"{error.filename}: cannot be read ({error.strerror})"
+        raise NothingToImport(said, code="unreadable", path=error.filename) from error
     if not plan.runs:
         reasons = dict.fromkeys(f"{entry.result.source.found.place}: {entry.result.reason}" for entry in plan.listed)
         examples = "".join(f"\n  {reason}" for reason in list(reasons)[:5])
-        raise NothingToImport(f"campaign {config.campaign.name}: nothing can be imported; {summary(plan)}{examples}")
+        said = f"campaign {config.campaign.name}: nothing can be imported; {summary(plan)}{examples}"
+        raise NothingToImport(said, statuses=[entry.result.status for entry in plan.listed])
     return plan
 
 

@@ -136,7 +136,8 @@ def require_measured(run: CombinedRun) -> str:
     if not Path(run.pointer).exists():
         raise CombiningError(
             f"{run.pointer}: campaign {run.campaign} is not measured so far; run it first:"
-            f" snakemake report --configfile config/campaigns/{run.campaign}.yaml"
+            f" snakemake report --configfile config/campaigns/{run.campaign}.yaml",
+            campaign=run.campaign,
         )
     return run.pointer
 

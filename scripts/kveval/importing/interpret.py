@@ -51,13 +51,29 @@ class FoundLevel:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What is to be said of a result; `code`: the kind of remark by a name that stays, `values`: those that it tells.
+
+    Of two that do not agree the declared one comes first.
+    """
+
+    text: str
+    code: str
+    values: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
 class Result:
-    """One result of a tree, interpreted; without a `cell` it is only listed, with its reason."""
+    """One result of a tree, interpreted; without a `cell` it is only listed, with its reason.
+
+    `code`: the kind of reason by a name that stays, where the status does not tell it from others.
+    """
 
     source: Catalogued
     status: str
     reason: str = ""
-    remarks: tuple[str, ...] = ()
+    code: str = ""
+    remarks: tuple[Remark, ...] = ()
     declared: Declared | None = None
     cell: Cell | None = None
     hardware: NamedHardware | None = None
@@ -77,11 +93,12 @@ class Result:
 
 
 class _Refused(Exception):
-    """This result cannot be imported: status and reason."""
+    """This result cannot be imported: status, reason, and the reason's code."""
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, code: str = "") -> None:
         super().__init__(reason)
         self.status = status
+        self.code = code
 
 
 def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result:
@@ -100,24 +117,24 @@ def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result
             raise _Refused(DAMAGED if source.found.reports else NO_REPORT, source.facts.error)
         levels = _levels(source.facts.levels)
         if all(level.error for level in levels):
-            raise _Refused(DAMAGED, str(levels[0].error))
+            raise _Refused(DAMAGED, str(levels[0].error), "no_request")
         entry = catalogue.models[model]
         count = ranks(settings, entry)
         said = declared.cpu_blocks if declared.cpu_blocks is not None else asked.cpu_blocks.get(name)
         tier = effective_tier(settings, entry, count)
         blocks, more = _blocks(settings, tier, said, scenario, name)
     except _Refused as refusal:
-        return replace(result, status=refusal.status, reason=str(refusal))
+        return replace(result, status=refusal.status, reason=str(refusal), code=refusal.code)
     except NameProblem as problem:
-        return replace(result, status=UNKNOWN, reason=str(problem))
+        return replace(result, status=UNKNOWN, reason=str(problem), code=problem.code)
     differences = (
         *remarks,
         *more,
         *_differences(source, declared, settings, levels),
         *_utilization(settings, scenario, entry, model),
-        *ignored_sizes(settings),
-        *settings.problems,
-        *source.facts.notes,
+        *(Remark(text, "ignored_size") for text in ignored_sizes(settings)),
+        *(Remark(text, "settings") for text in settings.problems),
+        *(Remark(text, "report") for text in source.facts.notes),
     )
     return replace(
         result,
@@ -157,7 +174,8 @@ def _declared(source: Catalogued, asked: Import, catalogue: Catalogue) -> Declar
     regex = import_pattern(asked, catalogue)
     declared = match_pattern(regex, found.name) if regex else None
     if declared is None:
-        raise NameProblem(f"{found.name!r} is not of the import's pattern {asked.pattern!r}")
+        said = f"{found.name!r} is not of the import's pattern {asked.pattern!r}"
+        raise NameProblem(said, code="other_pattern")
     return declared
 
 
@@ -177,32 +195,36 @@ def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[
     arm = f"{declared.arm}{pressure}"
     name = asked.scenarios.get(arm) or f"{asked.scenarios.get(declared.arm, declared.arm)}{pressure}"
     if name not in catalogue.scenarios:
-        raise NameProblem(f"unknown arm {arm!r} (an entry of scenarios.yaml, or translated by the import's scenarios)")
+        said = f"unknown arm {arm!r} (an entry of scenarios.yaml, or translated by the import's scenarios)"
+        raise NameProblem(said, code="unknown_arm")
     return name, catalogue.scenarios[name]
 
 
 def _model(
     source: Catalogued, declared: Declared, settings: ServedSettings, asked: Import, catalogue: Catalogue
-) -> tuple[str, tuple[str, ...]]:
+) -> tuple[str, tuple[Remark, ...]]:
     """Return the model that ran, and the remark that it is another than the name's.
 
     Models are compared by the last part of their ids: a server that was given a folder names that.
     """
     named = None if declared.model is None else asked.models.get(declared.model, declared.model)
     if named is not None and named not in catalogue.models:
-        raise NameProblem(f"unknown model {declared.model!r} (an entry of models.yaml, or translated by the import)")
+        said = f"unknown model {declared.model!r} (an entry of models.yaml, or translated by the import)"
+        raise NameProblem(said, code="unknown_model")
     given = [settings.values.get("Model"), *(level.model for level in source.facts.levels)]
     ran = sorted({_tail(name) for name in given if name})
     if named is not None and ran in ([], [_tail(catalogue.models[named].hf_id)]):
         return named, ()
     if len(ran) != 1:
         found = f"arguments and report name several models: {', '.join(ran)}" if ran else "nothing says which model ran"
-        raise _Refused(UNKNOWN, found)
+        raise _Refused(UNKNOWN, found, "several_models" if ran else "no_model")
     names = [name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]]
     if len(names) != 1:
         what = "is not in models.yaml" if not names else f"is {' and '.join(names)} in models.yaml"
-        raise _Refused(UNKNOWN, f"the model that ran, {ran[0]}, {what}")
-    return names[0], () if named is None else (f"the name says {declared.model}, {ran[0]} ran",)
+        raise _Refused(UNKNOWN, f"the model that ran, {ran[0]}, {what}", "unlisted_model")
+    if named is None:
+        return names[0], ()
+    return names[0], (Remark(f"the name says {declared.model}, {ran[0]} ran", "other_model", (declared.model, ran[0])),)
 
 
 def _tail(model: str) -> str:
@@ -230,48 +252,60 @@ def _load(level: LevelFacts) -> tuple[int, float]:
 
 def _blocks(
     settings: ServedSettings, tier: Tier | None, declared: int | None, scenario: Scenario, name: str
-) -> tuple[int, tuple[str, ...]]:
+) -> tuple[int, tuple[Remark, ...]]:
     """Return the size of the CPU tier that ran, and what there is to say about it."""
     if tier is not None:
         return _sized(tier, declared, scenario)
     if settings.values and not connectors(settings):
-        return 0, ("no KV connector among the arguments: it ran without a CPU tier",) if scenario.cpu_tier else ()
+        without = Remark("no KV connector among the arguments: it ran without a CPU tier", "no_connector")
+        return 0, (without,) if scenario.cpu_tier else ()
     if not scenario.cpu_tier:
         return 0, ()
     if declared is not None:
-        what = "the arguments do not size it" if settings.values else "its arguments are not known"
-        return declared, (f"{declared} cpu_blocks as declared; {what}",)
-    raise _Refused(UNKNOWN, f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`")
+        what, code = "its arguments are not known", "arguments_unknown"
+        if settings.values:
+            what, code = "the arguments do not size it", "arguments_size_none"
+        return declared, (Remark(f"{declared} cpu_blocks as declared; {what}", code, (declared,)),)
+    said = f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`"
+    raise _Refused(UNKNOWN, said, "tier_unknown")
 
 
-def _sized(tier: Tier, declared: int | None, scenario: Scenario) -> tuple[int, tuple[str, ...]]:
+def _sized(tier: Tier, declared: int | None, scenario: Scenario) -> tuple[int, tuple[Remark, ...]]:
     if tier.before_others and not scenario.cpu_tier:
-        return 0, (f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files",)
+        said = f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files"
+        return 0, (Remark(said, "buffer", (tier.cpu_blocks,)),)
     if declared is not None and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared:
-        return tier.cpu_blocks, (f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})",)
+        said = f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})"
+        return tier.cpu_blocks, (Remark(said, "other_size", (declared, tier.cpu_blocks)),)
     return tier.cpu_blocks, ()
 
 
 def _differences(
     source: Catalogued, declared: Declared, settings: ServedSettings, levels: tuple[FoundLevel, ...]
-) -> Iterator[str]:
+) -> Iterator[Remark]:
     """Say where name, arguments and report do not agree."""
     run_id, values = settings.values.get("Run ID"), settings.values
     if run_id is not None and run_id != source.found.name:
-        yield f"its Run ID is {run_id}"
+        yield Remark(f"its Run ID is {run_id}", "other_run_id", (run_id,))
     streams = {level.level for level in levels if level.facts.streams is not None}
-    for what, rate in (("name says", declared.rate), ("arguments say", settings.number("Rate (Concurrency)"))):
+    for what, rate, code in (
+        ("name says", declared.rate, "streams_of_name"),
+        ("arguments say", settings.number("Rate (Concurrency)"), "streams_of_arguments"),
+    ):
         if rate is not None and streams and streams != {rate}:
-            yield f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
+            said = f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
+            yield Remark(said, code, (rate, *sorted(streams)))
     replicas = settings.number("Replicas")
     if replicas is not None and declared.replicas not in (None, replicas):
-        yield f"the name says {declared.replicas} replicas, the arguments {replicas}"
+        said = f"the name says {declared.replicas} replicas, the arguments {replicas}"
+        yield Remark(said, "other_replicas", (declared.replicas, replicas))
     if "Parameters" in values and not values["Parameters"].startswith(declared.arm):
-        yield f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
+        said = f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
+        yield Remark(said, "other_arm", (declared.arm, values["Parameters"]))
     yield from _load_differences(settings, levels)
 
 
-def _load_differences(settings: ServedSettings, levels: tuple[FoundLevel, ...]) -> Iterator[str]:
+def _load_differences(settings: ServedSettings, levels: tuple[FoundLevel, ...]) -> Iterator[Remark]:
     for level in levels:
         if level.facts.data is None:
             continue
@@ -280,19 +314,20 @@ def _load_differences(settings: ServedSettings, levels: tuple[FoundLevel, ...]) 
             asked = settings.number(key)
             # A report of a version without turns has none in its data; whether they were sent is a check of its own.
             if asked is not None and ran != asked and not (key == "Turns" and ran == 1):
-                yield f"{key} {asked} was asked for, the report has {ran}"
+                yield Remark(f"{key} {asked} was asked for, the report has {ran}", "other_load", (key, asked, ran))
 
 
-def _utilization(settings: ServedSettings, scenario: Scenario, model: Model, name: str) -> Iterator[str]:
+def _utilization(settings: ServedSettings, scenario: Scenario, model: Model, name: str) -> Iterator[Remark]:
     given = settings.argument("--gpu-memory-utilization") or settings.values.get("GPU Memory Utilization")
     expected = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
     try:
         ran = float(given) if given else expected
     except ValueError:
-        yield f"GPU Memory Utilization {given!r} is no number"
+        yield Remark(f"GPU Memory Utilization {given!r} is no number", "no_utilization")
         return
     if abs(ran - expected) > 1e-9:
-        yield f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"
+        said = f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"
+        yield Remark(said, "other_utilization", (expected, ran))
 
 
 def effective(result: Result) -> Mapping[str, Any]:

@@ -58,7 +58,8 @@ def legacy_row(report: LoadReport, name: str) -> LegacyRow:
 def _mean(level: LevelReport, quantity: str, name: str) -> float:
     values: ByStatus = getattr(level.aggregate, quantity, ByStatus())
     if values.everything is None:
-        raise ReportFileError(f"{name}: strategy {level.strategy} has no statistics of {quantity}")
+        said = f"{name}: strategy {level.strategy} has no statistics of {quantity}"
+        raise ReportFileError(said, code="no_statistics", quantity=quantity)
     return values.everything.mean
 
 

@@ -21,11 +21,14 @@ from kveval.importing.interpret import (
     DAMAGED,
     NO_REPORT,
     FoundLevel,
+    Remark,
     Result,
     import_pattern,
     interpret,
 )
 from kveval.importing.trees import Tree, stamps_of
+
+_ALIKE = "configured_alike"
 
 
 class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,7 +83,7 @@ class Listed:
     tree: str
     result: Result
     runs: tuple[int, ...] = ()
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,10 @@ class ImportPlan:
     @property
     def stamp(self) -> str:
         """Hash of everything that was found and what became of it."""
-        listed = [(entry.tree, entry.result.source.found.place, entry.runs, entry.remarks) for entry in self.listed]
+        listed = [
+            (entry.tree, entry.result.source.found.place, entry.runs, tuple(remark.text for remark in entry.remarks))
+            for entry in self.listed
+        ]
         reasons = [(entry.result.status, entry.result.reason) for entry in self.listed]
         return content_hash([listed, reasons, [run.stamp for run in self.runs], list(self.others)], spaced=True)
 
@@ -162,7 +168,7 @@ def make_plan(
     drafts.sort(key=lambda draft: (_cell(draft[1]), _start(draft[1])))
     runs: list[RunPlan] = []
     taken: dict[Cell, int] = {}
-    placed: dict[tuple[str, str], list[tuple[int, tuple[str, ...]]]] = {}
+    placed: dict[tuple[str, str], list[tuple[int, tuple[Remark, ...]]]] = {}
     for asked, members in drafts:
         cell = _cell(members)
         number = taken[cell] = taken.get(cell, 0) + 1
@@ -173,6 +179,7 @@ def make_plan(
         found = next((m.result.source.facts.vllm for m in members if m.result.source.facts.vllm), None)
         vllm = found or campaign.vllm(asked)
         described = [(member.result, member.level) for member in members]
+        said = [remark.text for remark in remarks]
         archives = [stamp for member in members for stamp in member.result.source.found.archives]
         shared = [] if archives else shared_archives[asked.path, asked.archives]
         stamps = [*archives, *shared, *(stamp for member in members for stamp in member.result.source.found.stamps)]
@@ -184,7 +191,7 @@ def make_plan(
                 cpu_blocks=cell.cpu_blocks,
                 run=number,
                 levels=[_level_plan(member) for member in members],
-                description=describe_run(described, catalogue.models[cell.model], vllm, remarks),
+                description=describe_run(described, catalogue.models[cell.model], vllm, said),
                 stamp=content_hash([msgspec.to_builtins(stamp) for stamp in stamps], spaced=True),
                 vllm=vllm,
                 required=required(cell.scenario, vllm),
@@ -328,17 +335,18 @@ def _level_plan(member: _Member) -> LevelPlan:
     )
 
 
-def _remarks(members: Sequence[_Member], alike: Mapping[str, set[Cell]]) -> tuple[str, ...]:
+def _remarks(members: Sequence[_Member], alike: Mapping[str, set[Cell]]) -> tuple[Remark, ...]:
     """Return what there is to say about a run: what its results' names, arguments and reports do not agree on."""
     found = [remark for member in members for remark in member.result.remarks]
     cell = _cell(members)
     for configuration in {member.result.configuration for member in members} & alike.keys():
         others = sorted(other.path for other in alike[str(configuration)] - {cell})
-        found.append(f"configured like {' and '.join(others)}: a difference between them is noise (A/A)")
+        said = f"configured like {' and '.join(others)}: a difference between them is noise (A/A)"
+        found.append(Remark(said, _ALIKE, tuple(others)))
     return tuple(dict.fromkeys(found))
 
 
-def _listed(tree: str, result: Result, runs: Sequence[tuple[int, tuple[str, ...]]]) -> Listed:
-    remarks = [remark for _, found in runs for remark in found if remark.startswith("configured like")]
+def _listed(tree: str, result: Result, runs: Sequence[tuple[int, tuple[Remark, ...]]]) -> Listed:
+    remarks = [remark for _, found in runs for remark in found if remark.code == _ALIKE]
     numbers = tuple(sorted({number for number, _ in runs})) if result.cell else ()
     return Listed(tree, result, numbers, (*result.remarks, *dict.fromkeys(remarks)))

@@ -149,7 +149,8 @@ def _digests(files: Mapping[str, str], tree: Path) -> dict[str, str]:
         try:
             digests[name] = sha256_file(tree / path)
         except OSError as error:
-            raise ImportFailure(f"{tree / path}: cannot be read ({error.strerror}); plan again") from error
+            said = f"{tree / path}: cannot be read ({error.strerror}); plan again"
+            raise ImportFailure(said, path=tree / path) from error
     return digests
 
 

@@ -64,10 +64,10 @@ def findings(plan: ImportPlan, shown: int = 12) -> str:
     remarks: dict[str, list[str]] = {}
     for entry in plan.listed:
         for remark in entry.remarks:
-            remarks.setdefault(remark, []).append(entry.result.source.found.place)
-    for remark, places in list(remarks.items())[:shown]:
+            remarks.setdefault(remark.text, []).append(entry.result.source.found.place)
+    for text, places in list(remarks.items())[:shown]:
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        lines.append(f"- {remark}: `{places[0]}`{more}")
+        lines.append(f"- {text}: `{places[0]}`{more}")
     if len(remarks) > shown:
         lines.append(f"- {len(remarks) - shown} more remarks")
     return "\n".join(lines)
@@ -88,7 +88,7 @@ def _row(listed: Listed, recordings: Mapping[tuple[str, int], Sequence[str]]) ->
         "guidellm": facts.guidellm,
         "vllm": facts.vllm,
         "archive_files": len(result.source.found.archives),
-        "remarks": "; ".join(listed.remarks),
+        "remarks": "; ".join(remark.text for remark in listed.remarks),
     }
     if facts.levels:
         row |= {

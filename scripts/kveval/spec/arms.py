@@ -81,7 +81,8 @@ def hybrid_budgets(scenario: Scenario, budget: Budget) -> tuple[Budget, Budget]:
     share = NATIVE_SHARE if scenario.native_share is None else scenario.native_share
     blocks = int(budget.tier_blocks * share)
     if not 0 < blocks < budget.tier_blocks:
-        raise ArmError(f"{budget.cpu_blocks} cpu_blocks are too few to share between two tiers")
+        said = f"{budget.cpu_blocks} cpu_blocks are too few to share between two tiers"
+        raise ArmError(said, code="too_few_to_share")
     return budget.part(blocks), budget.part(budget.tier_blocks - blocks)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Set
 
 from kveval.config.campaign import Campaign, Cell, ServerConfig
 from kveval.config.catalogue import Catalogue, Model, Scenario
-from kveval.config.problems import ConfigProblem, closest
+from kveval.config.problems import ConfigProblem, unknown_name
 from kveval.config.workload import Workload
 from kveval.spec.servers.registry import SERVERS
 
@@ -19,23 +19,23 @@ def unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Itera
         ("server.release", campaign.server.release, [None, *catalogue.releases]),
     ):
         if name not in known:
-            yield ConfigProblem("", key, f"there is no {name!r}", closest(str(name), filter(None, known)))
+            yield unknown_name("", key, str(name), filter(None, known))
 
 
 def tier_problems(cell: Cell, scenario: Scenario) -> Iterator[ConfigProblem]:
     """A size without a tier, or a tier without a size."""
     if cell.cpu_blocks < 0:
-        yield ConfigProblem("", "cpu_blocks", f"{cell.cpu_blocks} blocks", "0 or more")
+        yield ConfigProblem("", "cpu_blocks", f"{cell.cpu_blocks} blocks", "0 or more", "negative")
     elif scenario.cpu_tier and cell.cpu_blocks == 0:
-        yield ConfigProblem(
-            "", "cpu_blocks", f"{cell.scenario} has a CPU tier, and 0 blocks would size none", "more than 0"
-        )
+        said = f"{cell.scenario} has a CPU tier, and 0 blocks would size none"
+        yield ConfigProblem("", "cpu_blocks", said, "more than 0", "tier_without_size")
     elif not scenario.cpu_tier and cell.cpu_blocks > 0:
         yield ConfigProblem(
             "",
             "cpu_blocks",
             f"{cell.scenario} has no CPU tier that {cell.cpu_blocks} blocks could size",
             "0, in a matrix entry apart from scenarios that have a tier",
+            "size_without_tier",
         )
 
 
@@ -49,10 +49,12 @@ def capacity_problems(cell: Cell, scenario: Scenario, server: ServerConfig) -> I
             "scenarios",
             f"{cell.scenario} changes gpu_memory_utilization, but here server.device_blocks sets the capacity",
             "a campaign with fewer device_blocks",
+            "fixed_capacity",
         )
     elif cell.model not in scenario.gpu_memory_utilization:
         known = ", ".join(sorted(scenario.gpu_memory_utilization))
-        yield ConfigProblem("", "scenarios", f"{cell.scenario} gives no gpu_memory_utilization for {cell.model}", known)
+        said = f"{cell.scenario} gives no gpu_memory_utilization for {cell.model}"
+        yield ConfigProblem("", "scenarios", said, known, "no_utilization")
 
 
 def stand_in_problems(cell: Cell, scenario: Scenario) -> Iterator[ConfigProblem]:
@@ -68,22 +70,19 @@ def parallel_problems(cell: Cell, scenario: Scenario, model: Model, server: Serv
     if ranks is None:
         return
     if server.weights == "miniature":
-        yield ConfigProblem(
-            "", "scenarios", f"{cell.scenario} sets tensor_parallel_size, a miniature has one rank", "full"
-        )
+        said = f"{cell.scenario} sets tensor_parallel_size, a miniature has one rank"
+        yield ConfigProblem("", "scenarios", said, "full", "ranks_of_miniature")
     elif not model.divides_among(ranks):
-        yield ConfigProblem(
-            "", "scenarios", f"{cell.scenario}: {ranks} ranks cannot share the heads of {cell.model}", "2"
-        )
+        said = f"{cell.scenario}: {ranks} ranks cannot share the heads of {cell.model}"
+        yield ConfigProblem("", "scenarios", said, "2", "ranks_do_not_divide")
 
 
 def elsewhere_problems(cell: Cell, scenario: Scenario, server: ServerConfig) -> Iterator[ConfigProblem]:
     """What a scenario asks for that there is on a cluster alone: ignored, it would be a copy under another name."""
     if server.release is None:
         for key in sorted({"image", "replicas", "routing"} & scenario.model_fields_set):
-            yield ConfigProblem(
-                "", "scenarios", f"{cell.scenario} sets {key}, for engine kubernetes alone", "leave it out"
-            )
+            said = f"{cell.scenario} sets {key}, for engine kubernetes alone"
+            yield ConfigProblem("", "scenarios", said, "leave it out", "cluster_alone")
 
 
 def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: str) -> Iterator[ConfigProblem]:
@@ -94,6 +93,7 @@ def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: 
             "workload",
             f"{name} sweeps rates derived from each server's own throughput, so that arms would get different loads",
             "profile concurrent; sweeps are for results that were measured elsewhere",
+            "sweep",
         )
     if workload.conversation_tokens > max_model_len:
         yield ConfigProblem(
@@ -102,6 +102,7 @@ def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: 
             f"a conversation of {name} grows to {workload.conversation_tokens} tokens,"
             f" {cell.model} is served with max_model_len {max_model_len}",
             "a shorter prefix, fewer turns, or a larger server.max_model_len",
+            "too_long",
         )
 
 
@@ -120,4 +121,4 @@ def overrides(
     taken = {argument for argument in computed[0] if argument.startswith("--")} | arm_flags
     given = {argument.partition("=")[0].replace("_", "-") for argument in args if argument.startswith("--")}
     for name in (*sorted(given & taken), *sorted(env.keys() & computed[1].keys())):
-        yield ConfigProblem("", key, f"{owner} sets {name}, which is computed", "leave it out")
+        yield ConfigProblem("", key, f"{owner} sets {name}, which is computed", "leave it out", "computed")

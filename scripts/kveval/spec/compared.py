@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kveval.config.campaign import Campaign, Cell
 from kveval.config.catalogue import Catalogue, Model
 from kveval.config.compare import CompareCampaign, Compared, named_on
-from kveval.config.problems import ConfigError, ConfigProblem, closest
+from kveval.config.problems import ConfigError, ConfigProblem, unknown_name
 
 if TYPE_CHECKING:
     from kveval.spec.config import Config
@@ -30,7 +30,7 @@ def compared_campaigns(
         key, path = f"compare[{index}].campaign", folder / f"{entry.campaign}.yaml"
         if not path.is_file():
             known = (other.stem for other in folder.glob("*.yaml"))
-            problems.append(ConfigProblem(place, key, f"there is no {path.as_posix()}", closest(entry.campaign, known)))
+            problems.append(unknown_name(place, key, entry.campaign, known, f"there is no {path.as_posix()}"))
             continue
         try:
             config = load(path, directory)
@@ -38,11 +38,14 @@ def compared_campaigns(
             problems += error.problems
             continue
         if not config.cells:
-            problems.append(ConfigProblem(place, key, f"{entry.campaign} measures nothing", "a campaign with a matrix"))
+            said = f"{entry.campaign} measures nothing"
+            problems.append(ConfigProblem(place, key, said, "a campaign with a matrix", "no_matrix"))
         found.append((entry, config))
     labels = [entry.label for entry in campaign.compare]
     repeated = sorted({label for label in labels if labels.count(label) > 1})
-    problems += [ConfigProblem(place, "compare", f"label {label} is given twice") for label in repeated]
+    problems += [
+        ConfigProblem(place, "compare", f"label {label} is given twice", code="repeated_label") for label in repeated
+    ]
     return found, problems + list(_model_problems(found, place))
 
 
@@ -54,9 +57,8 @@ def _model_problems(found: "Sequence[tuple[Compared, Config]]", place: str) -> I
             model = config.catalogue.models[name]
             other, earlier = seen.setdefault(name, (entry.campaign, model))
             if earlier != model:
-                yield ConfigProblem(
-                    place, "compare", f"model {name} is another one in {entry.campaign} than in {other}"
-                )
+                said = f"model {name} is another one in {entry.campaign} than in {other}"
+                yield ConfigProblem(place, "compare", said, code="other_model")
 
 
 def compared_catalogue(found: "Sequence[tuple[Compared, Config]]", catalogue: Catalogue) -> Catalogue:

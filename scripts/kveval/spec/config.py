@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,10 +12,11 @@ from kveval.config.compare import Compared
 from kveval.config.imports import Import, ImportCampaign
 from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.config.workload import Workload
+from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
 from kveval.spec.resolve import required_counters, resolve_cell
 from kveval.spec.specification import Specification
-from kveval.spec.warnings import cluster_warnings
+from kveval.spec.warnings import cluster_warnings, noted
 
 # As the checks and tables of kveval.analysis.levels have them, which take a second to import.
 MIN_RUNS = 3
@@ -63,7 +64,11 @@ class Config:
         if isinstance(cpu_blocks, str) and not re.fullmatch(r"0|[1-9][0-9]*", cpu_blocks):
             place = f"cell {model}/{scenario}/{cpu_blocks}"
             raise ConfigError(
-                [ConfigProblem(place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...")]
+                [
+                    ConfigProblem(
+                        place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...", "no_number"
+                    )
+                ]
             )
         cell = Cell(model, scenario, int(cpu_blocks))
         self.specification(cell)
@@ -78,10 +83,7 @@ class Config:
         if cell not in self._resolved:
             resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL)
             if resolved is None:
-                raise ConfigError(
-                    ConfigProblem(f"cell {cell.path}", problem.key, problem.message, problem.valid)
-                    for problem in problems
-                )
+                raise ConfigError(replace(problem, file=f"cell {cell.path}") for problem in problems)
             self._resolved[cell] = resolved
         found = self._resolved[cell]
         if levels is not None and self.workload.searched is not None:
@@ -148,7 +150,7 @@ class Config:
         }
 
     @cached_property
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[Finding, ...]:
         """What can be measured but will not show what it seems to."""
         if self.imports or self.compared:
             return ()
@@ -160,61 +162,61 @@ class Config:
             *self._replicate_warnings(),
         )
 
-    def _working_set_warnings(self) -> list[str]:
+    def _working_set_warnings(self) -> list[Finding]:
         tokens, device = self.workload.working_set_tokens, self.campaign.server.device_tokens
         found = []
         if device is not None and tokens <= device:
-            found.append(
-                f"workload {self.campaign.workload}: its {tokens} prefix tokens fit into the device's {device},"
-                " so no tier can matter"
-            )
+            said = f"workload {self.campaign.workload}: its {tokens} prefix tokens fit into the device's {device},"
+            found.append(noted(f"{said} so no tier can matter", "prefixes_fit"))
         if self.workload.varying_working_set:
-            found.append(
-                f"workload {self.campaign.workload}: the working set grows with the level, so levels differ in two ways"
-            )
+            said = "the working set grows with the level, so levels differ in two ways"
+            found.append(noted(f"workload {self.campaign.workload}: {said}", "working_set_grows"))
         return found
 
-    def _matrix_warnings(self) -> list[str]:
-        found = []
+    def _matrix_warnings(self) -> list[Finding]:
         missing = {
             f"{cell.scenario} is compared with {baseline.path}, which the matrix does not list"
             for cell in self.cells
             if (baseline := self.baseline(cell)) is not None and baseline not in self.cells
         }
-        found += sorted(missing)
+        found = [noted(said, "baseline_unlisted") for said in sorted(missing)]
         step = self.campaign.server.block_size
         uneven = sorted({cell.cpu_blocks for cell in self.cells if cell.cpu_blocks * 16 % step})
         found += [
-            f"cpu_blocks {blocks} are no whole number of server blocks of {step} tokens; the rest stays unused"
+            noted(
+                f"cpu_blocks {blocks} are no whole number of server blocks of {step} tokens; the rest stays unused",
+                "blocks_uneven",
+                cpu_blocks=blocks,
+            )
             for blocks in uneven
         ]
         if self.campaign.runs < MIN_RUNS:
-            found.append(f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} and more, five to show parity")
+            said = f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} and more, five to show parity"
+            found.append(noted(said, "few_runs"))
         return found
 
-    def _cluster_warnings(self) -> list[str]:
+    def _cluster_warnings(self) -> list[Finding]:
         images = {cell: self.specification(cell).images.get("server") for cell in self.cells}
         baselines = {cell: self.baseline(cell) for cell in self.cells}
         return cluster_warnings(self.campaign, self.catalogue, images, baselines)
 
-    def _length_warnings(self) -> list[str]:
+    def _length_warnings(self) -> list[Finding]:
         """Levels too short for what is to be read off them; how many requests one will complete is not known yet."""
         load, needed = self.workload, self.campaign.min_samples
         window = load.seconds - max(load.warmup_s, min(WARMUP_S, load.seconds / 4))
         if window >= needed:
             return []
-        return [
-            f"workload {self.campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
-            " of the recording at one a second: its system metrics will be n/a"
-        ]
+        said = f"workload {self.campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
+        said += " of the recording at one a second: its system metrics will be n/a"
+        return [noted(said, "few_samples", min_samples=needed)]
 
-    def _replicate_warnings(self) -> list[str]:
+    def _replicate_warnings(self) -> list[Finding]:
         same: dict[str, list[str]] = {}
         for cell in self.cells:
             effective = {key: value for key, value in self.specification(cell).to_json().items() if key != "cell"}
             same.setdefault(measurement_id(effective), []).append(cell.path)
         return [
-            f"{' and '.join(paths)} are configured alike: a difference is noise"
+            noted(f"{' and '.join(paths)} are configured alike: a difference is noise", "configured_alike", cells=paths)
             for paths in same.values()
             if len(paths) > 1
         ]

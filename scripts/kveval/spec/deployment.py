@@ -105,16 +105,19 @@ def deployment_problems(
             "server.vllm",
             f"{server.release} has vLLM {release.vllm}, declared is {server.vllm or server.program}",
             f"{release.vllm}, or server.images.server with an image that has {server.vllm or server.program}",
+            "other_version",
         )
     if server.fs_dir is not None:
-        yield ConfigProblem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume")
+        yield ConfigProblem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume", "of_this_host")
     several = replicas(scenario, server) > 1
     if several and campaign.cluster is not None and campaign.cluster.shared_network:
-        yield ConfigProblem("", "server.replicas", f"{name}: replicas of one network would take one port", "1")
+        said = f"{name}: replicas of one network would take one port"
+        yield ConfigProblem("", "server.replicas", said, "1", "one_port")
     if "index" in scenario.kind.parts:
         yield from _index_problems(name, campaign, release, platform)
     if campaign.reset_caches == "endpoint" and (why := _not_reset(scenario, software, platform)):
-        yield ConfigProblem("", "reset_caches", f"{name}: {why}, so that levels would start warm", "restart")
+        said, code = why
+        yield ConfigProblem("", "reset_caches", f"{name}: {said}, so that levels would start warm", "restart", code)
 
 
 def _index_problems(
@@ -122,9 +125,8 @@ def _index_problems(
 ) -> Iterator[ConfigProblem]:
     server = campaign.server
     if route_of(campaign) != "gateway":
-        yield ConfigProblem(
-            "", "cluster.address", f"{name} is an index for routing, and this load is not routed", "address: gateway"
-        )
+        said = f"{name} is an index for routing, and this load is not routed"
+        yield ConfigProblem("", "cluster.address", said, "address: gateway", "not_routed")
     if server.weights == "miniature" and release.epp.prefix_state == "scorer":
         yield ConfigProblem(
             "",
@@ -132,17 +134,19 @@ def _index_problems(
             f"{name}: the endpoint picker of {server.release} fetches the tokenizer from the hub,"
             " which has none of a miniature",
             "weights: full, or a newer release",
+            "tokenizer_of_miniature",
         )
 
 
-def _not_reset(scenario: Scenario, software: ServerSoftware, platform: arms.Platform) -> str:
-    """Say why the server's endpoint would leave the arm's tier as it is; "" if it empties it."""
+def _not_reset(scenario: Scenario, software: ServerSoftware, platform: arms.Platform) -> tuple[str, str] | None:
+    """Say why the server's endpoint leaves the arm's tier as it is, with the reason's code; None if it empties it."""
     if "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process":
-        return "no endpoint of the server empties LMCache inside its process"
+        return "no endpoint of the server empties LMCache inside its process", "lmcache_not_emptied"
     tiered = "files" in scenario.kind.parts or scenario.cpu_tier
     if tiered and not software.reset_reaches_tiers(platform):
-        return f"the endpoint of {software.title} {platform.server_version} empties the device's cache alone"
-    return ""
+        said = f"the endpoint of {software.title} {platform.server_version} empties the device's cache alone"
+        return said, "tier_not_emptied"
+    return None
 
 
 def _index(scenario: Scenario, platform: arms.Platform) -> Index | None:

@@ -1,6 +1,7 @@
 """A campaign and the catalogues read and checked: every mistake at once, each with its place."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,4 +99,4 @@ def _in_matrix(problem: ConfigProblem, cell: Cell, entry: MatrixEntry, index: in
         "scenarios": f"matrix[{index}].scenarios[{entry.scenarios.index(cell.scenario)}]",
         "cpu_blocks": f"matrix[{index}].cpu_blocks[{entry.cpu_blocks.index(cell.cpu_blocks)}]",
     }
-    return ConfigProblem(place, positions.get(problem.key, problem.key), problem.message, problem.valid)
+    return replace(problem, file=place, key=positions.get(problem.key, problem.key))

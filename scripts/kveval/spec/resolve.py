@@ -123,11 +123,11 @@ def resolve_cell(
     try:
         if scenario.exercised and not exercised_counters(scenario, software, platform):
             said = f"{software.title} {server.declared_version}"
-            raise arms.ArmError(f"{said} has none of the counters that would prove it active")
+            raise arms.ArmError(f"{said} has none of the counters that would prove it active", code="no_proof")
         arm = software.arm_arguments(scenario, platform, budget)
         sizes = _sizes(scenario, server, platform, budget)
     except arms.ArmError as error:
-        return None, [ConfigProblem("", "scenarios", f"{cell.scenario}: {error}")]
+        return None, [ConfigProblem("", "scenarios", f"{cell.scenario}: {error}", code=error.code)]
     argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**software.common_environment(served, server), **arm.env}
     problems = [

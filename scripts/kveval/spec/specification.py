@@ -119,9 +119,10 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         try:
             found = msgspec.convert(content, cls, dec_hook=_decoded)
         except msgspec.ValidationError as error:
-            raise SpecificationError(f"not a specification ({error})") from error
+            raise SpecificationError(f"not a specification ({error})", code="form") from error
         if found.measurement_id != content_hash(content):
-            raise SpecificationError("not a specification of this version: it has keys that this version has not")
+            said = "not a specification of this version: it has keys that this version has not"
+            raise SpecificationError(said, code="other_version")
         return found
 
     def to_json(self) -> dict[str, Any]:

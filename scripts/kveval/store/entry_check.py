@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,12 +24,17 @@ _FIXES: Mapping[Defect, str] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an entry is, and why; `extra` are files that its checksums do not cover."""
+    """What an entry is, and why; `extra` are files that its checksums do not cover.
+
+    `code`: the kind of reason by a name that stays; `wrong`: how many of its files are not as its checksums say.
+    """
 
     entry: StoreEntry
     state: State
     reason: str = ""
     fix: str = ""
+    code: str = ""
+    wrong: int = 0
     extra: list[str] = field(default_factory=list)
     bytes: int = 0
     label: str = ""
@@ -40,13 +45,16 @@ class Verdict:
 def judge(entry: StoreEntry, arriving: Arriving) -> Verdict:
     """Check an entry thoroughly; `arriving` tells of an error whether the entry may lack what is still to come."""
     facts = entry.facts
-    state, reason, fix = _state(entry, facts, arriving)
+    errors = _wrong_files(entry.place)
+    state, reason, fix, code = _wrong_state(entry, errors, arriving) if errors else _state(entry, facts)
     recorded = facts.get("hardware")
     return Verdict(
         entry,
         state,
         reason,
         fix,
+        code,
+        len(errors),
         extra=[] if state == "arriving" else [name for name in extra_files(entry.place) if name != REASON],
         bytes=size_bytes(entry.place),
         label=entry.label,
@@ -55,32 +63,33 @@ def judge(entry: StoreEntry, arriving: Arriving) -> Verdict:
     )
 
 
-def _state(entry: StoreEntry, facts: Mapping[str, Any], arriving: Arriving) -> tuple[State, str, str]:
-    errors = _wrong_files(entry.place)
-    if errors:
-        first = errors[0]
-        # What is only on its way, or out of reach, is no damage; one file that differs is.
-        worst = next((error for error in errors if error.defect in ("differs", "missing")), first)
-        more = f", and {len(errors) - 1} more files" if len(errors) > 1 else ""
-        reason = f"{str(worst).removeprefix(f'{entry.place}/').removeprefix(f'{entry.place}: ')}{more}"
-        if worst.defect in _FIXES:
-            return "kept", reason, _FIXES[worst.defect]
-        return ("arriving" if arriving(entry.place, worst) else "damaged"), reason, ""
+def _wrong_state(entry: StoreEntry, errors: Sequence[StoreError], arriving: Arriving) -> tuple[State, str, str, str]:
+    """Return the state of an entry with wrong files, the reason, what mends it, and the reason's code."""
+    # What is only on its way, or out of reach, is no damage; one file that differs is.
+    worst = next((error for error in errors if error.defect in ("differs", "missing")), errors[0])
+    more = f", and {len(errors) - 1} more files" if len(errors) > 1 else ""
+    reason = f"{str(worst).removeprefix(f'{entry.place}/').removeprefix(f'{entry.place}: ')}{more}"
+    if worst.defect in _FIXES:
+        return "kept", reason, _FIXES[worst.defect], worst.code
+    return ("arriving" if arriving(entry.place, worst) else "damaged"), reason, "", worst.code
+
+
+def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str, str]:
+    """Return the state of an entry whose files are as its checksums say, as `_wrong_state` does."""
     if facts.get("schema", SCHEMA) != SCHEMA:
-        return (
-            "kept",
-            f"{RUN} has schema {facts['schema']}, this version knows {SCHEMA}",
-            "use the version that wrote it",
-        )
+        said = f"{RUN} has schema {facts['schema']}, this version knows {SCHEMA}"
+        return "kept", said, "use the version that wrote it", "other_schema"
     try:
         read_run(entry.place)
     except RunFileError as error:
-        return "damaged", str(error).removeprefix(f"{entry.place}/"), ""
-    wrong = _contradiction(entry, facts)
+        return "damaged", str(error).removeprefix(f"{entry.place}/"), "", "no_description"
+    wrong, code = _contradiction(entry, facts)
     if wrong:
-        return "damaged", wrong, ""
+        return "damaged", wrong, "", code
     doubt = _doubt(facts)
-    return ("kept", doubt, "find out who wrote it; it is adopted as it is") if doubt else ("sound", "", "")
+    if doubt:
+        return "kept", doubt, "find out who wrote it; it is adopted as it is", "other_fingerprint"
+    return "sound", "", "", ""
 
 
 def _wrong_files(place: Path) -> list[StoreError]:
@@ -97,19 +106,19 @@ def _wrong_files(place: Path) -> list[StoreError]:
     return errors
 
 
-def _contradiction(entry: StoreEntry, facts: Mapping[str, Any]) -> str:
-    """Return what a whole run's description says that its place, its id or its files do not."""
+def _contradiction(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a whole run's description says that its place, its id or its files do not, and the kind of that."""
     if facts["measurement"] != entry.measurement or facts["run"] != entry.run:
-        return f"{RUN} describes run {facts['run']} of {facts['measurement']}"
+        return f"{RUN} describes run {facts['run']} of {facts['measurement']}", "other_run"
     fingerprint = str(facts.get("hardware", {}).get("fingerprint"))
     if not re.fullmatch(rf"run-{entry.run}(@{re.escape(fingerprint)}(-[0-9]+)?)?", entry.place.name):
-        return f"{RUN} names hardware {fingerprint}, its folder another"
+        return f"{RUN} names hardware {fingerprint}, its folder another", "other_hardware"
     defining = specification(facts)
     if content_hash(defining) != entry.measurement:
-        return f"the specification in {RUN} hashes to {content_hash(defining)}"
+        return f"the specification in {RUN} hashes to {content_hash(defining)}", "other_specification"
     covered = listed(entry.place)
     missing = [level["report"] for level in facts["levels"] if level.get("report") and level["report"] not in covered]
-    return f"{RUN} refers to {missing[0]}, which is not there" if missing else ""
+    return (f"{RUN} refers to {missing[0]}, which is not there", "report_missing") if missing else ("", "")
 
 
 def _doubt(facts: Mapping[str, Any]) -> str:

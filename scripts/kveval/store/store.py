@@ -38,11 +38,12 @@ class StoreError(Failure):
     """A stored measurement is damaged, incomplete or not what its place says.
 
     `defect`: no checksums yet, a file missing, a file that differs, run.json not what it should be, a file that this
-    user or host cannot read, an import whose original is gone. `path`: the file.
+    user or host cannot read, an import whose original is gone. `path`: the file. The code is the defect where none is
+    given.
     """
 
-    def __init__(self, message: str, defect: Defect, path: Path) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, defect: Defect, path: Path, code: str = "") -> None:
+        super().__init__(message, code=code or defect.replace(" ", "_"))
         self.defect = defect
         self.path = path
 
@@ -68,10 +69,10 @@ def listed(directory: Path) -> dict[str, str]:
         defect: Defect = "unsealed" if isinstance(error, FileNotFoundError | NotADirectoryError) else "unreadable"
         raise StoreError(f"{directory}: no readable {SUMS} ({error.strerror})", defect, path) from error
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path}: not a list of checksums", "differs", path) from error
+        raise StoreError(f"{path}: not a list of checksums", "differs", path, "no_checksums") from error
     found = {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
     if RUN not in found:
-        raise StoreError(f"{directory}: {SUMS} does not list {RUN}", "differs", path)
+        raise StoreError(f"{directory}: {SUMS} does not list {RUN}", "differs", path, "run_unlisted")
     return found
 
 
@@ -102,9 +103,10 @@ def verify(directory: Path, key: Key, trusted: Collection[str] = ()) -> dict[str
         facts = json.loads((directory / RUN).read_text())
         found = key_of(facts)
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{directory / RUN}: not a run's description ({error!r})", "wrong", directory / RUN) from error
+        said = f"{directory / RUN}: not a run's description ({error!r})"
+        raise StoreError(said, "wrong", directory / RUN, "no_description") from error
     if found != key:
-        raise StoreError(f"{directory}: holds {found}, expected {key}", "wrong", directory / RUN)
+        raise StoreError(f"{directory}: holds {found}, expected {key}", "wrong", directory / RUN, "other_run")
     return facts
 
 

@@ -38,7 +38,8 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
     if jobs:
         raise StillMeasuring(
             f"campaign {campaign} is being measured by {', '.join(jobs)}: stop snakemake there (Ctrl-C), or wait until"
-            " the job's Lease has run out"
+            " the job's Lease has run out",
+            holders=jobs,
         )
     result = remove(api, ours, namespaces, remove_volumes=True, say=say)
     for name in result.removed:
@@ -56,7 +57,8 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
 def _on_host(say: Say) -> None:
     measuring = holder(LOCK)
     if measuring is not None:
-        raise StillMeasuring(f"a measurement is running ({measuring}): stop it first (Ctrl-C in its snakemake)")
+        said = f"a measurement is running ({measuring}): stop it first (Ctrl-C in its snakemake)"
+        raise StillMeasuring(said, holders=[measuring])
     with host_lock("teardown", waiting=say, path=LOCK):
         removed = remove_leftovers(registry_path())
     for name in removed:

@@ -31,7 +31,7 @@ def campaigns(tmp_path):
 def problems(path):
     with pytest.raises(ConfigError) as caught:
         load_config(path, CONFIG)
-    return {(problem.file.rpartition("/")[2], problem.key): str(problem) for problem in caught.value.problems}
+    return {(problem.file.rpartition("/")[2], problem.key): problem for problem in caught.value.problems}
 
 
 def test_mappings_merge_and_everything_else_is_replaced(campaigns):
@@ -84,10 +84,11 @@ def test_cells_replace_or_are_added(campaigns):
     assert added.cells[: len(base.cells)] == base.cells
     assert [cell.cpu_blocks for cell in load_config(folder / "replaces.yaml", CONFIG).cells] == [20000]
     assert len(load_config(folder / "grandchild.yaml", CONFIG).cells) == len(base.cells) + 2
-    assert "which replaces" in problems(folder / "both.yaml")["both.yaml", "add_matrix"]
-    assert "matrix[2] of what is extended" in problems(folder / "again.yaml")["again.yaml", "add_matrix[0]"]
-    assert "nothing to add to" in problems(folder / "alone.yaml")["alone.yaml", "add_matrix"]
-    assert "is a number" in problems(folder / "wrong.yaml")["wrong.yaml", "add_matrix"]
+    assert problems(folder / "both.yaml")["both.yaml", "add_matrix"].code == "beside_matrix"
+    again = problems(folder / "again.yaml")["again.yaml", "add_matrix[0]"]
+    assert (again.code, "matrix[2]" in again.message) == ("repeated", True)
+    assert problems(folder / "alone.yaml")["alone.yaml", "add_matrix"].code == "nothing_extended"
+    assert problems(folder / "wrong.yaml")["wrong.yaml", "add_matrix"].code == "no_list"
 
 
 def test_a_campaigns_own_entries_are_extended_key_by_key(campaigns):
@@ -127,27 +128,31 @@ def test_a_value_that_is_replaced_is_no_mistake_any_more(campaigns):
 
 
 @pytest.mark.parametrize(
-    ("files", "where", "says"),
+    ("files", "where", "code", "says"),
     [
-        ({"child": {"extends": "bass", "name": "child"}}, ("child.yaml", "extends"), "did you mean base"),
-        ({"child": {"extends": "../base", "name": "child"}}, ("child.yaml", "extends"), "is no name"),
-        ({"child": {"extends": 3, "name": "child"}}, ("child.yaml", "extends"), "is no name"),
-        ({"child": {"extends": "child", "name": "child"}}, ("child.yaml", "extends"), "circle: child -> child"),
+        ({"child": {"extends": "bass", "name": "child"}}, ("child.yaml", "extends"), "unknown_name", "bass"),
+        ({"child": {"extends": "../base", "name": "child"}}, ("child.yaml", "extends"), "no_name", ""),
+        ({"child": {"extends": 3, "name": "child"}}, ("child.yaml", "extends"), "no_name", ""),
+        ({"child": {"extends": "child", "name": "child"}}, ("child.yaml", "extends"), "circle", "child -> child"),
         (
             {"child": {"extends": "other", "name": "a"}, "other": {"extends": "child", "name": "b"}},
             ("other.yaml", "extends"),
-            "circle: child -> other -> child",
+            "circle",
+            "child -> other -> child",
         ),
         (
             {"child": {"extends": "other", "name": "a"}, "other": "a: [1\nb: 2\n"},
             ("other.yaml", ""),
+            "syntax",
             "line 2",
         ),
     ],
 )
-def test_what_cannot_be_extended_is_refused(campaigns, files, where, says):
+def test_what_cannot_be_extended_is_refused(campaigns, files, where, code, says):
     folder = campaigns(base=BASE, **files)
-    assert says in problems(folder / "child.yaml")[where]
+    problem = problems(folder / "child.yaml")[where]
+    assert (problem.code, says in problem.message) == (code, True)
+    assert problem.near == (("base",) if code == "unknown_name" else ())
 
 
 def test_the_complete_campaign_stands_alone(campaigns):

@@ -14,10 +14,7 @@ from kveval.spec.loading import load_config
 def problems(folder, files):
     with pytest.raises(ConfigError) as caught:
         load(folder, files)
-    return {
-        (Path(problem.file).name, problem.key): f"{problem.message} | {problem.valid}"
-        for problem in caught.value.problems
-    }
+    return {(Path(problem.file).name, problem.key): problem for problem in caught.value.problems}
 
 
 @pytest.fixture(scope="module")
@@ -48,30 +45,38 @@ def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path):
         ("config.yaml", "run"),
         ("config.yaml", "server.vllm"),
     }
-    assert "did you mean kv_heads" in found["models.yaml", "Qwen3-0.6B.geometry.kv_hads"]
-    assert "did you mean Qwen3-8B" in found["models.yaml", "Qwen3-14B.extends"]
-    assert "did you mean native?" in found["scenarios.yaml", "native-offload.arm"]
-    assert "did you mean native-offload" in found["config.yaml", "matrix[1].scenarios[0]"]
-    assert "did you mean runs" in found["config.yaml", "run"]
-    assert "in quotes" in found["config.yaml", "server.vllm"]
+    likeliest = {key: (problem.code, *problem.near[:1]) for (_, key), problem in found.items()}
+    assert likeliest == {
+        "Qwen3-0.6B.geometry.kv_hads": ("unknown_key", "kv_heads"),
+        "Qwen3-14B.extends": ("unknown_name", "Qwen3-8B"),
+        "native-offload.arm": ("unknown_name", "native"),
+        "laptop.turns": ("int_type",),
+        "matrix[1].scenarios[0]": ("unknown_name", "native-offload"),
+        "run": ("unknown_key", "runs"),
+        "server.vllm": ("string_type",),
+    }
+    assert "in quotes" in found["config.yaml", "server.vllm"].valid
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "code", "says"),
     [
-        ("", "is empty"),
-        ("# nothing\n", "is empty"),
-        ("- a\n", "holds a list"),
-        ("a: [1\nb: 2\n", "line 2"),
-        ("a:\n\tb: 1\n", "line 2"),
-        ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is given twice, first in line 1"),
-        ("3: {}\n", "keys are text"),
+        ("", "empty", ""),
+        ("# nothing\n", "empty", ""),
+        ("- a\n", "no_mapping", "a list"),
+        ("a: [1\nb: 2\n", "syntax", "line 2: "),
+        ("a:\n\tb: 1\n", "syntax", "line 2: "),
+        ("a: 1\nb: 2\na: 3\n", "syntax", "line 3: key 'a' is given twice, first in line 1"),
+        ("3: {}\n", "key_no_text", ""),
     ],
 )
-def test_files_that_are_no_mapping_say_so(tmp_path, name, content, says):
+def test_files_that_are_no_mapping_say_so(tmp_path, name, content, code, says):
     found = problems(tmp_path, {**RAW, name: content})
-    assert any(file == f"{name}.yaml" and says in message for (file, _), message in found.items()), found
+    assert any(
+        (file, problem.code) == (f"{name}.yaml", code) and says in problem.message
+        for (file, _), problem in found.items()
+    ), found
 
 
 def test_missing_and_undecodable_files_are_named(tmp_path):
@@ -80,71 +85,73 @@ def test_missing_and_undecodable_files_are_named(tmp_path):
     (tmp_path / "metrics.yaml").write_bytes(b"a: \xff\xfe\x00")
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "config.yaml", tmp_path)
-    assert [Path(problem.file).name for problem in caught.value.problems] == ["models.yaml", "metrics.yaml"]
+    assert [(Path(problem.file).name, problem.code) for problem in caught.value.problems] == [
+        *(("models.yaml", "no_file"), ("metrics.yaml", "syntax"))
+    ]
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "key", "says"),
+    ("path", "value", "key", "code"),
     [
-        (
-            ("scenarios", "native-offload", "baseline"),
-            "no-ofload",
-            "native-offload.baseline",
-            "did you mean no-offload",
-        ),
-        (("scenarios", "native-offload", "baseline"), "lmcache-local", "native-offload.baseline", "no baseline itself"),
-        (("scenarios", "native-offload", "cpu_tier"), False, "native-offload", "cpu_tier must be true"),
-        (("scenarios", "native-offload", "exercised"), [], "native-offload", "name a counter"),
-        (("scenarios", "native-offload", "store"), "redis", "native-offload", "uses no store"),
+        (("scenarios", "native-offload", "baseline"), "no-ofload", "native-offload.baseline", "unknown_name"),
+        (("scenarios", "native-offload", "baseline"), "lmcache-local", "native-offload.baseline", "no_baseline"),
+        (("scenarios", "native-offload", "cpu_tier"), False, "native-offload", "cpu_tier"),
+        (("scenarios", "native-offload", "exercised"), [], "native-offload", "exercised_empty"),
+        (("scenarios", "native-offload", "store"), "redis", "native-offload", "store_not_used"),
         (("scenarios", "no-offload", "extends"), "no-offload-mempress", "no-offload.extends", "circle"),
-        (("scenarios", "no-offload", "env"), {"HF_TOKEN": "x"}, "no-offload.env", "looks like a secret"),
-        (("scenarios", "no-offload", "env"), {"A": True}, "no-offload.env.A", "text, in quotes"),
-        (("models", "Qwen3-0.6B", "max_model_len"), 50_000, "Qwen3-0.6B", "40960 positions"),
-        (("models", "Qwen3-0.6B", "tensor_parallel_size"), 3, "Qwen3-0.6B", "divides neither"),
-        (("models", "Llama-3.1-8B", "gpu_memory_utilization"), 1.5, "Llama-3.1-8B.gpu_memory_utilization", "1.5"),
-        (("workloads", "laptop", "levels"), [1, 1], "laptop", "repeat"),
-        (("workloads", "laptop", "levels"), [], "laptop", "at least one"),
-        (("workloads", "laptop", "warmup_s"), 1000, "laptop", "leaves nothing"),
-        (("workloads", "laptop", "prefix_count"), 0, "laptop", "go together"),
-        (("workloads", "laptop", "seconds"), float("inf"), "laptop.seconds", "finite"),
-        (("workloads", "sweep", "levels"), [1], "sweep", "sweep_size and no levels"),
-        (("metrics", "requests_running", "reduction"), "ratio", "requests_running", "numerator and denominator"),
-        (("config", "server", "device_blocks"), None, "server", "device_blocks is missing"),
-        (("config", "server", "device_blocks"), 1121, "server", "no whole number of server blocks"),
-        (("config", "server", "block_size"), 16, "server", "no multiple of 32"),
-        (("config", "server", "vllm"), "new", "server.vllm", "not a version"),
-        (("config", "results"), "../elsewhere", "results", "below the repository"),
-        (("config", "workload"), "laptp", "workload", "did you mean laptop"),
-        (("config", "workload"), "published", "workload", "max_model_len 8192"),
-        (("config", "workload"), "sweep", "workload", "different loads"),
-        (("config", "runs"), 0, "runs", "greater than 0"),
-        (("config", "matrix"), [], "matrix", "at least 1"),
-        (("config", "matrix", 1, "models"), ["Qwen3-0.6B", "Qwen3-0.6B"], "matrix[1]", "repeats Qwen3-0.6B"),
-        (("config", "matrix", 0, "cpu_blocks"), [0, 10], "matrix[0].cpu_blocks[1]", "no CPU tier"),
-        (("config", "matrix", 1, "cpu_blocks"), [500, 0], "matrix[1].cpu_blocks[1]", "has a CPU tier"),
-        (("config", "matrix", 1, "cpu_blocks"), [-1], "matrix[1].cpu_blocks[0]", "greater than or equal to 0"),
+        (("scenarios", "no-offload", "env"), {"HF_TOKEN": "x"}, "no-offload.env", "secret"),
+        (("scenarios", "no-offload", "env"), {"A": True}, "no-offload.env.A", "string_type"),
+        (("models", "Qwen3-0.6B", "max_model_len"), 50_000, "Qwen3-0.6B", "too_many_positions"),
+        (("models", "Qwen3-0.6B", "tensor_parallel_size"), 3, "Qwen3-0.6B", "ranks_do_not_divide"),
+        (
+            ("models", "Llama-3.1-8B", "gpu_memory_utilization"),
+            1.5,
+            "Llama-3.1-8B.gpu_memory_utilization",
+            "less_than_equal",
+        ),
+        (("workloads", "laptop", "levels"), [1, 1], "laptop", "levels_repeat"),
+        (("workloads", "laptop", "levels"), [], "laptop", "no_levels"),
+        (("workloads", "laptop", "warmup_s"), 1000, "laptop", "all_warmup"),
+        (("workloads", "laptop", "prefix_count"), 0, "laptop", "prefix_half_given"),
+        (("workloads", "laptop", "seconds"), float("inf"), "laptop.seconds", "finite_number"),
+        (("workloads", "sweep", "levels"), [1], "sweep", "sweep_with_levels"),
+        (("metrics", "requests_running", "reduction"), "ratio", "requests_running", "ratio_without_parts"),
+        (("config", "server", "device_blocks"), None, "server", "device_blocks_missing"),
+        (("config", "server", "device_blocks"), 1121, "server", "device_blocks_uneven"),
+        (("config", "server", "block_size"), 16, "server", "block_size_uneven"),
+        (("config", "server", "vllm"), "new", "server.vllm", "no_version"),
+        (("config", "results"), "../elsewhere", "results", "not_below"),
+        (("config", "workload"), "laptp", "workload", "unknown_name"),
+        (("config", "workload"), "published", "workload", "too_long"),
+        (("config", "workload"), "sweep", "workload", "sweep"),
+        (("config", "runs"), 0, "runs", "greater_than"),
+        (("config", "matrix"), [], "matrix", "too_short"),
+        (("config", "matrix", 1, "models"), ["Qwen3-0.6B", "Qwen3-0.6B"], "matrix[1]", "repeated"),
+        (("config", "matrix", 0, "cpu_blocks"), [0, 10], "matrix[0].cpu_blocks[1]", "size_without_tier"),
+        (("config", "matrix", 1, "cpu_blocks"), [500, 0], "matrix[1].cpu_blocks[1]", "tier_without_size"),
+        (("config", "matrix", 1, "cpu_blocks"), [-1], "matrix[1].cpu_blocks[0]", "greater_than_equal"),
         (
             ("config", "matrix", 0, "scenarios"),
             ["no-offload", "llm-d-redis"],
             "matrix[0].scenarios[1]",
-            "engine kubernetes",
+            "index_on_cluster_alone",
         ),
-        (("config", "matrix", 0, "scenarios"), ["no-offload-mempress"], "matrix[0].scenarios[0]", "device_blocks sets"),
-        (("config", "server", "args"), ["--block_size=64"], "server", "--block-size, which is computed"),
-        (("config", "server", "env"), {"PYTHONHASHSEED": 7}, "server", "PYTHONHASHSEED, which is computed"),
-        (("config", "scenarios"), {"no-offload": {}}, "scenarios.no-offload", "has an entry of this name"),
-        (("config", "scenarios"), {"x": {"extends": "y"}}, "scenarios.x.extends", "there is no 'y'"),
-        (("config", "models"), ["Qwen3-0.6B"], "models", "is a list"),
-        (("config", "matrix", 0, "models"), "Qwen3-0.6B", "matrix[0].models", "a list, in [ ]"),
-        (("config", "server"), None, "server", "value left empty | a mapping"),
-        (("config", "server", "env"), {1: "x"}, "server.env[1]", "text, in quotes"),
+        (("config", "matrix", 0, "scenarios"), ["no-offload-mempress"], "matrix[0].scenarios[0]", "fixed_capacity"),
+        (("config", "server", "args"), ["--block_size=64"], "server", "computed"),
+        (("config", "server", "env"), {"PYTHONHASHSEED": 7}, "server", "computed"),
+        (("config", "scenarios"), {"no-offload": {}}, "scenarios.no-offload", "taken"),
+        (("config", "scenarios"), {"x": {"extends": "y"}}, "scenarios.x.extends", "unknown_name"),
+        (("config", "models"), ["Qwen3-0.6B"], "models", "no_mapping"),
+        (("config", "matrix", 0, "models"), "Qwen3-0.6B", "matrix[0].models", "tuple_type"),
+        (("config", "server"), None, "server", "model_type"),
+        (("config", "server", "env"), {1: "x"}, "server.env[1]", "string_type"),
     ],
 )
-def test_each_mistake_is_named_with_its_key_and_what_is_valid(tmp_path, path, value, key, says):
+def test_each_mistake_is_named_with_its_key_and_its_kind(tmp_path, path, value, key, code):
     found = problems(tmp_path, changed(path, value))
     assert len(found) == 1 or path[0] in ("models", "scenarios"), found
     assert (f"{path[0]}.yaml", key) in found, found
-    assert says in found[f"{path[0]}.yaml", key]
+    assert found[f"{path[0]}.yaml", key].code == code
 
 
 def paths(value, here=()):
@@ -191,18 +198,27 @@ def test_a_catalogue_that_cannot_be_read_does_not_make_its_names_unknown(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("parts", "says"),
+    ("parts", "code", "near"),
     [
-        (("Qwen3-0.6B", "no-offload", "10"), "no CPU tier"),
-        (("Qwen3-0.6B", "native-offload", "0"), "has a CPU tier"),
-        (("Qwen3-0.6B", "native-offload", "010"), "no number of blocks"),
-        (("Qwen3-0.6B", "native-offload", "1"), "less than one server block"),
-        (("Qwen3-0.7B", "native-offload", "10"), "did you mean Qwen3-0.6B"),
-        (("Qwen3-0.6B", "native", "10"), "did you mean native-offload"),
-        (("Qwen3-0.6B", "llm-d-redis", "0"), "engine kubernetes"),
+        (("Qwen3-0.6B", "no-offload", "10"), "size_without_tier", ()),
+        (("Qwen3-0.6B", "native-offload", "0"), "tier_without_size", ()),
+        (("Qwen3-0.6B", "native-offload", "010"), "no_number", ()),
+        (("Qwen3-0.6B", "native-offload", "1"), "less_than_a_block", ()),
+        (("Qwen3-0.7B", "native-offload", "10"), "unknown_name", ("Qwen3-0.6B",)),
+        (("Qwen3-0.6B", "native", "10"), "unknown_name", ("native-offload",)),
+        (("Qwen3-0.6B", "llm-d-redis", "0"), "index_on_cluster_alone", ()),
     ],
 )
-def test_a_cell_asked_for_by_path_is_checked(default, parts, says):
-    with pytest.raises(ConfigError, match=says) as caught:
+def test_a_cell_asked_for_by_path_is_checked(default, parts, code, near):
+    with pytest.raises(ConfigError) as caught:
         default.cell(*parts)
-    assert str(caught.value).startswith(f"cell {'/'.join(parts)}: ")
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.code, problem.near[:1]) == (f"cell {'/'.join(parts)}", code, near)
+
+
+def test_a_mistake_is_told_with_its_place_and_what_would_be_right(default):
+    with pytest.raises(ConfigError) as caught:
+        default.cell("Qwen3-0.6B", "nativ-offload", "10")
+    assert str(caught.value).startswith(
+        "cell Qwen3-0.6B/nativ-offload/10: scenarios: there is no 'nativ-offload' (valid: did you mean native-offload"
+    )

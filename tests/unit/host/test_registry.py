@@ -88,8 +88,9 @@ def test_a_guardian_that_is_gone_is_told_before_anything_starts(tmp_path):
         processes.guardian.process.kill()
         processes.guardian.process.wait()
         with (
-            pytest.raises(GuardianError, match=r"guardian process \d+, which would clean up after this job, is gone"),
+            pytest.raises(GuardianError) as error,
             processes.supervised("sleep", ["sleep", "300"], env=os.environ, log=tmp_path / "log"),
         ):
             pytest.fail("started all the same")
+        assert error.value.facts == {"pid": processes.guardian.process.pid}
     assert not [child for child in psutil.Process().children() if "300" in child.cmdline()]

@@ -8,7 +8,7 @@ import yaml
 from tests.support.config_files import CONFIG
 
 from kveval.config.imports import ImportCampaign
-from kveval.config.problems import ConfigError
+from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 
@@ -26,12 +26,12 @@ def campaign(tmp_path: Path) -> Any:
     return load
 
 
-def mistakes(load: Any, *imports: Any, **values: Any) -> dict[str, str]:
-    """Key -> message, of all mistakes."""
+def mistakes(load: Any, *imports: Any, **values: Any) -> dict[str, ConfigProblem]:
+    """All mistakes by their keys."""
     with pytest.raises(ConfigError) as caught:
         load(*imports, **values)
     assert {Path(problem.file).name for problem in caught.value.problems} == {"campaign.yaml"}
-    return {problem.key: f"{problem.message} | {problem.valid}" for problem in caught.value.problems}
+    return {problem.key: problem for problem in caught.value.problems}
 
 
 def test_a_path_is_all_that_an_import_needs(campaign: Any, tmp_path: Path) -> None:
@@ -62,43 +62,49 @@ def test_all_mistakes_are_reported_at_once(campaign: Any, tmp_path: Path) -> Non
         {"models": {"small": "Qwen3-06B"}, "scenarios": {"nothing": "no-ofload"}, "cpu_blocks": {"native": 1}},
         workload="publshed",
     )
-    assert "unknown key | did you mean hardware?" in found["import[0].hardwear"]
-    assert "greater than 0" in found["import[0].replicas"]
-    assert "valid boolean" in found["import[0].copy"]
-    assert "is not a version" in found["import[0].vllm"]
-    assert "is missing" in found["import[1].path"]
-    assert "did you mean Qwen3-0.6B" in found["import[1].models.small"]
-    assert "did you mean no-offload" in found["import[1].scenarios.nothing"]
-    assert "there is no 'native'" in found["import[1].cpu_blocks.native"]
-    assert "did you mean published" in found["workload"]
-    assert len(found) == 9
+    assert {key: problem.code for key, problem in found.items()} == {
+        "import[0].hardwear": "unknown_key",
+        "import[0].replicas": "greater_than",
+        "import[0].copy": "bool_type",
+        "import[0].vllm": "no_version",
+        "import[1].path": "missing",
+        "import[1].models.small": "unknown_name",
+        "import[1].scenarios.nothing": "unknown_name",
+        "import[1].cpu_blocks.native": "unknown_name",
+        "workload": "unknown_name",
+    }
+    assert found["import[0].hardwear"].near == ("hardware",)
+    assert found["import[1].models.small"].near[0] == "Qwen3-0.6B"
+    assert found["import[1].scenarios.nothing"].near[0] == "no-offload"
+    assert found["workload"].near[0] == "published"
 
 
 @pytest.mark.parametrize(
-    ("changes", "key", "message"),
+    ("changes", "key", "code"),
     [
-        ({"path": "{tmp}/nowhere"}, "import[0].path", "does not exist"),
-        ({"path": "{tmp}/file"}, "import[0].path", "is no folder"),
-        ({"archives": ["pcp"]}, "import[0].archives[0]", "there is no pcp"),
-        ({"pattern": "{model}.json"}, "import[0].pattern", "{arm} is missing"),
-        ({"cpu_blocks": {"native-offload": -1}}, "import[0].cpu_blocks.native-offload", "greater than or equal to 0"),
+        ({"path": "{tmp}/nowhere"}, "import[0].path", "absent"),
+        ({"path": "{tmp}/file"}, "import[0].path", "no_folder"),
+        ({"archives": ["pcp"]}, "import[0].archives[0]", "absent"),
+        ({"pattern": "{model}.json"}, "import[0].pattern", "placeholder_missing"),
+        ({"cpu_blocks": {"native-offload": -1}}, "import[0].cpu_blocks.native-offload", "greater_than_equal"),
     ],
 )
-def test_a_mistake_is_named(campaign: Any, tmp_path: Path, changes: dict[str, Any], key: str, message: str) -> None:
+def test_a_mistake_is_named(campaign: Any, tmp_path: Path, changes: dict[str, Any], key: str, code: str) -> None:
     asked = {"path": str(tmp_path / "tree"), **changes}
     asked["path"] = asked["path"].replace("{tmp}", str(tmp_path))
-    assert message in mistakes(campaign, asked)[key]
+    assert mistakes(campaign, asked)[key].code == code
 
 
 def test_an_import_given_twice_is_refused(campaign: Any, tmp_path: Path) -> None:
     tree = {"path": str(tmp_path / "tree")}
-    assert "is import[0] again" in mistakes(campaign, tree, {**tree, "vllm": "0.11.2"}, tree)["import[2]"]
+    repeated = mistakes(campaign, tree, {**tree, "vllm": "0.11.2"}, tree)["import[2]"]
+    assert (repeated.code, "import[0]" in repeated.message) == ("repeated", True)
 
 
 def test_a_campaign_imports_or_measures(campaign: Any, tmp_path: Path) -> None:
     matrix = [{"models": ["Qwen3-0.6B"], "scenarios": ["no-offload"], "cpu_blocks": [0]}]
     found = mistakes(campaign, {"path": str(tmp_path / "tree")}, matrix=matrix)
-    assert "no report mixes the two" in found["matrix"]
+    assert found["matrix"].code == "mixed"
 
 
 @pytest.mark.parametrize("value", [[], {}, "tree", None])

@@ -62,8 +62,14 @@ def listed(planned: ImportPlan, place: str) -> Listed:
 
 
 def reason(planned: ImportPlan, place: str) -> tuple[str, str]:
+    """Status and the kind of reason."""
     result = listed(planned, place).result
-    return result.status, result.reason
+    return result.status, result.code
+
+
+def remarks(planned: ImportPlan, place: str) -> dict[str, tuple[object, ...]]:
+    """The values of what is said of a result, by the kind of remark."""
+    return {remark.code: remark.values for remark in listed(planned, place).remarks}
 
 
 def only_run(planned: ImportPlan) -> RunPlan:
@@ -97,8 +103,8 @@ def test_a_copy_of_a_result_is_no_repetition(tree: Path) -> None:
     shutil.copytree(folder, tree / "b" / folder.name)
     planned = plan(tree)
     assert cells(planned) == {f"{MODEL}/no-offload/0": [[1]]}
-    status, why = reason(planned, f"b/{folder.name}")
-    assert (status, why.startswith("the same measurement as")) == ("copy", True)
+    copied = listed(planned, f"b/{folder.name}").result
+    assert (copied.status, f" {tree}/a/{folder.name}: " in copied.reason) == ("copy", True)
 
 
 def test_what_ran_counts_and_what_the_name_declares_is_said(tree: Path) -> None:
@@ -111,7 +117,7 @@ def test_what_ran_counts_and_what_the_name_declares_is_said(tree: Path) -> None:
     assert description["budget"]["cpu_blocks"] == 10_000
     said = "20000 cpu_blocks declared, 10000 effective (num_cpu_blocks 10000 of 16 tokens)"
     assert description["remarks"] == [said]
-    assert listed(planned, "rate1").remarks == (said,)
+    assert [remark.text for remark in listed(planned, "rate1").remarks] == [said]
 
 
 def test_lmcache_is_sized_by_its_environment_over_all_ranks(tree: Path) -> None:
@@ -129,7 +135,7 @@ def test_the_same_arguments_under_two_names_of_one_arm_are_repetitions(tree: Pat
     write_level(tree, MODEL, "lmcache-valkey-20kcpu", 1, archive=False, args=args, start=START + HOUR)
     planned = plan(tree)
     assert list(cells(planned).values()) == [[[1], [1]]]
-    assert "20000 cpu_blocks declared" in listed(planned, "20kcpu_replica1_rate1").remarks[0]
+    assert remarks(planned, "20kcpu_replica1_rate1")["other_size"][0] == 20_000
 
 
 def test_two_arms_configured_alike_are_said_to_be_replicates(tree: Path) -> None:
@@ -137,10 +143,8 @@ def test_two_arms_configured_alike_are_said_to_be_replicates(tree: Path) -> None
     write_level(tree, MODEL, "llm-d-redis", 1, archive=False)
     write_level(tree, MODEL, "llm-d-valkey", 1, archive=False, config={"EPP_Backend": "valkey"})
     planned = plan(tree)
-    assert listed(planned, "no-offload_replica1_rate1").remarks == (
-        f"configured like {MODEL}/llm-d-redis/0: a difference between them is noise (A/A)",
-    )
-    assert listed(planned, "llm-d-valkey_replica1_rate1").remarks == ()
+    assert remarks(planned, "no-offload_replica1_rate1") == {"configured_alike": (f"{MODEL}/llm-d-redis/0",)}
+    assert remarks(planned, "llm-d-valkey_replica1_rate1") == {}
     alike = {run.cell.scenario: run.description["specification"]["configuration"] for run in planned.runs}
     assert alike["no-offload"] == alike["llm-d-redis"] != alike["llm-d-valkey"]
 
@@ -149,7 +153,7 @@ def test_an_arm_without_its_connector_is_imported_as_what_ran(tree: Path) -> Non
     write_level(tree, MODEL, "native-offload-10k", 1, archive=False)
     planned = plan(tree)
     assert list(cells(planned)) == [f"{MODEL}/native-offload/0"]
-    assert "no KV connector among the arguments" in listed(planned, "rate1").remarks[0]
+    assert next(iter(remarks(planned, "rate1"))) == "no_connector"
 
 
 def test_a_buffer_before_files_is_no_tier(tree: Path) -> None:
@@ -160,7 +164,7 @@ def test_a_buffer_before_files_is_no_tier(tree: Path) -> None:
     write_level(tree, MODEL, "files", 1, archive=False, args=arguments)
     planned = campaign_plan(tree, {"path": str(tree)}, scenarios=own)
     assert list(cells(planned)) == [f"{MODEL}/files/0"]
-    assert "1000 blocks in host memory" in listed(planned, "rate1").remarks[0]
+    assert next(iter(remarks(planned, "rate1").items())) == ("buffer", (1000,))
     # The same arguments under the name of an arm that has a tier in host memory.
     shutil.rmtree(tree)
     write_level(tree, MODEL, "native-offload", 1, archive=False, args=arguments)
@@ -194,11 +198,11 @@ def test_a_damaged_level_is_listed_and_the_others_are_unharmed(
     folder = write_level(tree, MODEL, "no-offload", 4, archive=False)
     change(folder / "guidellm-results.json.zst")
     planned = plan(tree)
-    found, why = reason(planned, "rate4")
-    assert (found, message in why) == (status, True)
+    found = listed(planned, "rate4").result
+    assert (found.status, message in found.reason) == (status, True)
     failed = only_run(planned).levels[1]
     assert (failed.level, failed.report, message in str(failed.error)) == (4, None, True)
-    assert str(tree) not in why
+    assert str(tree) not in found.reason
 
 
 def test_a_report_compressed_twice_is_imported(tree: Path) -> None:
@@ -211,25 +215,24 @@ def test_a_report_compressed_twice_is_imported(tree: Path) -> None:
 def test_a_report_without_a_completed_request_gives_nothing(tree: Path) -> None:
     write_level(tree, MODEL, "no-offload", 1, archive=False)
     write_level(tree, MODEL, "no-offload", 4, archive=False, latency_s=90.0, keep=0)
-    found = reason(plan(tree), "rate4")
-    assert found == ("damaged", "no request was completed (0 failed, 4 were cut off)")
+    assert reason(plan(tree), "rate4") == ("damaged", "no_request")
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "code", "unknown"),
     [
-        ("1x2xB9000_llm-d_Qwen3-0.6B_no-offload_replica1_rate1", "unknown hardware '1x2xB9000'"),
-        ("1x2xL40S_llm-d_Qwen9-1B_no-offload_replica1_rate1", "unknown model 'Qwen9-1B'"),
-        ("1x2xL40S_llm-d_Qwen3-0.6B_quantum-offload_replica1_rate1", "unknown arm 'quantum-offload'"),
-        ("1x2xL40S_llm-d_Qwen3-0.6B_no-offload_rate1_x_y", "its name is not of the form"),
+        ("1x2xB9000_llm-d_Qwen3-0.6B_no-offload_replica1_rate1", "unknown_hardware", "'1x2xB9000'"),
+        ("1x2xL40S_llm-d_Qwen9-1B_no-offload_replica1_rate1", "unknown_model", "'Qwen9-1B'"),
+        ("1x2xL40S_llm-d_Qwen3-0.6B_quantum-offload_replica1_rate1", "unknown_arm", "'quantum-offload'"),
+        ("1x2xL40S_llm-d_Qwen3-0.6B_no-offload_rate1_x_y", "other_form", ""),
     ],
 )
-def test_an_unknown_name_is_listed_and_not_guessed(tree: Path, name: str, message: str) -> None:
+def test_an_unknown_name_is_listed_and_not_guessed(tree: Path, name: str, code: str, unknown: str) -> None:
     write_level(tree, MODEL, "no-offload", 1, archive=False)
     write_level(tree, MODEL, "no-offload", 4, archive=False, name=name)
     planned = plan(tree)
-    status, why = reason(planned, name)
-    assert (status, message in why) == ("unknown", True)
+    assert reason(planned, name) == ("unknown", code)
+    assert unknown in listed(planned, name).result.reason
     assert cells(planned) == {f"{MODEL}/no-offload/0": [[1]]}
 
 
@@ -245,9 +248,9 @@ def test_the_model_that_ran_counts(tree: Path) -> None:
     write_level(tree, "Qwen3-8B", "no-offload", 1, archive=False, config={"Model": "Qwen/Qwen3-0.6B"})
     planned = plan(tree)
     assert list(cells(planned)) == [f"{MODEL}/no-offload/0"]
-    assert listed(planned, "rate1").remarks[0] == "the name says Qwen3-8B, Qwen3-0.6B ran"
+    assert next(iter(remarks(planned, "rate1").items())) == ("other_model", ("Qwen3-8B", "Qwen3-0.6B"))
     write_level(tree, "Qwen3-8B", "no-offload", 4, archive=False, served="/models/Qwen3-0.6B")
-    assert "several models: Qwen3-0.6B, Qwen3-8B" in reason(plan(tree), "rate4")[1]
+    assert reason(plan(tree), "rate4") == ("unknown", "several_models")
 
 
 def test_memory_pressure_is_a_scenario_of_its_own(tree: Path) -> None:
@@ -256,21 +259,19 @@ def test_memory_pressure_is_a_scenario_of_its_own(tree: Path) -> None:
     write_level(tree, MODEL, "no-offload", 4, archive=False, software=software)
     planned = plan(tree)
     assert set(cells(planned)) == {f"{MODEL}/no-offload-mempress/0"}
-    assert listed(planned, "rate1").remarks == ()
-    assert "gpu_memory_utilization 0.9 ran, the catalogue has 0.55" in listed(planned, "rate4").remarks[0]
+    assert remarks(planned, "rate1") == {}
+    assert next(iter(remarks(planned, "rate4").items())) == ("other_utilization", (0.55, 0.9))
 
 
 def test_results_of_several_releases_are_never_mixed_in_one_cell(tree: Path) -> None:
     for number, release in enumerate(("llm-d-0.4.0", "llm-d-0.5.0")):
         write_level(tree, MODEL, "no-offload", 1, archive=False, software=release, start=START + number * HOUR)
-    with pytest.raises(NothingToImport, match=r"software llm-d-0\.4\.0 and llm-d-0\.5\.0: choose one in the import"):
+    with pytest.raises(NothingToImport, match=r"llm-d-0\.4\.0 and llm-d-0\.5\.0") as error:
         plan(tree)
+    assert (error.value.code, error.value.facts) == ("nothing_to_import", {"statuses": ["ambiguous", "ambiguous"]})
     planned = plan(tree, software="llm-d-0.5.0")
     assert cells(planned) == {f"{MODEL}/no-offload/0": [[1]]}
-    assert reason(planned, f"llm-d-0.4.0_{MODEL}_no-offload_replica1_rate1") == (
-        "not selected",
-        "software llm-d-0.4.0 is not imported here (software: llm-d-0.5.0 is)",
-    )
+    assert listed(planned, f"llm-d-0.4.0_{MODEL}_no-offload_replica1_rate1").result.status == "not selected"
 
 
 def test_releases_are_compared_as_scenarios_of_their_own(tree: Path) -> None:
@@ -295,12 +296,14 @@ def test_where_name_arguments_and_report_do_not_agree_is_said(tree: Path) -> Non
     )
     planned = plan(tree)
     assert cells(planned) == {f"{MODEL}/no-offload/0": [[5]]}
-    remarks = listed(planned, "rate50").remarks
-    assert "its Run ID is other" in remarks
-    assert "the name says 50 streams, 5 ran" in remarks
-    assert "the arguments say 500 streams, 5 ran" in remarks
-    assert "the name says 1 replicas, the arguments 2" in remarks
-    assert "the name says arm no-offload, the arguments llm-d-redis" in remarks
+    expected = {
+        "other_run_id": ("other",),
+        "streams_of_name": (50, 5),
+        "streams_of_arguments": (500, 5),
+        "other_replicas": (1, 2),
+        "other_arm": ("no-offload", "llm-d-redis"),
+    }
+    assert expected.items() <= remarks(planned, "rate50").items()
 
 
 def test_a_load_that_grows_with_the_level_is_recognised(tree: Path) -> None:
@@ -310,7 +313,7 @@ def test_a_load_that_grows_with_the_level_is_recognised(tree: Path) -> None:
     assert workload["prefix_count"] == {"per_level": 2}
     assert (workload["turns"], workload["prefix_tokens"], workload["levels"]) == (5, 2000, [1, 4])
     assert (workload["prompt_tokens"], workload["output_tokens"], workload["seconds"]) == (64, 37, 60.0)
-    assert "Prefix Count 2 was asked for, the report has 8" in listed(plan(tree), "rate1").remarks
+    assert ("Prefix Count", 2, 8) in [remark.values for remark in listed(plan(tree), "rate1").remarks]
 
 
 def test_the_start_up_log_names_release_and_cache(tree: Path) -> None:
@@ -343,8 +346,8 @@ def test_the_older_form_beside_its_archive(tree: Path) -> None:
     assert planned.runs[0].levels[0].archives == [
         "benchmark_20251101_120000_Qwen3-0.6B_native-offload-10k_rate4_pcp.tar.xz"
     ]
-    assert "known arm" in reason(planned, "unknown-arm_guidellm.json")[1]
-    assert "10000 cpu_blocks as declared; its arguments are not known" in planned.listed[0].remarks
+    assert reason(planned, "unknown-arm_guidellm.json") == ("unknown", "no_known_arm")
+    assert [remark.values for remark in planned.listed[0].remarks if remark.code == "arguments_unknown"] == [(10_000,)]
 
 
 def test_the_oldest_form_with_ten_strategies_in_a_file(tree: Path) -> None:
@@ -357,12 +360,15 @@ def test_the_oldest_form_with_ten_strategies_in_a_file(tree: Path) -> None:
     write_archive(tree / "pcp-archives" / "node", Story())
     asked: dict[str, Any] = {"path": str(tree), "pattern": "oct2025-{model}-{arm}.json"}
     asked["scenarios"] = {"default": "no-offload", "offload": "native-offload"}
-    with pytest.raises(ConfigError, match="there is no 'native-ofload'"):
+    with pytest.raises(ConfigError) as error:
         load_config({"name": "t", "import": [{**asked, "cpu_blocks": {"native-ofload": 1}}]}, CONFIG)
+    assert [(problem.key, problem.code) for problem in error.value.problems] == [
+        ("import[0].cpu_blocks.native-ofload", "unknown_name")
+    ]
 
     planned = campaign_plan(tree, asked)
     assert cells(planned) == {f"{MODEL}/no-offload/0": [[1, 2, 3, 4, 5]]}
-    assert "give it as `cpu_blocks: {native-offload: N}`" in reason(planned, "-offload.json")[1]
+    assert reason(planned, "-offload.json") == ("unknown", "tier_unknown")
     sized = campaign_plan(tree, {**asked, "cpu_blocks": {"native-offload": 20_000}})
     assert set(cells(sized)) == {f"{MODEL}/no-offload/0", f"{MODEL}/native-offload/20000"}
     run = sized.runs[0]
@@ -430,8 +436,10 @@ def test_a_damaged_index_is_made_anew(tree: Path) -> None:
 
 def test_nothing_to_import_is_an_error_with_examples(tree: Path) -> None:
     write_level(tree, "Qwen9-1B", "no-offload", 1, archive=False)
-    with pytest.raises(NothingToImport, match="1 results found: 0 imported as 0 runs of 0 cells, 1 unknown"):
+    with pytest.raises(NothingToImport) as error:
         plan(tree)
+    assert error.value.facts == {"statuses": ["unknown"]}
+    assert folder_name("Qwen9-1B", "no-offload", 1) in str(error.value)
 
 
 def test_the_table_and_the_findings_say_everything(tree: Path, tmp_path: Path) -> None:

@@ -107,20 +107,21 @@ def content() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "code", "place"),
     [
-        ({"protocol": "1"}, "protocol"),
-        ({"model": {}}, "missing required field"),
-        ({"workload": {"profile": "concurrent", "levels": "all"}}, "workload.levels"),
-        ({"added": 1}, "keys that this version has not"),
-        ({"deployment": None}, "keys that this version has not"),
+        ({"protocol": "1"}, "form", "$.protocol"),
+        ({"model": {}}, "form", "$.model"),
+        ({"workload": {"profile": "concurrent", "levels": "all"}}, "form", "$.workload.levels"),
+        ({"added": 1}, "other_version", ""),
+        ({"deployment": None}, "other_version", ""),
     ],
 )
 def test_what_would_not_be_hashed_to_the_same_id_is_refused(
-    content: dict[str, Any], change: dict[str, Any], message: str
+    content: dict[str, Any], change: dict[str, Any], code: str, place: str
 ) -> None:
-    with pytest.raises(SpecificationError, match=message):
+    with pytest.raises(SpecificationError) as error:
         Specification.from_json(content | change)
+    assert (error.value.code, place in str(error.value)) == (code, True)
 
 
 def test_what_only_some_arms_have_is_absent_elsewhere(content: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ def test_so_far_only_what_exists_is_asked_for(tmp_path: Path, monkeypatch: pytes
     log = Path(plan.logs, "benchmark", plan.cells[0].path, "run-1.log")
     log.parent.mkdir(parents=True)
     log.write_text("12:00:00 FAILED: no memory\n")
-    with pytest.raises(WorkflowError, match=rf"nothing to report[\s\S]*{plan.cells[0].path}: failed: no memory"):
+    with pytest.raises(WorkflowError, match=rf"{plan.cells[0].path}: .*no memory"):
         plan.cell_tables("peak.csv")(wildcards(so_far=SO_FAR))
     assert plan.failures(wildcards()) == plan.pilots_so_far(wildcards()) == []
 
@@ -70,19 +70,19 @@ def test_a_cell_that_makes_no_sense_ends_the_plan_with_its_reason(cell: str, rea
 
 
 def test_a_mistake_in_the_campaign_ends_the_plan() -> None:
-    with pytest.raises(WorkflowError, match=r"The configuration cannot be used:\n[\s\S]*runz"):
+    with pytest.raises(WorkflowError, match="runz"):
         plan_of({"name": "x", "runz": 3})
 
 
 def test_a_run_that_was_not_found_elsewhere_is_an_error() -> None:
-    with pytest.raises(WorkflowError, match="no run i7 found"):
+    with pytest.raises(WorkflowError, match=r"\bi7\b"):
         plan_of().imported_run(wildcards(run="i7"))
 
 
 def test_where_jobs_see_no_folder_of_this_machine_nothing_can_be_compared(tmp_path: Path) -> None:
     compared = CONFIG / "campaigns" / "llm-d-0.4-to-0.8.yaml"
     assert plan_of(compared).elsewhere.runs
-    with pytest.raises(WorkflowError, match="reads results that only this machine has"):
+    with pytest.raises(WorkflowError, match=load_config(compared, CONFIG).campaign.name):
         plan_of(compared, jobs_share_folder=False)
 
 

@@ -49,8 +49,9 @@ def test_a_cluster_that_fits_gets_no_complaint():
     trials = (accepted(), accepted("pod of DaemonSet kv-pcp/recorder", True, "kv-pcp"))
     found = examined(plan(site=CACHE), claims={"weights": BOUND}, secret=SECRET, trials=trials)
     assert worst(found) == "ok", [one for one in found if one.level != "ok"]
-    assert "Kubernetes v1.34.1-gke.100, as ada" in only(found, "API server").what
-    assert "n1: 8 of nvidia.com/gpu; M/native-offload/10000 takes 2, 1 at once" in only(found, "GPUs").what
+    assert only(found, "API server").facts == {"version": "v1.34.1-gke.100", "user": "ada"}
+    assert only(found, "GPUs").what == "n1: 8 of nvidia.com/gpu; M/native-offload/10000 takes 2, 1 at once"
+    assert only(found, "GPUs").facts == {"nodes": {"n1": 8}, "cell": "M/native-offload/10000", "asked": 2, "slots": 1}
 
 
 @pytest.mark.parametrize(
@@ -66,13 +67,13 @@ def test_a_missing_permission_is_named_with_the_command_that_grants_it():
     secrets = next(one for one in permissions(made.site) if one.resource == "secrets")
     denied = (Denied(jobs, "create", "kv"), Denied(jobs, "delete", "kv"), Denied(secrets, "get", "kv"))
     found = examined(made, denied=denied, claims={"weights": BOUND}, secret=refused(403, "no"))
-    assert only(found, "permissions", "error").what.startswith(
-        "may not create, delete jobs.batch in namespace kv: the load"
-    )
-    assert only(found, "permissions", "error").fix == GRANT
+    lacking = only(found, "permissions", "error")
+    assert (lacking.facts["verbs"], lacking.facts["resource"]) == (["create", "delete"], "jobs.batch")
+    assert lacking.fix == GRANT
     # Only the doctor itself reads the secret.
-    assert "may not get secrets hub" in only(found, "permissions", "warning").what
-    assert only(found, "token").level == "warning"
+    secret = only(found, "permissions", "warning").facts
+    assert (secret["verbs"], secret["resource"], [*secret["names"]]) == (["get"], "secrets", ["hub"])
+    assert (only(found, "token").level, only(found, "token").code) == ("warning", "hidden")
 
 
 @pytest.mark.parametrize(
@@ -87,9 +88,7 @@ def test_a_namespace_that_is_not_there(name, may_make, level):
 def test_a_kind_that_is_not_served_is_named_with_what_installs_it():
     pool = Kind("inference.networking.k8s.io/v1", "InferencePool")
     found = examined(served={**FACTS.served, pool: None}, versions={pool.group: ["v1alpha2"]})
-    assert only(found, "kinds").what == (
-        "the cluster has no InferencePool of inference.networking.k8s.io/v1, only v1alpha2"
-    )
+    assert only(found, "kinds").facts == {"kinds": ["InferencePool"], "wanted": pool.api_version, "served": "v1alpha2"}
     assert "gateway-api-inference-extension" in only(found, "kinds").fix
 
 
@@ -98,63 +97,67 @@ NEW = {"gateway": {"name": "gw", "class": "istio", "create": True}}
 
 
 @pytest.mark.parametrize(
-    ("site", "answer", "level", "words"),
+    ("site", "answer", "level", "code"),
     [
-        (THERE, gateway(), "ok", "istio/gw is programmed, at 10.0.0.1"),
-        (THERE, gateway(programmed="False"), "error", "not programmed: why"),
-        (THERE, gateway(addresses=()), "warning", "no address"),
-        (THERE, refused(404, "not found"), "error", "there is no istio/gw"),
-        (THERE, refused(403, "forbidden"), "warning", "cannot be looked at: forbidden"),
-        (NEW, refused(404, "not found"), "ok", "will be made with class istio"),
+        (THERE, gateway(), "ok", "programmed"),
+        (THERE, gateway(programmed="False"), "error", "not_programmed"),
+        (THERE, gateway(addresses=()), "warning", "no_address"),
+        (THERE, refused(404, "not found"), "error", "absent"),
+        (THERE, refused(403, "forbidden"), "warning", "hidden"),
+        (NEW, refused(404, "not found"), "ok", "to_be_made"),
     ],
 )
-def test_the_gateway(site, answer, level, words):
+def test_the_gateway(site, answer, level, code):
     accepted_class = Answer(200, {"status": {"conditions": [{"type": "Accepted", "status": "True"}]}})
     finding = only(examined(plan(site=site), gateway=answer, gateway_class=accepted_class), "Gateway")
-    assert (finding.level, words in finding.what) == (level, True)
+    told = {"programmed": {"addresses": "10.0.0.1"}, "not_programmed": {"why": "why"}}
+    told["to_be_made"] = {"gateway_class": "istio"}
+    assert (finding.level, finding.code, finding.facts) == (level, code, told.get(code, {}))
 
 
 def test_a_gateway_that_takes_only_routes_of_its_own_namespace():
     finding = only(examined(plan(site=THERE), gateway=gateway(routes="Same")), "Gateway", "error")
-    assert "the campaign's is kv" in finding.what
+    assert (finding.code, finding.facts) == ("own_routes_only", {"namespace": "kv"})
     assert "allowedRoutes" in finding.fix
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "code"),
     [
-        (refused(404, ""), "no GatewayClass"),
+        (refused(404, ""), "no_class"),
         (
             Answer(200, {"status": {"conditions": [{"type": "Accepted", "status": "Unknown"}]}}),
-            "no controller has accepted",
+            "class_not_accepted",
         ),
     ],
 )
-def test_a_gateway_class_that_nobody_serves(answer, words):
+def test_a_gateway_class_that_nobody_serves(answer, code):
     found = examined(plan(site=NEW), gateway=refused(404, ""), gateway_class=answer)
-    assert words in only(found, "Gateway", "error").what
+    assert only(found, "Gateway", "error").code == code
 
 
 def test_no_gpus_that_the_servers_can_get():
     finding = only(examined(nodes=listed(node(gpus=0))), "GPUs")
-    assert (finding.level, "none offers nvidia.com/gpu" in finding.what) == ("error", True)
+    assert (finding.level, finding.code) == ("error", "none_offered")
     tainted = node(taints=[{"key": "pool", "effect": "NoSchedule"}])
     finding = only(examined(nodes=listed(tainted, node("n2", gpus=0))), "GPUs")
-    assert "n1: 8, n2: 0 of nvidia.com/gpu, but no such node takes the servers" in finding.what
+    assert (finding.code, finding.facts) == ("not_taken", {"nodes": {"n1": 8, "n2": 0}})
     assert "cluster.tolerations" in finding.fix
 
 
 def test_a_cell_that_no_node_has_room_for_is_named_with_what_is_short():
     found = examined(nodes=listed(node(gpus=1), node("n2", gpus=1)))
     finding = only(found, "GPUs")
-    assert finding.level == "error"
-    assert "Deployment kv/server asks for 2 nvidia.com/gpu, 65 GiB, 2 CPUs each" in finding.what
-    assert "n1 has 1 nvidia.com/gpu, 512 GiB, 64 CPUs" in finding.what
+    assert (finding.level, finding.code) == ("error", "no_room")
+    assert finding.facts["owner"] == "Deployment kv/server"
+    assert finding.facts["requests"] == {GPU: 2, "memory": 65 * 2**30, "cpu": 2}
+    offered = finding.facts["nodes"]["n1"]
+    assert (offered[GPU], offered["memory"], offered["cpu"]) == (1, 512 * 2**30, 64)
 
 
 def test_more_slots_than_there_is_room_for():
     finding = only(examined(plan(site={"slots": 4}), nodes=listed(node(gpus=5))), "GPUs")
-    assert (finding.level, finding.fix) == ("error", "cluster.slots: 2")
+    assert (finding.level, finding.code, finding.fix) == ("error", "too_many_slots", "cluster.slots: 2")
 
 
 def test_gpus_that_others_hold_now():
@@ -166,41 +169,44 @@ def test_gpus_that_others_hold_now():
         },
     }
     finding = only(examined(pods=listed(other)), "GPUs")
-    assert (finding.level, "others hold n1: 7: pods of ml" in finding.what) == ("warning", True)
+    assert (finding.level, finding.code) == ("warning", "held_by_others")
+    assert finding.facts == {"held": {"n1": 7}, "owners": ["ml"]}
     own = {**other, "metadata": {**other["metadata"], "labels": {"app.kubernetes.io/managed-by": "kveval"}}}
     assert only(examined(pods=listed(own)), "GPUs").level == "ok"
-    assert "is not known" in only(examined(pods=refused(403, "no")), "GPUs").what
+    assert only(examined(pods=refused(403, "no")), "GPUs").code == "held_unknown"
 
 
 @pytest.mark.parametrize(
     ("tier_gib", "slots", "level", "share"),
-    [(100, 1, "ok", "50%"), (100, 2, "error", "100%"), (80, 2, "warning", "80%"), (60, 2, "ok", "60%")],
+    [(100, 1, "ok", 0.5), (100, 2, "error", 1.0), (80, 2, "warning", 0.8), (60, 2, "ok", 0.6)],
 )
 def test_host_memory_for_the_tier(tier_gib, slots, level, share):
     cell = ("M/native-offload/9", specification(tier_gib), (deployment(memory="1Gi", shm="8Gi"),))
     found = examined(plan(cell, site={"slots": slots}), nodes=listed(node(memory_gib=200)))
     finding = only(found, "host memory")
-    assert share in finding.what
+    assert finding.facts["share"] == pytest.approx(share, abs=0.005)
     assert finding.level == ("warning" if level == "error" else level)
 
 
 def test_a_tier_larger_than_the_node_is_an_error():
     cell = ("M/native-offload/9", specification(300), (deployment(memory="1Gi"),))
     finding = only(examined(plan(cell), nodes=listed(node(memory_gib=200))), "host memory")
-    assert (finding.level, "150%" in finding.what) == ("error", True)
+    assert (finding.level, round(finding.facts["share"], 2)) == ("error", 1.5)
     assert "fewer cpu_blocks" in finding.fix
 
 
 def test_shared_memory_and_the_limit_of_the_pod():
     # From 0.32 on the tier of a GPU server is a file in /dev/shm.
     small = ("M/native-offload/9", specification(10, vllm="0.32.0"), (deployment(shm="8Gi"),))
-    assert "M/native-offload/9 allocates 10.6 GiB there" in only(examined(plan(small)), "/dev/shm").what
+    finding = only(examined(plan(small)), "/dev/shm")
+    assert (finding.level, finding.facts["cell"]) == ("error", "M/native-offload/9")
+    assert round(finding.facts["needed_bytes"] / 2**30, 1) == 10.6
     none = ("M/no-offload/0", specification(0), (deployment(shm=None),))
-    assert "has 0.1 GiB" in only(examined(plan(none)), "/dev/shm", "error").what
+    assert only(examined(plan(none)), "/dev/shm", "error").facts["there_bytes"] == 64 * 2**20
     unlimited = ("M/native-offload/9", specification(10, vllm="0.32.0"), (deployment(shm="0"),))
     assert only(examined(plan(unlimited)), "/dev/shm").level == "ok"
     killed = ("M/native-offload/9", specification(100), (deployment(memory="80Gi"),))
-    assert "killed above 81.0 GiB" in only(examined(plan(killed)), "memory limit", "error").what
+    assert only(examined(plan(killed)), "memory limit", "error").facts["limit_bytes"] == 81 * 2**30
 
 
 def test_nodes_that_may_not_be_seen():
@@ -210,31 +216,35 @@ def test_nodes_that_may_not_be_seen():
 
 
 STORAGE = [
-    ((claim(),), None, "ok", "class fast (ebs.csi.aws.com) for ReadWriteOnce"),
-    ((claim(modes=["ReadWriteMany"]),), None, "error", "for one node at a time"),
-    ((claim(storage_class="nfs"),), None, "error", "there is no storage class nfs"),
-    ((claim(),), listed(), "error", "no default storage class"),
-    ((claim(),), refused(403, "forbidden"), "warning", "cannot be looked at: forbidden"),
+    ((claim(),), None, "ok", "to_be_made"),
+    ((claim(modes=["ReadWriteMany"]),), None, "error", "one_node_only"),
+    ((claim(storage_class="nfs"),), None, "error", "no_such_class"),
+    ((claim(),), listed(), "error", "no_default_class"),
+    ((claim(),), refused(403, "forbidden"), "warning", "hidden"),
 ]
 
 
-@pytest.mark.parametrize(("documents", "classes", "level", "words"), STORAGE)
-def test_storage(documents, classes, level, words):
+@pytest.mark.parametrize(("documents", "classes", "level", "code"), STORAGE)
+def test_storage(documents, classes, level, code):
     absent = {one["metadata"]["name"]: refused(404, "not found") for one in documents}
     found = examined(plan(documents=documents), claims=absent, storage_classes=classes or FACTS.storage_classes)
     finding = only(found, "storage")
-    assert (finding.level, words in finding.what) == (level, True)
+    assert (finding.level, finding.code) == (level, code)
+    if code == "to_be_made":
+        assert (finding.facts["storage_class"], finding.facts["provisioner"]) == ("fast", "ebs.csi.aws.com")
+        assert [*finding.facts["modes"]] == ["ReadWriteOnce"]
 
 
 def test_a_volume_for_one_node_and_cells_on_several():
     absent = {"results": refused(404, "not found")}
     found = examined(plan(documents=(claim(),), site={"slots": 2}), claims=absent)
-    assert "results can be on one node at a time, and 2 cells" in only(found, "storage", "warning").what
+    assert only(found, "storage", "warning").facts == {"claims": ["results"], "slots": 2}
 
 
 def test_claims_that_are_there_already():
     found = examined(plan(documents=(claim(),)), claims={"results": BOUND}, storage_classes=listed())
-    assert "claim kv/results is Bound, 200 GiB, ReadWriteMany" in only(found, "storage").what
+    there = {"claim": "claim kv/results", "phase": "Bound", "size_gib": 200.0, "modes": ["ReadWriteMany"]}
+    assert (only(found, "storage").code, only(found, "storage").facts) == ("there", there)
     lost = Answer(200, {"status": {"phase": "Lost"}})
     assert only(examined(plan(documents=(claim(),)), claims={"results": lost}), "storage").level == "error"
 
@@ -254,7 +264,8 @@ def test_the_token_and_never_its_value():
     found = examined(made, claims={"weights": BOUND}, secret=refused(404, "not found"))
     assert only(found, "token").fix == "kubectl -n kv create secret generic hub --from-file=token=FILE"
     found = examined(made, claims={"weights": BOUND}, secret=Answer(200, {"data": {"HF_TOKEN": ""}}))
-    assert "has no key token; its keys: HF_TOKEN" in only(found, "token").what
+    assert only(found, "token").code == "no_such_key"
+    assert only(found, "token").facts == {"key": "token", "keys": ["HF_TOKEN"]}
 
 
 IMAGES = (
@@ -268,11 +279,14 @@ IMAGES = (
 
 def test_images():
     found = examined(images=IMAGES)
-    assert only(found, "images").what == "1 of 5 pulled within 4 s on n1"
+    assert only(found, "images").facts == {"pulled": 1, "tried": 5, "slowest_s": 4.2, "nodes": ["n1"]}
     errors = [one for one in found if one.check == "image" and one.level == "error"]
-    assert [one.what.split()[0] for one in errors] == ["c:1", "d:1", "e:1"]
+    assert [(one.facts["image"], one.code) for one in errors] == [
+        *(("c:1", "refused"), ("d:1", "unplaced"), ("e:1", "rejected"))
+    ]
     assert "server.images" in errors[0].fix
-    assert "b:1 is on its way to n2" in only(found, "image", "ok").what
+    assert only(found, "image", "ok").code == "pulling"
+    assert only(found, "image", "ok").facts == {"image": "b:1", "node": "n2"}
 
 
 RESTRICTED = 'pods "x" is forbidden: violates PodSecurity "baseline:latest": privileged'
@@ -293,7 +307,8 @@ def test_a_namespace_that_forbids_the_recorder():
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     namespaces = {**FACTS.namespaces, "kv-pcp": Answer(200, {"metadata": {"labels": label}})}
     found = examined(namespaces=namespaces, trials=(accepted("pod of DaemonSet kv-pcp/recorder", True, "kv-pcp"),))
-    assert "enforces pod security restricted" in only(found, "recorder").what
+    assert (only(found, "recorder").level, only(found, "recorder").code) == ("error", "forbidden")
+    assert only(found, "recorder").facts == {"enforced": "restricted"}
 
 
 def test_dry_runs():
@@ -305,13 +320,14 @@ def test_dry_runs():
         Trial("Service kv/b", "kv", False, refused(422, 'Service "b" is invalid: spec.ports')),
     )
     found = [one for one in examined(trials=trials) if one.check == "dry run"]
-    assert [(one.level, one.what) for one in found] == [
-        ("warning", 'ConfigMap kv/a: webhook "x" does not support dry run'),
-        ("error", 'Service kv/a (and 1 more): Service "a" is invalid: spec.ports'),
-        ("warning", "Deployment kv/server: would violate PodSecurity"),
+    assert [(one.level, one.code, one.facts["document"], one.facts["documents"]) for one in found] == [
+        ("warning", "untried", "ConfigMap kv/a", 1),
+        ("error", "refused", "Service kv/a", 2),
+        ("warning", "warned", "Deployment kv/server", 1),
     ]
+    assert [one.facts["message"] for one in found[1:]] == [trials[3].answer.message, "would violate PodSecurity"]
     found = examined(trials=(accepted(), accepted("pod of Deployment kv/server", True)))
-    assert only(found, "dry run").what == "the API server accepts 1 documents and 1 pods made of them"
+    assert only(found, "dry run").facts == {"documents": 1, "pods": 1}
 
 
 def test_what_the_account_may_not_do_is_said_once():
@@ -325,8 +341,10 @@ def test_what_the_account_may_not_do_is_said_once():
 
 
 def test_clocks():
-    assert "agree, to -0.10 to +0.20 s" in only(examined(), "clocks").what
-    assert only(examined(ahead=Bounds(2.0, 2.5)), "clocks").level == "warning"
-    assert "disagree" in only(examined(ahead=Bounds(0.5, -0.5)), "clocks").what
+    assert only(examined(), "clocks").level == "ok"
+    assert only(examined(), "clocks").facts == {"low_s": -0.1, "high_s": 0.2}
+    assert only(examined(ahead=Bounds(2.0, 2.5)), "clocks").code == "host_ahead"
+    assert only(examined(ahead=Bounds(0.5, -0.5)), "clocks").code == "servers_disagree"
     late = dataclasses.replace(IMAGES[0], node_ahead=Bounds(-60, -58))
-    assert "node n1 is -60 to -58 s ahead" in only(examined(images=(late,)), "clocks").what
+    finding = only(examined(images=(late,)), "clocks")
+    assert (finding.code, finding.facts) == ("node_ahead", {"node": "n1", "low_s": -60, "high_s": -58})

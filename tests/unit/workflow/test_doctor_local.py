@@ -44,32 +44,39 @@ def examined(config=DEFAULT, **changes):
 def test_a_host_that_fits_gets_no_complaint():
     found = examined()
     assert worst(list(found.values())) == "ok"
-    assert "Qwen3-0.6B/native-offload/10000 keeps 0.2 GiB" in found["host memory"].what
+    told = found["host memory"].facts
+    assert (told["cell"], round(told["needed_bytes"] / GIB, 1)) == ("Qwen3-0.6B/native-offload/10000", 0.2)
 
 
 @pytest.mark.parametrize(
-    ("changes", "check", "level", "words", "fix"),
+    ("changes", "check", "level", "code", "told", "fix"),
     [
-        ({"memory": GIB // 8}, "host memory", "error", "of this host's 0.1 GiB", "fewer cpu_blocks"),
-        ({"memory": GIB // 5}, "host memory", "warning", "%", "fewer cpu_blocks"),
-        ({"shared_memory_free": 64 * 2**20}, "/dev/shm", "error", "0.1 GiB are free", "remount,size="),
-        ({"shared_memory_free": None}, "/dev/shm", "warning", "none", "mount"),
-        ({"disk_free": 2**20}, "disk", "error", "0.0 GiB are free", "free some"),
-        ({"pcp": None, "pcp_problem": "no pmcd"}, "PCP", "error", "no pmcd", "scripts/setup.sh pcp"),
-        ({"versions": None}, "server environment", "error", "none", "scripts/setup.sh server"),
-        ({"versions": GPU_VERSIONS}, "vllm", "error", "0.22.1; the campaign declares 0.32.0", 'server.vllm: "0.22.1"'),
-        ({"versions": {}}, "guidellm", "error", "not installed", "scripts/setup.sh server"),
-        ({"missing_programs": {"redis-server": "no redis-server"}}, "redis-server", "error", "no redis", "setup.sh"),
-        ({"unwritable": ["/mnt/nvme"]}, "server.fs_dir", "error", "/mnt/nvme", "mkdir -p /mnt/nvme"),
-        ({"load": 7.5}, "host", "warning", "7.5 processes", "end what else runs"),
-        ({"holder": "process 7: x run 1"}, "host", "warning", "process 7", "wait"),
-        ({"leftovers": 3}, "leftovers", "warning", "3 things", "teardown"),
+        ({"memory": GIB // 8}, "host memory", "error", "", {}, "fewer cpu_blocks"),
+        ({"memory": GIB // 5}, "host memory", "warning", "", {}, "fewer cpu_blocks"),
+        ({"shared_memory_free": 64 * 2**20}, "/dev/shm", "error", "", {"free_bytes": 64 * 2**20}, "remount,size="),
+        ({"shared_memory_free": None}, "/dev/shm", "warning", "none_there", {}, "mount"),
+        ({"disk_free": 2**20}, "disk", "error", "", {"free_bytes": 2**20}, "free some"),
+        ({"pcp": None, "pcp_problem": "no pmcd"}, "PCP", "error", "", {}, "scripts/setup.sh pcp"),
+        ({"versions": None}, "server environment", "error", "none_there", {}, "scripts/setup.sh server"),
+        (
+            *({"versions": GPU_VERSIONS}, "vllm", "error", ""),
+            *({"found": "0.22.1", "declared": "0.32.0"}, 'server.vllm: "0.22.1"'),
+        ),
+        ({"versions": {}}, "guidellm", "error", "", {"found": None, "declared": "0.8.1"}, "scripts/setup.sh server"),
+        ({"missing_programs": {"redis-server": "no redis-server"}}, "redis-server", "error", "", {}, "setup.sh"),
+        ({"unwritable": ["/mnt/nvme"]}, "server.fs_dir", "error", "", {}, "mkdir -p /mnt/nvme"),
+        ({"load": 7.5}, "host", "warning", "busy", {}, "end what else runs"),
+        ({"holder": "process 7: x run 1"}, "host", "warning", "held", {}, "wait"),
+        ({"leftovers": 3}, "leftovers", "warning", "", {"count": 3}, "teardown"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_fix(changes, check, level, words, fix):
+def test_what_is_wrong_is_named_with_its_fix(changes, check, level, code, told, fix):
     found = examined(**changes)[check]
-    assert found.level == level
-    assert words in found.what
+    assert (found.level, found.code) == (level, code)
+    assert told.items() <= found.facts.items()
+    # What the host itself said of it is handed on.
+    said = [changes.get("pcp_problem"), changes.get("holder"), *changes.get("missing_programs", {}).values()]
+    assert all(words in found.what for words in said if words)
     assert fix in found.fix
 
 
@@ -77,7 +84,7 @@ def test_full_weights_need_gpus_and_may_need_a_token(tmp_path):
     config = load(tmp_path, on_gpus("Qwen3-8B", "no-offload", 0))
     found = examined(config, versions=GPU_VERSIONS)
     assert found["device"].level == "error"
-    assert "tensor_parallel_size 2" in found["device"].what
+    assert found["device"].facts == {"asked": 2}
     assert found["secrets"].level == "warning"
     found = examined(config, versions=GPU_VERSIONS, gpus=["L40S", "L40S"], unset_secrets=[])
     assert "secrets" not in found
@@ -88,7 +95,7 @@ def test_a_tier_larger_than_the_host_is_an_error_with_the_key_to_change(tmp_path
     config = load(tmp_path, on_gpus("Qwen3-32B-AWQ", "native-offload", 20_000))
     found = examined(config, versions=GPU_VERSIONS, gpus=["H100"] * 4, memory=64 * GIB)["host memory"]
     assert found.level == "error"
-    assert "78.1 GiB" in found.what
+    assert round(found.facts["needed_bytes"] / GIB, 1) == 78.1
 
 
 def test_this_host_can_be_looked_at(tmp_path, monkeypatch):

@@ -70,8 +70,7 @@ def test_only_what_nothing_refers_to_is_shown_and_nothing_is_deleted(store: Stor
     shown = plan_pruning(store, using)
     assert names(shown) == {f"{place_of(store, OLD).parent.name}/run-1": "measurement"}
     text = prune_as_asked(store, using, None, 0)
-    assert "no campaign and no result refers to it" in text
-    assert "Nothing was deleted. All of this: snakemake prune --config prune=delete" in text
+    assert f"{shown.text()}\n\nNothing was deleted. All of this: snakemake prune --config prune=delete\n" in text
     assert len(whole(store)) == 3
 
 
@@ -116,13 +115,14 @@ def test_what_came_a_moment_ago_is_spared(store: Store, using: list[Workflow], m
     monkeypatch.setattr(store_prune, "_YOUNG_S", 3600.0)
     pruning = prune(store, using, KINDS, grace_s=0)
     assert pruning.candidates == []
-    assert [why for _, why in pruning.spared] == ["it came here less than an hour ago"]
+    assert [one.code for one in pruning.spared] == ["young"]
 
 
 def test_another_users_runs_are_spared(store: Store, using: list[Workflow], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     pruning = prune(store, using, KINDS, grace_s=0)
-    assert [why for _, why in pruning.spared] == ["another user's"]
+    assert [one.code for one in pruning.spared] == ["not_mine"]
+    assert f"stays: {place_of(store, OLD)}: another user's" in pruning.text().splitlines()
     assert place_of(store, OLD).exists()
 
 
@@ -137,12 +137,7 @@ def test_a_run_in_progress_and_a_copy_in_progress_are_spared(store: Store, using
     shutil.copytree(place_of(store, WANTED), store.root / "incoming" / "0123456789abcdef" / "run-1")
     pruning = prune(store, using, KINDS, grace_s=0)
     assert pruning.candidates == []
-    assert sorted(why for _, why in pruning.spared) == [
-        "a measurement in progress, or another host's",
-        "a measurement in progress, or another host's",
-        "it may still be being copied",
-        "it may still be being copied",
-    ]
+    assert sorted(one.code for one in pruning.spared) == ["arriving", "arriving", "in_progress", "in_progress"]
 
 
 def test_they_are_shown_once_nothing_happens_any_more(
@@ -182,7 +177,7 @@ def test_a_run_that_is_pointed_to_while_it_goes_is_brought_back(
     monkeypatch.setattr(store_prune.time, "sleep", adopted)
     pruning = prune(store, using, KINDS)
     assert pruning.candidates == []
-    assert [why for _, why in pruning.spared] == ["referred to by now"]
+    assert [one.code for one in pruning.spared] == ["referred_to"]
     assert len(whole(store)) == 3
 
 
@@ -193,7 +188,7 @@ def test_an_interrupted_prune_is_finished_or_undone_by_the_next(store: Store, us
         place_of(store, specification).rename(away)
     assert set(names(plan_pruning(store, using)).values()) == {"pruned"}
     pruning = prune(store, using, KINDS, grace_s=0)
-    assert [why for _, why in pruning.spared] == ["referred to by now"]
+    assert [one.code for one in pruning.spared] == ["referred_to"]
     assert whole(store) == {place_of(store, WANTED).parent.name, place_of(store, POINTED).parent.name}
 
 
@@ -266,9 +261,11 @@ def test_while_a_campaign_cannot_be_read_nothing_is_deleted(workflow: Path) -> N
     broken = workflow / "config" / "campaigns" / "broken.yaml"
     broken.write_text("name: [")
     using = workflows(workflow, workflow / "config", workflow / "config" / "config.yaml")
-    assert "cannot be read, what it refers to is not known" in prune_as_asked(store, using, None, 0)
-    with pytest.raises(PruneError, match=r"not known, so nothing is deleted: .*broken\.yaml"):
+    assert [*plan_pruning(store, using).unreadable] == [str(broken)]
+    assert str(broken) in prune_as_asked(store, using, None, 0)
+    with pytest.raises(PruneError) as error:
         prune_as_asked(store, using, "delete", 0)
+    assert (error.value.code, error.value.facts["campaigns"]) == ("references_unknown", [str(broken)])
     assert len(whole(store)) == 1
 
 
@@ -286,25 +283,27 @@ def test_imports_are_kept_by_the_tree_that_a_campaign_names(workflow: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("asked", "days", "reason"),
+    ("asked", "days", "code", "told"),
     [
-        ("yes", 0, "prune=yes: valid are delete"),
-        (True, 0, "prune=True"),
-        (["failed", "everything"], 0, "prune=everything"),
-        (None, "month", "a number of days is valid"),
+        ("yes", 0, "unknown_kind", {"asked": "yes"}),
+        (True, 0, "unknown_kind", {"asked": "True"}),
+        (["failed", "everything"], 0, "unknown_kind", {"asked": "everything"}),
+        (None, "month", "no_number", {"days": "month"}),
     ],
 )
 def test_what_makes_no_sense_deletes_nothing(
-    store: Store, using: list[Workflow], asked: object, days: object, reason: str
+    store: Store, using: list[Workflow], asked: object, days: object, code: str, told: dict[str, object]
 ) -> None:
-    with pytest.raises(PruneError, match=reason):
+    with pytest.raises(PruneError) as error:
         prune_as_asked(store, using, asked, days)
+    assert (error.value.code, error.value.facts) == (code, told)
     assert len(whole(store)) == 3
 
 
 def test_a_path_that_is_no_campaign_and_no_workflow_is_refused(workflow: Path) -> None:
-    with pytest.raises(PruneError, match="prune_also names nowhere"):
+    with pytest.raises(PruneError) as error:
         workflows(workflow, workflow / "config", workflow / "config" / "config.yaml", ["nowhere"])
+    assert (error.value.code, error.value.facts) == ("unknown_path", {"path": Path("nowhere")})
 
 
 def test_references_name_cells_and_campaigns(workflow: Path) -> None:

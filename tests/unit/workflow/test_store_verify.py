@@ -41,9 +41,15 @@ def checked(store: Store, wanted: References = WANTED) -> Checked:
     return verify_store(store, Path(), wanted, threads=2)
 
 
-def said(found: Checked) -> str:
-    """What was printed, its lines not broken."""
-    return " ".join(found.text().split())
+def told(found: Checked, code: str) -> list[Mapping[str, Any]]:
+    """The facts of all findings of a kind."""
+    return [one.facts for one in found.findings if one.code == code]
+
+
+def counts(found: Checked, *names: str) -> tuple[int, ...]:
+    """What was counted in the whole store."""
+    (facts,) = told(found, "checked")
+    return tuple(facts[name] for name in names)
 
 
 def place_of(specification: Mapping[str, Any], run: str = "run-1") -> Path:
@@ -71,8 +77,9 @@ def test_a_sound_store_is_said_to_be_sound(store: Store) -> None:
     found = checked(store)
     assert found.sound
     assert found.again == []
-    assert "2 of 2 entries are sound (0 imported), 2 of 2 pointers" in said(found)
-    assert said(found).endswith("0 errors, 0 warnings, 1 ok")
+    said = " ".join(found.text().split())
+    assert said.startswith("ok results/measurements 2 of 2 entries are sound (0 imported), 2 of 2 pointers; ")
+    assert said.endswith("0 errors, 0 warnings, 1 ok")
 
 
 def flip(place: Path) -> None:
@@ -93,39 +100,42 @@ def other_hardware(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "reason"),
+    ("damage", "reason", "file", "files"),
     [
-        (flip, "raw/guidellm-0002.json.zst: checksum differs from SHA256SUMS"),
-        (lose_all, "and 1 more file"),
-        (lambda place: (place / "SHA256SUMS").write_text("x\n"), "SHA256SUMS does not list run.json"),
-        (lambda place: edited(place, run=2), "describes run 2 of"),
-        (lambda place: edited(place, cell=None), "not the description of a run"),
-        (other_specification, "hashes to"),
-        (other_hardware, "its folder another"),
+        (flip, "differs", "raw/guidellm-0002.json.zst", 1),
+        (lose_all, "missing", "raw/", 2),
+        (lambda place: (place / "SHA256SUMS").write_text("x\n"), "run_unlisted", "SHA256SUMS", 1),
+        (lambda place: edited(place, run=2), "other_run", "run.json", 0),
+        (lambda place: edited(place, cell=None), "no_description", "run.json", 0),
+        (other_specification, "other_specification", "run.json", 0),
+        (other_hardware, "other_hardware", "run.json", 0),
         (
             lambda place: edited(place, levels=[{"level": 2, "report": "raw/guidellm-0004.json.zst"}]),
-            "refers to raw/guidellm-0004.json.zst, which is not there",
+            *("report_missing", "raw/guidellm-0004.json.zst", 0),
         ),
     ],
     ids=["bit", "files", "checksums", "run", "form", "specification", "hardware", "reports"],
 )
 def test_damage_is_set_aside_with_its_reason_and_the_run_is_named(
-    store: Store, damage: Callable[[Path], object], reason: str
+    store: Store, damage: Callable[[Path], object], reason: str, file: str, files: int
 ) -> None:
     damage(place_of(SPECIFICATION))
     found = checked(store)
     assert not found.sound
-    assert reason in said(found)
+    (finding,) = [one for one in found.findings if one.code == "damaged"]
+    assert finding.facts == {"reason": reason, "files": files}
     assert found.again == ["Qwen3-0.6B/no-offload/0 run 1 of laptop"]
     (aside,) = (store.root / "damaged").iterdir()
-    assert reason in (aside / "REASON").read_text()
+    left = (aside / "REASON").read_text().strip()
+    assert file in left
+    assert left in finding.what
     assert not place_of(SPECIFICATION).exists()
     assert not POINTER.exists()
     # What was put right stays right, and the rest was not touched.
     again = checked(store)
     assert again.sound
-    assert "1 of 1 entries are sound" in said(again)
-    assert "1 in damaged/; snakemake prune shows them" in said(again)
+    assert counts(again, "entries", "sound") == (1, 1)
+    assert told(again, "never_adopted") == [{"damaged": 1}]
 
 
 def test_a_damaged_run_that_another_sound_one_stands_for_is_not_measured_again(store: Store) -> None:
@@ -143,7 +153,8 @@ def test_what_may_still_be_arriving_is_no_damage(store: Store) -> None:
     flip(place_of(OTHER))
     found = checked(Store(store.root, settled_s=300))
     assert found.sound
-    assert said(found).count("it is not adopted: it is still being copied, or its copying was cut off") == 2
+    assert {facts["reason"] for facts in told(found, "arriving")} == {"unsealed", "differs"}
+    assert len(told(found, "arriving")) == 2
     assert place_of(SPECIFICATION).exists()
     assert POINTER.exists()
 
@@ -154,8 +165,8 @@ def test_what_checksums_do_not_cover_is_reported_and_left(store: Store) -> None:
     (store.root / "thesis.pdf").write_bytes(b"x")
     found = checked(store)
     assert found.sound
-    assert "raw/notes.txt beyond what its checksums cover" in said(found)
-    assert "thesis.pdf has no place in a store" in said(found)
+    assert told(found, "extra_files") == [{"files": ["raw/notes.txt"]}]
+    assert [facts["path"].name for facts in told(found, "no_entry")] == ["thesis.pdf"]
     assert notes.exists()
 
 
@@ -166,8 +177,7 @@ def test_a_later_versions_run_and_another_way_to_tell_hardware_are_no_damage(sto
     pointed(Path("results"), place_of(OTHER), OTHER)
     found = checked(store)
     assert not found.sound
-    assert "run.json has schema 2, this version knows 1; it stays where it is" in said(found)
-    assert "its hardware has the fingerprint" in said(found)
+    assert {facts["reason"] for facts in told(found, "kept")} == {"other_schema", "other_fingerprint"}
     assert place_of(SPECIFICATION).exists()
     assert place_of(OTHER).exists()
     assert POINTER.exists()
@@ -184,8 +194,10 @@ def test_what_cannot_be_read_is_said_and_left(store: Store, monkeypatch: pytest.
     monkeypatch.setattr("kveval.store.store.sha256_file", refused)
     found = checked(store)
     assert not found.sound
-    assert "Permission denied" in said(found)
-    assert "chmod" in said(found)
+    (kept,) = [one for one in found.findings if one.code == "kept"]
+    assert kept.facts["reason"] == "unreadable"
+    assert "Permission denied" in kept.what
+    assert kept.fix.startswith("chmod ")
     assert place_of(SPECIFICATION).exists()
 
 
@@ -197,8 +209,9 @@ def test_a_pointer_to_an_entry_that_is_gone_is_removed_and_its_run_named(store: 
     found = checked(store)
     assert not found.sound
     assert found.again == ["Qwen3-0.6B/native-offload/500 run 1"]
-    assert "native-offload/500/run-1/measurement.json points to results/measurements" in said(found)
-    assert not Path("results/Qwen3-0.6B/native-offload/500/run-1/measurement.json").exists()
+    other = Path("results/Qwen3-0.6B/native-offload/500/run-1/measurement.json")
+    assert told(found, "pointer_to_nothing") == [{"path": other}]
+    assert not other.exists()
 
 
 def test_a_pointer_is_removed_that_cannot_be_read_or_means_another_run(store: Store) -> None:
@@ -206,8 +219,10 @@ def test_a_pointer_is_removed_that_cannot_be_read_or_means_another_run(store: St
     other = Path("results/Qwen3-0.6B/native-offload/500/run-1/measurement.json")
     write_json(other, json.loads(other.read_text()) | {"sha256": "0" * 64})
     found = checked(store)
-    assert "measurement.json cannot be read; removed" in said(found)
-    assert "which holds another run by now; removed" in said(found)
+    assert told(found, "pointer_unreadable") == [{"path": POINTER}]
+    assert told(found, "pointer_to_another") == [{"path": other}]
+    assert not POINTER.exists()
+    assert not other.exists()
     # Both entries are sound: pointing to them again is adoption.
     assert found.again == []
 
@@ -217,7 +232,7 @@ def test_pointers_are_found_below_every_folder_of_results(store: Store) -> None:
     shutil.copytree("results/Qwen3-0.6B", campaign / "Qwen3-0.6B")
     shutil.rmtree(place_of(OTHER))
     found = checked(store, References(results={"results", "results/campaigns/x", "elsewhere/run"}))
-    assert said(found).count("which is gone; removed") == 2
+    assert len(told(found, "pointer_to_nothing")) == 2
 
 
 # Tables
@@ -257,7 +272,7 @@ def test_a_damaged_table_is_removed_with_what_was_made_from_it(
     path.write_bytes(damage(path.read_bytes()))
     found = checked(store)
     assert not found.sound
-    assert f"{path} cannot be read" in said(found)
+    assert told(found, "table_removed") == [{"path": path}]
     assert found.again == []
     left = {path.name for path in tables.iterdir()} | {path.name for path in tables.parent.iterdir()}
     assert left == {"measurement.json", "levels.parquet", "requests.parquet", "pcp.parquet", "run-1"} - {name}
@@ -285,10 +300,10 @@ def imported(store: Store, tmp_path: Path) -> Path:
 def test_an_imported_run_is_verified_by_its_own_definition(imported: Path, store: Store) -> None:
     found = checked(store)
     assert found.sound, found.text()
-    assert "3 of 3 entries are sound (1 imported)" in said(found)
+    assert counts(found, "entries", "sound", "imported") == (3, 3, 1)
     place = stored_run(imported)
     edited(place, levels=[level | {"level": 5} for level in json.loads((place / "run.json").read_text())["levels"]])
-    assert "hashes to" in said(checked(store))
+    assert [facts["reason"] for facts in told(checked(store), "damaged")] == ["other_specification"]
 
 
 def test_an_import_whose_originals_are_away_stays(imported: Path, store: Store, tmp_path: Path) -> None:
@@ -296,8 +311,7 @@ def test_an_import_whose_originals_are_away_stays(imported: Path, store: Store, 
     (tmp_path / "tree").rename(tmp_path / "unmounted")
     found = checked(store)
     assert not found.sound
-    assert "it stays where it is" in said(found)
-    assert "put the results that were imported back" in said(found)
+    assert [facts["reason"] for facts in told(found, "kept")] == ["original_missing"]
     assert place.exists()
     assert imported.exists()
     (tmp_path / "unmounted").rename(tmp_path / "tree")

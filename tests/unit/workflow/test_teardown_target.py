@@ -46,8 +46,9 @@ def test_a_measurement_that_runs_is_left_alone(said, tmp_path):
         Registry(tmp_path / "processes.json").add(Session.led_by(process.pid, "server"))
         with lock.open() as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            with pytest.raises(StillMeasuring, match="process 7: somebody's run 2"):
+            with pytest.raises(StillMeasuring) as error:
                 tear_down(LOCAL, said.append)
+            assert error.value.facts == {"holders": [lock.read_text().strip()]}
         time.sleep(0.1)
         assert process.poll() is None
     finally:

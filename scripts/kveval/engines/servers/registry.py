@@ -14,5 +14,6 @@ def program_of(versions: Mapping[str, Any]) -> ServerProgram:
     """Return what serves, from the declared versions by program. Raises UnknownServer."""
     software = software_of(versions)
     if software.name not in PROGRAMS:
-        raise UnknownServer(f"{software.title} cannot be started: it has no entry in kveval.engines.servers.registry")
+        said = f"{software.title} cannot be started: it has no entry in kveval.engines.servers.registry"
+        raise UnknownServer(said, code="no_program")
     return PROGRAMS[software.name]

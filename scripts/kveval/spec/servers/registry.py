@@ -22,7 +22,8 @@ def software_of(versions: Mapping[str, Any]) -> ServerSoftware:
     """Return what serves, from the declared or reported versions by program. Raises UnknownServer."""
     found = served_by(versions)
     if found is None:
-        raise UnknownServer(f"none of {', '.join(versions)} is a server; known are {', '.join(SERVERS)}")
+        said = f"none of {', '.join(versions)} is a server; known are {', '.join(SERVERS)}"
+        raise UnknownServer(said, versions=[*versions], known=[*SERVERS])
     return found
 
 

@@ -121,19 +121,22 @@ def native(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     """vLLM's OffloadingConnector: the budget in server blocks up to 0.13, in bytes over all ranks from 0.14.1."""
     version = platform.version
     if version < Version("0.11"):
-        raise ArmError(f"native offload came with vLLM 0.11; {platform.server_version} has none")
+        raise ArmError(f"native offload came with vLLM 0.11; {platform.server_version} has none", code="native_too_old")
     if Version("0.14") <= version < Version("0.14.1"):
         raise ArmError(
-            f"native offload changed its keys around vLLM {platform.server_version}: declare 0.13.x or 0.14.1 or newer"
+            f"native offload changed its keys around vLLM {platform.server_version}: declare 0.13.x or 0.14.1 or newer",
+            code="native_keys_changing",
         )
     if budget.tier_blocks < 1:
         raise ArmError(
             f"{budget.cpu_blocks} cpu_blocks are less than one server block of {platform.block_size} tokens"
-            f" ({platform.block_size // 16} cpu_blocks)"
+            f" ({platform.block_size // 16} cpu_blocks)",
+            code="less_than_a_block",
         )
     in_bytes = version >= Version("0.14.1")
     if platform.on_cpu and version < Version("0.24"):
-        raise ArmError(f"native offload on a CPU needs vLLM 0.24 or newer, not {platform.server_version}")
+        said = f"native offload on a CPU needs vLLM 0.24 or newer, not {platform.server_version}"
+        raise ArmError(said, code="native_on_cpu_too_old")
     if scenario.form == "size-flag":
         return _native_by_flag(scenario, platform, budget, in_bytes=in_bytes)
     size = {"cpu_bytes_to_use": budget.tier_bytes} if in_bytes else {"num_cpu_blocks": budget.tier_blocks}
@@ -143,14 +146,17 @@ def native(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
 
 def _native_by_flag(scenario: Scenario, platform: Platform, budget: Budget, *, in_bytes: bool) -> ArmArguments:
     if platform.on_cpu:
-        raise ArmError("form size-flag cannot name the spec that offloads on a CPU; use form connector")
+        said = "form size-flag cannot name the spec that offloads on a CPU; use form connector"
+        raise ArmError(said, code="size_flag_on_cpu")
     if not in_bytes:
         raise ArmError(
             f"--kv-offloading-size sets 0 blocks in vLLM {platform.server_version}; use form connector,"
-            " or 0.14.1 or newer"
+            " or 0.14.1 or newer",
+            code="size_flag_sets_none",
         )
     if scenario.connector_config:
-        raise ArmError("form size-flag has no place for connector_config; use form connector")
+        said = "form size-flag has no place for connector_config; use form connector"
+        raise ArmError(said, code="size_flag_configured")
     return ArmArguments(("--kv-offloading-backend", "native", "--kv-offloading-size", repr(budget.tier_gib)))
 
 
@@ -160,25 +166,31 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
     In process its CPU tier is sized per rank (GiB), as a server over all ranks.
     """
     if platform.lmcache is None:
-        raise ArmError("LMCache's release is not declared: set server.lmcache, for instance 0.5.6")
+        said = "LMCache's release is not declared: set server.lmcache, for instance 0.5.6"
+        raise ArmError(said, code="lmcache_undeclared")
     if LMCACHE_CHUNK_TOKENS % platform.block_size:
         raise ArmError(
             f"LMCache's chunks of {LMCACHE_CHUNK_TOKENS} tokens are no multiple of block_size {platform.block_size};"
-            " valid is 16, 32, 64, 128 or 256"
+            " valid is 16, 32, 64, 128 or 256",
+            code="chunks_uneven",
+            block_size=platform.block_size,
         )
     if budget.tokens < LMCACHE_CHUNK_TOKENS:
         raise ArmError(
-            f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({LMCACHE_CHUNK_TOKENS // 16} cpu_blocks)"
+            f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({LMCACHE_CHUNK_TOKENS // 16} cpu_blocks)",
+            code="less_than_a_chunk",
         )
     if lmcache_form(platform) == "server":
         return _lmcache_server(scenario, platform, budget)
     if platform.on_cpu:
         raise ArmError(
             "LMCache on a CPU runs as a server of its own, which needs vLLM 0.23 or newer,"
-            f" not {platform.server_version}"
+            f" not {platform.server_version}",
+            code="lmcache_on_cpu_too_old",
         )
     if platform.version < Version("0.11"):
-        raise ArmError(f"LMCacheConnectorV1 is supported from vLLM 0.11; {platform.server_version} is older")
+        said = f"LMCacheConnectorV1 is supported from vLLM 0.11; {platform.server_version} is older"
+        raise ArmError(said, code="lmcache_too_old")
     return _lmcache_in_process(scenario, platform, budget)
 
 
@@ -222,7 +234,7 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     Together they have the budget of every other arm.
     """
     if scenario.connector_config:
-        raise ArmError("two connectors share no connector_config; leave it out")
+        raise ArmError("two connectors share no connector_config; leave it out", code="config_shared")
     own, rest = hybrid_budgets(scenario, budget)
     parts = [native(scenario, platform, own), lmcache(scenario, platform, rest)]
     connectors = [json.loads(_port_as_text(part.argv[1])) for part in parts]
@@ -237,15 +249,19 @@ def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgument
     """vLLM's tiered offload with files as the last tier, behind the CPU tier or behind a staging buffer alone."""
     if platform.version < Version("0.22.1"):
         raise ArmError(
-            f"TieringOffloadingSpec, which offloads to files, came with vLLM 0.22.1; {platform.server_version} is older"
+            "TieringOffloadingSpec, which offloads to files, came with vLLM 0.22.1;"
+            f" {platform.server_version} is older",
+            code="files_too_old",
         )
     if platform.on_cpu and platform.version < Version("0.32"):
-        raise ArmError(f"offload to files on a CPU is known to work from vLLM 0.32, not on {platform.server_version}")
+        said = f"offload to files on a CPU is known to work from vLLM 0.32, not on {platform.server_version}"
+        raise ArmError(said, code="files_on_cpu_too_old")
     size = budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes
     if size < 1:
         raise ArmError(
             f"{budget.cpu_blocks} cpu_blocks are less than one server block of {platform.block_size} tokens"
-            f" ({platform.block_size // 16} cpu_blocks)"
+            f" ({platform.block_size // 16} cpu_blocks)",
+            code="less_than_a_block",
         )
     computed = {
         "cpu_bytes_to_use": size,
@@ -263,12 +279,15 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
     if not platform.on_cluster:
         raise ArmError(
             "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
-            f" kubernetes, not {platform.engine}"
+            f" kubernetes, not {platform.engine}",
+            code="index_on_cluster_alone",
         )
     if platform.version < Version("0.11"):
-        raise ArmError(f"the index is supported from vLLM 0.11; {platform.server_version} is older")
+        said = f"the index is supported from vLLM 0.11; {platform.server_version} is older"
+        raise ArmError(said, code="index_too_old")
     if platform.events is None:
-        raise ArmError("how servers publish their cache events depends on the release: set server.release")
+        said = "how servers publish their cache events depends on the release: set server.release"
+        raise ArmError(said, code="release_undeclared")
     behind = native(scenario, platform, budget) if scenario.cpu_tier else ArmArguments()
     events = {
         "enable_kv_cache_events": True,
@@ -295,7 +314,8 @@ def _with_own(scenario: Scenario, computed: Mapping[str, Any]) -> dict[str, Any]
     computed_always = {"cpu_bytes_to_use", "num_cpu_blocks", "spec_name", "spec_module_path", *computed}
     taken = sorted(computed_always & scenario.connector_config.keys())
     if taken:
-        raise ArmError(f"connector_config must not set {', '.join(taken)}: computed from cpu_blocks and the software")
+        said = f"connector_config must not set {', '.join(taken)}: computed from cpu_blocks and the software"
+        raise ArmError(said, code="config_computed", keys=[*taken])
     return {**computed, **scenario.connector_config}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
@@ -54,46 +55,53 @@ def _gpus(plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer) -> Itera
     said = f"{_listed(having)} of {resource}; {largest.path} takes {asked:g}, {site.slots} at once"
     if asked and not any(having.values()):
         others = {node.name: int(node.allocatable.get(resource, 0)) for node in nodes}
-        yield error("GPUs", *_no_gpus(site, others, having))
+        yield _no_gpus(site, others, having)
         return
     alone = [cell.path for cell in plan.cells if not _fits([cell], nodes, resources)]
     if alone:
         fix = f"models: tensor_parallel_size; server: replicas; cluster.node_selector, tolerations{_others(alone)}"
-        yield error("GPUs", f"{alone[0]} has no room, on no nodes: {_shortage(plan, alone[0], nodes)}", fix)
+        shortage, told = _shortage(plan, alone[0], nodes)
+        yield error("GPUs", f"{alone[0]} has no room, on no nodes: {shortage}", fix, "no_room", cell=alone[0], **told)
         return
     slots = max(count for count in range(1, site.slots + 1) if count == 1 or _fits([largest] * count, nodes, resources))
     if slots < site.slots:
-        yield error("GPUs", f"{said}: only {slots} have room", f"cluster.slots: {slots}")
+        yield error("GPUs", f"{said}: only {slots} have room", f"cluster.slots: {slots}", "too_many_slots")
         return
     check = "GPUs" if asked else "nodes"
     said = said if asked else f"{len(usable)} nodes take the servers, which ask for no {resource}"
     free = _without(nodes, _held(pods))
     if pods.found and not _fits([largest] * site.slots, free, resources):
-        held = _listed(_sums((node, amount.get(resource, 0)) for _, node, amount in _held(pods)))
-        owners = ", ".join(sorted({owner for owner, _, amount in _held(pods) if amount.get(resource) or not asked}))
+        held = _sums((node, amount.get(resource, 0)) for _, node, amount in _held(pods))
+        owners = sorted({owner for owner, _, amount in _held(pods) if amount.get(resource) or not asked})
         fix = "wait, or ask them; the campaign's servers stay Pending until there is room"
-        yield warning(check, f"{said}; but now others hold {held}: pods of {owners}", fix)
+        said = f"{said}; but now others hold {_listed(held)}: pods of {', '.join(owners)}"
+        yield warning(check, said, fix, "held_by_others", held=held, owners=owners)
     else:
-        yield ok(check, said + ("" if pods.found else "; what others hold now is not known"))
+        told = {"nodes": having, "cell": largest.path, "asked": asked, "slots": site.slots}
+        code = "" if pods.found else "held_unknown"
+        yield ok(check, said + ("" if pods.found else "; what others hold now is not known"), code, **told)
 
 
-def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, int]) -> tuple[str, str]:
+def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, int]) -> Finding:
     if any(others.values()):
         fix = "cluster.node_selector and cluster.tolerations, as `kubectl describe node` shows labels and taints"
-        return f"{_listed(others)} of {site.gpu_resource}, but no such node takes the servers", fix
+        said = f"{_listed(others)} of {site.gpu_resource}, but no such node takes the servers"
+        return error("GPUs", said, fix, "not_taken", nodes=others)
     nodes = f"{len(selected)} nodes would take the servers" if selected else "no node takes the servers"
     fix = "install the GPU operator or device plugin; or cluster.gpu_resource, as `kubectl describe node` names it"
-    return f"{nodes}, and none offers {site.gpu_resource}", fix
+    return error("GPUs", f"{nodes}, and none offers {site.gpu_resource}", fix, "none_offered")
 
 
-def _shortage(plan: CampaignDocuments, path: str, nodes: Sequence[Node]) -> str:
-    """Say what of a cell found no place, and what the nodes that would take it have."""
+def _shortage(plan: CampaignDocuments, path: str, nodes: Sequence[Node]) -> tuple[str, dict[str, Any]]:
+    """Say what of a cell found no place, and what the nodes that would take it have; with the figures by name."""
     (cell,) = (one for one in plan.cells if one.path == path)
     left = place(_servers(cell), nodes, [plan.site.gpu_resource, "memory", "cpu"])[1][0]
     asks = _amounts(left.requests, plan.site.gpu_resource)
     takers = [node for node in nodes if accepts(node, left.spec)]
     offers = "; ".join(f"{node.name} has {_amounts(node.allocatable, plan.site.gpu_resource)}" for node in takers[:4])
-    return f"{left.owner} asks for {asks} each, {offers or 'and no node takes it (selector, taints, not ready)'}"
+    said = f"{left.owner} asks for {asks} each, {offers or 'and no node takes it (selector, taints, not ready)'}"
+    told = {"requests": left.requests, "nodes": {node.name: node.allocatable for node in takers}}
+    return said, {"owner": left.owner, **told}
 
 
 def _amounts(amounts: Mapping[str, float], gpu: str) -> str:
@@ -168,9 +176,9 @@ def _host_memory(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Fin
     )
     if share > MEMORY_SHARE:
         fix = "matrix: fewer cpu_blocks; or fewer replicas, fewer cluster.slots, nodes with more memory"
-        yield (error if share > 1 else warning)("host memory", said, fix)
+        yield (error if share > 1 else warning)("host memory", said, fix, share=share)
     else:
-        yield ok("host memory", said)
+        yield ok("host memory", said, share=share)
 
 
 def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[Finding]:
@@ -187,14 +195,16 @@ def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[Finding]:
             volume = _DEFAULT_SHARED_MEMORY if need.shared_memory is None else need.shared_memory
             if volume and volume < shared:
                 said = f"{cell.path} allocates {shared / _GIB:.1f} GiB there, {need.owner} has {volume / _GIB:.1f} GiB"
-                yield error("/dev/shm", said, "matrix: fewer cpu_blocks; or an emptyDir of medium Memory that large")
+                fix = "matrix: fewer cpu_blocks; or an emptyDir of medium Memory that large"
+                yield error("/dev/shm", said, fix, cell=cell.path, needed_bytes=shared, there_bytes=volume)
                 return
             if need.memory_limit and need.memory_limit < needed:
                 said = (
                     f"{cell.path} needs {needed / _GIB:.1f} GiB for its tier and queues alone, {need.owner} is killed"
                     f" above {need.memory_limit / _GIB:.1f} GiB"
                 )
-                yield error("memory limit", said, "matrix: fewer cpu_blocks; or a larger limit")
+                fix = "matrix: fewer cpu_blocks; or a larger limit"
+                yield error("memory limit", said, fix, cell=cell.path, limit_bytes=need.memory_limit)
                 return
     if largest[0]:
         yield ok("/dev/shm", f"every server has room there; the most is {largest[0] / _GIB:.1f} GiB, of {largest[1]}")

@@ -53,7 +53,7 @@ def _api(facts: ClusterFacts) -> Finding:
     numbers = re.match(r"v?(\d+)\.(\d+)", facts.version)
     release = (int(numbers[1]), int(numbers[2])) if numbers else None
     if release is not None and OLDEST <= release <= NEWEST:
-        return ok("API server", said)
+        return ok("API server", said, version=facts.version, user=facts.user)
     fix = f"use {_dotted(OLDEST)} to {_dotted(NEWEST)}, which the manifests are validated for; or see the dry run below"
     return warning("API server", said, fix)
 
@@ -75,7 +75,8 @@ def _permissions(plan: CampaignDocuments, denied: Sequence[Denied], grant: str) 
             where = f"in namespace {place}" if place else "in the cluster"
             names = f" {', '.join(permission.names)}" if permission.names else ""
             said = f"may not {', '.join(verbs)} {permission.qualified}{names} {where}: {permission.why}"
-            yield (warning if permission.advisory else error)("permissions", said, grant)
+            judged = warning if permission.advisory else error
+            yield judged("permissions", said, grant, verbs=verbs, resource=permission.qualified, names=permission.names)
 
 
 def _namespaces(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> Iterator[Finding]:
@@ -102,7 +103,8 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
         names = ", ".join(kind.kind for kind in lacking)
         others = ", ".join(facts.versions.get(group, ()))
         said = f"the cluster has no {names} of {version}" + (f", only {others}" if others else "")
-        yield error("kinds", said, _INSTALL.get(group, "use a cluster that serves it"))
+        fix = _INSTALL.get(group, "use a cluster that serves it")
+        yield error("kinds", said, fix, kinds=[kind.kind for kind in lacking], wanted=version, served=others)
     if not missing:
         custom = sorted({kind.api_version for kind in facts.served if "." in kind.group and "k8s.io" in kind.group})
         yield ok("kinds", f"all {len(facts.served)} are served" + (f"; {', '.join(custom)}" if custom else ""))
@@ -117,10 +119,11 @@ def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     if answer.found:
         yield from _gateway_state(name, answer, site.namespace, show)
     elif answer.denied:
-        yield warning("Gateway", f"{name} cannot be looked at: {answer.message}", "an account that may get gateways")
+        said = f"{name} cannot be looked at: {answer.message}"
+        yield warning("Gateway", said, "an account that may get gateways", "hidden")
     elif not site.gateway.create:
         fix = "cluster.gateway.create: true with cluster.gateway.class; or name one of: kubectl get gateways -A"
-        yield error("Gateway", f"there is no {name}", fix)
+        yield error("Gateway", f"there is no {name}", fix, "absent")
     else:
         yield from _gateway_class(str(site.gateway.class_name), facts.gateway_class)
 
@@ -129,12 +132,14 @@ def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
     if answer is None or not answer.found:
         said = f"there is no GatewayClass {name}" if answer is not None and answer.status == 404 else "cannot be seen"
         level = error if answer is not None and answer.status == 404 else warning
-        yield level("Gateway", said, "cluster.gateway.class; `kubectl get gatewayclasses` shows what there is")
+        yield level(
+            "Gateway", said, "cluster.gateway.class; `kubectl get gatewayclasses` shows what there is", "no_class"
+        )
     elif _condition(answer, "Accepted") in ("True", ""):
-        yield ok("Gateway", f"will be made with class {name}")
+        yield ok("Gateway", f"will be made with class {name}", "to_be_made", gateway_class=name)
     else:
         fix = f"kubectl describe gatewayclass {name}"
-        yield error("Gateway", f"no controller has accepted GatewayClass {name}", fix)
+        yield error("Gateway", f"no controller has accepted GatewayClass {name}", fix, "class_not_accepted")
 
 
 def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iterator[Finding]:
@@ -142,11 +147,12 @@ def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iter
     addresses = ", ".join(entry["value"] for entry in answer.body.get("status", {}).get("addresses", []))
     if programmed != "True":
         why = _condition(answer, "Programmed", "message") or "no controller has looked at it"
-        yield error("Gateway", f"{name} is not programmed: {why}", show)
+        yield error("Gateway", f"{name} is not programmed: {why}", show, "not_programmed", why=why)
     elif not addresses:
-        yield warning("Gateway", f"{name} is programmed and has no address", f"{show}; or cluster.gateway.url")
+        said = f"{name} is programmed and has no address"
+        yield warning("Gateway", said, f"{show}; or cluster.gateway.url", "no_address")
     else:
-        yield ok("Gateway", f"{name} is programmed, at {addresses}")
+        yield ok("Gateway", f"{name} is programmed, at {addresses}", "programmed", addresses=addresses)
     own = answer.body.get("metadata", {}).get("namespace")
     allowed = [
         listener.get("allowedRoutes", {}).get("namespaces", {}).get("from", "Same")
@@ -154,7 +160,8 @@ def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iter
     ]
     if own != namespace and allowed and not set(allowed) - {"Same"}:
         fix = f"kubectl edit gateway of {name}: listeners[].allowedRoutes.namespaces.from: All; or one in {namespace}"
-        yield error("Gateway", f"{name} takes routes of its own namespace only, and the campaign's is {namespace}", fix)
+        said = f"{name} takes routes of its own namespace only, and the campaign's is {namespace}"
+        yield error("Gateway", said, fix, "own_routes_only", namespace=namespace)
 
 
 def _condition(answer: Answer, name: str, key: str = "status") -> str:
@@ -168,17 +175,18 @@ def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]
     if wanted is None:
         if full:
             said = "no cluster.token_secret: a hub refuses gated models, and slows down who has no token"
-            yield warning("token", said, "cluster.token_secret: {name: ..., key: ...}")
+            yield warning("token", said, "cluster.token_secret: {name: ..., key: ...}", "none_named")
         return
     name = f"{plan.site.namespace}/{wanted.name}"
     make = f"kubectl -n {plan.site.namespace} create secret generic {wanted.name} --from-file={wanted.key}=FILE"
     if answer is None or answer.denied:
-        yield warning("token", f"Secret {name} cannot be looked at", "the permission above")
+        yield warning("token", f"Secret {name} cannot be looked at", "the permission above", "hidden")
     elif not answer.found:
-        yield error("token", f"there is no Secret {name}", make)
+        yield error("token", f"there is no Secret {name}", make, "absent")
     elif wanted.key not in answer.body["data"]:
-        keys = ", ".join(answer.body["data"]) or "none"
-        yield error("token", f"Secret {name} has no key {wanted.key}; its keys: {keys}", "cluster.token_secret.key")
+        keys = list(answer.body["data"])
+        said = f"Secret {name} has no key {wanted.key}; its keys: {', '.join(keys) or 'none'}"
+        yield error("token", said, "cluster.token_secret.key", "no_such_key", key=wanted.key, keys=keys)
     else:
         yield ok("token", f"Secret {name} has the key {wanted.key}")
 
@@ -192,17 +200,18 @@ def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
     for trial in trials:
         if trial.outcome in fixes:
             said = f"{trial.image} ({trial.used_by}) {trial.outcome}: {trial.message or 'no reason given'}"
-            yield error("image", said, fixes[trial.outcome])
+            yield error("image", said, fixes[trial.outcome], trial.outcome, image=trial.image)
     pulled = [trial for trial in trials if trial.outcome == "pulled"]
     if pulled:
-        nodes = ", ".join(sorted({trial.node for trial in pulled if trial.node}))
-        slowest = max(trial.seconds for trial in pulled)
-        yield ok(
-            "images", f"{len(pulled)} of {len(trials)} pulled within {slowest:.0f} s{f' on {nodes}' * bool(nodes)}"
-        )
+        nodes = sorted({trial.node for trial in pulled if trial.node})
+        slowest_s = max(trial.seconds for trial in pulled)
+        where = f" on {', '.join(nodes)}" if nodes else ""
+        said = f"{len(pulled)} of {len(trials)} pulled within {slowest_s:.0f} s{where}"
+        yield ok("images", said, pulled=len(pulled), tried=len(trials), slowest_s=slowest_s, nodes=nodes)
     for trial in trials:
         if trial.outcome == "pulling":
-            yield ok("image", f"{trial.image} is on its way to {trial.node}: not refused in {trial.seconds:.0f} s")
+            said = f"{trial.image} is on its way to {trial.node}: not refused in {trial.seconds:.0f} s"
+            yield ok("image", said, trial.outcome, image=trial.image, node=trial.node)
 
 
 def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
@@ -215,9 +224,10 @@ def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]
         message = refused[0].answer.message
         scc = f"oc adm policy add-scc-to-user privileged -z default -n {place}"
         fix = scc if "security context constraint" in message else label if "PodSecurity" in message else "as it says"
-        yield error("recorder", f"its pods would be refused in {place}: {message}", fix)
+        yield error("recorder", f"its pods would be refused in {place}: {message}", fix, "refused")
     elif enforced not in (None, "privileged"):
-        yield error("recorder", f"{place} enforces pod security {enforced}; the recorder's pods need privileges", label)
+        said = f"{place} enforces pod security {enforced}; the recorder's pods need privileges"
+        yield error("recorder", said, label, "forbidden", enforced=enforced)
     elif tried:
         yield ok("recorder", f"its pods, with their privileges, would be admitted in {place}")
     else:
@@ -232,19 +242,24 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     wrong = [trial for trial in tried if not trial.answer.found and not (facts.denied and _unauthorised(trial))]
     for message, trials in _grouped(wrong, lambda trial: trial.answer.message).items():
         others = f" (and {len(trials) - 1} more)" if len(trials) > 1 else ""
+        told = {"document": trials[0].what, "message": message, "documents": len(trials)}
         if "does not support dry run" in message:
             fix = "nothing, unless the first run is refused: this admission webhook cannot be tried"
-            yield warning("dry run", f"{trials[0].what}{others}: {message}", fix)
+            yield warning("dry run", f"{trials[0].what}{others}: {message}", fix, "untried", **told)
         else:
-            yield error("dry run", f"{trials[0].what}{others}: {message}", "what the API server says there")
+            said = f"{trials[0].what}{others}: {message}"
+            yield error("dry run", said, "what the API server says there", "refused", **told)
     warned = [(text, trial) for trial in tried if trial.answer.found for text in trial.answer.warnings]
     for text, pairs in _grouped(warned, lambda pair: pair[0]).items():
         others = f" (and {len(pairs) - 1} more)" if len(pairs) > 1 else ""
-        yield warning("dry run", f"{pairs[0][1].what}{others}: {text}", "nothing, as long as it is a warning")
+        told = {"document": pairs[0][1].what, "message": text, "documents": len(pairs)}
+        said = f"{pairs[0][1].what}{others}: {text}"
+        yield warning("dry run", said, "nothing, as long as it is a warning", "warned", **told)
     accepted = sum(trial.answer.found for trial in tried)
     if accepted and not wrong:
         pods = sum(trial.answer.found and trial.pod for trial in tried)
-        yield ok("dry run", f"the API server accepts {accepted - pods} documents and {pods} pods made of them")
+        said = f"the API server accepts {accepted - pods} documents and {pods} pods made of them"
+        yield ok("dry run", said, documents=accepted - pods, pods=pods)
 
 
 def _unauthorised(trial: Trial) -> bool:
@@ -269,14 +284,16 @@ def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
     wrong = {name: bounds for name, bounds in nodes.items() if bounds.beyond(CLOCK_LIMIT_S)}
     for name, bounds in wrong.items():
         said = f"node {name} is {bounds.low:+.0f} to {bounds.high:+.0f} s ahead of the API server"
-        yield warning("clocks", said, _CLOCKS)
+        yield warning("clocks", said, _CLOCKS, "node_ahead", node=name, low_s=bounds.low, high_s=bounds.high)
     own = facts.ahead
     if own is None:
         return
     if own.low > own.high:
-        yield warning("clocks", "the API servers behind this address disagree on the time", _CLOCKS)
+        yield warning("clocks", "the API servers behind this address disagree on the time", _CLOCKS, "servers_disagree")
     elif own.beyond(CLOCK_LIMIT_S):
-        yield warning("clocks", f"this host is {own.low:+.1f} to {own.high:+.1f} s ahead of the API server", _CLOCKS)
+        said = f"this host is {own.low:+.1f} to {own.high:+.1f} s ahead of the API server"
+        yield warning("clocks", said, _CLOCKS, "host_ahead")
     elif not wrong:
         seen = f"; so do {', '.join(sorted(nodes))}, to the second" if nodes else ""
-        yield ok("clocks", f"this host and the API server agree, to {own.low:+.2f} to {own.high:+.2f} s{seen}")
+        said = f"this host and the API server agree, to {own.low:+.2f} to {own.high:+.2f} s{seen}"
+        yield ok("clocks", said, low_s=own.low, high_s=own.high)

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 from packaging.version import InvalidVersion, Version
@@ -129,7 +130,8 @@ def _device(config: Config, specifications: Sequence[Specification], facts: Loca
         seen = f"{len(facts.gpus)} GPUs answer ({names})" if facts.gpus else "no GPU answers nvidia-smi"
         small = f"server.build: {server.program}-cpu with weights: miniature"
         fix = f"models: tensor_parallel_size; or {small}; or engine: kubernetes"
-        yield error("device", f"{seen}, build {server.build} with tensor_parallel_size {asked} takes {asked}", fix)
+        said = f"{seen}, build {server.build} with tensor_parallel_size {asked} takes {asked}"
+        yield error("device", said, fix, asked=asked)
 
 
 def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Iterator[Finding]:
@@ -140,26 +142,27 @@ def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Itera
         f"{largest} keeps {needs[largest] / _GIB:.1f} GiB of KV cache in host memory,"
         f" {share:.0%} of this host's {facts.memory / _GIB:.1f} GiB"
     )
+    told: dict[str, Any] = {"cell": largest, "needed_bytes": needs[largest], "share": share}
     if share > 1:
-        yield error("host memory", said, "matrix: fewer cpu_blocks; or a smaller server.device_blocks")
+        yield error("host memory", said, "matrix: fewer cpu_blocks; or a smaller server.device_blocks", **told)
     elif share > MEMORY_SHARE:
         fix = f"matrix: fewer cpu_blocks; above {MEMORY_SHARE:.0%} the host may swap, and the measurement shows that"
-        yield warning("host memory", said, fix)
+        yield warning("host memory", said, fix, **told)
     else:
-        yield ok("host memory", said)
+        yield ok("host memory", said, **told)
 
 
 def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
     needs = {specification.cell.path: shared_memory_bytes(specification) for specification in specifications}
     largest = max(needs, key=lambda path: needs[path])
     if facts.shared_memory_free is None:
-        return warning("/dev/shm", "there is none to look at", "mount -t tmpfs tmpfs /dev/shm")
+        return warning("/dev/shm", "there is none to look at", "mount -t tmpfs tmpfs /dev/shm", "none_there")
     said = (
         f"{largest} allocates {needs[largest] / _GIB:.1f} GiB there, {facts.shared_memory_free / _GIB:.1f} GiB are free"
     )
     if needs[largest] > facts.shared_memory_free:
         fix = f"mount -o remount,size={needs[largest] // _GIB + 2}G /dev/shm   (in a container: docker run --shm-size)"
-        return error("/dev/shm", said, fix)
+        return error("/dev/shm", said, fix, free_bytes=facts.shared_memory_free)
     return ok("/dev/shm", said)
 
 
@@ -168,7 +171,8 @@ def _disk(specifications: Sequence[Specification], facts: LocalFacts) -> Finding
     runs = [disk_bytes(specification.workload, facts.cpus) for specification in specifications]
     said = f"a run takes at most {max(runs) / _GIB:.1f} GiB while it is made, {facts.disk_free / _GIB:.1f} GiB are free"
     if max(runs) > facts.disk_free:
-        return error("disk", said, "free some, or move the repository's folder results to a larger disk")
+        fix = "free some, or move the repository's folder results to a larger disk"
+        return error("disk", said, fix, free_bytes=facts.disk_free)
     if sum(runs) - (len(runs) - 1) * DISK_RESERVE_BYTES > facts.disk_free:
         return warning("disk", f"{said}; not surely enough for every cell", "watch it: df -h results")
     return ok("disk", said)
@@ -183,7 +187,7 @@ def _pcp(facts: LocalFacts) -> Finding:
 def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     server = config.campaign.server
     if facts.versions is None:
-        yield error("server environment", "there is none", "bash scripts/setup.sh server")
+        yield error("server environment", "there is none", "bash scripts/setup.sh server", "none_there")
         return
     declared = {server.program: server.declared_version, "guidellm": server.guidellm}
     if server.lmcache is not None:
@@ -196,7 +200,8 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
             yield ok(name, said)
         else:
             fix = f'server.{name}: "{found}"' if found else "bash scripts/setup.sh server"
-            yield error(name, said, f"{fix}   (or install {names[0]}=={version} into .server-venv)")
+            fix += f"   (or install {names[0]}=={version} into .server-venv)"
+            yield error(name, said, fix, found=found, declared=version)
     for program, reason in facts.missing_programs.items():
         yield error(program, reason, "bash scripts/setup.sh redis server")
 
@@ -216,14 +221,16 @@ def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
             "secrets", f"{names}: not set; gated models will be refused", f"export {facts.unset_secrets[0]}=..."
         )
     if facts.holder is not None:
-        yield warning("host", f"a measurement is running: {facts.holder}", "wait; the next one waits for it by itself")
+        said = f"a measurement is running: {facts.holder}"
+        yield warning("host", said, "wait; the next one waits for it by itself", "held")
     elif facts.load > _BUSY_SHARE * facts.cpus:
         said = f"{facts.load:.1f} processes ran or waited for {facts.cpus} CPUs in the last minute"
-        yield warning("host", said, "end what else runs here: it shares the CPUs with what is measured")
+        yield warning("host", said, "end what else runs here: it shares the CPUs with what is measured", "busy")
     else:
         yield ok("host", f"idle: load {facts.load:.1f} on {facts.cpus} CPUs")
     if facts.leftovers and facts.holder is None:
-        yield warning("leftovers", f"a killed run noted {facts.leftovers} things", "snakemake --cores 1 teardown")
+        said = f"a killed run noted {facts.leftovers} things"
+        yield warning("leftovers", said, "snakemake --cores 1 teardown", count=facts.leftovers)
 
 
 def _same(found: str, declared: str) -> bool:

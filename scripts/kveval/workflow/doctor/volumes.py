@@ -65,11 +65,11 @@ def _state(check: str, name: str, claim: Mapping[str, Any], slots: int) -> Findi
     size = quantity(claim.get("status", {}).get("capacity", {}).get("storage")) / _GIB
     said = f"{name} is {phase}, {size:.0f} GiB, {', '.join(modes)}"
     if phase == "Lost":
-        return error(check, said, "a new claim: its volume is gone")
+        return error(check, said, "a new claim: its volume is gone", "lost")
     if slots > 1 and "ReadWriteMany" not in modes:
         fix = "cluster.slots: 1; or a claim with ReadWriteMany: cells on several nodes cannot share this one"
-        return warning(check, said, fix)
-    return ok(check, said)
+        return warning(check, said, fix, "one_node")
+    return ok(check, said, "there", claim=name, phase=phase, size_gib=size, modes=modes)
 
 
 def _asked(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]) -> Iterator[Finding]:
@@ -82,7 +82,8 @@ def _asked(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]
         return
     if not classes.found:
         said = f"classes cannot be looked at: {classes.message}"
-        yield warning("storage", said, "the permission above; or cluster.storage_class, if the claims stay Pending")
+        fix = "the permission above; or cluster.storage_class, if the claims stay Pending"
+        yield warning("storage", said, fix, "hidden")
         return
     by_name = {entry["metadata"]["name"]: entry for entry in classes.body.get("items", [])}
     defaults = [name for name, entry in by_name.items() if _is_default(entry)]
@@ -92,7 +93,7 @@ def _asked(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]
     if alone and plan.site.slots > 1:
         fix = "cluster.results_access, cluster.model_cache.access: ReadWriteMany; or cluster.slots: 1"
         said = f"{', '.join(alone)} can be on one node at a time, and {plan.site.slots} cells at once may take several"
-        yield warning("storage", said, fix)
+        yield warning("storage", said, fix, "one_node", claims=alone, slots=plan.site.slots)
 
 
 def _is_default(entry: Mapping[str, Any]) -> bool:
@@ -104,14 +105,17 @@ def _of_class(claim: Claim, classes: Mapping[str, Mapping[str, Any]], defaults: 
     wanted = claim.storage_class
     if wanted is None:
         if not defaults:
-            return error("storage", "the cluster has no default storage class", f"cluster.storage_class: NAME; {_SHOW}")
+            fix = f"cluster.storage_class: NAME; {_SHOW}"
+            return error("storage", "the cluster has no default storage class", fix, "no_default_class")
         wanted = defaults[0]
     elif wanted not in classes:
-        return error("storage", f"there is no storage class {wanted}", f"cluster.storage_class; {_SHOW}")
+        return error(
+            "storage", f"there is no storage class {wanted}", f"cluster.storage_class; {_SHOW}", "no_such_class"
+        )
     provisioner = classes[wanted].get("provisioner", "")
     said = f"class {wanted} ({provisioner}) for {', '.join(claim.modes)}"
     if "ReadWriteMany" in claim.modes and provisioner in ONE_NODE_ONLY:
         fix = "a class that can be shared (NFS, CephFS, Filestore, EFS) as cluster.storage_class; or"
         fix += " cluster.model_cache.access and cluster.results_access: ReadWriteOnce"
-        return error("storage", f"{said}: its volumes are for one node at a time", fix)
-    return ok("storage", said)
+        return error("storage", f"{said}: its volumes are for one node at a time", fix, "one_node_only")
+    return ok("storage", said, "to_be_made", storage_class=wanted, provisioner=provisioner, modes=claim.modes)

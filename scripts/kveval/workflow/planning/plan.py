@@ -21,7 +21,10 @@ State = Literal["there", "adopt", "measure"]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of one cell. `state`: there - nothing to do; adopt - in the store; measure. `reason`: why not there."""
+    """One run of one cell. `state`: there - nothing to do; adopt - in the store; measure. `reason`: why not there.
+
+    `code`: the kind of reason by a name that stays.
+    """
 
     cell: Cell
     run: int
@@ -29,6 +32,7 @@ class PlannedRun:
     measurement: str
     state: State
     reason: str = ""
+    code: str = ""
 
     @property
     def bridge(self) -> bool:
@@ -113,7 +117,7 @@ def make_plan(
     pilots = {cell: pilot for cell in config.cells if (pilot := config.pilot(cell)) is not None}
     levels = {cell: found.get(pilot) for cell, pilot in pilots.items()}
     ids = {cell: config.measurement_id(cell, levels.get(cell)) for cell in config.cells}
-    reasons: dict[Cell, str] = {}
+    reasons: dict[Cell, tuple[str, str]] = {}
     runs = []
     for cell, number in in_order(config):
         known = pointers.get((cell.path, number))
@@ -123,7 +127,7 @@ def make_plan(
             continue
         if cell in pilots and levels[cell] is None:
             reason = f"its levels follow from the pilot of {pilots[cell].path}"
-            runs.append(replace(run, measurement="", state="measure", reason=reason))
+            runs.append(replace(run, measurement="", state="measure", reason=reason, code="pilot_first"))
             continue
         if cell not in reasons:
             planned = config.specification(cell, levels.get(cell))
@@ -132,18 +136,21 @@ def make_plan(
     return Plan(config, tuple(runs), found)
 
 
-def _missing(run: PlannedRun, known: str | None, reason: str, store: StoreIndex, hardware: str | None) -> PlannedRun:
+def _missing(
+    run: PlannedRun, known: str | None, why: tuple[str, str], store: StoreIndex, hardware: str | None
+) -> PlannedRun:
+    reason, code = why
     stored = store.get(run.measurement).runs(run.run)
     if any(hardware is None or facts.hardware.get("fingerprint") == hardware for facts in stored):
         state: State = "adopt"
-        reason = "in the store" if known is None else reason
+        reason, code = ("in the store", "stored") if known is None else why
     else:
         state = "measure"
         if stored:
-            reason = f"measured on other hardware ({stored[0].hardware.get('fingerprint')})"
+            reason, code = f"measured on other hardware ({stored[0].hardware.get('fingerprint')})", "other_hardware"
         elif run.bridge:
-            reason = "bridge: measured again beside new cells"
-    return replace(run, state=state, reason=reason)
+            reason, code = "bridge: measured again beside new cells", "bridge"
+    return replace(run, state=state, reason=reason, code=code)
 
 
 def _why(
@@ -152,16 +159,16 @@ def _why(
     planned: Specification,
     pointers: Mapping[tuple[str, int], str],
     store: StoreIndex,
-) -> str:
-    """Say why a cell's run is not there: the cell is new, the run is, or what changed since it was measured."""
+) -> tuple[str, str]:
+    """Return why a cell's run is not there - the cell is new, the run is, or what changed - and the kind of that."""
     measurement = planned.measurement_id
     pointed = {known for run in config.runs_of(cell) if (known := pointers.get((cell.path, run)))}
     if measurement in pointed or (store.get(measurement).places and not pointed):
-        return "another run"
+        return "another run", "another_run"
     earlier = [facts for facts in store.by_cell.get(cell.path, []) if facts.measurement != measurement]
     # What the results were made of rather than what else the store has.
     candidates = [facts for facts in earlier if facts.measurement in pointed] or earlier
     if not candidates:
-        return "new" if not pointed else "changed, and what it was is not in the store"
+        return ("changed, and what it was is not in the store", "changed_unknown") if pointed else ("new", "new")
     found = [list(differences(facts.specification, planned.to_json())) for facts in candidates]
-    return f"changed: {described(min(found, key=len))}"
+    return f"changed: {described(min(found, key=len))}", "changed"

@@ -31,6 +31,17 @@ KINDS = {
     "incoming": "a copy that was cut off",
     "pruned": "an earlier prune was interrupted",
 }
+_STAYS = {
+    "not_mine": "another user's",
+    "hidden": "cannot be looked at",
+    "in_progress": "a measurement in progress, or another host's",
+    "arriving": "it may still be being copied",
+    "young": "it came here less than an hour ago",
+    "not_deletable": "this user may not delete it",
+    "referred_to": "referred to by now",
+    "place_taken": "referred to by now; its place is taken",
+    "left_over": "what is left of it in {place} cannot be deleted",
+}
 _DAY_S = 86400.0
 # What came a moment ago may be about to be pointed to; what others do on other hosts is judged by a day's silence.
 _YOUNG_S = 3600.0
@@ -66,11 +77,25 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Spared:
+    """An entry that stays although nothing referred to it; `code`: why, by a name that stays; `place`: where it is."""
+
+    entry: StoreEntry
+    code: str
+    place: Path | None = None
+
+    @property
+    def why(self) -> str:
+        """The reason in words."""
+        return _STAYS[self.code].format(place=self.place)
+
+
+@dataclass(frozen=True)
 class Pruning:
     """What may go, and what stays although nothing refers to it, with the reason."""
 
     candidates: list[Candidate] = field(default_factory=list)
-    spared: list[tuple[StoreEntry, str]] = field(default_factory=list)
+    spared: list[Spared] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -85,7 +110,7 @@ class Pruning:
         ]
         total = size_text(sum(one.bytes for one in self.candidates))
         lines = [*lines, "", f"{len(self.candidates)} entries, {total}"] if self.candidates else ["Nothing to prune."]
-        lines += [f"stays: {entry.place}: {why}" for entry, why in self.spared]
+        lines += [f"stays: {one.entry.place}: {one.why}" for one in self.spared]
         lines += [
             f"cannot be read, what it refers to is not known: {name}: {why}" for name, why in self.unreadable.items()
         ]
@@ -104,9 +129,9 @@ def plan_pruning(
         days = max(0.0, now - written_s(entry)) / _DAY_S
         if kind not in kinds or days < older_than_days:
             continue
-        why = _spared(kind, entry, now)
-        if why:
-            pruning.spared.append((entry, why))
+        code = _spared(kind, entry, now)
+        if code:
+            pruning.spared.append(Spared(entry, code))
         else:
             pruning.candidates.append(Candidate(kind, entry, entry.label, entry.bytes(), days))
     return pruning
@@ -128,25 +153,26 @@ def prune(
         pruning = plan_pruning(store, workflows, kinds, older_than_days)
         if pruning.unreadable:
             names = "; ".join(f"{name}: {why}" for name, why in pruning.unreadable.items())
-            raise PruneError(f"what these campaigns refer to is not known, so nothing is deleted: {names}")
+            said = f"what these campaigns refer to is not known, so nothing is deleted: {names}"
+            raise PruneError(said, code="references_unknown", campaigns=[*pruning.unreadable])
         moved = [_moved(store, one) for one in pruning.candidates]
         time.sleep(grace_s if any(moved) else 0.0)
         pointed = _pointed(store, workflows)
         gone = []
         for one, place in zip(pruning.candidates, moved, strict=True):
             if place is None:
-                pruning.spared.append((one.entry, "this user may not delete it"))
+                pruning.spared.append(Spared(one.entry, "not_deletable"))
                 continue
             origin = _origin(store, place)
             if origin != place and _referred(
                 StoreEntry(origin, one.entry.measurement, one.entry.run), place, workflows, pointed
             ):
-                said = "referred to by now" if _restored(store, place) else "referred to by now; its place is taken"
-                pruning.spared.append((one.entry, said))
+                code = "referred_to" if _restored(store, place) else "place_taken"
+                pruning.spared.append(Spared(one.entry, code))
                 continue
             shutil.rmtree(place, ignore_errors=True)
             if place.exists():
-                pruning.spared.append((one.entry, f"what is left of it in {place} cannot be deleted"))
+                pruning.spared.append(Spared(one.entry, "left_over", place))
             else:
                 gone.append(one)
         _remove_empty_folders(store)
@@ -162,7 +188,8 @@ def workflows(folder: Path, catalogues: Path, campaign: Path | Mapping[str, Any]
     paths = [Path(str(path)) for path in (also if isinstance(also, list | tuple) else [also])]
     unknown = [path for path in paths if not (path.is_file() or (path / "config").is_dir())]
     if unknown:
-        raise PruneError(f"prune_also names {unknown[0]}: neither a campaign's file nor a copy of the workflow")
+        said = f"prune_also names {unknown[0]}: neither a campaign's file nor a copy of the workflow"
+        raise PruneError(said, code="unknown_path", path=unknown[0])
     own = [*campaign_files(catalogues), campaign, *(path for path in paths if path.is_file())]
     others = [path for path in paths if path.is_dir()]
     return [
@@ -180,7 +207,7 @@ def prune_as_asked(store: Store, using: Sequence[Workflow], asked: object, days:
     try:
         older_than_days = float(str(days))
     except ValueError:
-        raise PruneError(f"prune_days={days}: a number of days is valid") from None
+        raise PruneError(f"prune_days={days}: a number of days is valid", code="no_number", days=days) from None
     if kinds:
         pruned = prune(store, using, kinds, older_than_days)
         return f"Deleted:\n{pruned.text()}" if pruned.candidates else pruned.text()
@@ -206,7 +233,8 @@ def kinds_of(asked: object) -> Collection[str]:
         return tuple(KINDS)
     unknown = [word for word in words if word not in KINDS]
     if unknown:
-        raise PruneError(f"prune={unknown[0]}: valid are delete, for everything, or some of {', '.join(KINDS)}")
+        said = f"prune={unknown[0]}: valid are delete, for everything, or some of {', '.join(KINDS)}"
+        raise PruneError(said, code="unknown_kind", asked=unknown[0])
     return tuple(words)
 
 
@@ -234,19 +262,19 @@ def _pointed(store: Store, workflows: Iterable[Workflow]) -> set[str]:
 
 
 def _spared(kind: str, entry: StoreEntry, now: float) -> str:
-    """Return why an entry that nothing refers to stays all the same; empty where nothing speaks for it."""
+    """Return why, as a key of _STAYS, an entry that nothing refers to stays; empty where nothing speaks for it."""
     try:
         if entry.place.lstat().st_uid != os.geteuid():
-            return "another user's"
+            return "not_mine"
     except OSError:
-        return "cannot be looked at"
+        return "hidden"
     silent_s = now - last_change_s(entry.place)
     if kind == "partial":
-        return "" if abandoned(entry.place) or silent_s > _SILENT_S else "a measurement in progress, or another host's"
+        return "" if abandoned(entry.place) or silent_s > _SILENT_S else "in_progress"
     if kind == "incoming" or (kind in ("measurement", "import") and not (entry.place / SUMS).exists()):
-        return "" if silent_s > _SILENT_S else "it may still be being copied"
+        return "" if silent_s > _SILENT_S else "arriving"
     if kind in ("measurement", "import") and silent_s < _YOUNG_S:
-        return "it came here less than an hour ago"
+        return "young"
     return ""
 
 

@@ -68,7 +68,9 @@ def verify_store(store: Store, workflow: Path, wanted: References, threads: int 
         f" {len(links) - len(dead)} of {len(links)} pointers; {size_text(sum(v.bytes for v in verdicts))} read in"
         f" {time.monotonic() - began:.1f} s"
     )
-    checked.findings.insert(0, findings.ok(store.root.as_posix(), said))
+    counts = {"entries": len(verdicts), "sound": len(sound), "imported": sum(verdict.imported for verdict in sound)}
+    counts |= {"pointers": len(links), "dead_pointers": len(dead)}
+    checked.findings.insert(0, findings.ok(store.root.as_posix(), said, "checked", **counts))
     return checked
 
 
@@ -103,10 +105,10 @@ def _take_in(store: Store, pool: Executor, checked: Checked) -> None:
         place = verdict.entry.place
         if verdict.state == "sound":
             there = store.bring_in(place, key_of(verdict.entry.facts))
-            checked.findings.append(findings.ok(verdict.label, f"arrived: {there}"))
+            checked.findings.append(findings.ok(verdict.label, f"arrived: {there}", "arrived"))
         elif verdict.bytes:
             said = f"{place} is not whole: {verdict.reason}"
-            checked.findings.append(findings.warning(verdict.label, said, verdict.fix or COPY_AGAIN))
+            checked.findings.append(findings.warning(verdict.label, said, verdict.fix or COPY_AGAIN, "not_whole"))
         elif clock_s(store.root) - last_change_s(place) > store.settled_s:
             _remove_empty(place)
 
@@ -125,19 +127,22 @@ def _entries(store: Store, verdicts: Sequence[Verdict], checked: Checked) -> lis
     lost = []
     for verdict in verdicts:
         place, said = verdict.entry.place, f"{verdict.entry.place}: {verdict.reason}"
+        told = {"reason": verdict.code, "files": verdict.wrong}
         if verdict.state == "damaged":
             lost.append(verdict)
             aside = store.set_aside(place, verdict.reason)
             done = f"set aside as {aside}" if aside else "this user may not set it aside; it is not adopted"
-            checked.findings.append(findings.error(verdict.label, f"{said}; {done}", ""))
+            checked.findings.append(findings.error(verdict.label, f"{said}; {done}", "", verdict.state, **told))
         elif verdict.state == "kept":
-            checked.findings.append(findings.error(verdict.label, f"{said}; it stays where it is", verdict.fix))
+            said += "; it stays where it is"
+            checked.findings.append(findings.error(verdict.label, said, verdict.fix, verdict.state, **told))
         elif verdict.state == "arriving":
             said += "; it is not adopted: it is still being copied, or its copying was cut off"
-            checked.findings.append(findings.warning(verdict.label, said, COPY_AGAIN))
+            checked.findings.append(findings.warning(verdict.label, said, COPY_AGAIN, verdict.state, **told))
         if verdict.extra:
             said = f"{place}: {_few(verdict.extra)} beyond what its checksums cover; nothing reads that"
-            checked.findings.append(findings.warning(verdict.label, said, "see who put it there"))
+            fix = "see who put it there"
+            checked.findings.append(findings.warning(verdict.label, said, fix, "extra_files", files=verdict.extra))
     return lost
 
 
@@ -151,25 +156,30 @@ def _links(links: Iterable[Pointer], verdicts: Iterable[Verdict], checked: Check
             continue
         link.path.unlink()
         dead.append(link)
-        if wrong:
-            checked.findings.append(findings.error(link.cell, f"{link.path} {wrong}; removed", REPORT))
+        said, code = wrong
+        if said:
+            said = f"{link.path} {said}; removed"
+            checked.findings.append(findings.error(link.cell, said, REPORT, f"pointer_{code}", path=link.path))
     return dead
 
 
-def _wrong_link(link: Pointer, known: Mapping[str, Verdict]) -> str | None:
-    """Return what is wrong with a pointer, "" where that was said of what it points to, None where nothing is."""
+def _wrong_link(link: Pointer, known: Mapping[str, Verdict]) -> tuple[str, str] | None:
+    """Return what is wrong with a pointer, and the kind of that; None where nothing is.
+
+    Nothing is to be said where what it points to is damaged: that was said.
+    """
     if link.place is None:
-        return "cannot be read"
+        return "cannot be read", "unreadable"
     verdict = known.get(os.path.realpath(link.place))
     if verdict is None:
-        return None if link.place.exists() else f"points to {link.place}, which is gone"
+        return None if link.place.exists() else (f"points to {link.place}, which is gone", "to_nothing")
     if verdict.state == "damaged":
-        return ""
+        return "", ""
     try:
         matches = link.sha256 in (None, sha256_file(link.place / SUMS))
     except OSError:
         return None
-    return None if matches else f"points to {link.place}, which holds another run by now"
+    return None if matches else (f"points to {link.place}, which holds another run by now", "to_another")
 
 
 def _tables(links: Iterable[Path], pool: Executor, checked: Checked) -> None:
@@ -180,17 +190,19 @@ def _tables(links: Iterable[Path], pool: Executor, checked: Checked) -> None:
             beside = [removed.name for removed in remove_derived(path) if removed != path]
             more = f" with {' and '.join(beside)} of its cell" if beside else ""
             said = f"{path} cannot be read: {damage}; removed{more}, made again in seconds"
-            checked.findings.append(findings.error("a table", said, REPORT))
+            checked.findings.append(findings.error("a table", said, REPORT, "table_removed", path=path))
 
 
 def _rest(found: Contents, checked: Checked) -> None:
     for path in found.strange:
         said = f"{path} has no place in a store; nothing reads it"
-        checked.findings.append(findings.warning("no entry", said, "see who put it there"))
+        checked.findings.append(findings.warning("no entry", said, "see who put it there", "no_entry", path=path))
     kinds = {"failed": found.failed, "damaged": found.damaged, "partial": found.partial, "pruned": found.pruned}
-    kept = [f"{len(entries)} in {name}/" for name, entries in kinds.items() if entries]
+    kept = {name: len(entries) for name, entries in kinds.items() if entries}
     if kept:
-        checked.findings.append(findings.ok("never adopted", f"{', '.join(kept)}; snakemake prune shows them"))
+        said = ", ".join(f"{count} in {name}/" for name, count in kept.items())
+        told = findings.ok("never adopted", f"{said}; snakemake prune shows them", "never_adopted", **kept)
+        checked.findings.append(told)
 
 
 def _few(names: Sequence[str]) -> str:
