@@ -29,6 +29,7 @@ from kveval.host.sessions import Session, lives, title_of
 from kveval.spec.specification import SidecarSpec
 
 _PORT_ATTEMPTS = 3
+_HEALTH_ANSWER_S = 2.0
 
 
 class PortTaken(DeploymentError):
@@ -321,7 +322,7 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
     while True:
         deployment.require_alive()
         try:
-            request(f"{deployment.url}{deployment.program.health_path}", timeout_s=2.0)
+            request(f"{deployment.url}{deployment.program.health_path}", timeout_s=_HEALTH_ANSWER_S)
             return
         except HttpError:
             if time.monotonic() > deadline:

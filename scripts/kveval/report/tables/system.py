@@ -12,7 +12,7 @@ from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import key_of
 from kveval.report.tables.results import count, effect_text
 
@@ -45,7 +45,9 @@ def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -
 
 def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
     for cell in plan.ordered:
-        yield from ((cell, peak) for peak in rows_of(measured.peaks, cell).to_dict("records"))
+        peak = measured.peak_of(cell)
+        if peak is not None:
+            yield cell, peak.to_dict()
 
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
