@@ -38,7 +38,7 @@ class PortTaken(DeploymentError):
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What to start: arguments and environment with paths and ports open, and what must answer.
+    """The server to start: arguments and environment with paths and ports open, and what must answer.
 
     `sidecars`: what to start before the server, as the specification has it; `versions`: the releases declared, by
     program; `tier_bytes`: what the arm's tier in host memory is to have, 0 for none; `file_tier`: whether a tier of

@@ -11,7 +11,7 @@ _ANSWER_S = 5.0
 
 
 class KeyValueQuestions(ABC):
-    """What is asked of a store, wherever it runs; `name` is redis or valkey, `log` says where its log is."""
+    """The questions to a store, wherever it runs; `name` is redis or valkey, `log` says where its log is."""
 
     def __init__(self, name: str, log: object) -> None:
         self.name = name
