@@ -1,4 +1,4 @@
-"""What the report is about: the campaign as planned, what was measured of it, and tables as text."""
+"""The subject of the report: the campaign as planned, what was measured of it, and tables as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kveval.store.run_file import Run
 
 @dataclass(frozen=True)
 class ReportPlan:
-    """What the campaign asked for.
+    """The cells and runs that the campaign asked for, and their settings.
 
     `scenarios`: name -> title, baseline (None for a baseline itself) and `exercised`, the counters that prove the arm
     active; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
@@ -77,7 +77,7 @@ class ReportPlan:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured: the runs and the tables made from them, of as many cells as there are."""
+    """The measurements: the runs and the tables made from them, of as many cells as there are."""
 
     runs: Sequence[Run]
     levels: pd.DataFrame
@@ -103,7 +103,7 @@ class Measured:
 
     @cached_property
     def unit(self) -> LevelUnit:
-        """What the levels count."""
+        """The unit that the levels count."""
         return unit_of(workload_of(run.workload) for run in self.runs)
 
     def peak_of(self, cell: CellKey) -> pd.Series[Any] | None:

@@ -51,7 +51,7 @@ def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapp
 
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
-    """What was recorded of each GPU, where a cell has several."""
+    """Metrics that were recorded of each GPU, where a cell has several."""
     broken_down = [name for name, entry in plan.metrics.items() if entry.get("breakdown") and "table" in entry]
     names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
@@ -187,7 +187,7 @@ def time_table(measured: Measured) -> Table:
 
 
 def provenance_table(measured: Measured) -> Table:
-    """Which measurements the report rests on."""
+    """The measurements that the report rests on."""
     rows = [
         [
             run.cell.model,
