@@ -24,7 +24,7 @@ _FIXES: Mapping[Defect, str] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an entry is, and why; `extra` are files that its checksums do not cover."""
+    """The state of an entry, and why; `extra` are files that its checksums do not cover."""
 
     entry: StoreEntry
     state: State
