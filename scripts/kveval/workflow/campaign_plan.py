@@ -51,7 +51,7 @@ def refusing() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class WorkflowPlan:
-    """What a campaign comes to. `elsewhere`: runs that it does not measure, but imports or compares.
+    """A campaign as cells, runs and files. `elsewhere`: runs that it does not measure, but imports or compares.
 
     `jobs_share_folder`: whether the jobs see this machine's folder; where they do not, they are given a run's files.
     Methods that take `wildcards` are input functions, or functions for params, of the rules.
@@ -118,7 +118,7 @@ class WorkflowPlan:
 
     @cached_property
     def pilots(self) -> list[str]:
-        """What the searches for levels leave, where the workload has them searched."""
+        """The files that the searches for levels leave, where the workload has them searched."""
         searched = dict.fromkeys(pilot for cell in self.config.cells if (pilot := self.config.pilot(cell)) is not None)
         return [f"{self.results}/{cell.path}/pilot/levels.json" for cell in searched]
 
@@ -279,7 +279,7 @@ class WorkflowPlan:
 
     @cached_property
     def asked(self) -> dict[str, Any]:
-        """What the report holds the measurements against, as plain values: see kveval.report.data.campaign."""
+        """The plan that the report holds the measurements against, as plain values: see kveval.report.data.campaign."""
         campaign, catalogue = self.config.campaign, self.config.catalogue
         runs: dict[Cell, int] = {}
         for cell, _ in self.runs:
@@ -326,7 +326,7 @@ class WorkflowPlan:
 
     @property
     def _found_elsewhere(self) -> str:
-        """What the report says of runs that were not measured for this campaign."""
+        """The report's remarks on runs that were not measured for this campaign."""
         if isinstance(self.elsewhere, Combination):
             return self.elsewhere.remarks
         return findings(self.elsewhere) if self.elsewhere.runs else ""
