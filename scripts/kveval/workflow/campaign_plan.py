@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,6 +157,10 @@ class WorkflowPlan:
 
         return paths
 
+    def peaks_so_far(self, wildcards: Any) -> list[str]:
+        """Input function: the peaks of cells for a report so far, where each says why it has none; else nothing."""
+        return self.cell_tables("peak.csv")(wildcards) if wildcards.so_far else []
+
     def run_files(self, *names: str) -> Callable[[Any], list[str]]:
         """Input function: files of every run, so far of those that exist."""
 
@@ -201,6 +206,10 @@ class WorkflowPlan:
     def searched_measurement(self, wildcards: Any, input: Any) -> str:
         """Return the id where a pilot has found the levels: unknown, to Snakemake, as long as it has not."""
         return self.config.measurement_id(self.cell(wildcards), frozen_levels(Path(input.levels)))
+
+    def levels_option(self, wildcards: Any, input: Any) -> str:
+        """Return the option that tells a job where the levels are that its pilot found."""
+        return f"--levels {shlex.quote(input.levels)}"
 
     def pilot_measurement(self, wildcards: Any) -> str:
         """Return the id of the search for levels on a baseline."""
