@@ -9,7 +9,7 @@ SEARCHES = PLAN.config.searches
 # the others again; and where a pilot searches the levels, and the id is such a parameter, `definition` plans a rerun.
 CAMPAIGN_JSON = json.dumps(VALUES, default=str)
 SEARCHED_PARAMS = {
-    "levels": lambda wildcards, input: f"--levels {shlex.quote(input.levels)}",
+    "levels": PLAN.levels_option,
     "definition": PLAN.measurement,
 }
 SEARCHED_OPTION = " {params.levels}" if SEARCHES else ""

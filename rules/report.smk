@@ -13,8 +13,6 @@ BESIDE_VERDICTS = [f"{ANALYSIS}/{name}.csv" for name in ("contrasts", "averages"
 SUMMARIES = [f"{ANALYSIS}/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats")]
 # Tables that the report names and does not read.
 LINKED = [f"{ANALYSIS}/{name}.csv" for name in ("pcp_metrics_peak", "peak_comparison")]
-# Those of a report so far have the reason where a cell has no peak.
-CELLS_SO_FAR = lambda wildcards: PLAN.cell_tables("peak.csv")(wildcards) if wildcards.so_far else []
 # The list of what is exported, not the files of every cell: Snakemake keeps a record of all inputs for each output.
 BENCHMARK_REPORTS = f"{RESULTS}/analysis/benchmark_reports.txt"
 
@@ -30,7 +28,7 @@ for family in FAMILIES:
             runs=ALL_RUNS,
             beside=BESIDE_VERDICTS,
             recordings=PLAN.run_files(*(["pcp.parquet"] if family == "recordings" else [])),
-            cells=CELLS_SO_FAR,
+            cells=PLAN.peaks_so_far,
             metrics=local(METRICS),
         output:
             png=[report(f"{FIGURES}/{each.name}.png", **captioned(each)) for each in figures_of(PLAN.models, family)],
@@ -62,7 +60,7 @@ rule write_report:
         figures=[f"{FIGURES}/{figure.name}.png" for figure in figures_of(PLAN.models)],
         notes=[f"{FIGURES}/{family}.json" for family in FAMILIES],
         pilots=lambda wildcards: [] if wildcards.so_far else local(PLAN.pilots),
-        cells=CELLS_SO_FAR,
+        cells=PLAN.peaks_so_far,
         metrics=local(METRICS),
     output:
         report=REPORT,

@@ -96,6 +96,18 @@ def repeated_classes() -> list[str]:
     return sorted(name for name, count in names.items() if count > 1)
 
 
+def indirect_docstrings() -> list[str]:
+    """Return where a docstring opens with a question's word instead of with what the thing is or does."""
+    return sorted(
+        f"{path.relative_to(LIBRARY).as_posix()}: {text.splitlines()[0]}"
+        for path in LIBRARY.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+        and text.split()[0] in ("What", "Which", "From")
+    )
+
+
 def lines() -> int:
     """Return the lines of Python in scripts/."""
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in SCRIPTS.rglob("*.py"))

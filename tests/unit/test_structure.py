@@ -46,6 +46,10 @@ def test_a_class_name_occurs_once() -> None:
     assert structure.repeated_classes() == []
 
 
+def test_a_docstring_opens_with_what_the_thing_is_or_does() -> None:
+    assert structure.indirect_docstrings() == []
+
+
 CONFIGURED = "speaks of keys of the configuration"
 FOREIGN = "reads results of others, which are vLLM's"
 VLLM_NAMED: Mapping[str, str] = {

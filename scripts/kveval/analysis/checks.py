@@ -163,7 +163,7 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
 
 @check("R16")
 def one_machine(tables: Tables) -> Iterator[Outcome]:
-    """What is compared was measured on machines that may stand for each other."""
+    """Things compared were measured on machines that may stand for each other."""
     of_cell = _values_of_cells(tables.levels, "hardware")
     for row in tables.compared():
         if row["verdict"] in VERDICTS and of_cell.get(_cell(row)) != of_cell.get(str(row["baseline"])):

@@ -17,7 +17,7 @@ Section = Literal["baseline", "offload", "indexing"]
 
 @dataclass(frozen=True)
 class ArmKind:
-    """What is true of every arm of a kind.
+    """The properties that all arms of a kind share.
 
     Attributes:
         parts: what the arm consists of, nothing for the device's own cache alone.

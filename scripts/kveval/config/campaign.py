@@ -1,4 +1,4 @@
-"""What a campaign says: which cells, on which server, under which workload, how often."""
+"""The model of a campaign: which cells, on which server, under which workload, how often."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self

@@ -1,4 +1,4 @@
-"""What a campaign chooses from: models, KV-cache arms, workloads, system metrics; typed and frozen."""
+"""The catalogues that a campaign chooses from: models, KV-cache arms, workloads, system metrics; typed and frozen."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -178,7 +178,7 @@ class Scenario(Strict):
 
     @property
     def kind(self) -> ArmKind:
-        """What is true of every arm of its kind."""
+        """The properties that all arms of its kind share."""
         return ARM_KINDS[self.arm]
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What a campaign says that sets others beside each other: the same arms, measured twice, in one report.
+"""The model of a campaign that sets others beside each other: the same arms, measured twice, in one report.
 
 Every scenario of campaign C with label L appears as SCENARIO-on-L.
 """

@@ -1,4 +1,4 @@
-"""What a campaign says of results that were measured elsewhere."""
+"""The section of a campaign about results that were measured elsewhere."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

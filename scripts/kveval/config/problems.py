@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in its own terms: file, key, what would be valid."""
+"""Mistakes in a configuration, in its own terms: file, key, what would be valid."""
 
 import difflib
 import re

@@ -1,4 +1,4 @@
-"""What the name of an existing result declares, by a grammar: whole fields, never parts of them.
+"""The facts that the name of an existing result declares, by a grammar: whole fields, never parts of them.
 
 A result folder is HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k|-20k|-20kcpu]_replicaN_rateC. Results of the older forms
 name fewer fields; `parse_fields` takes any of them in that order, and only names that are declared.
@@ -44,7 +44,7 @@ class NamedHardware:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a name declares; None where it does not say. `cpu_blocks` of the arm's suffix, `rate` in streams."""
+    """Facts that a name declares; None where it does not say. `cpu_blocks` of the arm's suffix, `rate` in streams."""
 
     arm: str
     cpu_blocks: int | None = None

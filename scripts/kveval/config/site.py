@@ -1,4 +1,4 @@
-"""What a campaign says of the cluster it runs on: facts of the site, none of which defines a measurement."""
+"""The section of a campaign about the cluster it runs on: facts of the site, none of which defines a measurement."""
 
 import re
 from typing import Annotated, Literal, Self
@@ -75,7 +75,7 @@ class ModelCache(Strict):
 
 
 class FileVolume(Strict):
-    """What arms with a tier of files write to: a volume of each pod's own, gone with it."""
+    """The place that arms with a tier of files write to: a volume of each pod's own, gone with it."""
 
     size: Quantity = "200Gi"
     storage_class: ObjectName | None = Field(

@@ -166,7 +166,7 @@ class Workload(Strict):
 
     @property
     def specification(self) -> WorkloadSpec:
-        """What of it defines the load; its title does not."""
+        """The part of it that defines the load; its title does not."""
         return msgspec.convert(self.model_dump(mode="json", exclude={"title"}, exclude_none=True), WorkloadSpec)
 
     @property

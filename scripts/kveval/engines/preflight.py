@@ -1,4 +1,4 @@
-"""What can be known to fail before anything expensive starts: disk, memory, shared memory, a secret in clear."""
+"""Checks before anything expensive starts, of what would fail it: disk, memory, shared memory, a secret in clear."""
 
 import json
 import shutil

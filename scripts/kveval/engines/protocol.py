@@ -1,4 +1,4 @@
-"""What a measurement asks of an engine, and what this host and a cluster each answer in their own way.
+"""The questions that a measurement has for an engine, and that this host and a cluster each answer in their own way.
 
 An Engine stands for one run before anything has started; its RunSession for the run in progress: the server, the
 recording, the load generator.
@@ -130,7 +130,7 @@ class RunSession(Protocol):
 
     @property
     def checks(self) -> Sequence[Check]:
-        """What else is to be watched, or done, while a level runs."""
+        """Checks of what else is to be watched, or done, while a level runs."""
 
     @property
     def pcp_version(self) -> str:

@@ -1,4 +1,4 @@
-"""What may go wrong while a level runs, watched from threads of their own, so that none delays another.
+"""Watches for what may go wrong while a level runs, in threads of their own, so that none delays another.
 
 Each watch is a small object with one method that raises a Failure; `monitored` calls them at intervals and hands the
 first failure to the thread that asks.

@@ -1,4 +1,4 @@
-"""What a log says about the end of the program that wrote it, in one line."""
+"""The end of a program, in one line, as the log that it wrote tells it."""
 
 import re
 import signal
@@ -21,7 +21,7 @@ _HEARSAY = re.compile(r"CancelledError|KeyboardInterrupt|BrokenPipeError|Connect
 
 @dataclass(frozen=True)
 class LogForm:
-    """What is particular to a program's log.
+    """The particulars of a program's log.
 
     Attributes:
         speaker: what names a line's process at its beginning, in the group `who`.

@@ -1,4 +1,4 @@
-"""What ran, from benchmark-config.txt: the arguments and the environment of the server, and what they size.
+"""The server of an existing result, by benchmark-config.txt: its arguments and environment, and what they size.
 
 The file is written before a run, so it says what was asked of the server, not that it ran.
 """
@@ -36,7 +36,7 @@ class Tier:
 
 @dataclass(frozen=True)
 class ServedSettings:
-    """What benchmark-config.txt says; `values` are its lines, secrets left out."""
+    """The content of benchmark-config.txt; `values` are its lines, secrets left out."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()

@@ -52,7 +52,7 @@ class FoundTree(msgspec.Struct, frozen=True):
 
 @dataclass
 class Tree:
-    """What a tree holds: results, places beside results that are none, and archives that belong to no single result."""
+    """A tree's content: results, places beside results that are none, and archives that belong to no single result."""
 
     results: list[FoundTree] = field(default_factory=list)
     others: list[str] = field(default_factory=list)

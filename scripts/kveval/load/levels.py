@@ -1,4 +1,4 @@
-"""What a level of a workload is: how many requests are in flight, or how many come, and over which prefixes.
+"""Levels of a workload: how many requests are in flight, or how many come, and over which prefixes.
 
 A level is a whole number, and what it counts depends on the workload's profile:
 

@@ -20,7 +20,7 @@ Ending = Literal["resolution", "budget", "unfinished"]
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched: whole levels from `start` to `stop`, at most `budget` of them.
+    """The range of a search: whole levels from `start` to `stop`, at most `budget` of them.
 
     `resolution`: how close, as a ratio minus one, the neighbours of the peak that were tried are to come (0.1: 10 %);
     `noise`: relative difference of throughputs that means nothing, so that on a plateau the least level is the peak.
@@ -52,7 +52,7 @@ class Search:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search knows: the peak's level, the tried ones on its sides (None: there is none), and why it ended.
+    """The findings of a search: the peak's level, the tried ones on its sides (None: there is none), and why it ended.
 
     The peak is bracketed when a higher level was tried and did not deliver more; a peak at `start` has nothing below.
     """

@@ -46,7 +46,7 @@ class Attempt:
 
     @property
     def raw(self) -> Path:
-        """What was written by others: reports, archive, logs."""
+        """The folder of what was written by others: reports, archive, logs."""
         return self.scratch / "raw"
 
     def perform(self) -> None:

@@ -1,4 +1,4 @@
-"""What a measurement says while it runs: cell, level, time left; on the terminal and in the job's log."""
+"""The progress of a measurement while it runs: cell, level, time left; on the terminal and in the job's log."""
 
 import contextlib
 import json

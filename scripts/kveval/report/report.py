@@ -282,7 +282,7 @@ def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
 
 
 def _name(row: Mapping[Any, Any], one: bool) -> str:
-    """What was compared, and with what unless that goes without saying."""
+    """The compared arm, and its baseline unless that goes without saying."""
     cell = cell_label(cell_of(row))
     return f"{cell} against {baseline_label(row)}" if row["baseline"] and not one else cell
 

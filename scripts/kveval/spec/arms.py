@@ -1,4 +1,4 @@
-"""What KV-cache arms are made of, whatever serves: their platform, their arguments, the servers beside them.
+"""The parts of KV-cache arms, whatever serves: their platform, their arguments, the servers beside them.
 
 The arguments of each arm are its server's, see `kveval.spec.servers`. What differs between hosts stays open as a
 placeholder: `{port}`, and for what an arm needs beside its server `{redis_host}`, `{redis_port}`, `{lmcache_host}`,
@@ -35,7 +35,7 @@ class ArmError(Failure):
 
 @dataclass(frozen=True)
 class ArmArguments:
-    """What an arm adds to the server that every arm shares."""
+    """The arguments and environment that an arm adds to the server that every arm shares."""
 
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class ArmArguments:
 
 @dataclass(frozen=True)
 class Platform:
-    """What an arm's arguments depend on beside the scenario."""
+    """The facts that an arm's arguments depend on beside the scenario."""
 
     server_version: str
     lmcache: str | None

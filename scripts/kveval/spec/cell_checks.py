@@ -1,4 +1,4 @@
-"""What makes a cell impossible, or not what it seems: each finding with what would be right."""
+"""Checks of cells that are impossible, or not what they seem: each finding with what would be right."""
 
 from collections.abc import Iterator, Mapping, Set
 
@@ -78,7 +78,7 @@ def parallel_problems(cell: Cell, scenario: Scenario, model: Model, server: Serv
 
 
 def elsewhere_problems(cell: Cell, scenario: Scenario, server: ServerConfig) -> Iterator[ConfigProblem]:
-    """What a scenario asks for that there is on a cluster alone: ignored, it would be a copy under another name."""
+    """Features a scenario asks for that only a cluster has: ignored, it would be a copy under another name."""
     if server.release is None:
         for key in sorted({"image", "replicas", "routing"} & scenario.model_fields_set):
             said = f"{cell.scenario} sets {key}, for engine kubernetes alone"

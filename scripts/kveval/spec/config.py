@@ -151,7 +151,7 @@ class Config:
 
     @cached_property
     def warnings(self) -> tuple[Finding, ...]:
-        """What can be measured but will not show what it seems to."""
+        """Warnings of cells that can be measured but will not show what they seem to."""
         if self.imports or self.compared:
             return ()
         return (

@@ -1,4 +1,4 @@
-"""What of a deployment on a cluster defines the measurement: images, replicas, routing, memory; not the site."""
+"""Parts of a deployment on a cluster that define the measurement: images, replicas, routing, memory; not the site."""
 
 from collections.abc import Iterable, Iterator
 

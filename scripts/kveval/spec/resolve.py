@@ -1,4 +1,4 @@
-"""From a cell to everything that defines its measurement: server arguments, environment, budget, workload."""
+"""Resolves a cell into everything that defines its measurement: server arguments, environment, budget, workload."""
 
 from typing import Any
 

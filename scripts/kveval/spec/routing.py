@@ -1,4 +1,4 @@
-"""What llm-d's endpoint picker is told: which scorers choose a replica, and where they know its caches from.
+"""The configuration of llm-d's endpoint picker: which scorers choose a replica, and where they know its caches from.
 
 Weights are those of llm-d's own charts and guides. What differs between deployments stays open as a placeholder:
 `{redis_host}`, `{redis_port}` (`valkey` likewise), `{events_port}`, `{tokenizer_port}`.

@@ -16,7 +16,7 @@ _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2"
 
 
 class CacheGeometry(Protocol):
-    """What the size of a KV cache depends on."""
+    """The dimensions that the size of a KV cache depends on."""
 
     @property
     def layers(self) -> int:
@@ -48,7 +48,7 @@ def rank_kv_bytes_per_token(
 
 
 class ModelGeometry(CacheGeometry, Protocol):
-    """What the number of a model's parameters depends on; also without biases, which are few."""
+    """The dimensions that the number of a model's parameters depends on; also without biases, which are few."""
 
     @property
     def hidden_size(self) -> int:

@@ -61,7 +61,7 @@ class CacheSizes(Budget, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def host_bytes(self) -> int:
-        """What the server holds of KV cache in host memory: the tier, or the buffer before a tier of files."""
+        """Bytes of KV cache that the server holds in host memory: the tier, or the buffer before a tier of files."""
         return self.tier_bytes or self.staging_bytes
 
     @property
@@ -71,7 +71,7 @@ class CacheSizes(Budget, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What engine kubernetes adds; see docs/cluster.md. `gpus`, `memory_bytes`, `shm_bytes`, `cpus`: of each server."""
+    """Deployment on a cluster; see docs/cluster.md. `gpus`, `memory_bytes`, `shm_bytes`, `cpus`: of each server."""
 
     release: str
     route: str
@@ -91,7 +91,7 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is measured. The counters that prove the arm active are not in it: they judge, they do not define."""
+    """The values that define a measurement. Counters that prove an arm active judge it and are not among them."""
 
     protocol: int
     cell: Cell

@@ -1,4 +1,4 @@
-"""What can be measured on a cluster but will not show what it seems to."""
+"""Warnings of what can be measured on a cluster but will not show what it seems to."""
 
 from collections.abc import Mapping
 from typing import Any

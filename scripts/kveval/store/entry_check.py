@@ -24,7 +24,7 @@ _FIXES: Mapping[Defect, str] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an entry is, and why; `extra` are files that its checksums do not cover.
+    """The state of an entry, and why; `extra` are files that its checksums do not cover.
 
     `code`: the kind of reason by a name that stays; `wrong`: how many of its files are not as its checksums say.
     """

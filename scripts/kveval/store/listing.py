@@ -1,4 +1,4 @@
-"""What lies in a store, and what below results/ points into it: found, not judged."""
+"""The content of a store, and what below results/ points into it: found, not judged."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class StoreEntry:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What run.json says; empty where it cannot be read."""
+        """The content of run.json; empty where it cannot be read."""
         try:
             content = json.loads((self.place / RUN).read_text())
         except (OSError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def refusing() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class WorkflowPlan:
-    """What a campaign comes to. `elsewhere`: runs that it does not measure, but imports or compares.
+    """A campaign as cells, runs and files. `elsewhere`: runs that it does not measure, but imports or compares.
 
     `jobs_share_folder`: whether the jobs see this machine's folder; where they do not, they are given a run's files.
     Methods that take `wildcards` are input functions, or functions for params, of the rules.
@@ -118,7 +119,7 @@ class WorkflowPlan:
 
     @cached_property
     def pilots(self) -> list[str]:
-        """What the searches for levels leave, where the workload has them searched."""
+        """The files that the searches for levels leave, where the workload has them searched."""
         searched = dict.fromkeys(pilot for cell in self.config.cells if (pilot := self.config.pilot(cell)) is not None)
         return [f"{self.results}/{cell.path}/pilot/levels.json" for cell in searched]
 
@@ -155,6 +156,10 @@ class WorkflowPlan:
             ]
 
         return paths
+
+    def peaks_so_far(self, wildcards: Any) -> list[str]:
+        """Input function: the peaks of cells for a report so far, where each says why it has none; else nothing."""
+        return self.cell_tables("peak.csv")(wildcards) if wildcards.so_far else []
 
     def run_files(self, *names: str) -> Callable[[Any], list[str]]:
         """Input function: files of every run, so far of those that exist."""
@@ -201,6 +206,10 @@ class WorkflowPlan:
     def searched_measurement(self, wildcards: Any, input: Any) -> str:
         """Return the id where a pilot has found the levels: unknown, to Snakemake, as long as it has not."""
         return self.config.measurement_id(self.cell(wildcards), frozen_levels(Path(input.levels)))
+
+    def levels_option(self, wildcards: Any, input: Any) -> str:
+        """Return the option that tells a job where the levels are that its pilot found."""
+        return f"--levels {shlex.quote(input.levels)}"
 
     def pilot_measurement(self, wildcards: Any) -> str:
         """Return the id of the search for levels on a baseline."""
@@ -279,7 +288,7 @@ class WorkflowPlan:
 
     @cached_property
     def asked(self) -> dict[str, Any]:
-        """What the report holds the measurements against, as plain values: see kveval.report.data.campaign."""
+        """The plan that the report holds the measurements against, as plain values: see kveval.report.data.campaign."""
         campaign, catalogue = self.config.campaign, self.config.catalogue
         runs: dict[Cell, int] = {}
         for cell, _ in self.runs:
@@ -326,7 +335,7 @@ class WorkflowPlan:
 
     @property
     def _found_elsewhere(self) -> str:
-        """What the report says of runs that were not measured for this campaign."""
+        """The report's remarks on runs that were not measured for this campaign."""
         if isinstance(self.elsewhere, Combination):
             return self.elsewhere.remarks
         return findings(self.elsewhere) if self.elsewhere.runs else ""

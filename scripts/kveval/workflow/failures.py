@@ -1,4 +1,4 @@
-"""What is said, and given back, at the end of a run of snakemake in which something failed."""
+"""The text that is printed, and what is given back, at the end of a run of snakemake in which something failed."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Invocation:
-    """What the rules depend on beside the campaign.
+    """The settings that the rules depend on beside the campaign.
 
     `configfiles`: those of --configfile. `config` has their values merged, key by key, into the default campaign's,
     while a campaign is a file of its own, which may extend one that lies beside it. `cores`: at most so many threads;

@@ -1,4 +1,4 @@
-"""What a job asks of a batch system, where that grows with the campaign. Measured: see docs/execution.md."""
+"""The resources a job asks of a batch system, where that grows with the campaign. Measured: see docs/execution.md."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What of a campaign has been measured, for a report before it is complete, and why the rest is not there."""
+"""The runs of a campaign that exist, for a report before it is complete, and why the rest is not there."""
 
 from __future__ import annotations
 

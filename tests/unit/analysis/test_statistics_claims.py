@@ -1,4 +1,8 @@
-"""The promises of the statistics against simulations with known truth; benchmarks/bench_statistics.py runs longer."""
+"""The promises of the statistics against simulations with known truth; benchmarks/bench_statistics.py runs longer.
+
+The bounds are three standard errors or more from what is expected: of 2,000 intervals that hold the truth in 95 %, 0.5
+points; of 1,000 campaigns of which 4 % err, 0.6 points.
+"""
 
 import numpy as np
 import pytest
@@ -15,22 +19,22 @@ def test_intervals_over_blocks_cover_the_truth(runs: int, cells: int) -> None:
 
 @pytest.mark.parametrize("runs", [3, 5, 10])
 def test_intervals_over_runs_cover_the_truth(runs: int) -> None:
-    assert 0.93 <= simulated.run_coverage(runs, 4000) <= 0.97
+    assert 0.93 <= simulated.run_coverage(runs, 2000) <= 0.97
 
 
 def test_intervals_of_the_other_designs_cover_the_truth() -> None:
-    assert 0.93 <= simulated.open_loop_coverage(3000) <= 0.97
-    assert 0.93 <= simulated.other_time_coverage(5, 4000) <= 0.97
-    assert 0.93 <= simulated.replicate_coverage(3, 4000) <= 0.97
+    assert 0.93 <= simulated.open_loop_coverage(2000) <= 0.97
+    assert 0.93 <= simulated.other_time_coverage(5, 2000) <= 0.97
+    assert 0.93 <= simulated.replicate_coverage(3, 2000) <= 0.97
 
 
 @pytest.mark.parametrize("runs", [3, 5])
 def test_seven_equal_scenarios_are_rarely_called_different(runs: int) -> None:
-    assert simulated.family_wise_error(runs, EVEN, 2000) <= 0.06
+    assert simulated.family_wise_error(runs, EVEN, 1000) <= 0.06
 
 
 def test_parity_is_rarely_found_on_the_margin_and_mostly_where_it_is() -> None:
-    assert simulated.false_parity(5, 0.02, 8, 2000) <= 0.06
+    assert simulated.false_parity(5, 0.02, 8, 1000) <= 0.06
     assert simulated.parity_found(5, 0.02, 8, 800) > 0.85
     # A three-run report cannot show much.
     assert 0.3 < simulated.parity_found(3, 0.02, 8, 800) < 0.45

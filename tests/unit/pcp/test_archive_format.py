@@ -138,7 +138,7 @@ cell = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.dictionaries(st.integers(0, 99), st.lists(cell, min_size=1, max_size=30), min_size=1, max_size=12),
     st.integers(1, 40),

@@ -101,16 +101,19 @@ def test_at_every_change_nothing_is_lost(
     work: Callable[[], object],
 ) -> None:
     monkeypatch.setattr(store_prune, "_YOUNG_S", -1.0)
+    prepared = tmp_path / "prepared"
+    prepared.mkdir()
+    monkeypatch.chdir(prepared)
+    pointed(RESULTS, measured(store(), EARLIER), EARLIER)
+    before = checksums(EARLIER)
+    prepare()
     was, count = True, 0
     while was:
         count += 1
         assert count < 300, "the work does not come to its end"
         folder = tmp_path / str(count)
-        folder.mkdir()
+        shutil.copytree(prepared, folder)
         monkeypatch.chdir(folder)
-        pointed(RESULTS, measured(store(), EARLIER), EARLIER)
-        before = checksums(EARLIER)
-        prepare()
         was = interrupted(work, folder, count, action)
         assert checksums(EARLIER) == before
         found = store().find(KEY)

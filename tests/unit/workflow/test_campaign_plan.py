@@ -32,6 +32,7 @@ def test_cells_runs_and_their_files_are_the_campaigns() -> None:
     assert len(plan.pointers) == len(plan.runs) == sum(len(config.runs_of(cell)) for cell in config.cells)
     assert plan.run_files("measurement.json")(wildcards()) == plan.pointers
     assert plan.cell_tables("peak.csv")(wildcards()) == [f"{folder}/peak.csv" for folder in plan.cell_folders]
+    assert plan.peaks_so_far(wildcards()) == []
     files = plan.files_of_cell("pcp.parquet")(wildcards())
     assert files[0] == "results/campaigns/feb-2026/Qwen3-14B/native-offload/10000/run-1/pcp.parquet"
     assert len(files) == config.campaign.runs
@@ -56,7 +57,7 @@ def test_so_far_only_what_exists_is_asked_for(tmp_path: Path, monkeypatch: pytes
     log.parent.mkdir(parents=True)
     log.write_text("12:00:00 FAILED: no memory\n")
     with pytest.raises(WorkflowError, match=rf"{plan.cells[0].path}: .*no memory"):
-        plan.cell_tables("peak.csv")(wildcards(so_far=SO_FAR))
+        plan.peaks_so_far(wildcards(so_far=SO_FAR))
     assert plan.failures(wildcards()) == plan.pilots_so_far(wildcards()) == []
 
 

@@ -1,8 +1,8 @@
 """Which files a rule depends on."""
 
 import ast
-import functools
-import json
+import contextlib
+import importlib
 import os
 import re
 import subprocess
@@ -54,33 +54,29 @@ def test_files_beside_the_modules_count() -> None:
     assert not said & drawn
 
 
-# The libraries of others are loaded once; each script's own imports are those of a process of its own.
-LOADING = """
-import json, os, sys
-import matplotlib.pyplot, pandas, pyarrow.parquet, scipy.stats
-sys.path.insert(0, ".")
-for script in sys.argv[1:]:
-    if os.fork() == 0:
-        __import__(script)
-        found = [m.__file__ for n, m in sys.modules.items() if n.startswith("kveval.") and m.__file__]
-        print(json.dumps([script, found]), flush=True)
+def loaded_by(script: str, listed: Path) -> list[str]:
+    """Return the files of the library that Python loads for a script.
+
+    In a copy of this process that has forgotten the library, and not what the library imports of others, whose start
+    takes long; `listed` is where it leaves the list.
+    """
+    child = os.fork()
+    if child == 0:
+        for name in [name for name in sys.modules if name.split(".")[0] in ("kveval", *SCRIPTED)]:
+            del sys.modules[name]
+        with contextlib.suppress(BaseException):
+            importlib.import_module(script)
+            found = [m.__file__ for name, m in sys.modules.items() if name.startswith("kveval.") and m.__file__]
+            listed.write_text("\n".join(found), encoding="utf-8")
         os._exit(0)
-    os.wait()
-"""
-
-
-@functools.cache
-def loaded_by_scripts() -> dict[str, list[str]]:
-    """Script -> the files of the library that Python loads for it."""
-    command = [sys.executable, "-c", LOADING, *SCRIPTED]
-    done = subprocess.run(command, cwd=SCRIPTS, check=True, text=True, capture_output=True)
-    return dict(json.loads(line) for line in done.stdout.splitlines())
+    os.waitpid(child, 0)
+    return listed.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("script", SCRIPTED)
-def test_every_edit_of_a_module_that_a_script_loads_changes_its_digest(script: str) -> None:
+def test_every_edit_of_a_module_that_a_script_loads_changes_its_digest(script: str, tmp_path: Path) -> None:
     """What Python really loads for a script is a part of what is hashed, and each file of it counts."""
-    wanted = {Path(file) for file in loaded_by_scripts()[script] if Path(file).stat().st_size}
+    wanted = {Path(file) for file in loaded_by(script, tmp_path / "files") if Path(file).stat().st_size}
     found = files_behind(SCRIPTS / f"{script}.py")
     assert wanted <= {*found}
     before, real = digest(found), imports._text_digest

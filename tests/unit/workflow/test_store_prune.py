@@ -74,7 +74,10 @@ def test_only_what_nothing_refers_to_is_shown_and_nothing_is_deleted(store: Stor
     assert len(whole(store)) == 3
 
 
-def test_it_is_deleted_on_request_and_the_rest_is_not_touched(store: Store, using: list[Workflow]) -> None:
+def test_it_is_deleted_on_request_and_the_rest_is_not_touched(
+    store: Store, using: list[Workflow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_prune.time, "sleep", lambda seconds: None)
     text = prune_as_asked(store, using, "delete", 0)
     assert text.startswith("Deleted:")
     assert whole(store) == {place_of(store, WANTED).parent.name, place_of(store, POINTED).parent.name}

@@ -1,4 +1,4 @@
-"""What a level must be before its numbers are believed: one small function a check, each with its reason in words.
+"""Checks that a level passes before its numbers are believed: one small function each, with its reason in words.
 
 A `fail` disqualifies the level, a `warn` asks to be looked at, a `note` is a limit of what the level can say.
 """

@@ -1,4 +1,4 @@
-"""What actually ran, as one hash: two cells with the same one are replicates, whatever their names say."""
+"""One hash of all that actually ran: two cells with the same one are replicates, whatever their names say."""
 
 from __future__ import annotations
 

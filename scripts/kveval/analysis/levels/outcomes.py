@@ -1,4 +1,4 @@
-"""What a check is, what it says, and how that stands in tables."""
+"""Checks, their outcomes, and how these stand in tables."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from kveval.store.run_file import read_run, stored_run
 
 
 class PilotError(Failure):
-    """What a pilot left cannot be used; the message says what to do."""
+    """The results of a pilot cannot be used; the message says what to do."""
 
 
 @dataclass(frozen=True)

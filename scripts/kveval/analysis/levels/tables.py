@@ -1,4 +1,4 @@
-"""From a measured run to tables: one row a level, one row a request.
+"""Makes tables of a measured run: one row a level, one row a request.
 
 Throughput counts every output token delivered inside the measurement window, those of unfinished requests too.
 Quantiles of TTFT and E2E allow for the requests that the window cut off; TPOT and ITL are those of the requests that
@@ -176,7 +176,7 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
 
 
 def _conditions(run: Run, level: int) -> dict[str, Any]:
-    """What the level was measured under: when, on what, what the caches hold and what the load could reuse."""
+    """The conditions of the level: when, on what, what the caches hold and what the load could reuse."""
     workload = run.workload
     device = run.budget.get("device_tokens") or run.server.get("facts", {}).get("kv_cache_tokens")
     return {
@@ -338,7 +338,7 @@ def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
 
 
 def _server_side(level: LevelRun, received: float, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the server's own counters say about the level, from its first request to its last, warm-up included.
+    """The level by the server's own counters, from its first request to its last, warm-up included.
 
     `received`: output tokens of the same time by the generator's count.
     """

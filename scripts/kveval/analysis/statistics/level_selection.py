@@ -1,4 +1,4 @@
-"""Which level: the peak of a cell, the levels as good as it, and the one at which cells are compared.
+"""The choice of a level: the peak of a cell, the levels as good as it, and the one at which cells are compared.
 
 The level with the highest of several noisy values flatters whoever chose it. So a peak is evaluated on other runs than
 those that chose it; and where a baseline has several levels as good as its best, the cells to be compared choose among

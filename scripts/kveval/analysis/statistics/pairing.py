@@ -1,4 +1,4 @@
-"""Which runs of two cells belong together.
+"""Pairs of runs: those of two cells that belong together.
 
 Runs of one number are a block: every cell is measured once in it, in random order. A cell measured later than its
 baseline shares no blocks with it, unless the baseline was measured again among the new cells.

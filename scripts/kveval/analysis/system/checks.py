@@ -17,7 +17,7 @@ _CLOSED_LOOP = ("synchronous", "concurrent")
 
 
 class Findings(Protocol):
-    """What reducing a window found out besides values; see `system_metrics.Reduced`."""
+    """Findings of reducing a window, besides its values; see `system_metrics.Reduced`."""
 
     @property
     def samples(self) -> int:
@@ -69,7 +69,7 @@ def plausible(sampled: Sampled) -> Outcome | None:
 
 @check("R1")
 def fraction_scaled(sampled: Sampled) -> Outcome | None:
-    """What is recorded as a fraction and shown in per cent is multiplied by 100."""
+    """A metric recorded as a fraction and shown in per cent is multiplied by 100."""
     if not sampled.found.unscaled:
         return None
     return warn(f"fractions not scaled to per cent: {', '.join(sampled.found.unscaled)}")

@@ -1,4 +1,4 @@
-"""What each cell's caches did during its levels, from the servers' own counters: why an arm wins or loses.
+"""The work of each cell's caches during its levels, from the servers' own counters: why an arm wins or loses.
 
 Tokens are prompt tokens; a hit behind the device is one that the device's own cache did not have. Bytes of LMCache's
 CPU tier are its chunks times the size of one; those of a store are what crossed its connection, protocol included.

@@ -75,7 +75,7 @@ def _aggregate(times: Times, values: Array, how: str) -> tuple[Times, Array]:
 
 @dataclass(frozen=True)
 class Increase:
-    """What a counter's instances gained in a window, and for how many of its seconds that is known at most."""
+    """The gains of a counter's instances in a window, and for how many of its seconds that is known at most."""
 
     gained: dict[str, float]
     seconds: float

@@ -1,4 +1,4 @@
-"""What a cluster measures on: the nodes that its servers may run on, described as a host is."""
+"""The hardware that a cluster measures on: the nodes that its servers may run on, described as a host is."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What is run in the recorder's pods: shell scripts, with the folder of one run's recording as $0."""
+"""Shell scripts that are run in the recorder's pods, with the folder of one run's recording as $0."""
 
 # Where PCP's programs are, without a word about its state, which the container's environment has.
 _PCP = """. /etc/pcp.env

@@ -76,7 +76,7 @@ class ClusterServer:
 
     @property
     def program(self) -> ServerProgram:
-        """What serves; the same in every replica."""
+        """The program that serves; the same in every replica."""
         return self.replicas[0].program
 
     @property

@@ -1,4 +1,4 @@
-"""What a campaign shares is removed when nobody of it measures any more: the recorder, and the volume for results.
+"""Removal of what a campaign shares, when nobody of it measures any more: the recorder, and the volume for results.
 
 The cache of weights stays: it costs hours to fill. `snakemake teardown` removes that as well.
 """

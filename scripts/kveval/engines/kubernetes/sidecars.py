@@ -16,7 +16,7 @@ _PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
 
 
 class PodSidecar(Protocol):
-    """What the engine asks of a server beside vLLM."""
+    """A server beside vLLM, as the engine asks it."""
 
     name: str
     version: str

@@ -29,6 +29,7 @@ from kveval.host.sessions import Session, lives, title_of
 from kveval.spec.specification import SidecarSpec
 
 _PORT_ATTEMPTS = 3
+_HEALTH_ANSWER_S = 2.0
 
 
 class PortTaken(DeploymentError):
@@ -37,7 +38,7 @@ class PortTaken(DeploymentError):
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What to start: arguments and environment with paths and ports open, and what must answer.
+    """The server to start: arguments and environment with paths and ports open, and what must answer.
 
     `sidecars`: what to start before the server, as the specification has it; `versions`: the releases declared, by
     program; `tier_bytes`: what the arm's tier in host memory is to have, 0 for none; `file_tier`: whether a tier of
@@ -321,7 +322,7 @@ def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
     while True:
         deployment.require_alive()
         try:
-            request(f"{deployment.url}{deployment.program.health_path}", timeout_s=2.0)
+            request(f"{deployment.url}{deployment.program.health_path}", timeout_s=_HEALTH_ANSWER_S)
             return
         except HttpError:
             if time.monotonic() > deadline:

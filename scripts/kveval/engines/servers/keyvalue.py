@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 from kveval.engines.servers.program import HOST, POLL_S, Program, SidecarError
 
+_ANSWER_S = 5.0
+
 
 class KeyValueQuestions(ABC):
-    """What is asked of a store, wherever it runs; `name` is redis or valkey, `log` says where its log is."""
+    """The questions to a store, wherever it runs; `name` is redis or valkey, `log` says where its log is."""
 
     def __init__(self, name: str, log: object) -> None:
         self.name = name
@@ -80,7 +82,7 @@ class KeyValueStore(KeyValueQuestions):
 
     def _ask(self, command: str) -> str:
         try:
-            with socket.create_connection((HOST, self._port), timeout=5.0) as connection:
+            with socket.create_connection((HOST, self._port), timeout=_ANSWER_S) as connection:
                 connection.sendall(command.encode() + b"\r\n")
                 with connection.makefile("rb") as answer:
                     first = answer.readline()

@@ -17,7 +17,7 @@ ABANDONED_S = 3.0
 
 
 class LMCacheQuestions(ABC):
-    """What is asked of it, wherever it runs; `log` says where its log is."""
+    """The questions to LMCache's server, wherever it runs; `log` says where its log is."""
 
     name = "lmcache"
 

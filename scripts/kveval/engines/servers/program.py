@@ -42,7 +42,7 @@ class Program:
 
 
 class Sidecar(Protocol):
-    """What the engine asks of a server beside vLLM."""
+    """A server beside vLLM, as the engine asks it."""
 
     program: Program
     version: str

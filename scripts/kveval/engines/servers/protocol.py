@@ -1,4 +1,4 @@
-"""What an engine asks of the program that serves, on this host or in a pod."""
+"""The questions that an engine has for the program that serves, on this host or in a pod."""
 
 from collections.abc import Sequence
 from pathlib import Path

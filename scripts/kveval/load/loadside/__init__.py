@@ -1,1 +1,1 @@
-"""What runs inside the load generator."""
+"""Code that runs inside the load generator."""

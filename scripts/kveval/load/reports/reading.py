@@ -1,4 +1,4 @@
-"""From a file to the neutral result: decompression, which schema it is, one decoder per schema."""
+"""Reads a file into the neutral result: decompression, which schema it is, one decoder per schema."""
 
 import re
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class _Head(msgspec.Struct):
 
 
 class _Shape(msgspec.Struct):
-    """What tells the reports without a version apart."""
+    """The marks that tell the reports without a version apart."""
 
     config: msgspec.Raw = msgspec.Raw()
     scheduler: msgspec.Raw = msgspec.Raw()

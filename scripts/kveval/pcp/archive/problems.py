@@ -1,4 +1,4 @@
-"""What was found wrong with an archive, as data: nothing is lost in silence and nothing is said twice."""
+"""Problems of an archive, as data: nothing is lost in silence and nothing is said twice."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Chunker:
             yield from self.flush()
 
     def flush(self) -> Iterator[Chunk]:
-        """What is left."""
+        """The rest."""
         pieces, self._pieces, self._rows = self._pieces, [], 0
         if pieces:
             chunk = assemble(pieces)

@@ -1,4 +1,4 @@
-"""From blocks of records to pieces: matrices of values, one row per series and one column per sample."""
+"""Decodes blocks of records into pieces: matrices of values, one row per series and one column per sample."""
 
 from __future__ import annotations
 

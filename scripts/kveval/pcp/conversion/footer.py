@@ -1,4 +1,4 @@
-"""What the Parquet file says about itself: key-value metadata, one small JSON document per metric and domain."""
+"""The Parquet file's description of itself: key-value metadata, one small JSON document per metric and domain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Labels = dict[str, Any]
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """What is known of one metric. `units` as PCP writes them, "" if dimensionless; `names` are all its names.
+    """Facts about one metric. `units` as PCP writes them, "" if dimensionless; `names` are all its names.
 
     `labels` are those of the metric (context, domain, instance domain, cluster and item merged, the most specific
     wins), as last recorded. `samples` counts the values in the archive, `not_converted` those that have no column
@@ -108,7 +108,7 @@ def instance_labels(metadata: Metadata, catalog: Catalog) -> dict[str, dict[str,
 
 @dataclass
 class ArchiveInfo:
-    """What is known of the recording: hosts, zones, times in ns UTC, marks (interruptions), problems."""
+    """Facts about the recording: hosts, zones, times in ns UTC, marks (interruptions), problems."""
 
     host: str
     hosts: list[str]

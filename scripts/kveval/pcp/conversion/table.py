@@ -52,7 +52,7 @@ HOST = Column("host", BYTE_ARRAY, optional=False, logical=_TEXT, converted=_UTF8
 
 
 class Naming(Protocol):
-    """What the writer asks of a catalog."""
+    """The names that the writer asks of a catalog."""
 
     metric_words: Words
     name_words: Words

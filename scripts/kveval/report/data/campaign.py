@@ -1,4 +1,4 @@
-"""What the report is about: the campaign as planned, what was measured of it, and tables as text."""
+"""The subject of the report: the campaign as planned, what was measured of it, and tables as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -20,7 +20,7 @@ from kveval.store.run_file import Run
 
 @dataclass(frozen=True)
 class ReportPlan:
-    """What the campaign asked for.
+    """The cells and runs that the campaign asked for, and their settings.
 
     `scenarios`: name -> title, baseline (None for a baseline itself) and `exercised`, the counters that prove the arm
     active; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
@@ -77,7 +77,7 @@ class ReportPlan:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured: the runs and the tables made from them, of as many cells as there are."""
+    """The measurements: the runs and the tables made from them, of as many cells as there are."""
 
     runs: Sequence[Run]
     levels: pd.DataFrame
@@ -103,13 +103,13 @@ class Measured:
 
     @cached_property
     def unit(self) -> LevelUnit:
-        """What the levels count."""
+        """The unit that the levels count."""
         return unit_of(workload_of(run.workload) for run in self.runs)
 
     def peak_of(self, cell: CellKey) -> pd.Series[Any] | None:
         """The row of a cell's peak, None where it has none."""
-        peaks = rows_of(self.peaks, cell)
-        return None if peaks.empty else peaks.iloc[0]
+        peaks = self._peaks_by_cell.get(cell)
+        return None if peaks is None else peaks.iloc[0]
 
     def with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
         """Those of the cells that have a peak."""
@@ -121,13 +121,31 @@ class Measured:
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
-        rows = rows_of(self.levels, cell)
+        rows = self._levels_by_cell.get(cell, self.levels.iloc[:0])
         return rows if level is None else rows[rows["level"] == level]
+
+    def compared_of(self, cell: CellKey) -> pd.DataFrame:
+        """The comparisons of a cell with others."""
+        return self._compared_by_cell.get(cell, self.compared.iloc[:0])
 
     def runs_of(self, cell: CellKey) -> list[Run]:
         """The runs of a cell in their order."""
         found = [run for run in self.runs if key_of(run) == cell]
         return sorted(found, key=lambda run: run.run)
+
+    # The tables of a report ask for the rows of a cell thousands of times.
+
+    @cached_property
+    def _levels_by_cell(self) -> dict[CellKey, pd.DataFrame]:
+        return _by_cell(self.levels)
+
+    @cached_property
+    def _peaks_by_cell(self) -> dict[CellKey, pd.DataFrame]:
+        return _by_cell(self.peaks)
+
+    @cached_property
+    def _compared_by_cell(self) -> dict[CellKey, pd.DataFrame]:
+        return _by_cell(self.compared)
 
 
 @dataclass(frozen=True)
@@ -138,6 +156,11 @@ class Table:
     rows: Sequence[Sequence[str]]
     # Columns of numbers are set right.
     numbers: frozenset[int] = frozenset()
+
+
+def _by_cell(table: pd.DataFrame) -> dict[CellKey, pd.DataFrame]:
+    keys = ["model", "scenario", "cpu_blocks"]
+    return {cast(CellKey, key): rows for key, rows in table.groupby(keys, sort=False)}
 
 
 def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import numpy as np
 from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, rows_of
+from kveval.report.data.campaign import Measured
 
 UNDECLARED = "not declared as a contrast"
 _MIRRORED = {words.BETTER: words.WORSE, words.WORSE: words.BETTER}
@@ -63,7 +63,7 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
 
 
 def _row(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:
-    rows = rows_of(measured.compared, cell)
+    rows = measured.compared_of(cell)
     found = rows[(rows["metric"] == metric) & (rows["baseline"] == "/".join(map(str, other)))]
     return None if found.empty else {str(name): value for name, value in found.iloc[0].items()}
 

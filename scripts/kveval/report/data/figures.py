@@ -26,7 +26,7 @@ class Tiers:
 
 @dataclass(frozen=True)
 class FigureData:
-    """What every figure is drawn from.
+    """The data that every figure is drawn from.
 
     `levels`: complete_metrics.csv, `peaks`: peak_throughput_all.csv, `comparison`: comparison.csv. `footer`: engine,
     weights and hardware in one line. `parameters`: of the models, for their order. `baselines`: scenarios that others

@@ -1,4 +1,4 @@
-"""What a campaign's levels count, in words: people read "at 300 concurrent" or "at 600 requests/min"."""
+"""Units of a campaign's levels, in words: people read "at 300 concurrent" or "at 600 requests/min"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compared quantities are called in figures and tables."""
+"""Titles of the compared quantities in figures and tables."""
 
 METRIC_TITLES = {
     "throughput_tok_s": "Throughput",

@@ -1,4 +1,4 @@
-"""What the runs themselves say: machines, versions, workload, what the caches hold."""
+"""Facts that the runs themselves tell: machines, versions, workload, what the caches hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all figures share: panels with a footer that says what was measured, axes, legends."""
+"""Parts that all figures share: panels with a footer that says what was measured, axes, legends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tiers hold and what they are asked for: working set, usage, hits, traffic."""
+"""Figures of what the tiers hold and what they are asked for: working set, usage, hits, traffic."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def pcp_offload_traffic(data: FigureData) -> Figure:
 
 
 def pcp_lmcache(data: FigureData) -> Figure:
-    """What LMCache counts itself, whatever of it was recorded: the columns of metrics.yaml that begin with lmcache_."""
+    """LMCache's own counts, whatever of them was recorded: the columns of metrics.yaml that begin with lmcache_."""
     columns = {
         name: textwrap.fill(f"{entry['title']}, {entry['unit']}", 26)
         for name, entry in data.metrics.items()

@@ -84,12 +84,12 @@ class FigureName:
 
     @property
     def title(self) -> str:
-        """What the figure is called."""
+        """The figure's title."""
         return self.entry.title.format(model=self.model)
 
     @property
     def caption(self) -> str:
-        """What its reader should know: the text of report/captions/KEY.rst on one line."""
+        """The caption, with what its reader should know: the text of report/captions/KEY.rst on one line."""
         return _caption(caption_file(self.template))
 
 

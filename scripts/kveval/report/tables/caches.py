@@ -18,7 +18,7 @@ GB = 1e9
 
 
 def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
-    """What a token, a block and each CPU tier of the campaign weigh, by model: as named, and as it was served."""
+    """The bytes of a token, a block and each CPU tier of the campaign, by model: as named, and as it was served."""
     sizes = sorted({cell[2] for cell in plan.cells if cell[2]})
     header = ["model", "KV cache per token, KiB", f"block of {BLOCK_TOKENS} tokens, MB", "MiB"]
     header += [f"{blocks_label(size)} blocks, {unit}" for size in sizes for unit in ("GB", "GiB")]
@@ -47,7 +47,7 @@ def _weights(name: str, per_token: int, sizes: Sequence[int]) -> list[str]:
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
-    """What each cell's CPU tier holds, against the device's cache and the workload's prefixes."""
+    """The tokens that each cell's CPU tier holds, against the device's cache and the workload's prefixes."""
     header = [
         "model",
         "arm",

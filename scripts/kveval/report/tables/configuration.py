@@ -28,7 +28,7 @@ _WORKLOAD = {
 
 
 def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
-    """What was asked for, and how much of it is there."""
+    """The cells and runs that were asked for, and how many of them are there."""
     present = sum(bool(measured.runs_of(cell)) for cell in plan.cells)
     runs = sum(len(measured.runs_of(cell)) for cell in plan.cells)
     asked = [plan.runs_of(cell) for cell in plan.cells]

@@ -1,4 +1,4 @@
-"""What the measurements say to somebody who deploys: verdicts quoted, sizes computed, nothing beyond them."""
+"""Guidance for somebody who deploys: verdicts quoted, sizes computed, nothing beyond them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HITS = "its prompt tokens found on the device, %"
 
 @dataclass(frozen=True)
 class Reuse:
-    """What a model's workload could reuse at the common level: prefix tokens, and what the device's cache holds."""
+    """The reuse open to a model's workload at the common level: prefix tokens, and what the device's cache holds."""
 
     level: int
     working: int

@@ -1,4 +1,4 @@
-"""What the campaign does not say, why, and what would settle it."""
+"""Gaps of the campaign: what it does not say, why, and what would settle it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _inverted(metrics: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _settling(row: Mapping[Any, Any]) -> str:
-    """What would turn an open comparison into a verdict, by its verdict and reason."""
+    """The step that would turn an open comparison into a verdict, by its verdict and reason."""
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
     if verdict == words.NOT_EXERCISED:
         return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"

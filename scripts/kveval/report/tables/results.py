@@ -173,7 +173,7 @@ def text(value: Any) -> str:
 
 
 def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
-    """What the throughput verdicts say about each model's arms, and whether those that are better cost latency."""
+    """Each model's arms by their throughput verdicts, and whether those that are better cost latency."""
     header = ["model", "better than the baseline", "at parity with it", "worse", "open", "so"]
     rows = []
     table = measured.comparison

@@ -12,7 +12,7 @@ from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import key_of
 from kveval.report.tables.results import count, effect_text
 
@@ -45,11 +45,13 @@ def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -
 
 def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
     for cell in plan.ordered:
-        yield from ((cell, peak) for peak in rows_of(measured.peaks, cell).to_dict("records"))
+        peak = measured.peak_of(cell)
+        if peak is not None:
+            yield cell, peak.to_dict()
 
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
-    """What was recorded of each GPU, where a cell has several."""
+    """Metrics that were recorded of each GPU, where a cell has several."""
     broken_down = [name for name, entry in plan.metrics.items() if entry.get("breakdown") and "table" in entry]
     names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
@@ -185,7 +187,7 @@ def time_table(measured: Measured) -> Table:
 
 
 def provenance_table(measured: Measured) -> Table:
-    """Which measurements the report rests on."""
+    """The measurements that the report rests on."""
     rows = [
         [
             run.cell.model,

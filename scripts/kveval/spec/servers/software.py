@@ -1,4 +1,4 @@
-"""What the specification and the analysis ask of a server's software, by the same names whatever serves."""
+"""The questions of the specification and the analysis to a server's software, by the same names whatever serves."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a cluster has and allows, collected for the doctor's checks; nothing is changed but for the trials of images."""
+"""Facts that a cluster has and allows, for the doctor's checks; nothing is changed but for the trials of images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """What a cluster answered. Whatever the account may not see is an Answer that says so.
+    """The answers of a cluster. Whatever the account may not see is an Answer that says so.
 
     Attributes:
         ahead: how far this host's clock is ahead of the API server's, seconds.

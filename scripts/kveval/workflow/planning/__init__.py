@@ -1,1 +1,1 @@
-"""What a campaign still has to measure, why, in which order, and what that costs."""
+"""The measurements that a campaign still lacks: why, in which order, and what they cost."""

@@ -1,4 +1,4 @@
-"""What a store keeps that nothing refers to, and deleting it on request: `snakemake prune`.
+"""Entries of a store that nothing refers to, and deleting them on request: `snakemake prune`.
 
 Nothing that a campaign or a pointer refers to is ever deleted, and nothing at all while what a campaign refers to is
 not known. An entry goes in three steps - moved away, asked for once more, deleted - under a lock that those share who
@@ -92,7 +92,7 @@ class Spared:
 
 @dataclass(frozen=True)
 class Pruning:
-    """What may go, and what stays although nothing refers to it, with the reason."""
+    """The entries that may go, and those that stay although nothing refers to it, with the reason."""
 
     candidates: list[Candidate] = field(default_factory=list)
     spared: list[Spared] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What campaigns refer to: the runs that they measure, by id, and the trees that they import."""
+"""The references of campaigns: the runs that they measure, by id, and the trees that they import."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

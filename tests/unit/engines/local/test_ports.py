@@ -53,7 +53,11 @@ def silent_listener() -> Iterator[int]:
 
 
 @pytest.fixture
-def handle(tmp_path: Path) -> Iterator[Callable[[Callable[[str], None]], LocalServerHandle]]:
+def handle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Callable[[str], None]], LocalServerHandle]]:
+    # Whoever holds the port may accept and never answer.
+    monkeypatch.setattr(local, "_HEALTH_ANSWER_S", 0.3)
     plan = ServerPlan(["--port", "{port}"], ENV, "tiny", {"vllm": "0.32.0"}, 17920, start_timeout_s=20.0)
     environment = stand_in_environment(tmp_path / "server")
     with supervisor(tmp_path / "registry.json") as processes, contextlib.ExitStack() as stack:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import REPOSITORY
 
 from kveval.engines.local.sidecars import fill, find_program, sidecars
-from kveval.engines.servers import lmcache
+from kveval.engines.servers import keyvalue, lmcache
 from kveval.engines.servers.lmcache import LMCacheQuestions, _moving, _objects, _read_locked, _same_release
 from kveval.engines.servers.program import SidecarError, SidecarPortTaken
 from kveval.host.processes import supervisor
@@ -100,9 +100,11 @@ def test_redis_is_not_taken_for_valkey(start, tmp_path):
     assert error.value.facts == {"found": "redis", "declared": "valkey"}
 
 
-def test_a_store_whose_port_is_taken_says_so_with_its_log(start, tmp_path):
+def test_a_store_whose_port_is_taken_says_so_with_its_log(start, tmp_path, monkeypatch):
     if not has("redis-server"):
         pytest.skip("no redis-server: bash scripts/setup.sh redis")
+    # Whoever has the port accepts and never answers.
+    monkeypatch.setattr(keyvalue, "_ANSWER_S", 0.3)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""Which kinds a cluster serves, and where: asked of the API server, so that custom kinds are found like all others."""
+"""Kinds that a cluster serves, and where: asked of the API server, so that custom kinds are found like all others."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from kveval.engines.kubernetes.api.retry import RetryingClient
 
 
 class Discovery:
-    """What the API server serves; each API version is asked for once, and once more for a kind that is not in it."""
+    """Kinds of the API server; each API version is asked for once, and once more for a kind that is not in it."""
 
     def __init__(self, retrying: RetryingClient) -> None:
         self._retrying = retrying

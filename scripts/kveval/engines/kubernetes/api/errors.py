@@ -1,4 +1,4 @@
-"""What can go wrong between this program and a cluster."""
+"""Errors between this program and a cluster."""
 
 from typing import Any
 

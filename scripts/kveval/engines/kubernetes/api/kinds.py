@@ -10,7 +10,7 @@ Documents = list[Document]
 
 
 class Kind(NamedTuple):
-    """What `apiVersion` and `kind` of a document say."""
+    """The kind that `apiVersion` and `kind` of a document name."""
 
     api_version: str
     kind: str

@@ -138,7 +138,7 @@ class RenderContext:
 
     @property
     def program(self) -> ServerProgram:
-        """What serves."""
+        """The program that serves."""
         return program_of(self.specification.versions)
 
     @property
@@ -320,7 +320,7 @@ class RenderContext:
 
     @property
     def plugin_files(self) -> dict[str, str]:
-        """What runs inside a server whose device is the CPU, by file name; nothing elsewhere."""
+        """The code that runs inside a server whose device is the CPU, by file name; nothing elsewhere."""
         folder = self.program.plugins if self.on_cpu else None
         return {} if folder is None else {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
 

@@ -1,4 +1,4 @@
-"""What documents ask of a cluster, read as its scheduler reads them: GPUs, memory, volumes, images, secrets."""
+"""Demands of documents on a cluster, read as its scheduler reads them: GPUs, memory, volumes, images, secrets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

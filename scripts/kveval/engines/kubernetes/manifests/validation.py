@@ -1,4 +1,4 @@
-"""What must hold of rendered documents before an API server sees them: schemas of custom kinds, references, labels.
+"""Checks of rendered documents before an API server sees them: schemas of custom kinds, references, labels.
 
 The schemas of Kubernetes' own kinds are not here; the API server has them, and the tests hold every template to them.
 """
