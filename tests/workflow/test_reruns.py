@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.support.paths import REPOSITORY
 from kveval.host import hardware
 from kveval.host.files import write_json
 from kveval.spec.loading import load_config
+from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store
 
 pytestmark = pytest.mark.workflow
@@ -59,8 +59,11 @@ def fill_store(folder: Path) -> None:
         for run in range(1, config.campaign.runs + 1):
             key = Key(config.measurement_id(cell), run, host["fingerprint"])
             scratch = store.scratch(key)
-            what = {"cell": asdict(cell), "specification": config.specification(cell).to_json()}
-            write_json(scratch / "run.json", {"measurement": key.measurement, "run": run, "hardware": host, **what})
+            specification = config.specification(cell).to_json()
+            what = {name: specification[name] for name in ("cell", "engine", "weights")}
+            what |= {"specification": specification, "started": "", "finished": "", "levels": []}
+            about = {"schema": SCHEMA, "measurement": key.measurement, "run": run, "hardware": host}
+            write_json(scratch / "run.json", about | what)
             store.commit(scratch, key)
 
 

@@ -56,7 +56,7 @@ STEPS = [
     Step("its server starts", "open", r"raw/server\.log$"),
     Step("its recording starts", "os.mkdir", r"partial/.+/pcp$"),
     Step("a report is packed", "open", r"raw/guidellm-0002\.json\.zst$"),
-    Step("the recording is packed", "open", r"raw/pcp\.tar\.zst\.partial$"),
+    Step("the recording is packed", "open", r"raw/\.pcp\.tar\.zst\.\d+$"),
     Step("the server's log is packed", "open", r"raw/server\.log\.zst$"),
     Step("its description is in place", "os.rename", r"partial/.+/run\.json$"),
     Step("its checksums are in place", "os.rename", r"SHA256SUMS$"),
@@ -66,7 +66,7 @@ STEPS = [
 # On a full disk what cannot be made is a file's content.
 FULL = [
     Step("a report is packed", "open", r"raw/guidellm-0002\.json\.zst$"),
-    Step("the recording is packed", "open", r"raw/pcp\.tar\.zst\.partial$"),
+    Step("the recording is packed", "open", r"raw/\.pcp\.tar\.zst\.\d+$"),
     Step("its description is written", "open", r"partial/.+/\.run\.json\."),
     Step("its checksums are written", "open", r"/\.SHA256SUMS\."),
     Step("its pointer is written", "open", r"/\.measurement\.json\.", measured=True),
