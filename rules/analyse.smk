@@ -5,7 +5,6 @@ rule extract_peak:
     input:
         levels=PLAN.files_of_cell("levels.parquet"),
         pcp=PLAN.files_of_cell("pcp.parquet"),
-        metrics=local(METRICS),
     output:
         levels=f"{CELL}/levels.csv",
         peak=f"{CELL}/peak.csv",
@@ -21,12 +20,13 @@ rule extract_peak:
         min_samples=CAMPAIGN.min_samples,
         # So far, a cell without a peak must not keep the others out of the report.
         lenient=lambda wildcards: "--lenient" if wildcards.so_far else "",
-        library=code_behind("extract_peak"),
+        metrics=METRICS,
+        library=code_behind("extract_peak", beside=[METRICS]),
     message:
         "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     shell:
         f"python {SCRIPTS}/extract_peak.py"
-        " --levels {input.levels:q} --pcp {input.pcp:q} --metrics {input.metrics:q} --release {params.version:q}"
+        " --levels {input.levels:q} --pcp {input.pcp:q} --metrics {params.metrics:q} --release {params.version:q}"
         " --min-samples {params.min_samples} --output {output.levels:q} {output.peak:q} {params.lenient}"
 
 
@@ -36,7 +36,6 @@ rule collect_metrics:
         peaks=PLAN.cell_tables("peak.csv"),
         measurements=PLAN.run_files(RUN),
         stored=PLAN.run_files(*RUN_FILES[:1]),
-        metrics=local(METRICS),
     output:
         runs=f"{ANALYSIS}/runs.jsonl.zst",
         complete_metrics=f"{ANALYSIS}/complete_metrics.csv",
@@ -50,7 +49,8 @@ rule collect_metrics:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        library=code_behind("collect_metrics"),
+        metrics=METRICS,
+        library=code_behind("collect_metrics", beside=[METRICS]),
     message:
         "Collecting the metrics of all cells"
     script:

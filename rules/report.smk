@@ -29,7 +29,6 @@ for family in FAMILIES:
             beside=BESIDE_VERDICTS,
             recordings=PLAN.run_files(*(["pcp.parquet"] if family == "recordings" else [])),
             cells=PLAN.peaks_so_far,
-            metrics=local(METRICS),
         output:
             png=[report(f"{FIGURES}/{each.name}.png", **captioned(each)) for each in figures_of(PLAN.models, family)],
             svg=[f"{FIGURES}/{figure.name}.svg" for figure in figures_of(PLAN.models, family)],
@@ -43,7 +42,8 @@ for family in FAMILIES:
             runtime=MINUTES_FOR_ALL,
         params:
             plan=PLAN.asked,
-            library=code_behind("plot_family", f"kveval.report.figures.{family}"),
+            metrics=METRICS,
+            library=code_behind("plot_family", f"kveval.report.figures.{family}", beside=[METRICS]),
         message:
             f"Drawing the figures about {family}"
         script:
@@ -61,7 +61,6 @@ rule write_report:
         notes=[f"{FIGURES}/{family}.json" for family in FAMILIES],
         pilots=lambda wildcards: [] if wildcards.so_far else local(PLAN.pilots),
         cells=PLAN.peaks_so_far,
-        metrics=local(METRICS),
     output:
         report=REPORT,
         numbers=f"{RESULTS}/{{so_far}}report.json",
@@ -76,7 +75,8 @@ rule write_report:
         plan=PLAN.asked,
         failures=PLAN.failures,
         pilots=PLAN.pilots_so_far,
-        library=code_behind("write_report"),
+        metrics=METRICS,
+        library=code_behind("write_report", beside=[METRICS]),
     message:
         "Writing {output.report}"
     script:

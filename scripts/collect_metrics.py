@@ -10,9 +10,9 @@ from kveval.store.run_file import collect_runs
 from kveval.workflow.lacking import with_tables
 
 
-def main(given: Mapping[str, Sequence[str]], outputs: Mapping[str, str]) -> None:
-    """`given`: levels and peak of every cell, pointers to the runs, metrics; `outputs`: `runs`, and table -> CSV."""
-    catalogue, cells = yaml.safe_load(Path(str(given["metrics"])).read_text()), [*map(Path, given["peaks"])]
+def main(given: Mapping[str, Sequence[str]], metrics: str, outputs: Mapping[str, str]) -> None:
+    """`given`: levels and peak of every cell, pointers to the runs; `outputs`: `runs`, and table -> CSV."""
+    catalogue, cells = yaml.safe_load(Path(metrics).read_text()), [*map(Path, given["peaks"])]
     levels, peaks, measurements = (
         with_tables(map(Path, given[name]), cells) for name in ("levels", "peaks", "measurements")
     )
@@ -25,4 +25,4 @@ def main(given: Mapping[str, Sequence[str]], outputs: Mapping[str, str]) -> None
 
 
 if __name__ == "__main__":
-    main(dict(snakemake.input.items()), dict(snakemake.output.items()))
+    main(dict(snakemake.input.items()), snakemake.params.metrics, dict(snakemake.output.items()))

@@ -10,13 +10,13 @@ from kveval.report.figures.draw import write_figures
 from kveval.workflow.lacking import with_tables
 
 
-def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+def main(given: Mapping[str, Any], plan: Mapping[str, Any], metrics: str, made: Mapping[str, Any]) -> None:
     """`given`: the campaign's tables, runs and recordings; `made`: png and svg files, whose names say what to draw, and
     the notes."""
     tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
     recordings = with_tables(map(Path, given["recordings"]), map(Path, given["cells"]))
     measured = read_measured(*tables, Path(given["runs"]), recordings)
-    data = figure_data(make_plan(plan, read_metrics(Path(given["metrics"]))), measured)
+    data = figure_data(make_plan(plan, read_metrics(Path(metrics))), measured)
     files = {Path(png).name.removesuffix(".png"): [Path(png)] for png in made["png"]}
     for svg in made["svg"]:
         files[Path(svg).name.removesuffix(".svg")].append(Path(svg))
@@ -24,4 +24,4 @@ def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, A
 
 
 if __name__ == "__main__":
-    main(dict(snakemake.input.items()), snakemake.params.plan, dict(snakemake.output.items()))
+    main(dict(snakemake.input.items()), snakemake.params.plan, snakemake.params.metrics, dict(snakemake.output.items()))

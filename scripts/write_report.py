@@ -19,7 +19,7 @@ def main(given: Mapping[str, Any], values: Mapping[str, Any], output: str) -> No
     measured = read_measured(*tables, Path(given["runs"]), pilots=pilots)
     measured = replace(measured, failures=failures | reasons(map(Path, given["cells"])))
     empty = {name: why for notes in given["notes"] for name, why in json.loads(Path(notes).read_text()).items()}
-    plan = make_plan(values["plan"], read_metrics(Path(given["metrics"])))
+    plan = make_plan(values["plan"], read_metrics(Path(values["metrics"])))
     write_report(plan, measured, [*map(Path, given["figures"])], Path(output), empty)
 
 
