@@ -41,8 +41,10 @@ def code_behind(script: str, *modules: str, beside: Iterable[str] = ()) -> str:
     """Return the digest of a script, by its name in scripts/, and of all of kveval that it imports, and of `modules`.
 
     `beside`: further files of the repository that the script reads. As inputs, being local, they would keep a rule's
-    jobs on this machine where a storage provider sends them elsewhere. As a parameter of a rule it makes an edited library rerun what rests on it. As inputs, 25 files a job, they would
-    take most of the time that a plan needs. Raises as `files_behind`.
+    jobs on this machine where a storage provider sends them elsewhere.
+
+    As a parameter of a rule the digest makes an edited library rerun what rests on it. As inputs, 25 files a job, they
+    would take most of the time that a plan needs. Raises as `files_behind`.
     """
     files = files_behind(_LIBRARY.parent / f"{script}.py", *modules)
     return digest([*files, *(Path(name).resolve() for name in beside)])
