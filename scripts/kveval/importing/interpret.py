@@ -52,7 +52,7 @@ class FoundLevel:
 
 @dataclass(frozen=True)
 class Remark:
-    """What is to be said of a result; `code`: the kind of remark by a name that stays, `values`: those that it tells.
+    """A remark about a result; `code`: the kind of remark by a name that stays, `values`: those that it tells.
 
     Of two that do not agree the declared one comes first.
     """
