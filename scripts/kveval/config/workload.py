@@ -120,6 +120,11 @@ class Workload(Strict):
         description="distinct prefixes: fixed, {per_level: 2} for 2 x level, or {tokens: 200000} for as many as make up"
         " so many tokens",
     )
+    prime: bool = Field(
+        False,
+        description="send every prefix once before each level, unmeasured: what is measured is then a cache in use, not"
+        " one that fills",
+    )
     seed: CountInt
 
     @model_validator(mode="after")
@@ -146,6 +151,12 @@ class Workload(Strict):
                 raise ValueError("profile prefix-length takes prefix_count and no prefix_tokens: that is the level")
         elif bool(self.prefix_tokens) != bool(self.prefix_count):
             raise Mistake("prefix_tokens and prefix_count go together: both 0, or both more", "prefix_half_given")
+        if self.prime and (not self.prefix_count or self.profile in ("bursts", "sweep")):
+            raise Mistake(
+                f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
+                f" {self.prefix_count} has none to send",
+                "nothing_to_prime",
+            )
         if isinstance(self.prefix_count, WorkingSet) and self.prefix_count.tokens < self.longest_prefix:
             raise ValueError(
                 f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"

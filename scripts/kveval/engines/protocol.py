@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kveval.host.errors import Failure
-from kveval.load.guidellm import Level
+from kveval.load.guidellm import Level, Primed
 from kveval.store.store import Key, Store
 
 Say = Callable[[str], None]
@@ -40,12 +40,14 @@ class SidecarFacts:
 class LoadResult:
     """A load generator that has ended.
 
-    `began`: epoch seconds, by its own clock, when it was started; `started` and `ended`: this process's steady clock.
+    `began`: epoch seconds, by its own clock, when it was started; `started` and `ended`: this process's steady clock;
+    `primed`: how the caches were primed before, None where they were not.
     """
 
     began: float
     started: float
     ended: float
+    primed: Primed | None = None
 
     @property
     def wall_s(self) -> float:
@@ -145,10 +147,18 @@ class RunSession(Protocol):
     def command(self, level: Level, report: Path) -> list[str]:
         """Return the load generator's command line; the report will come to lie at `report`."""
 
-    def generate(self, level: Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> LoadResult:
-        """Run the load generator, until its report is at `report`.
+    def generate(
+        self,
+        level: Level,
+        argv: list[str],
+        report: Path,
+        watch: Callable[[float], None],
+        sending: Callable[[], None],
+    ) -> LoadResult:
+        """Prime the caches where the workload asks for it, and run the load generator until its report is at `report`.
 
-        `watch(elapsed_s)` is called about twice a second and raises what must end the level. Raises LoadError.
+        `watch(elapsed_s)` is called about twice a second and raises what must end the level; `sending` before the load
+        is sent, after the priming. Raises LoadError.
         """
 
     def require_room(self) -> None:

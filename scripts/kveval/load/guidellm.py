@@ -17,10 +17,13 @@ from kveval.host.logs import exit_words, last_words
 from kveval.host.processes import Supervisor
 from kveval.load import levels as workloads
 from kveval.load import peak_search, traces
+from kveval.load.loadside import sitecustomize
 from kveval.load.workload import WorkloadSpec
 
 # Writing the prefixes takes the generator about 55 CPU s for 8 M tokens; measured with GuideLLM 0.8.1.
 PREFIX_TOKENS_PER_S = 145_000
+# A server that takes in prompts more slowly than this is given up while its caches are primed.
+PRIMED_TOKENS_PER_S_AT_LEAST = 200
 _START_ALLOWANCE_S = 120.0
 
 
@@ -47,6 +50,14 @@ class LoadTarget:
     url: str
     model: str
     tokenizer: Path | str
+
+
+@dataclass(frozen=True)
+class Primed:
+    """Caches that have seen every prefix once before the load: how many there were, and the seconds that took."""
+
+    prefixes: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -180,7 +191,9 @@ def time_limit_s(workload: WorkloadSpec, level: int) -> float:
 
 def start_allowance_s(workload: WorkloadSpec, level: int) -> float:
     """Return the seconds within which the generator must have sent its first request: its start, its prefixes."""
-    return 2 * workloads.working_set_tokens_at(workload, level) / PREFIX_TOKENS_PER_S + _START_ALLOWANCE_S
+    tokens = workloads.working_set_tokens_at(workload, level)
+    priming_s = tokens / PRIMED_TOKENS_PER_S_AT_LEAST if workload.prime else 0.0
+    return 2 * tokens / PREFIX_TOKENS_PER_S + priming_s + _START_ALLOWANCE_S
 
 
 def loaded_s(workload: WorkloadSpec, level: int) -> float:
@@ -208,15 +221,24 @@ def run_level(
     limit_s: float,
     env: Mapping[str, str],
     watch: Callable[[float], None],
-) -> float:
-    """Run the load generator for one level and return its wall seconds.
+    sending: Callable[[], None],
+    go: Path | None = None,
+) -> tuple[float, Primed | None]:
+    """Run the load generator for one level; return its wall seconds, and how the caches were primed if they were.
 
     `watch(elapsed_s)` is called about twice a second and raises when the server or the recording has died: a
-    level whose server is gone must not run to its end. Raises LoadError with a one-line cause that names the
-    log.
+    level whose server is gone must not run to its end. `sending` is called when the load is about to be sent: with
+    `go`, a file in an empty folder that the generator's environment has it wait for, once everything else is done;
+    without, before it starts. Raises LoadError with a one-line cause that names the log.
     """
     # What an earlier attempt left must not pass for this one's report.
     report.unlink(missing_ok=True)
+    primed: Primed | None = None
+    held = go is not None
+    if go is None:
+        sending()
+    else:
+        sitecustomize.prime_file(go).touch()
     offset = log.stat().st_size if log.exists() else 0
     begin = time.monotonic()
     # Its own folder to work in: it reads a file .env there and writes a log.
@@ -231,6 +253,10 @@ def run_level(
                 code = process.wait(timeout=0.5)
                 break
             except subprocess.TimeoutExpired:
+                if held and go is not None and sitecustomize.ready_file(go).exists():
+                    primed, held = primed_facts(sitecustomize.ready_file(go).read_text()), False
+                    sending()
+                    go.touch()
                 elapsed = time.monotonic() - begin
                 if elapsed > limit_s:
                     raise LoadError(
@@ -242,7 +268,29 @@ def run_level(
     if code != 0:
         message = f"GuideLLM failed ({exit_words(code)}){last_words(log, offset)}; see {log}"
         raise LoadError(message, code="generator_failed", exit_code=code, log=log)
-    return time.monotonic() - begin
+    return time.monotonic() - begin, primed
+
+
+def primed_facts(text: str) -> Primed | None:
+    """Read what a held generator says once it has nothing left to do but to send; None where nothing was primed."""
+    said = json.loads(text or "{}")
+    return Primed(int(said["prefixes"]), float(said["seconds"])) if said else None
+
+
+def priming_environment(workload: WorkloadSpec, level: Level, target: LoadTarget) -> dict[str, str]:
+    """Return the environment that has a held generator prime the caches, if the workload asks for it.
+
+    What holds it, kveval.load.loadside, must be on its PYTHONPATH.
+    """
+    if not workload.prime:
+        return {}
+    prime = {
+        "url": target.url,
+        "model": target.model,
+        "prefixes": workloads.prefix_count_at(workload, level.streams),
+        "streams": workloads.streams_at(workload, level.streams) or 1,
+    }
+    return {"KVEVAL_PRIME": _json(prime)}
 
 
 def report_facts(report: Path, version: str) -> ReportFacts:

@@ -76,6 +76,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     turns: int
     prefix_tokens: int
     prefix_count: int | PrefixCount
+    prime: bool = False
     seed: int
 
     @property

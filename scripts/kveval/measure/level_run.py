@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ class Levels:
             (self.session.require_room, 1.0),
             *self.session.checks,
         ]
-        before = server.counters()
+        before: dict[str, float] = {}
         with monitored(checks) as monitor:
 
             def watch(elapsed_s: float) -> None:
@@ -126,7 +126,7 @@ class Levels:
                     raise
                 self.progress.level(level.streams, number, count, elapsed_s, self.workload.seconds)
 
-            ran = self.session.generate(level, argv, report, watch)
+            ran = self.session.generate(level, argv, report, watch, lambda: before.update(server.counters()))
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
             monitor.require()
         self.clock.check()
@@ -145,6 +145,7 @@ class Levels:
             "load_start_s": round(facts.start - ran.began, 2),
             "ready_s": round(ready_s, 2),
             "counters": changes(before, after),
+            **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
             "cache_reset": True,
             "status": "ok",
             "error": None,

@@ -33,7 +33,8 @@ class LevelRun(msgspec.Struct, frozen=True):
     """One level of a run; `start` and `end` are the load generator's measured window, epoch seconds UTC.
 
     `benchmark` is the number of the level's benchmark in a report that holds several; `throughput_tok_s` what was
-    delivered as it looked right away, by which a search chose the next level.
+    delivered as it looked right away, by which a search chose the next level; `primed`: how many prefixes were
+    sent once before the level, and in how many seconds.
     """
 
     level: int
@@ -46,6 +47,7 @@ class LevelRun(msgspec.Struct, frozen=True):
     command: list[str] = []
     benchmark: int | None = None
     throughput_tok_s: float | None = None
+    primed: dict[str, float] = {}
 
 
 class SidecarRecord(msgspec.Struct, frozen=True):

@@ -12,11 +12,13 @@ from kveval.load.guidellm import (
     Level,
     LoadError,
     LoadTarget,
+    Primed,
     command,
     data_argument,
     environment,
     levels_of,
     loaded_s,
+    priming_environment,
     profile_argument,
     report_facts,
     run_level,
@@ -131,14 +133,14 @@ def test_the_environment_holds_no_secret(monkeypatch):
     assert "hf_secret" not in environment(2).values()
 
 
-def start(tmp_path, program, *, limit_s=20.0, watch=lambda elapsed_s: None):
+def start(tmp_path, program, *, limit_s=20.0, watch=lambda elapsed_s: None, sending=lambda: None, go=None):
     report = tmp_path / "raw" / "guidellm-0001.json"
     report.parent.mkdir(exist_ok=True)
     with supervisor(tmp_path / "registry.json") as processes:
         argv = [sys.executable, "-c", program, str(report)]
-        return run_level(
-            processes, argv, report, report.with_suffix(".log"), limit_s=limit_s, env=os.environ, watch=watch
-        )
+        log = report.with_suffix(".log")
+        env = {**os.environ, "GO": str(go)}
+        return run_level(processes, argv, report, log, limit_s=limit_s, env=env, watch=watch, sending=sending, go=go)
 
 
 def test_a_generator_that_fails_is_named_with_its_log(tmp_path):
@@ -169,6 +171,52 @@ def test_the_report_of_an_earlier_attempt_does_not_pass_for_this_ones(tmp_path):
     (tmp_path / "raw" / "guidellm-0001.json").write_text("{}")
     start(tmp_path, "pass")
     assert not (tmp_path / "raw" / "guidellm-0001.json").exists()
+
+
+HELD = """
+import os, pathlib, time
+go = pathlib.Path(os.environ["GO"])
+while not go.with_name("go.prime").exists():
+    time.sleep(0.01)
+go.with_name("go.ready").write_text('{"prefixes": 3, "seconds": 1.5}')
+while not go.exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_held_generator_is_told_to_send_once_it_has_primed_the_caches(tmp_path):
+    go, told = tmp_path / "go", []
+    wall_s, primed = start(tmp_path, HELD, sending=lambda: told.append(go.exists()), go=go)
+    assert told == [False]
+    assert primed == Primed(3, 1.5)
+    assert wall_s < 20
+
+
+def test_without_priming_the_load_begins_with_its_process(tmp_path):
+    told = []
+    _, primed = start(tmp_path, "pass", sending=lambda: told.append(True))
+    assert (told, primed) == ([True], None)
+
+
+def test_a_generator_that_fails_while_priming_never_sends(tmp_path):
+    told = []
+    with pytest.raises(LoadError) as error:
+        start(tmp_path, "raise SystemExit('no prefix')", sending=lambda: told.append(True), go=tmp_path / "go")
+    assert (error.value.code, told) == ("generator_failed", [])
+
+
+def test_priming_has_time_of_its_own(tmp_path):
+    primed = replace(WORKLOAD, prime=True)
+    assert time_limit_s(primed, 1) == time_limit_s(WORKLOAD, 1) + 2000 * 20 / 200
+
+
+def test_a_held_generator_learns_what_to_prime():
+    target = LoadTarget("http://127.0.0.1:1", "tiny", "tokenizer")
+    assert priming_environment(WORKLOAD, Level(4, 1, 1), target) == {}
+    found = priming_environment(replace(WORKLOAD, prime=True), Level(4, 1, 1), target)
+    assert json.loads(found["KVEVAL_PRIME"]) == {
+        **{"url": "http://127.0.0.1:1", "model": "tiny", "prefixes": 20, "streams": 4}
+    }
 
 
 def report_with(tmp_path, **changed):

@@ -1,5 +1,6 @@
 """GuideLLM held before its first request, for real: what it makes ahead, and that it then sends what it would have."""
 
+import itertools
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from tests.support.fault_chain import REPOSITORY
 
 from kveval.config.catalogue import Geometry
 from kveval.host.http import HttpError, request
-from kveval.load.guidellm import Level, LoadTarget, command
+from kveval.host.processes import supervisor
+from kveval.load.guidellm import Level, LoadTarget, command, environment, priming_environment, run_level
 from kveval.load.loadside import sitecustomize
 from kveval.load.workload import workload_of
 from kveval.spec.miniature import write_served
@@ -62,6 +65,26 @@ def test_the_probe_shows_that_it_is_imported(tmp_path: Path) -> None:
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER), "KVEVAL_PROBE": str(tmp_path / "probe")}
     subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
     assert (tmp_path / "probe").exists()
+
+
+def conversations(*prefixes: str) -> Iterator[Any]:
+    for prefix in prefixes:
+        columns = {"prefix_column": [prefix]} if prefix else {}
+        turn = SimpleNamespace(request=SimpleNamespace(columns=columns))
+        yield SimpleNamespace(nodes={"main_0": turn, "main_1": SimpleNamespace(request=SimpleNamespace(columns={}))})
+
+
+def test_conversations_are_drawn_until_every_prefix_has_come_and_none_is_lost() -> None:
+    rest = conversations("a", "b", "a", "c", "d")
+    drawn, prefixes = sitecustomize.draw(rest, 3)
+    assert prefixes == ["a", "b", "c"]
+    assert len(drawn) == 4
+    assert next(rest).nodes["main_0"].request.columns == {"prefix_column": ["d"]}
+
+
+def test_fewer_prefixes_than_declared_are_an_error() -> None:
+    with pytest.raises(ValueError, match="2 distinct prefixes"):
+        sitecustomize.draw(itertools.cycle(list(conversations("a", "b"))), 3)
 
 
 @pytest.fixture
@@ -120,3 +143,31 @@ def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(server: tuple[str,
     assert totals["successful"] > 0
     assert totals["errored"] == 0
     assert not re.search("Traceback", log.read_text())
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server")
+def test_every_prefix_is_sent_once_before_the_load(server: tuple[str, Path], tmp_path: Path) -> None:
+    url, _ = server
+    model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
+    workload = workload_of({**WORKLOAD, "prime": True})
+    level, target, go = Level(2, 0, 7), LoadTarget(url, "tiny", model), tmp_path / "go"
+    report, told = tmp_path / "report.json", []
+    env = {**environment(2), "HOME": str(tmp_path), "PYTHONPATH": str(FOLDER), "KVEVAL_GO": str(go)}
+    with supervisor(tmp_path / "registry.json") as processes:
+        _, primed = run_level(
+            processes,
+            command(str(GUIDELLM), workload, level, target, report),
+            report,
+            tmp_path / "guidellm.log",
+            limit_s=120,
+            env=env | priming_environment(workload, level, target),
+            watch=lambda elapsed_s: None,
+            sending=lambda: told.append(time.time()),
+            go=go,
+        )
+    assert primed is not None
+    assert primed.prefixes == 4
+    benchmark = json.loads(report.read_text())["benchmarks"][0]
+    assert benchmark["start_time"] >= told[0]
+    assert benchmark["metrics"]["request_totals"]["successful"] > 0

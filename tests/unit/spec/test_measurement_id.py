@@ -102,13 +102,14 @@ def test_what_does_not_define_a_measurement_does_not_change_the_id(folder, origi
         (("config", "server", "lmcache"), "0.5.7", (LMCACHE,)),
         (("config", "server", "block_size"), 64, CELLS),
         (("config", "server", "device_blocks"), 4000, CELLS),
-        (("config", "server", "max_model_len"), 6000, CELLS),
+        (("config", "server", "max_model_len"), 7000, CELLS),
         (("config", "server", "args"), ["--seed", "3"], CELLS),
         (("config", "server", "env"), {"OMP_NUM_THREADS": 1}, CELLS),
         (("config", "reset_caches"), "restart", CELLS),
         (("workloads", "laptop", "seconds"), 1000, CELLS),
         (("workloads", "laptop", "levels"), [1, 777], CELLS),
         (("workloads", "laptop", "seed"), 12345, CELLS),
+        (("workloads", "laptop", "prime"), False, CELLS),
         (("models", "Qwen3-8B", "extra_args"), ["--seed", "3"], (OTHER,)),
         (("models", "Qwen3-8B", "geometry", "layers"), 50, (OTHER,)),
         (("scenarios", "native-offload", "args"), ["--seed", "3"], (NATIVE, OTHER)),
@@ -162,7 +163,7 @@ def test_a_changed_way_of_writing_a_specification_does_not_go_unnoticed(tmp_path
         "releases": {},
     }
     config = load(tmp_path, files)
-    assert config.measurement_id(config.cells[0]) == "05cc158249219039"
+    assert config.measurement_id(config.cells[0]) == "2eaf6cd758403288"
     assert measurement_id({"b": [1, 2.5, None], "a": "é"}) == "84afbf1d4853005f"
 
 

@@ -33,7 +33,8 @@ WORDS = st.lists(TEXTS, max_size=3).map(tuple)
 def of(kind: Any, **known: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Generate structures of a kind; strategies for the fields whose type alone does not say it."""
     kinds: dict[Any, st.SearchStrategy[Any]] = {
-        **{int: COUNTS, float: SHARES, str: TEXTS, str | None: st.none() | TEXTS, int | None: st.none() | COUNTS},
+        **{int: COUNTS, float: SHARES, bool: st.booleans(), str: TEXTS},
+        **{str | None: st.none() | TEXTS, int | None: st.none() | COUNTS},
         **{float | None: st.none() | SHARES, tuple[str, ...]: WORDS, tuple[str, ...] | None: st.none() | WORDS},
     }
     fields = msgspec.structs.fields(kind)

@@ -146,9 +146,16 @@ class ClusterSession:
         """Return GuideLLM's command line in its pod."""
         return self._generator.command(level)
 
-    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> LoadResult:
+    def generate(
+        self,
+        level: load.Level,
+        argv: list[str],
+        report: Path,
+        watch: Callable[[float], None],
+        sending: Callable[[], None],
+    ) -> LoadResult:
         """Run GuideLLM in its pod."""
-        return self._generator.generate(level, report, watch)
+        return self._generator.generate(level, report, watch, sending)
 
     def require_room(self) -> None:
         """Look at the disk here that reports and the archive come to."""

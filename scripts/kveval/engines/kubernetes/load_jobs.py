@@ -52,7 +52,17 @@ if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
 until [ -e "$0" ]; do sleep 0.1; done
 exec "$@"
 """
+# The same for what must be held, because it primes the caches before.
+_PRIMING = """
+cd "$(mktemp -d)" || exit 1
+KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
+if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
+echo "the image's Python does not import what primes the caches (PYTHONPATH=$PYTHONPATH)" >&2
+exit 1
+"""
 _IS_READY = '[ -e "$0.ready" ]'
+_PRIME = ': > "$0.prime"'
+_SAID = 'cat "$0.ready"'
 _GO = 'date +%s.%N; : > "$0"'
 # The releases of GuideLLM that kveval.load.loadside knows how to hold.
 _HELD = "0.8."
@@ -87,11 +97,22 @@ class LoadJobs:
         self._told: list[tuple[float, float]] = []
 
     @property
+    def _known(self) -> bool:
+        return self._place.specification.versions["guidellm"].startswith(_HELD)
+
+    @property
+    def _primes(self) -> bool:
+        return self._place.specification.workload.prime
+
+    @property
     def _ahead(self) -> bool:
         """Whether pods make their prompts ahead: what asks a server that is being restarted would fail."""
-        specification = self._place.specification
-        known = specification.versions["guidellm"].startswith(_HELD)
-        return self._place.site.prompts_ahead and known and specification.reset_caches == "endpoint"
+        return self._place.site.prompts_ahead and self._known and self._place.specification.reset_caches == "endpoint"
+
+    @property
+    def _held(self) -> bool:
+        """Whether GuideLLM itself waits, and not the shell before it."""
+        return self._ahead or self._primes
 
     @property
     def folder(self) -> str:
@@ -101,12 +122,15 @@ class LoadJobs:
     def expect(self, levels: Sequence[Level]) -> None:
         """Start what reads the results volume, empty the run's folder, and prepare the first level."""
         place, self._levels = self._place, levels
+        if self._primes and not self._known:
+            version = place.specification.versions["guidellm"]
+            raise LoadError(f"the workload has its caches primed, which needs GuideLLM {_HELD}x, not {version}")
         document = collector_pod(place)
         name = document["metadata"]["name"]
         place.api.apply([document])
         self.collector = wait_for_pod(place.api, place.namespace, name, _READY_S, self._say)
         self._in_collector(["sh", "-c", 'rm -rf "$0" && mkdir -p "$0"', self.folder])
-        if self._ahead:
+        if self._held:
             made = Path(sitecustomize.__file__)
             target = f"{self.folder}/ahead/{made.name}"
             upload(place.api, place.namespace, self._collector_name(), COLLECTOR, made, target)
@@ -114,13 +138,17 @@ class LoadJobs:
 
     def command(self, level: Level) -> list[str]:
         """Return GuideLLM's command line, with paths as its pod has them."""
+        report = Path(f"{self.folder}/guidellm-{level.streams:04d}.json")
+        return load.command("guidellm", self._place.specification.workload, level, self._load_target(), report)
+
+    def _load_target(self) -> load.LoadTarget:
         specification = self._place.specification
         tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
-        target = load.LoadTarget(self._target, specification.model.served_name, tokenizer)
-        report = Path(f"{self.folder}/guidellm-{level.streams:04d}.json")
-        return load.command("guidellm", specification.workload, level, target, report)
+        return load.LoadTarget(self._target, specification.model.served_name, tokenizer)
 
-    def generate(self, level: Level, report: Path, watch: Callable[[float], None]) -> LoadResult:
+    def generate(
+        self, level: Level, report: Path, watch: Callable[[float], None], sending: Callable[[], None]
+    ) -> LoadResult:
         """Run the level's generator and bring its report and its log here. Raises LoadError."""
         prepared = self._prepared.pop(level.index, None) or self._made(level)
         log = report.with_suffix(".log")
@@ -129,11 +157,17 @@ class LoadJobs:
         self._bring_data(level, report)
         follower = Follower(self._place.api, pod, CONTAINER, log)
         try:
+            if self._primes:
+                self._in_pod(pod, _PRIME, prepared.go)
             self._until_ready(pod, prepared.go, level, watch)
+            primed = load.primed_facts(self._in_pod(pod, _SAID, prepared.go)) if self._primes else None
+            sending()
             began = self._go(pod, prepared.go)
             begin = time.monotonic()
             for later in [entry for entry in self._levels if entry.index > level.index][:1]:
-                self._prepare(later)
+                # A generator that is held has asked the server for its models, so it may not start before a restart.
+                if self._ahead or not self._held:
+                    self._prepare(later)
             ended = self._until_ended(pod, level, begin, watch, follower)
             end = time.monotonic()
             self.pods.append(ended)
@@ -143,7 +177,7 @@ class LoadJobs:
             raise LoadError(f"GuideLLM {failed(ended)}{last_words(log, follower.offset)}; see {log}")
         self._collect(f"guidellm-{level.streams:04d}.json", report)
         self._place.api.delete(JOB, prepared.job, self._place.namespace)
-        return LoadResult(began, begin, end)
+        return LoadResult(began, begin, end, primed)
 
     def _prepare(self, level: Level) -> None:
         """Have a level's pod made, if it is not; that it runs is waited for when it is needed."""
@@ -155,8 +189,9 @@ class LoadJobs:
         place = self._place
         self._attempts += 1
         go = f"{self.folder}/go-{level.streams:04d}-{self._attempts}"
-        argv = ["sh", "-c", _AHEAD if self._ahead else _WAITING, go, *self.command(level)]
-        env, deadline_s = self._environment(), self._deadline_s(level)
+        waiting = _PRIMING if self._primes else _AHEAD if self._ahead else _WAITING
+        argv = ["sh", "-c", waiting, go, *self.command(level)]
+        env, deadline_s = self._environment(level), self._deadline_s(level)
         document = load_job(place, level.index, argv, env, deadline_s)
         name = document["metadata"]["name"]
         if place.api.delete(JOB, name, place.namespace, propagation="Foreground", grace_s=0):
@@ -209,21 +244,24 @@ class LoadJobs:
             return False
         return done.returncode == 0
 
-    def _go(self, pod: Document, go: str) -> float:
-        """Tell a pod to begin; return the time there, epoch seconds."""
-        place, name = self._place, pod["metadata"]["name"]
-        asked = time.time()
+    def _in_pod(self, pod: Document, script: str, go: str) -> str:
+        """Run a script that may run twice in a generator's pod and return what it prints. Raises LoadError."""
+        name = pod["metadata"]["name"]
         for left in reversed(range(_TELLINGS)):
             try:
-                done = place.api.exec(place.namespace, name, CONTAINER, ["sh", "-c", _GO, go])
+                done = self._place.api.exec(self._place.namespace, name, CONTAINER, ["sh", "-c", script, go])
                 break
             except Interrupted:
-                # To be told twice does no harm.
                 if not left:
                     raise
         if done.returncode:
             raise LoadError(f"pod {name} cannot be told to begin: {done.stderr.decode(errors='replace').strip()}")
-        there, spent_s = _seconds(done.text), time.time() - asked
+        return str(done.text)
+
+    def _go(self, pod: Document, go: str) -> float:
+        """Tell a pod to begin; return the time there, epoch seconds."""
+        asked = time.time()
+        there, spent_s = _seconds(self._in_pod(pod, _GO, go)), time.time() - asked
         self._told.append((there - asked - spent_s / 2, spent_s / 2))
         return there
 
@@ -287,13 +325,14 @@ class LoadJobs:
             raise ClusterError("the results volume is not open: no level was announced")
         return str(self.collector["metadata"]["name"])
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, level: Level) -> dict[str, str]:
         found = load.environment(self._cpus, self._place.specification.workload)
         if not self._place.specification.miniature:
             # The tokenizer comes from the hub, or from the cache of weights.
             found.pop("HF_HUB_OFFLINE", None)
-        if self._ahead:
+        if self._held:
             found["PYTHONPATH"] = f"{self.folder}/ahead"
+            found |= load.priming_environment(self._place.specification.workload, level, self._load_target())
         return {name: value for name, value in found.items() if name not in _OF_THE_IMAGE}
 
     def _until_gone(self, job: str) -> None:

@@ -15,11 +15,13 @@ from kveval.engines.preflight import require_room
 from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host import hardware
+from kveval.host.cores import Cores, divided, on_cores, usable
 from kveval.host.lock import host_lock
 from kveval.host.processes import Supervisor, supervisor
 from kveval.host.registry import registry_path, remove_leftovers
 from kveval.host.sessions import Session
 from kveval.load import guidellm as load
+from kveval.load.loadside import sitecustomize
 from kveval.pcp.installation import require_pcp
 from kveval.pcp.recording import Recording, RecordingSettings, recording
 from kveval.spec.miniature import write_served
@@ -79,8 +81,10 @@ class HostEngine:
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Say) -> Iterator["HostSession"]:
         """Offer the run, its processes supervised."""
-        with supervisor(registry_path()) as processes:
-            yield HostSession(self._job, scratch, processes, self._host["cpus"], say)
+        cores = divided(usable())
+        # What loads and records, and this process itself; the server is started on its own.
+        with on_cores(cores.beside), supervisor(registry_path()) as processes:
+            yield HostSession(self._job, scratch, processes, self._host["cpus"], cores, say)
 
 
 class HostSession:
@@ -88,8 +92,9 @@ class HostSession:
 
     own_clock = True
 
-    def __init__(self, job: Job, scratch: Path, processes: Supervisor, cpus: int, say: Say) -> None:
+    def __init__(self, job: Job, scratch: Path, processes: Supervisor, cpus: int, cores: Cores, say: Say) -> None:
         self._job = job
+        self._cores = cores
         self._scratch = scratch
         self._processes = processes
         self._cpus = cpus
@@ -112,27 +117,44 @@ class HostSession:
 
     def command(self, level: load.Level, report: Path) -> list[str]:
         """Return GuideLLM's command line."""
+        guidellm = self._job.server_environment / "bin" / "guidellm"
+        return load.command(str(guidellm), self._job.specification.workload, level, self._target(), report)
+
+    def _target(self) -> load.LoadTarget:
         specification, server = self._job.specification, self.handle.server
         tokenizer = self._scratch / "model" if specification.miniature else specification.model.hf_id
-        target = load.LoadTarget(server.url, server.served_model, tokenizer)
-        guidellm = self._job.server_environment / "bin" / "guidellm"
-        return load.command(str(guidellm), specification.workload, level, target, report)
+        return load.LoadTarget(server.url, server.served_model, tokenizer)
 
-    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Callable[[float], None]) -> LoadResult:
+    def generate(
+        self,
+        level: load.Level,
+        argv: list[str],
+        report: Path,
+        watch: Callable[[float], None],
+        sending: Callable[[], None],
+    ) -> LoadResult:
         """Run GuideLLM as a process of this host."""
         workload = self._job.specification.workload
         load.write_data(workload, level, report)
-        began, started = time.time(), time.monotonic()
-        wall_s = load.run_level(
-            self._processes,
-            argv,
-            report,
-            report.with_suffix(".log"),
-            limit_s=load.time_limit_s(workload, level.streams),
-            env=load.environment(self._cpus, workload),
-            watch=watch,
-        )
-        return LoadResult(began, started, started + wall_s)
+        env = load.environment(self._cpus, workload)
+        with self._processes.temporary_folder() as folder:
+            go = folder / "go" if workload.prime else None
+            if go is not None:
+                env |= load.priming_environment(workload, level, self._target())
+                env |= {"KVEVAL_GO": str(go), "PYTHONPATH": str(Path(sitecustomize.__file__).parent)}
+            began, started = time.time(), time.monotonic()
+            wall_s, primed = load.run_level(
+                self._processes,
+                argv,
+                report,
+                report.with_suffix(".log"),
+                limit_s=load.time_limit_s(workload, level.streams),
+                env=env,
+                watch=watch,
+                sending=sending,
+                go=go,
+            )
+        return LoadResult(began, started, started + wall_s, primed)
 
     def require_room(self) -> None:
         """Look at the disks that are written to."""
@@ -147,8 +169,8 @@ class HostSession:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Everything is said elsewhere."""
-        return {}
+        """Return the cores that the server had, and those of what stood beside it."""
+        return {"cores": {"server": sorted(self._cores.server), "beside": sorted(self._cores.beside)}}
 
     @contextlib.contextmanager
     def _deployment(self, ports: dict[str, int]) -> Iterator[local.Deployment]:
@@ -157,7 +179,7 @@ class HostSession:
         model_dir = self._scratch / "model"
         if specification.miniature and not model_dir.exists():
             write_served(specification.model.geometry, model_dir)
-        with local.deployed(
+        starting = local.deployed(
             self._processes,
             _server_plan(specification),
             environment=self._job.server_environment,
@@ -166,7 +188,10 @@ class HostSession:
             log=self._scratch / "raw" / "server.log",
             ports=ports,
             secrets=self._job.secrets,
-        ) as server:
+        )
+        with contextlib.ExitStack() as stack:
+            with on_cores(self._cores.server):
+                server = stack.enter_context(starting)
             server.warm_up(specification.workload.first_prompt_tokens)
             server.reset_caches()
             self._processes.note_shared_memory()

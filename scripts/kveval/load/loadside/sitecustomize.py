@@ -1,8 +1,10 @@
 """Has GuideLLM make everything - its processes, its prompts - and send its first request only when it is told to.
 
 Python imports a module of this name at its start, from the folder that PYTHONPATH names. KVEVAL_GO is the file that is
-waited for; the same name with .ready added is made once nothing is left to do but to send. KVEVAL_PROBE is a file that
-is made at once, to show that this module is really imported. Without either, nothing happens. Standard library only.
+waited for; the same name with .ready added is made once nothing is left to do but to send. KVEVAL_PRIME, JSON with url,
+model, prefixes and streams, has every prefix of the load sent to the server once before that, as soon as the file with
+.prime added is there; the .ready file then says how many there were and how long it took. KVEVAL_PROBE is a file that
+is made at once, to show that this module is really imported. Without any, nothing happens. Standard library only.
 """
 
 import asyncio
@@ -10,22 +12,30 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import itertools
+import json
 import os
 import sys
+import time
 import types
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 _MODULE = "guidellm.scheduler.worker_group"
 _POLL_S = 0.05
+_PRIMING_ANSWER_S = 600.0
+# Prefixes are drawn at random: of K, all have come after K (ln K + 20) draws but once in e^20 times.
+_DRAWS_MORE = 30
 
 
 class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Changes GuideLLM's group of workers as soon as it is imported."""
 
-    def __init__(self, go: Path) -> None:
+    def __init__(self, go: Path, prime: Mapping[str, Any] | None = None) -> None:
         self._go = go
+        self._prime = prime
         self._inner: importlib.abc.Loader | None = None
 
     def find_spec(
@@ -49,22 +59,74 @@ class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Load the module, then change it."""
         assert self._inner is not None
         self._inner.exec_module(module)
-        hold(module.WorkerProcessGroup, self._go)
+        hold(module.WorkerProcessGroup, self._go, self._prime)
 
 
-def hold(group: Any, go: Path) -> None:
+def hold(group: Any, go: Path, prime: Mapping[str, Any] | None = None) -> None:
     """Have `group` wait for the file `go` between the making of its processes and their start."""
     create = group.create_processes
 
     async def create_processes(self: Any) -> None:
         await create(self)
-        # All prefixes are written before the first request is there.
-        self.requests = itertools.chain([next(self.requests)], self.requests)
-        ready_file(go).touch()
-        while not go.exists():
-            await asyncio.sleep(_POLL_S)
+        facts: dict[str, Any] = {}
+        if prime is None:
+            # All prefixes are written before the first request is there.
+            drawn = [next(self.requests)]
+        else:
+            drawn, prefixes = draw(self.requests, int(prime["prefixes"]))
+            await _there(prime_file(go))
+            facts = await asyncio.to_thread(primed, prefixes, prime)
+        self.requests = itertools.chain(drawn, self.requests)
+        unfinished = go.with_name(go.name + ".unfinished")
+        unfinished.write_text(json.dumps(facts))
+        unfinished.replace(ready_file(go))
+        await _there(go)
 
     group.create_processes = create_processes
+
+
+async def _there(file: Path) -> None:
+    while not file.exists():
+        await asyncio.sleep(_POLL_S)
+
+
+def draw(conversations: Iterator[Any], count: int) -> tuple[list[Any], list[str]]:
+    """Take conversations until `count` distinct prefixes have come; return them, and the prefixes.
+
+    Raises ValueError when there are fewer prefixes than that.
+    """
+    drawn: list[Any] = []
+    prefixes: dict[str, None] = {}
+    while len(prefixes) < count:
+        if len(drawn) > count * (count.bit_length() + _DRAWS_MORE):
+            raise ValueError(f"{len(prefixes)} distinct prefixes came in {len(drawn)} conversations, not {count}")
+        drawn.append(next(conversations))
+        for node in drawn[-1].nodes.values():
+            if found := " ".join(node.request.columns.get("prefix_column", [])):
+                prefixes[found] = None
+    return drawn, list(prefixes)
+
+
+def primed(prefixes: Sequence[str], prime: Mapping[str, Any]) -> dict[str, Any]:
+    """Send every prefix once, as many at a time as the load has streams, and return how that went.
+
+    Raises OSError for a server that does not answer, or refuses.
+    """
+    begin = time.monotonic()
+
+    def send(prefix: str) -> None:
+        # As GuideLLM sends a conversation's first turn, whose prefix is the system's message.
+        messages = [{"role": "system", "content": prefix}, {"role": "user", "content": [{"type": "text", "text": "."}]}]
+        body = {"model": prime["model"], "messages": messages, "max_tokens": 1}
+        request = urllib.request.Request(
+            f"{prime['url']}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=_PRIMING_ANSWER_S) as answer:
+            answer.read()
+
+    with ThreadPoolExecutor(max(1, int(prime["streams"]))) as senders:
+        list(senders.map(send, prefixes))
+    return {"prefixes": len(prefixes), "seconds": round(time.monotonic() - begin, 2)}
 
 
 def ready_file(go: Path) -> Path:
@@ -72,7 +134,12 @@ def ready_file(go: Path) -> Path:
     return go.with_name(go.name + ".ready")
 
 
+def prime_file(go: Path) -> Path:
+    """Return the file that says that the caches may be primed."""
+    return go.with_name(go.name + ".prime")
+
+
 if "KVEVAL_PROBE" in os.environ:
     Path(os.environ["KVEVAL_PROBE"]).touch()
 elif "KVEVAL_GO" in os.environ:
-    sys.meta_path.insert(0, Holding(Path(os.environ["KVEVAL_GO"])))
+    sys.meta_path.insert(0, Holding(Path(os.environ["KVEVAL_GO"]), json.loads(os.environ.get("KVEVAL_PRIME", "null"))))
