@@ -66,6 +66,7 @@ def main() -> int:
         campaign=campaign.name,
         site=campaign.cluster,
         pointers=progress.campaign,
+        known_defects=config.catalogue.known_defects,
     )
     try:
         measure(job, args.output, progress)

@@ -10,7 +10,7 @@ from kveval.spec.loading import load_config
 
 ROOT = REPOSITORY
 CONFIG = ROOT / "config"
-NAMES = ("config", "models", "scenarios", "workloads", "metrics", "releases")
+NAMES = ("config", "models", "scenarios", "workloads", "metrics", "releases", "known_defects")
 RAW = {name: yaml.safe_load((CONFIG / f"{name}.yaml").read_text()) for name in NAMES}
 BASE = Cell("Qwen3-0.6B", "no-offload", 0)
 NATIVE = Cell("Qwen3-0.6B", "native-offload", 10_000)

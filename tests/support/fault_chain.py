@@ -126,6 +126,7 @@ class Chain:
     env: dict[str, str] = field(default_factory=dict)
     traces: list[Trace] = field(default_factory=list)
     cell: str = CELL
+    catalogues: Path = REPOSITORY / "config"
 
     @property
     def log(self) -> Path:
@@ -151,7 +152,7 @@ class Chain:
 
     def command(self) -> list[str]:
         self.log.parent.mkdir(exist_ok=True)
-        config = load_config(self.campaign, REPOSITORY / "config")
+        config = load_config(self.campaign, self.catalogues)
         resolved = config.cell(*self.cell.split("/"))
         options = {
             "campaign": json.dumps(self.campaign),
@@ -160,7 +161,7 @@ class Chain:
             "run": 1,
             "store": self.store,
             "server-environment": self.environment,
-            "catalogues": REPOSITORY / "config",
+            "catalogues": self.catalogues,
             "output": self.pointer,
             "log": self.log,
         }

@@ -6,6 +6,7 @@ tests/e2e/test_vllm_faults.py, what the host does is in test_host_faults.py.
 """
 
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.support.fault_chain import NOTICED, PATIENCE_S, REPOSITORY, Chain, Job, in_level, needs_pcp
 
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.servers.program import SidecarError
 from kveval.measure.failures import REPORT_COMMAND
+from kveval.store.run_file import pointed_run
 
 pytestmark = pytest.mark.workflow
 
@@ -187,6 +190,28 @@ def test_a_fault_is_found_named_and_survived(chain: Chain, fault: Fault, record_
     assert REPORT_COMMAND in job.said()
     assert not chain.pointer.exists()
     assert list(chain.store.glob("partial/*")) == []
+
+
+@needs_pcp
+@pytest.mark.parametrize("crashes", [1, 3])
+def test_a_known_defect_is_survived_twice(chain: Chain, crashes: int) -> None:
+    chain.catalogues = shutil.copytree(REPOSITORY / "config", chain.folder / "config")
+    known = chain.catalogues / "known_defects.yaml"
+    entries = yaml.safe_load(known.read_text())
+    # The stand-in has no connector.
+    entries["vllm-43226"].pop("arguments")
+    known.write_text(yaml.safe_dump(entries))
+    waiting = chain.folder / "crashes"
+    waiting.write_text(str(crashes))
+    long_level(chain)
+    server_fault(f"known defect while {waiting}")(chain)
+    job = chain.start()
+    assert job.end((crashes + 1) * PATIENCE_S) == (0 if crashes < 3 else 1), job.words()
+    assert len(list(chain.store.glob("failed/*"))) == crashes
+    assert chain.pointer.exists() == (crashes < 3)
+    if crashes < 3:
+        repeats = pointed_run(chain.pointer).repeats
+        assert [repeat.defect for repeat in repeats] == ["vllm-43226"] * crashes
 
 
 @needs_pcp

@@ -1,9 +1,10 @@
 """The catalogues that a campaign chooses from: models, KV-cache arms, workloads, system metrics; typed and frozen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, Self
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -234,6 +235,49 @@ class Metric(MetricSource):
         return self
 
 
+def _version_range(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise Mistake(
+            f"{text!r} is no range of versions; valid is for instance '>=0.28,<=0.32.0'", "no_range"
+        ) from None
+    return text
+
+
+VersionRange = Annotated[Text, AfterValidator(_version_range)]
+"""A range of versions (PEP 440): comma-separated clauses that all must hold."""
+
+
+class RaisedIn(Strict):
+    """An exception and where it is raised, as the traceback in the server's log has it."""
+
+    error: Text = Field(description="its class")
+    file: Text = Field(description="end of the file's path")
+    function: Text
+    line: Text = Field(description="the line of code that raises it")
+
+
+class KnownDefect(Strict):
+    """A defect of released software that ends a server now and then, through no fault of the arm or the host."""
+
+    title: Text
+    link: Annotated[str, StringConstraints(pattern=r"^https://\S+$")] = Field(description="the upstream report")
+    versions: Annotated[dict[Name, VersionRange], Field(min_length=1)] = Field(
+        description="by program, those declared versions that have it; all must hold"
+    )
+    arguments: tuple[Text, ...] = Field((), description="of which one must be in the server's; none: every arm has it")
+    raised_in: RaisedIn
+    effect: Text = Field(description="the effect on comparisons of repeating runs that it ended; in the report")
+
+    def possible(self, versions: Mapping[str, str], argv: Sequence[str]) -> bool:
+        """Tell whether a server of these declared versions, by program, and arguments has the defect."""
+        return all(
+            name in versions and SpecifierSet(allowed).contains(versions[name], prereleases=True)
+            for name, allowed in self.versions.items()
+        ) and (not self.arguments or any(text in argument for text in self.arguments for argument in argv))
+
+
 class Catalogue(Strict):
     """Everything a campaign can name."""
 
@@ -242,3 +286,4 @@ class Catalogue(Strict):
     workloads: dict[Name, Workload]
     metrics: dict[Name, Metric]
     releases: dict[Name, Release]
+    known_defects: dict[Name, KnownDefect]

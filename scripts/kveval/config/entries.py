@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kveval.config.catalogue import Metric, Model, Scenario
+from kveval.config.catalogue import KnownDefect, Metric, Model, Scenario
 from kveval.config.imports import names_used as imported_names
 from kveval.config.problems import ConfigProblem, kind_of, problems_of, unknown_name
 from kveval.config.release import Release
@@ -21,6 +21,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "workloads": Workload,
     "metrics": Metric,
     "releases": Release,
+    "known_defects": KnownDefect,
 }
 OWN_KINDS = ("models", "scenarios", "workloads")
 """Kinds of which a campaign may declare entries of its own."""

@@ -1,10 +1,11 @@
 """One run of one cell, as the workflow asks for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kveval.config.catalogue import KnownDefect
 from kveval.config.site import Cluster
 from kveval.host.errors import Failure
 from kveval.spec.specification import Specification
@@ -36,6 +37,8 @@ class Job:
     """The cluster, for engine kubernetes."""
     pointers: Sequence[Path] = ()
     """What the campaign's runs will have written when all are measured."""
+    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict)
+    """By name: a run that one of them ends is measured again."""
 
     @property
     def label(self) -> str:

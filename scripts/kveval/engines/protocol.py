@@ -24,7 +24,10 @@ class DeploymentError(Failure):
 
 
 class ServerDied(DeploymentError):
-    """A process of the server is gone; the message has the telling line of its log."""
+    """A process of the server is gone; the message has the telling line of its log.
+
+    Facts: `log`, where it is on this host, and `offset`, where this deployment begins in it, bytes.
+    """
 
 
 @dataclass(frozen=True)

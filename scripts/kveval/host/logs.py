@@ -1,8 +1,8 @@
-"""The end of a program, in one line, as the log that it wrote tells it."""
+"""The end of a program as the log that it wrote tells it: in one line, and where in its code."""
 
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ _TELLING = re.compile(
 )
 # What says only that another process, whose own words stand above, has failed.
 _HEARSAY = re.compile(r"CancelledError|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|Context was terminated")
+_FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)$')
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,7 @@ def last_words(log: Path, offset: int = 0, *, secondary: bool = True, form: LogF
     Lines that report another process's failure count only when there is nothing better, or not at all without
     `secondary`; of a program's processes the innermost is believed. `form`: of the program that wrote it.
     """
-    try:
-        with log.open("rb") as file:
-            file.seek(offset)
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    telling = [found for found in _telling(lines, form) if secondary or found[0]]
+    telling = [found for found in _telling(_lines(log, offset), form) if secondary or found[0]]
     if not telling:
         return ""
     # The last of the best: earlier ones may have been survived.
@@ -60,6 +55,54 @@ def last_words(log: Path, offset: int = 0, *, secondary: bool = True, form: LogF
 
 def _telling(lines: Iterable[str], form: LogForm) -> Iterable[tuple[bool, int, str]]:
     """Yield (is no wrapper, depth of the process, text) of every line that tells of a failure."""
+    for who, text in _spoken(lines, form):
+        if not _any(text, _TELLING, form.telling):
+            continue
+        depth = next((depth for name, depth in form.depths.items() if name in who), 0)
+        yield not _any(text, _HEARSAY, form.hearsay), depth, text.strip()
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception as a traceback has it: its class, and the innermost frame, `line` being that line of code."""
+
+    error: str
+    file: str
+    function: str
+    line: str
+
+
+def raised(log: Path, offset: int = 0, form: LogForm = PLAIN) -> list[Raised]:
+    """Return the exceptions of the Python tracebacks in a log, read from byte `offset`; none of one that is not there.
+
+    Processes that write at once are told apart, where `form` tells who speaks.
+    """
+    found: list[Raised] = []
+    frames: dict[str, tuple[str, str, str]] = {}
+    for who, text in _spoken(_lines(log, offset), form):
+        frame = _FRAME.match(text)
+        if frame is not None:
+            frames[who] = (frame["file"], frame["function"], "")
+        elif who in frames and text.startswith(" "):
+            file, function, line = frames[who]
+            # Below the code stand marks of its place.
+            frames[who] = (file, function, line or text.strip())
+        elif who in frames:
+            found.append(Raised(text.partition(":")[0].strip(), *frames.pop(who)))
+    return found
+
+
+def _lines(log: Path, offset: int) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(offset)
+            return file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _spoken(lines: Iterable[str], form: LogForm) -> Iterator[tuple[str, str]]:
+    """Yield process and text, without what stands before it, of every line that is not below an error."""
     for line in lines:
         speaker = form.speaker.match(line) if form.speaker else None
         text = line[speaker.end() :] if speaker else line
@@ -68,11 +111,7 @@ def _telling(lines: Iterable[str], form: LogForm) -> Iterable[tuple[bool, int, s
             if head["level"] in ("DEBUG", "INFO", "WARNING"):
                 continue
             text = text[head.end() :]
-        if not _any(text, _TELLING, form.telling):
-            continue
-        who = speaker["who"] if speaker else ""
-        depth = next((depth for name, depth in form.depths.items() if name in who), 0)
-        yield not _any(text, _HEARSAY, form.hearsay), depth, text.strip()
+        yield speaker["who"] if speaker else "", text
 
 
 def _any(text: str, *patterns: re.Pattern[str] | None) -> bool:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kveval import __version__
 from kveval.engines.counters import exercised
 from kveval.engines.job import Job
@@ -23,6 +25,7 @@ from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archive, verify_archive
 from kveval.spec.servers.registry import software_of
 from kveval.spec.specification import Specification
+from kveval.store.run_file import Repeat
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0
@@ -41,6 +44,8 @@ class Attempt:
     host: Mapping[str, Any]
     progress: Progress
     redactor: Redactor
+    repeats: Sequence[Repeat] = ()
+    """Attempts before this one that a known defect ended."""
     phases: dict[str, float] = field(default_factory=dict)
     told: BaseException | None = None
 
@@ -51,7 +56,7 @@ class Attempt:
 
     def perform(self) -> None:
         """Run the whole transaction."""
-        started, begin = _now(), time.monotonic()
+        started, begin = utc_now(), time.monotonic()
         with self.engine.session(self.scratch, self.progress.say) as session:
             with contextlib.closing(session.handle), self._told_at_once():
                 self.progress.say("starting the server")
@@ -80,7 +85,7 @@ class Attempt:
             {
                 **described,
                 "started": started,
-                "finished": _now(),
+                "finished": utc_now(),
                 "phases": {name: round(seconds, 2) for name, seconds in self.phases.items()},
                 "times": {**spent(levels), "total_s": round(time.monotonic() - begin, 2)},
                 "recording": archive,
@@ -132,7 +137,12 @@ class Attempt:
             "levels": levels,
             "exercised": exercised(self.job.required, levels),
             **session.facts(),
+            **self.repeated(),
         }
+
+    def repeated(self) -> dict[str, Any]:
+        """Return what run.json says of the attempts before this one; nothing where there was none."""
+        return {"repeats": msgspec.to_builtins(self.repeats)} if self.repeats else {}
 
     def _runner(self, session: RunSession, recorder: Recorder) -> Levels:
         return Levels(
@@ -223,5 +233,6 @@ def _reported(specification: Specification, tier_bytes: int | None) -> dict[str,
     return {"reported_bytes": tier_bytes, "reported_tokens": tokens}
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """Return the time, UTC, in ISO 8601 to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -5,8 +5,9 @@ Everything a run starts is gone afterwards, however it ends; what it measured is
 """
 
 import contextlib
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,15 @@ from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.host.processes import Terminated, stop_signals_raise, stop_when_orphaned
 from kveval.host.redaction import Redactor
-from kveval.measure.attempt import Attempt
+from kveval.measure.attempt import Attempt, utc_now
+from kveval.measure.known_defects import recognised
 from kveval.measure.progress import Progress
+from kveval.store.run_file import Repeat
 from kveval.store.store import Key, Store, pointer
 
 __all__ = ["Job", "MeasurementError", "measure"]
+
+_REPEATS = 2
 
 
 def engine_of(job: Job) -> Engine:
@@ -39,7 +44,8 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
     """Write the pointer `output` to the job's measurement, adopted from the store or measured now.
 
     Raises MeasurementError when the specification is not the one the id was made from, and the engine's, generator's or
-    recorder's own error when the run fails; the attempt's files are kept under `failed/` then.
+    recorder's own error when the run fails; the attempt's files are kept under `failed/` then. An attempt that a known
+    defect ended is repeated, at most twice; a third one raises MeasurementError known_defect.
     """
     actual = job.specification.measurement_id
     if actual != job.measurement:
@@ -69,23 +75,66 @@ def _adopted(store: Store, key: Key, output: Path, progress: Progress) -> bool:
 
 
 def _measure_now(job: Job, engine: Engine, key: Key, store: Store, host: Mapping[str, Any], progress: Progress) -> Path:
+    """Measure, again where a known defect ended the attempt; return the place in the store."""
+    repeats: list[Repeat] = []
+    while True:
+        try:
+            return _attempt(job, engine, key, store, host, progress, repeats)
+        except _EndedByDefect as ended:
+            repeats.append(ended.attempt)
+            attempts = [repeat.attempt for repeat in repeats]
+            known = f"{ended.attempt.title} ({ended.attempt.link})"
+            if len(repeats) > _REPEATS:
+                said = f"{ended}; known: {known}, {len(repeats)} attempts in a row, kept in {', '.join(attempts)}"
+                raise MeasurementError(
+                    said, code="known_defect", defect=ended.attempt.defect, attempts=attempts
+                ) from ended
+            progress.begin = time.monotonic()
+            progress.say(f"a known defect ended this attempt: {known}; measuring again, {len(repeats)} of {_REPEATS}")
+
+
+class _EndedByDefect(MeasurementError):
+    """A known defect of released software ended an attempt."""
+
+    def __init__(self, message: str, attempt: Repeat) -> None:
+        super().__init__(message)
+        self.attempt = attempt
+
+
+def _attempt(
+    job: Job,
+    engine: Engine,
+    key: Key,
+    store: Store,
+    host: Mapping[str, Any],
+    progress: Progress,
+    repeats: Sequence[Repeat],
+) -> Path:
     engine.remove_leftovers(store, key, progress.say)
     redactor = Redactor.of(job.secrets)
     require_no_secret(job.specification, redactor)
     engine.require_possible(store)
     scratch = engine.scratch(store, key)
     try:
-        Attempt(job, scratch, engine, host, progress, redactor).perform()
+        Attempt(job, scratch, engine, host, progress, redactor, repeats).perform()
         place = store.commit(scratch, key)
     except BaseException as error:
         if not isinstance(error, Failure | Terminated):
             with contextlib.suppress(OSError):
                 (scratch / "error.log").write_text(traceback.format_exc())
         redactor.folder(scratch)
+        # Before the log that tells is moved.
+        defect = recognised(error, job.specification, job.known_defects)
         kept = store.keep_failed(scratch, key)
         progress.say(f"this attempt's files are kept in {kept}")
         if isinstance(error, Failure):
-            raise MeasurementError(str(error).replace(str(scratch), str(kept))) from error
+            said = str(error).replace(str(scratch), str(kept))
+            if defect is not None:
+                entry = job.known_defects[defect]
+                attempt = f"{kept.parent.name}/{kept.name}"
+                repeat = Repeat(defect, entry.title, entry.link, entry.effect, attempt, utc_now())
+                raise _EndedByDefect(said, repeat) from error
+            raise MeasurementError(said) from error
         if isinstance(error, OSError):
             raise MeasurementError(f"{error}; see {kept}/error.log") from error
         raise

@@ -19,7 +19,7 @@ from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
 from kveval.report.data.level_units import LevelUnit
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import hardware
+from kveval.report.data.run_facts import hardware, repeats
 from kveval.report.export.report_json import build, dump
 from kveval.report.figures.names import figures_of
 from kveval.report.tables.caches import activity_table, blocks_table, budget_table
@@ -107,6 +107,7 @@ def report_context(
         "averages": average_table(measured),
         "failed_checks": failed,
         "noted_checks": noted,
+        "repeats": repeats(measured.runs),
         "guidance": guidance_table(plan, measured),
         "guidance_numbers": guidance_numbers(plan, measured),
         # What the rendered text is found to claim beyond its tables: see `write_report`.

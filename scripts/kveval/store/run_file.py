@@ -58,6 +58,21 @@ class SidecarRecord(msgspec.Struct, frozen=True):
     argv: list[str] = []
 
 
+class Repeat(msgspec.Struct, frozen=True):
+    """An attempt at a run that a known defect of released software ended, so that the run was measured again.
+
+    `title`, `link` and `effect` are the catalogue's; `attempt`: what is kept of it, a folder of the store;
+    `ended`: time UTC.
+    """
+
+    defect: str
+    title: str
+    link: str
+    effect: str
+    attempt: str
+    ended: str
+
+
 class CellName(msgspec.Struct, frozen=True):
     """The cell that was measured."""
 
@@ -93,6 +108,7 @@ class Run(msgspec.Struct, frozen=True):
     # The recording's clock minus the load generator's.
     clock_offset_s: float = 0.0
     exercised: dict[str, Any] = {}
+    repeats: list[Repeat] = []
 
     @property
     def software(self) -> dict[str, str]:

@@ -18,9 +18,25 @@ from pathlib import Path
 
 TOKENS_PER_REQUEST = 8
 REQUEST_S = 0.04
+CRASH_S = 8.0
+# As vLLM writes it; in tests/support/known_crash.py is more of it.
+KNOWN_DEFECT = """\
+Traceback (most recent call last):
+  File "/srv/vllm/v1/core/sched/scheduler.py", line 3234, in _update_from_kv_xfer_finished
+    assert req_id in self.requests
+           ^^^^^^^^^^^^^^^^^^^^^^^
+AssertionError
+"""
 FAULT = os.environ.get("FAULT", "")
 lock = threading.Lock()
 state = {"tokens": 0, "running": 0, "served": 0}
+
+
+def crash_in(seconds: float, engine: "subprocess.Popen[bytes]") -> None:
+    time.sleep(seconds)
+    for line in KNOWN_DEFECT.splitlines():
+        print(f"(EngineCore pid={engine.pid}) ERROR 11-22 14:33:56 [core.py:1512] {line}", flush=True)
+    engine.kill()
 
 
 def engine_runs(pid: int) -> bool:
@@ -110,6 +126,13 @@ def main() -> None:
     Handler.engine = engine.pid
     signal.signal(signal.SIGTERM, lambda *_: (engine.kill(), segment.unlink(), sys.exit(0)))
     print(f"(EngineCore pid={engine.pid}) INFO CPU KV cache size: {tokens} tokens", flush=True)
+    if (
+        FAULT.startswith("known defect while ")
+        and (waiting := Path(FAULT.removeprefix("known defect while "))).exists()
+    ):
+        left = int(waiting.read_text())
+        waiting.write_text(str(left - 1)) if left > 1 else waiting.unlink()
+        threading.Thread(target=crash_in, args=(CRASH_S, engine), daemon=True).start()
     server.serve_forever()
 
 

@@ -4,9 +4,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.support.known_crash import LOG
 
 from kveval.engines.servers.vllm import VllmProgram
-from kveval.host.logs import exit_words, last_words
+from kveval.host.logs import Raised, exit_words, last_words, raised
 
 A = "(APIServer pid=49) {} 11-21 11:58:17 [system_utils.py:255] "
 E = "(EngineCore pid=56) ERROR 11-21 11:58:46 [core.py:1510] "
@@ -93,3 +94,17 @@ def test_a_death_is_told_from_an_exit() -> None:
     assert exit_words(3) == "exit code 3"
     assert exit_words(-signal.SIGTERM) == "killed by SIGTERM"
     assert "memory" in exit_words(-signal.SIGKILL)
+
+
+def test_where_exceptions_were_raised_is_told_by_process(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(LOG)
+    packages = "/srv/.server-venv/lib/python3.11/site-packages/vllm/v1"
+    place = (f"{packages}/core/sched/scheduler.py", "_update_from_kv_xfer_finished", "assert req_id in self.requests")
+    client = (f"{packages}/engine/async_llm.py", "f", "outputs = await engine_core.get_output_async()")
+    assert raised(log, form=VllmProgram.log_form) == [
+        Raised("vllm.v1.engine.exceptions.EngineDeadError", *client),
+        Raised("AssertionError", *place),
+    ]
+    assert raised(log, offset=len(LOG.encode()), form=VllmProgram.log_form) == []
+    assert raised(tmp_path / "none.log") == []

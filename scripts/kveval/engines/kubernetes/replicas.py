@@ -102,8 +102,10 @@ class ClusterServer:
             try:
                 require_unchanged(self.place.api, self.watched)
             except RolloutError as error:
-                cause = keep_evidence(error, self.replicas[0].log.parent, self._words(error.pod))
-                raise ServerDied(f"the server died: {cause}") from error
+                log, offset = self._log(error)
+                words = f"{last_words(log, offset, form=self.program.log_form)}; see {log}"
+                cause = keep_evidence(error, log.parent, words)
+                raise ServerDied(f"the server died: {cause}", log=log, offset=offset) from error
             self._looked_at = time.monotonic()
 
     def counters(self) -> dict[str, float]:
@@ -179,9 +181,12 @@ class ClusterServer:
             return
         total.observe(Work(sum(part.tokens for part in parts), requests=0))
 
-    def _words(self, pod: str) -> str:
-        replica = next((found for found in self.replicas if found.name == pod), self.replicas[0])
-        return f"{last_words(replica.log, replica.follower.offset, form=self.program.log_form)}; see {replica.log}"
+    def _log(self, error: RolloutError) -> tuple[Path, int]:
+        """Return the log of the container that died, and where it begins in it."""
+        replica = next((found for found in self.replicas if found.name == error.pod), self.replicas[0])
+        follower = replica.follower
+        before = follower.before_restart() if error.facts.get("previous") else None
+        return (replica.log, follower.offset) if before is None else (before, 0)
 
     def _file_counters(self, folder: str) -> dict[str, float]:
         script = 'find "$0" -name "*.bin" -printf "%s\\n" | awk \'{n++; s+=$1} END {print n+0, s+0}\''

@@ -95,12 +95,14 @@ class Deployment:
                 ending += ", after an engine process was gone without a word: killed?"
             error = PortTaken if "Address already in use" in words else ServerDied
             code = self.process.returncode
-            raise error(f"the server died ({ending}){words}; see {self.log}", exit_code=code, log=self.log)
+            message = f"the server died ({ending}){words}; see {self.log}"
+            raise error(message, exit_code=code, log=self.log, offset=self.offset)
         for title, part in self.parts:
             if not lives(part):
                 words = self.last_words(secondary=False) or " without a word (killed?)"
                 message = f"the server's process {part.pid} ({title}) died{words}; see {self.log}"
-                raise ServerDied(message, code="server_process_died", pid=part.pid, log=self.log)
+                facts = {"pid": part.pid, "log": self.log, "offset": self.offset}
+                raise ServerDied(message, code="server_process_died", **facts)
 
     def last_words(self, *, secondary: bool = True) -> str:
         """Return the line of its log that tells why it failed, see kveval.host.logs."""

@@ -11,7 +11,7 @@ from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.report.data.figures import Tiers
 from kveval.spec.servers.registry import SERVERS
-from kveval.store.run_file import Run
+from kveval.store.run_file import Repeat, Run
 
 _TOOLS = {
     **{"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
@@ -69,6 +69,37 @@ def versions(runs: Sequence[Run]) -> dict[str, str]:
         for tool, version in run.software.items():
             found.setdefault(titles.get(tool, tool), {})[str(version)] = None
     return {tool: " / ".join(seen) for tool, seen in found.items()}
+
+
+def repeats(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return, by defect, how often runs of which arms were measured again after it, and what that may do.
+
+    Keys: `defect`, `title`, `link`, `effect`, and `arms`, a phrase an arm.
+    """
+    found: dict[str, list[tuple[Run, Repeat]]] = {}
+    for run in runs:
+        for repeat in run.repeats:
+            found.setdefault(repeat.defect, []).append((run, repeat))
+    return [
+        {
+            **{"defect": defect, "title": met[-1][1].title, "link": met[-1][1].link, "effect": met[-1][1].effect},
+            "arms": [_repeated(scenario, [run for run, _ in met], runs) for scenario in _scenarios(met)],
+        }
+        for defect, met in found.items()
+    ]
+
+
+def _scenarios(met: Sequence[tuple[Run, Repeat]]) -> list[str]:
+    return list(dict.fromkeys(run.cell.scenario for run, _ in met))
+
+
+def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:
+    """Say how many of an arm's runs were repeated; `ended` has a run once for each of its attempts that ended so."""
+    attempts = [run for run in ended if run.cell.scenario == scenario]
+    repeated = len({(run.measurement, run.run) for run in attempts})
+    of_all = sum(run.cell.scenario == scenario for run in runs)
+    times = "once" if len(attempts) == 1 else f"{len(attempts)} times"
+    return f"{scenario}: {repeated} of {of_all} runs, {times} in all"
 
 
 def working_set(workload: WorkloadSpec) -> dict[int, int]:

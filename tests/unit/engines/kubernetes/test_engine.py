@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cluster_cells import cells
-from tests.support.config_files import RELEASES
+from tests.support.config_files import CONFIG, LMCACHE, RAW, RELEASES
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
+from tests.support.known_crash import KNOWN, LOG, NAME
 
 from kveval.config.site import Cluster
 from kveval.engines.counters import parse_counters
@@ -32,10 +33,13 @@ from kveval.engines.kubernetes.recordings import process_block
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.sidecars import PodKeyValueStore, environment
+from kveval.engines.protocol import ServerDied
 from kveval.engines.servers.program import SidecarError
 from kveval.engines.servers.vllm import VllmProgram
 from kveval.engines.watchdog import StallError
 from kveval.host.http import HttpError
+from kveval.measure.known_defects import recognised
+from kveval.spec.loading import load_config
 from kveval.store.lock import owner
 
 SPECIFICATION = cells(RELEASES[0])[0]["Qwen3-0.6B/native-offload/10000"]
@@ -422,6 +426,38 @@ def two_servers(tmp_path: Path, answers: Callable[[Call], Reply]) -> ClusterServ
     for replica in replicas:
         replica.follower.close()
     return ClusterServer(here, replicas, [], pods)
+
+
+class Restarted(Replicas):
+    """The same after the kubelet has started the first server's container anew, with and without its former log."""
+
+    def __init__(self, former: str) -> None:
+        super().__init__()
+        self.former = former
+
+    def __call__(self, call: Call) -> Reply:
+        if call.path.endswith("/log"):
+            text = self.former if call.query.get("previous") else "INFO 11-22 14:34:02 [api_server.py:1] starting\n"
+            return Reply(200, {}, text.encode()) if text else status(400, "BadRequest")
+        if "/pods/" in call.path and "/proxy" not in call.path:
+            pod = made("Pod", call.path.rpartition("/")[2])
+            ended = {"exitCode": 1, "finishedAt": "2026-01-01T00:00:00Z"}
+            state = {"name": "server", "restartCount": 1, "lastState": {"terminated": ended}, "state": {"running": {}}}
+            return ok(pod | {"status": {"phase": "Running", "containerStatuses": [state]}})
+        return super().__call__(call)
+
+
+@pytest.mark.parametrize(("former", "defect"), [(LOG, NAME), ("", None)])
+def test_of_a_container_that_was_started_anew_the_former_log_tells(
+    tmp_path: Path, former: str, defect: str | None
+) -> None:
+    server = two_servers(tmp_path, Restarted(former))
+    with pytest.raises(ServerDied) as error:
+        server.require_alive()
+    log = error.value.facts["log"]
+    assert (log.read_text() == LOG) == bool(former)
+    lmcache = load_config(RAW["config"], CONFIG).specification(LMCACHE)
+    assert recognised(error.value, lmcache, KNOWN) == defect
 
 
 def test_every_replica_is_asked_warmed_up_and_emptied(tmp_path: Path) -> None:

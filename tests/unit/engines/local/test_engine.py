@@ -120,7 +120,7 @@ def test_a_server_that_dies_at_its_start_says_so_in_its_own_words(start, tmp_pat
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     with pytest.raises(ServerDied, match="ValueError: No available memory") as error, start("dies"):
         pytest.fail("deployed all the same")
-    assert error.value.facts == {"exit_code": 3, "log": tmp_path / "server.log"}
+    assert error.value.facts == {"exit_code": 3, "log": tmp_path / "server.log", "offset": 0}
     assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
 
 

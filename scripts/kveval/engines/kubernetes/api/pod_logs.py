@@ -45,6 +45,19 @@ class Follower:
             if len(text.encode()) >= self.log.stat().st_size - self._begin:
                 self._write(text.encode())
 
+    def before_restart(self) -> Path | None:
+        """Bring the log that the container wrote before it was last started; None where there is none any more.
+
+        The file that is followed has only what it wrote since.
+        """
+        with contextlib.suppress(ClusterError):
+            text = self._api.logs(self._namespace, self._pod, self._container, previous=True)
+            if text:
+                log = self.log.with_suffix(".before-restart.log")
+                log.write_text(text)
+                return log
+        return None
+
     def close(self) -> None:
         """Follow no more; may be called again."""
         self._over.set()

@@ -25,7 +25,10 @@ _CREATION_S = 10.0
 
 
 class RolloutError(ClusterError):
-    """Something will not run, or not in time. `cause` is the cluster's word for it; the first line says it."""
+    """Something will not run, or not in time. `cause` is the cluster's word for it; the first line says it.
+
+    Fact `previous`, of a container: it was started anew since, and the log before that tells.
+    """
 
     def __init__(self, message: str, cause: str, pod: str = "", **facts: Any) -> None:
         super().__init__(message, reason=cause, **facts)
@@ -91,6 +94,7 @@ class WaitTarget:
         quoted = evidence(self.api, self.seen, pod, found.container, previous=found.previous)
         message = f"{self.label}: {found.line()}{quoted}"
         facts |= {"container": found.container, "exit_code": found.exit_code}
+        facts |= {"previous": True} if found.previous else {}
         return RolloutError(message, found.cause, found.pod, object=self.label, **facts)
 
     def error(self, cause: str, text: str, pod: Document | None = None, **facts: Any) -> RolloutError:

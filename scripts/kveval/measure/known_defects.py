@@ -1,0 +1,37 @@
+"""Failures that are a known defect of released software, recognised by where in its code the server died."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kveval.config.catalogue import KnownDefect, RaisedIn
+from kveval.engines.protocol import ServerDied
+from kveval.engines.servers.registry import program_of
+from kveval.host.logs import Raised, raised
+from kveval.load.guidellm import LoadError
+from kveval.spec.specification import Specification
+
+
+def recognised(failure: BaseException, specification: Specification, known: Mapping[str, KnownDefect]) -> str | None:
+    """Return the name of the known defect that is the failure's cause, or None.
+
+    Only a server's death can be one, its declared versions and arguments must be the defect's, and the traceback in its
+    log must end where the defect raises. A server that died after the load generator had failed is the generator's
+    failure: it gave up all its requests.
+    """
+    if not isinstance(failure, ServerDied) or isinstance(failure.__cause__, LoadError):
+        return None
+    versions, argv = specification.versions, specification.argv
+    possible = {name: defect for name, defect in known.items() if defect.possible(versions, argv)}
+    if not possible or "log" not in failure.facts:
+        return None
+    log, offset = Path(failure.facts["log"]), int(failure.facts.get("offset", 0))
+    found = raised(log, offset, program_of(versions).log_form)
+    return next((name for name, defect in possible.items() if any(_is(defect.raised_in, one) for one in found)), None)
+
+
+def _is(place: RaisedIn, found: Raised) -> bool:
+    return f"/{found.file}".endswith(f"/{place.file}") and (found.error, found.function, found.line) == (
+        place.error,
+        place.function,
+        place.line,
+    )
