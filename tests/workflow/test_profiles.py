@@ -45,7 +45,7 @@ def rules_of_a_cluster() -> list[tuple[str, str]]:
 
 def test_every_job_of_a_cluster_says_what_it_needs():
     found = rules_of_a_cluster()
-    assert {"convert_load", "import_run", "plot_", "write_report"} <= {name for name, _ in found}
+    assert {"extract_peak", "import_run", "plot_", "write_report"} <= {name for name, _ in found}
     assert [name for name, block in found if "mem_mb=" not in block or "runtime=" not in block] == []
 
 
