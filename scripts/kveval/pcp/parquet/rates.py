@@ -71,7 +71,7 @@ def increase(
 
 @dataclass(frozen=True)
 class Gained:
-    """What a counter gained in a window: sums over its instances of first values and gains, and s between samples."""
+    """A counter in a window: sums over its instances of first values and of gains, and the seconds between samples."""
 
     first: float
     increase: float
@@ -132,7 +132,7 @@ class _Steps:
 
     @property
     def gained(self) -> NDArray[np.float64]:
-        """What each step adds: after a reset the new value, across a mark nothing."""
+        """The gain of each step: after a reset the new value, across a mark nothing."""
         return np.where(self.marked, 0.0, np.where(self.reset, self.after, self.delta))
 
 
