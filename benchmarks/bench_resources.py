@@ -47,8 +47,7 @@ from kveval.pcp.archive_tools import pack_archive  # noqa: E402
 from kveval.store.run_file import stored_run  # noqa: E402
 
 MEASURED_CELLS = 2
-RUN_TABLES = ("levels.parquet", "requests.parquet")
-CELL_TABLES = ("levels.csv", "peak.csv")
+CELL_TABLES = ("requests.parquet", "levels.csv", "peak.csv")
 PROFILE = ROOT / "profiles" / "cluster-generic" / "config.yaml"
 
 
@@ -87,7 +86,7 @@ def prepare(folder: Path, size: Size) -> list[Path]:
         list(pool.map(vary_tables, cells[PUBLISHED_CELLS:]))
     made = [run / "measurement.json" for cell in cells for run in runs_of(folder, cell)]
     for cell in cells[MEASURED_CELLS:]:
-        made += [run / name for run in runs_of(folder, cell) for name in ("pcp.parquet", *RUN_TABLES)]
+        made += [run / "pcp.parquet" for run in runs_of(folder, cell)]
         made += [cell / name for name in CELL_TABLES]
     for number in range(0, len(made), 2000):
         run_snakemake(folder, "--cores", "1", "--touch", *map(str, made[number : number + 2000]))
@@ -102,14 +101,12 @@ def runs_of(folder: Path, cell: Path) -> list[Path]:
 
 
 def make_tables(cell: Path) -> None:
-    """What convert_load and extract_peak make of a cell."""
+    """What extract_peak makes of a cell."""
     runs = sorted(cell.glob("run-*"))
-    for run in runs:
-        levels, requests = run_tables(stored_run(run / "measurement.json"), [], cell.parts[-2])
-        levels.to_parquet(run / "levels.parquet", index=False)
-        requests.to_parquet(run / "requests.parquet", index=False)
+    found = [run_tables(stored_run(run / "measurement.json"), [], cell.parts[-2]) for run in runs]
+    pd.concat([requests for _, requests in found], ignore_index=True).to_parquet(cell / "requests.parquet", index=False)
     catalogue = yaml.safe_load(Path("config/metrics.yaml").read_text())
-    inputs = [run / "levels.parquet" for run in runs], [run / "pcp.parquet" for run in runs]
+    inputs = [levels for levels, _ in found], [run / "pcp.parquet" for run in runs]
     levels, peak = cell_tables(*inputs, catalogue, version="0.32.0", min_samples=30)
     levels.to_csv(cell / "levels.csv", index=False)
     peak.to_csv(cell / "peak.csv", index=False)
@@ -118,18 +115,12 @@ def make_tables(cell: Path) -> None:
 def vary_tables(cell: Path) -> None:
     """The tables of a cell from those of the same arm's first tier, at throughputs 2 % apart or so."""
     source, generator = cell.with_name("10000"), np.random.default_rng(int(cell.name))
-    parts = []
-    for run in sorted(cell.glob("run-*")):
-        changed = {"cpu_blocks": int(cell.name), "measurement": stored_run(run / "measurement.json").parent.name}
-        factor = float(np.exp(generator.normal(0, 0.02)))
-        table = pd.read_parquet(source / run.name / "levels.parquet").assign(**changed)
-        table[THROUGHPUT] *= factor
-        table.to_parquet(run / "levels.parquet", index=False)
-        os.link(source / run.name / "requests.parquet", run / "requests.parquet")
-        rows = pd.read_csv(source / "levels.csv").query(f"run == {run.name.removeprefix('run-')}").assign(**changed)
-        rows[THROUGHPUT] *= factor
-        parts.append(rows)
-    levels = pd.concat(parts, ignore_index=True)
+    stored = stored_run(next(cell.glob("run-*")) / "measurement.json")
+    changed = {"cpu_blocks": int(cell.name), "measurement": stored.parent.name}
+    factors = np.exp(generator.normal(0, 0.02, len(list(cell.glob("run-*")))))
+    levels = pd.read_csv(source / "levels.csv").assign(**changed)
+    levels[THROUGHPUT] *= factors[levels["run"].to_numpy() - 1]
+    os.link(source / "requests.parquet", cell / "requests.parquet")
     levels.to_csv(cell / "levels.csv", index=False)
     catalogue = yaml.safe_load(Path("config/metrics.yaml").read_text())
     pd.DataFrame([peak_row(levels, list(catalogue))]).to_csv(cell / "peak.csv", index=False)
@@ -137,7 +128,7 @@ def vary_tables(cell: Path) -> None:
 
 def remove_tables(folder: Path, cell: Path) -> None:
     """Remove what the jobs of a cell make."""
-    for name in ("run-*/*.parquet", "*.csv"):
+    for name in ("run-*/*.parquet", "*.parquet", "*.csv"):
         for path in (folder / cell).glob(name):
             path.unlink()
 

@@ -1,11 +1,15 @@
-# From the tables of single runs to the figures people ask for: peaks of cells, tables over cells, comparisons.
+# From the load's reports and the system's metrics to the figures people ask for: tables and peaks of cells, tables over cells,
+# comparisons.
 
 
+# All of a cell in one job: starting Python and pandas takes several times as long as reading a run.
 rule extract_peak:
     input:
-        levels=PLAN.files_of_cell("levels.parquet"),
+        measurements=PLAN.files_of_cell(RUN),
+        stored=PLAN.files_of_cell(*RUN_FILES),
         pcp=PLAN.files_of_cell("pcp.parquet"),
     output:
+        requests=f"{CELL}/requests.parquet",
         levels=f"{CELL}/levels.csv",
         peak=f"{CELL}/peak.csv",
     log:
@@ -16,6 +20,7 @@ rule extract_peak:
         mem_mb=1000,
         runtime=10,
     params:
+        required=PLAN.required_counters,
         version=PLAN.server_version if PLAN.elsewhere.runs else CAMPAIGN.server.declared_version,
         min_samples=CAMPAIGN.min_samples,
         # So far, a cell without a peak must not keep the others out of the report.
@@ -23,11 +28,12 @@ rule extract_peak:
         metrics=METRICS,
         library=code_behind("extract_peak", beside=[METRICS]),
     message:
-        "Extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
+        "Reading the load and extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     shell:
         f"python {SCRIPTS}/extract_peak.py"
-        " --levels {input.levels:q} --pcp {input.pcp:q} --metrics {params.metrics:q} --release {params.version:q}"
-        " --min-samples {params.min_samples} --output {output.levels:q} {output.peak:q} {params.lenient}"
+        " --measurements {input.measurements:q} --pcp {input.pcp:q} --required {params.required:q}"
+        " --metrics {params.metrics:q} --release {params.version:q} --min-samples {params.min_samples}"
+        " --requests {output.requests:q} --output {output.levels:q} {output.peak:q} {params.lenient}"
 
 
 rule collect_metrics:

@@ -1,30 +1,5 @@
-# What was measured, in tables: one row a level, one row a request, and the system's metrics. Through the shell, here and for
-# peaks: a plan reads every `script:` once a job.
-
-
-rule convert_load:
-    input:
-        measurement=f"{CELL}/run-{{run}}/{RUN}",
-        stored=[f"{CELL}/run-{{run}}/{name}" for name in RUN_FILES],
-    output:
-        levels=f"{CELL}/run-{{run}}/levels.parquet",
-        requests=f"{CELL}/run-{{run}}/requests.parquet",
-    log:
-        f"{LOGS}/{{so_far}}convert_load/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
-    conda:
-        "../envs/workflow.yaml"
-    resources:
-        mem_mb=800,
-        runtime=10,
-    params:
-        required=PLAN.required_counters,
-        library=code_behind("convert_load"),
-    message:
-        "Reading the load of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
-    shell:
-        f"python {SCRIPTS}/convert_load.py"
-        " {input.measurement:q} --required {params.required:q}"
-        " --levels {output.levels:q} --requests {output.requests:q}"
+# The recordings of the system's metrics, as tables. Through the shell, here and for cells: a plan reads every `script:` once a
+# job.
 
 
 rule convert_pcp:

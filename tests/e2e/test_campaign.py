@@ -92,7 +92,7 @@ def test_the_offload_was_really_exercised(run_json):
 
 @needs_chain
 def test_what_guidellm_received_is_what_vllm_generated(finished):
-    levels = pd.read_parquet(finished / RESULTS / CELL / "run-1" / "levels.parquet")
+    levels = pd.read_csv(finished / RESULTS / CELL / "levels.csv")
     assert list(levels["level"]) == [1, 4]
     assert (levels["requests_completed"] >= 2).all()
     assert (levels["requests_errored"] == 0).all()
@@ -105,12 +105,12 @@ def test_what_guidellm_received_is_what_vllm_generated(finished):
 def test_a_level_whose_streams_were_not_kept_busy_says_so(finished):
     """How busy two cores keep four streams is the machine's affair; that the check tells is ours."""
     for cell in (CELL, "Qwen3-0.6B/no-offload/0"):
-        levels = pd.read_parquet(finished / RESULTS / cell / "run-1" / "levels.parquet")
+        levels = pd.read_csv(finished / RESULTS / cell / "levels.csv")
         streams, in_flight = levels["level"], levels["concurrency_mean"]
         # A closed loop never has more in flight than it was told to.
         assert (in_flight <= 1.01 * streams).all()
         assert (in_flight[streams == 4] > in_flight[streams == 1].max()).all()
-        told = levels["checks_failed"].str.split(";").map(lambda names: "closed_loop" in names)
+        told = levels["checks_failed"].fillna("").str.split(";").map(lambda names: "closed_loop" in names)
         assert list(told) == list(in_flight < 0.95 * streams)
 
 

@@ -14,8 +14,8 @@ from kveval.report.figures.names import FAMILIES, figures_of
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 MODELS, TIERED = 10, 9
 """A model has one cell without a tier, and one for every tiered scenario and size."""
-_PER_RUN = ("measurement.json", "levels.parquet", "requests.parquet", "pcp.parquet")
-_PER_CELL = ("levels.csv", "peak.csv")
+_PER_RUN = ("measurement.json", "pcp.parquet")
+_PER_CELL = ("requests.parquet", "levels.csv", "peak.csv")
 _COLLECTED = ("complete_metrics", "peak_throughput_all", "pcp_metrics_peak")
 _COMPARED = ("comparison", "contrasts", "peak_comparison", "averages", "checks")
 _SUMMARISED = ("summary", "detailed", "pcp_summary_stats")
@@ -39,18 +39,14 @@ rule benchmark:
     output: "results/{model}/{scenario}/{blocks}/run-{run}/measurement.json"
     wildcard_constraints: run="[1-9][0-9]*"
     shell: "touch {output}"
-rule convert_load:
-    input: "results/{model}/{scenario}/{blocks}/run-{run}/measurement.json"
-    output: "results/{model}/{scenario}/{blocks}/run-{run}/levels.parquet",
-            "results/{model}/{scenario}/{blocks}/run-{run}/requests.parquet"
-    shell: "touch {output}"
 rule convert_pcp:
     input: "results/{model}/{scenario}/{blocks}/run-{run}/measurement.json"
     output: "results/{model}/{scenario}/{blocks}/run-{run}/pcp.parquet"
     shell: "touch {output}"
 rule extract_peak:
-    input: expand("results/{{model}}/{{scenario}}/{{blocks}}/run-{run}/{n}.parquet", run=RUNS, n=["levels", "pcp"])
-    output: "results/{model}/{scenario}/{blocks}/levels.csv", "results/{model}/{scenario}/{blocks}/peak.csv"
+    input: expand("results/{{model}}/{{scenario}}/{{blocks}}/run-{run}/measurement.json", run=RUNS),
+           expand("results/{{model}}/{{scenario}}/{{blocks}}/run-{run}/pcp.parquet", run=RUNS)
+    output: expand("results/{{model}}/{{scenario}}/{{blocks}}/{n}", n=["requests.parquet", "levels.csv", "peak.csv"])
     shell: "touch {output}"
 rule collect_metrics:
     input: expand("results/{cell}/{name}.csv", cell=CELLS, name=["levels", "peak"]), POINTERS

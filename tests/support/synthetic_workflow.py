@@ -39,16 +39,13 @@ def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
         (folder / stored).mkdir(parents=True)
         (folder / stored / "run.json").write_bytes(msgspec.json.encode(run))
         (place / "measurement.json").write_text(json.dumps({"measurement": run.measurement, "path": str(stored)}))
-        rows = measured.levels_of(key_of(run))
-        loaded = [name for name in rows if name not in campaign.METRICS and not name.startswith("pcp_")]
-        rows[rows["run"] == run.run][loaded].to_parquet(place / "levels.parquet", index=False)
-        (place / "requests.parquet").write_bytes(b"")
         (place / "pcp.parquet").hardlink_to(recording)
     pairs = []
     for key in keys:
         place = results.joinpath(*map(str, key))
         pairs.append((place / "levels.csv", place / "peak.csv"))
         measured.levels_of(key).to_csv(pairs[-1][0], index=False)
+        (place / "requests.parquet").write_bytes(b"")
         peaks = measured.peaks
         peaks[(peaks[["model", "scenario", "cpu_blocks"]] == list(key)).all(axis=1)].to_csv(pairs[-1][1], index=False)
     (results / "analysis").mkdir()

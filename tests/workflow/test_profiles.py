@@ -45,14 +45,14 @@ def rules_of_a_cluster() -> list[tuple[str, str]]:
 
 def test_every_job_of_a_cluster_says_what_it_needs():
     found = rules_of_a_cluster()
-    assert {"convert_load", "import_run", "plot_", "write_report"} <= {name for name, _ in found}
+    assert {"extract_peak", "import_run", "plot_", "write_report"} <= {name for name, _ in found}
     assert [name for name, block in found if "mem_mb=" not in block or "runtime=" not in block] == []
 
 
 def test_rules_with_a_job_per_run_or_cell_ask_for_constants():
     """Snakemake asks a function once for every job that it plans."""
     many = [block for _, block in rules_of_a_cluster() if "CELL}" in block.partition("log:")[0]]
-    assert len(many) == 4
+    assert len(many) == 3
     assert [block for block in many if not re.search(r"mem_mb=\d+,\s+(#.*\s+)?runtime=\d+", block)] == []
 
 

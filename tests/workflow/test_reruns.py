@@ -286,7 +286,7 @@ def test_mistakes_in_the_configuration_are_reported_all_at_once(workflow):
 
 
 def test_a_failed_job_points_to_the_report_over_what_there_is(workflow):
-    target = "results/Qwen3-0.6B/no-offload/0/run-1/levels.parquet"
+    target = "results/Qwen3-0.6B/no-offload/0/requests.parquet"
     done = subprocess.run(
         ["snakemake", "--cores", "4", target], cwd=workflow, capture_output=True, text=True, timeout=120
     )

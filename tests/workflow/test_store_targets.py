@@ -108,26 +108,20 @@ def test_pruning_deletes_on_request_alone_and_its_options_are_no_part_of_the_cam
 
 
 def test_a_damaged_table_is_named_with_what_to_do_by_whoever_reads_it(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"run": [1] * 1000, "level": range(1000)})
-    for name in ("levels", "pcp"):
-        frame.to_parquet(tmp_path / f"{name}.parquet", index=False)
-    levels = tmp_path / "levels.parquet"
-    content = levels.read_bytes()
-    levels.write_bytes(content[:300] + bytes(200) + content[500:])
-    with pytest.raises(DamagedTable, match=r"levels\.parquet .*`snakemake verify`"):
-        cell_tables([levels], [tmp_path / "pcp.parquet"], {}, "0.32.0")
-    levels.write_bytes(content)
-    (tmp_path / "pcp.parquet").write_bytes(b"")
-    with pytest.raises(DamagedTable, match=r"pcp\.parquet"):
-        cell_tables([levels], [tmp_path / "pcp.parquet"], METRICS, "0.32.0")
+    frame, recording = pd.DataFrame({"run": [1] * 1000, "level": range(1000)}), tmp_path / "pcp.parquet"
+    frame.to_parquet(recording, index=False)
+    content = recording.read_bytes()
+    for damaged in (content[:300] + bytes(200) + content[500:], b""):
+        recording.write_bytes(damaged)
+        with pytest.raises(DamagedTable, match=r"pcp\.parquet .*`snakemake verify`"):
+            cell_tables([frame], [recording], METRICS, "0.32.0")
 
 
 def test_damaged_tables_are_made_again_from_the_store(workflow: Path) -> None:
     """Tables that the workflow believes in: after verifying, the next run plans to make them, and measures nothing."""
     run = workflow / "results/Qwen3-0.6B/no-offload/0/run-1"
-    for path in sorted(run.parent.glob("run-*")):
-        for name in ("levels", "requests", "pcp"):
-            pd.DataFrame({"run": [1], "level": [2]}).to_parquet(path / f"{name}.parquet", index=False)
+    for path in (run.parent / "requests.parquet", *(each / "pcp.parquet" for each in run.parent.glob("run-*"))):
+        pd.DataFrame({"run": [1], "level": [2]}).to_parquet(path, index=False)
     for name in ("levels.csv", "peak.csv"):
         (run.parent / name).write_text("model\n")
     target = "results/Qwen3-0.6B/no-offload/0/peak.csv"
@@ -141,5 +135,5 @@ def test_damaged_tables_are_made_again_from_the_store(workflow: Path) -> None:
     assert "snakemake --cores 4 report" in output
     code, output = snakemake(workflow, "-n", target)
     assert re.search(r"Converting .* Qwen3-0\.6B/no-offload/0, run 1", output)
-    assert re.search(r"Extracting .* Qwen3-0\.6B/no-offload/0", output)
+    assert re.search(r"extracting .* Qwen3-0\.6B/no-offload/0", output)
     assert "Measuring " not in output

@@ -36,7 +36,7 @@ class PeaksError(Failure):
 
 
 def cell_tables(
-    levels: Sequence[Path],
+    levels: Sequence[pd.DataFrame],
     recordings: Sequence[Path],
     catalogue: Mapping[str, Any],
     version: str,
@@ -44,15 +44,14 @@ def cell_tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return levels.csv and peak.csv of one cell.
 
-    `levels` and `recordings` are the levels.parquet and pcp.parquet of the cell's runs, in the same order; `catalogue`
-    is the content of config/metrics.yaml, `version` the server's release; a window with fewer than `min_samples`
-    samples of a metric has no value of it. Raises PeaksError when no level of the cell was measured, DamagedTable for
-    a table that cannot be read.
+    `levels` are the levels of the cell's runs, see `run_tables`, and `recordings` their pcp.parquet, in the same order;
+    `catalogue` is the content of config/metrics.yaml, `version` the server's release; a window with fewer than
+    `min_samples` samples of a metric has no value of it. Raises PeaksError when no level of the cell was measured,
+    DamagedTable for a recording that cannot be read.
     """
     parts = []
-    for path, recording in zip(levels, recordings, strict=True):
-        with readable(path, recording):
-            table = pd.read_parquet(path)
+    for table, recording in zip(levels, recordings, strict=True):
+        with readable(recording):
             run = int(table["run"].iloc[0])
             parts.append(with_system_metrics(table, {run: recording}, catalogue, version, min_samples))
     table = pd.concat(parts, ignore_index=True).sort_values(["run", "level"], ignore_index=True)

@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
 from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.pcp.archive.problems import ArchiveError
 from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.parquet.rates import increase
+from kveval.pcp.parquet.rates import PreparedCounter
 from kveval.pcp.parquet.reading import describe, series
 
 _TOKENS = "vllm:generation_tokens_total"
@@ -53,26 +50,30 @@ def counters_of(
             return {}, [f"the recording cannot be read ({error})"]
         damage = [str(problem) for problem in summary.problems if problem.damage]
         remarks = [f"the recording is damaged ({damage[0]})"] if damage else []
-        frames = _frames(parquet, names)
+        recorded = _recorded(parquet, names)
     found = {
         level.level: counters
         for level in plan.levels
-        if level.report is not None and (counters := _level_counters(frames, level, plan.levels))
+        if level.report is not None and (counters := _level_counters(recorded, level, plan.levels))
     }
     return found, remarks if found else [*remarks, "the server's counters were not recorded"]
 
 
-def _frames(parquet: Path, names: Sequence[str]) -> dict[str, list[pd.DataFrame]]:
-    """Return the samples of every counter, one frame for each endpoint that was recorded."""
-    recorded = [name for name, info in describe(parquet).items() if info.samples and info.semantics == "counter"]
+def _recorded(parquet: Path, names: Sequence[str]) -> dict[str, list[PreparedCounter]]:
+    """Return the samples of every counter, apart for each endpoint that was recorded."""
+    metrics = [name for name, info in describe(parquet).items() if info.samples and info.semantics == "counter"]
     return {
-        name: [series(parquet, metric, labels=_labels(name) or None) for metric in recorded if _is(metric, name)]
+        name: [
+            PreparedCounter(series(parquet, metric, labels=_labels(name) or None))
+            for metric in metrics
+            if _is(metric, name)
+        ]
         for name in names
     }
 
 
 def _level_counters(
-    frames: Mapping[str, Sequence[pd.DataFrame]], level: LevelPlan, levels: Sequence[LevelPlan]
+    recorded: Mapping[str, Sequence[PreparedCounter]], level: LevelPlan, levels: Sequence[LevelPlan]
 ) -> Counters:
     if level.start is None or level.end is None:
         return {}
@@ -81,34 +82,18 @@ def _level_counters(
     begin = level.start - min([_MARGIN_S, *((level.start - end) / 2 for end in before)])
     finish = level.end + min([_MARGIN_S, *((start - level.end) / 2 for start in after)])
     margin = min(level.start - begin, finish - level.end)
+    window_ns = round(begin * 1e9), round(finish * 1e9)
     found: Counters = {}
-    for name, endpoints in frames.items():
-        parts = [part for frame in endpoints if (part := _gain(frame, begin, finish))]
+    for name, endpoints in recorded.items():
+        parts = [part for counter in endpoints if (part := counter.gained(*window_ns))]
         if not parts:
             continue
-        first, gained = (sum(part[n] for part in parts) for n in range(2))
-        if name == _TOKENS and max(interval for _, _, interval in parts) > 2 * margin:
+        first, gained = sum(part.first for part in parts), sum(part.increase for part in parts)
+        if name == _TOKENS and max(part.interval_s for part in parts) > 2 * margin:
             # Samples too rare to tell this level's tokens from its neighbours'.
             continue
         found[name] = {"before": first, "after": first + gained, "delta": gained}
     return found
-
-
-def _gain(frame: pd.DataFrame, begin_s: float, finish_s: float) -> tuple[float, float, float] | None:
-    """Return a counter's first value in the window, its gain, and the seconds between samples; None without two."""
-    times = frame["timestamp"]
-    inside = frame[(times >= _time(begin_s)) & (times <= _time(finish_s))]
-    moments = inside["timestamp"].drop_duplicates().sort_values()
-    if len(moments) < 2:
-        return None
-    inside.attrs = frame.attrs
-    firsts = inside.drop_duplicates([key for key in ("host", "instance") if key in inside])
-    interval = float(np.median(moments.diff().dropna().dt.total_seconds()))
-    return float(firsts["value"].sum()), float(increase(inside)["increase"].sum()), interval
-
-
-def _time(seconds: float) -> pd.Timestamp:
-    return pd.Timestamp(round(seconds * 1e9), unit="ns", tz="UTC")
 
 
 def _is(metric: str, counter: str) -> bool:

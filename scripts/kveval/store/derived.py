@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 
 from kveval.host.errors import Failure
 
-NAMES = ("levels.parquet", "requests.parquet", "pcp.parquet")
-_OF_CELLS = ("levels.csv", "peak.csv")
+_OF_RUNS, _OF_CELLS = ("pcp.parquet",), ("requests.parquet",)
+# Made by the same job, of the same runs.
+_FURTHER = ("levels.csv", "peak.csv")
 
 
 class DamagedTable(Failure):
@@ -32,8 +33,11 @@ def readable(*tables: Path) -> Iterator[None]:
 
 
 def derived_files(pointers: Iterable[Path]) -> list[Path]:
-    """Return the tables that lie beside these pointers (measurement.json)."""
-    return [path for pointer in pointers for name in NAMES if (path := pointer.with_name(name)).exists()]
+    """Return the tables of these pointers' runs (measurement.json), which lie beside them, and of their cells."""
+    runs = [pointer.parent for pointer in pointers]
+    paths = [run / name for run in runs for name in _OF_RUNS]
+    paths += [cell / name for cell in dict.fromkeys(run.parent for run in runs) for name in _OF_CELLS]
+    return [path for path in paths if path.exists()]
 
 
 def damage_in(path: Path) -> str | None:
@@ -48,12 +52,12 @@ def damage_in(path: Path) -> str | None:
 
 
 def remove_derived(path: Path) -> list[Path]:
-    """Remove a run's table and its cell's, which may have been made from it damaged; return what was there.
+    """Remove a table and what may have been made of it, damaged, for its cell; return what was there.
 
     What follows from the cell's tables is made again with them.
     """
-    cell = path.parent.parent
-    removed = [file for file in (path, *(cell / name for name in _OF_CELLS)) if file.exists()]
+    cell = path.parent if path.name in _OF_CELLS else path.parent.parent
+    removed = [file for file in (path, *(cell / name for name in _FURTHER)) if file.exists()]
     for file in removed:
         file.unlink()
     return removed

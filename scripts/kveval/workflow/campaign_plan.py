@@ -171,8 +171,8 @@ class WorkflowPlan:
 
         return paths
 
-    def files_of_cell(self, name: str) -> Callable[[Any], list[str]]:
-        """Input function: a file of every run of a job's cell, so far of those that exist."""
+    def files_of_cell(self, *names: str) -> Callable[[Any], list[str]]:
+        """Input function: files of every run of a job's cell, so far of those that exist."""
 
         def paths(wildcards: Any) -> list[str]:
             path = _path(wildcards)
@@ -181,7 +181,7 @@ class WorkflowPlan:
                 runs = [run for cell, run in self.so_far.runs if cell.path == path]
             elif not runs:
                 runs = [f"run-{run}" for run in self.config.runs_of(self.cell(wildcards))]
-            return [f"{self.results}/{wildcards.so_far}{path}/{run}/{name}" for run in runs]
+            return [f"{self.results}/{wildcards.so_far}{path}/{run}/{name}" for name in names for run in runs]
 
         return paths
 

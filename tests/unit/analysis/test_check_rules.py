@@ -50,7 +50,7 @@ def with_report(**changes: Any) -> checks.JudgedLevel:
 
 
 def with_records(**changes: Any) -> checks.JudgedLevel:
-    records = [replace(record, **changes) for record in steady(640, 120).records]
+    records = [msgspec.structs.replace(record, **changes) for record in steady(640, 120).records]
     return replace(level(), requests=Requests(records))
 
 

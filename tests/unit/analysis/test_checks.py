@@ -144,7 +144,7 @@ def test_few_requests_in_a_window_are_no_saturation_by_chance_alone(profile: str
     """12 requests a minute: 4.5 are due in 22.5 s, and 4 or 5 come."""
     few = replace(open_loop(profile, strategy, asked=12, throughput_req_s=4 / 22.5), window=(0.0, 22.5))
     few = replace(few, report=replace(few.report, rate_req_s=None if strategy == "trace" else 0.2))
-    records = [replace(few.requests.records[0], start=time) for time in (1.0, 6.0, 11.0, 16.0, 21.0)]
+    records = [msgspec.structs.replace(few.requests.records[0], start=time) for time in (1.0, 6.0, 11.0, 16.0, 21.0)]
     assert "saturated_open_loop" not in found(replace(few, requests=Requests(records)))
     # Of twice as many that were sent, as many again wait.
     assert "saturated_open_loop" in found(replace(few, requests=Requests(records * 2)))

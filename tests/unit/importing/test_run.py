@@ -82,8 +82,7 @@ def test_a_levels_window_of_the_recording_is_the_reports(tree: Path, tmp_path: P
         write_level(tree, MODEL, "no-offload", rate, start=START + rate * HOUR)
     place = imported(tree)
     convert_recording(place, tmp_path / "pcp.parquet")
-    run_tables(place)[0].to_parquet(tmp_path / "levels.parquet")
-    table, peak = cell_tables([tmp_path / "levels.parquet"], [tmp_path / "pcp.parquet"], METRICS, "0.11.2", 10)
+    table, peak = cell_tables([run_tables(place)[0]], [tmp_path / "pcp.parquet"], METRICS, "0.11.2", 10)
     assert list(table["requests_running"]) == pytest.approx([0.8, 3.2])
     assert (table["pcp_samples"] > 20).all()
     assert peak["level"].iloc[0] == 4

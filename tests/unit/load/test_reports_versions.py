@@ -40,7 +40,7 @@ def whole_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def row(level: LevelReport, *, engine: str = "imported", streams: int = 4) -> dict[str, Any]:
-    """The level's row of levels.parquet."""
+    """The level's row of levels.csv."""
     description = run_description("Qwen3-0.6B", "no-offload", 0, 1, engine=engine)
     description["specification"]["workload"] = {"turns": 1, "warmup_s": 0.0}
     run = msgspec.convert(description, Run)

@@ -22,7 +22,7 @@ from tests.unit.pcp.test_archive_writer import (
 )
 
 from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.parquet.rates import increase, rate
+from kveval.pcp.parquet.rates import PreparedCounter, increase, rate
 from kveval.pcp.parquet.reading import archive_info, describe, series, wide
 
 SECOND = 10**9
@@ -198,6 +198,46 @@ def test_the_increase_of_a_wrapping_counter_is_the_sum_of_its_steps(steps: list[
     assert wrapped["increase"].tolist() == [sum(steps)]
     whole = increase(counter(total.tolist(), times))
     assert whole["rate"].iloc[0] == pytest.approx(sum(steps) / (len(total) - 1))
+
+
+SAMPLES = st.lists(st.tuples(st.integers(0, 20), st.sampled_from("ab"), st.integers(0, 2**32 - 1)), max_size=40)
+
+
+@given(
+    SAMPLES,
+    st.tuples(st.integers(0, 20), st.integers(0, 20)),
+    st.sets(st.integers(0, 20)),
+    st.sampled_from(["U32", "U64"]),
+)
+def test_a_prepared_counter_gains_what_increase_says_of_the_samples_in_a_window(samples, window, marks, kind) -> None:
+    ordered = sorted(samples, key=lambda sample: (sample[1], sample[0]))
+    times, names, values = (list(column) for column in zip(*ordered, strict=True)) if ordered else ([], [], [])
+    frame = counter(values, times, kind, tuple(mark + 0.5 for mark in marks)).assign(instance=pd.Categorical(names))
+    frame.attrs = counter(values, times, kind, tuple(mark + 0.5 for mark in marks)).attrs
+    begin, finish = (at(second) for second in window)
+    inside = frame[frame["timestamp"].between(*(pd.Timestamp(edge, tz="UTC") for edge in (begin, finish)))]
+    inside.attrs = frame.attrs
+    moments = sorted(inside["timestamp"].unique())
+    found = PreparedCounter(frame).gained(begin, finish)
+    if len(moments) < 2:
+        assert found is None
+        return
+    assert found is not None
+    assert found.first == inside.drop_duplicates("instance")["value"].sum()
+    assert found.increase == increase(inside)["increase"].sum()
+    assert found.interval_s == np.median(np.diff([moment.value for moment in moments])) / 1e9
+
+
+def test_a_prepared_counter_keeps_hosts_apart_and_leaves_out_what_is_missing() -> None:
+    frame = counter([100, 110, 900, 950], [0, 1, 0, 1]).assign(host=["one", "one", "two", "two"])
+    frame.attrs = counter([1], [0]).attrs
+    found = PreparedCounter(frame).gained(at(0), at(1))
+    assert found is not None
+    assert (found.first, found.increase) == (1000, 60)
+    frame.loc[3, "value"] = np.nan
+    found = PreparedCounter(frame).gained(at(0), at(1))
+    assert found is not None
+    assert (found.first, found.increase) == (1000, 10)
 
 
 def test_wide(parquet: Path) -> None:

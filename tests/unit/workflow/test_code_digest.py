@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,9 @@ def names(script: str, *modules: str) -> set[str]:
 
 
 def test_what_a_script_imports_directly_or_not_is_behind_it() -> None:
-    load = names("convert_load")
+    load = names("extract_peak")
     # What a hand-kept list forgot, and made stale tables of.
-    assert {"convert_load.py", "kveval/load/levels.py", "kveval/analysis/levels/outcomes.py"} <= load
+    assert {"extract_peak.py", "kveval/load/levels.py", "kveval/analysis/levels/outcomes.py"} <= load
     assert not any(name.startswith(("kveval/report/", "kveval/engines/")) for name in load)
 
 
@@ -121,7 +122,7 @@ def test_a_digest_is_that_of_names_and_texts(tmp_path, monkeypatch) -> None:
 
 def test_a_module_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FileNotFoundError, match="no module"):
-        files_behind(SCRIPTS / "convert_load.py", "kveval.nothing")
+        files_behind(SCRIPTS / "extract_peak.py", "kveval.nothing")
 
 
 def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
@@ -133,9 +134,17 @@ def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
         for module in re.findall(r"^from (kveval\S*) import", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     }
     assert "kveval.workflow.campaign_plan" in wanted
-    heavy = "pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes"
-    code = f"import sys, {', '.join(sorted(wanted))}; print(*[name for name in {heavy} if name in sys.modules])"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], cwd=LIBRARY.parent, check=True, text=True, capture_output=True
-    )
-    assert loaded.stdout.split() == []
+    assert loaded(*wanted, among=("pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes")) == []
+
+
+@pytest.mark.parametrize("script", ["extract_peak", "collect_metrics", "write_report"])
+def test_jobs_that_compare_nothing_do_not_load_the_slowest_library(script: str) -> None:
+    """A job a cell pays for it, which takes longer than reading the cell's runs."""
+    assert loaded(script, among=("scipy.stats", "matplotlib")) == []
+
+
+def loaded(*modules: str, among: Sequence[str]) -> list[str]:
+    """Return which of `among` are there once the modules have been imported."""
+    code = f"import sys, {', '.join(sorted(modules))}; print(*[name for name in {among} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=LIBRARY.parent, check=True, text=True, capture_output=True)
+    return done.stdout.split()

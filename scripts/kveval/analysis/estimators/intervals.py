@@ -1,7 +1,8 @@
 """Intervals, p values and sample sizes on the ln scale. Pure arithmetic: nothing here knows a table or a file.
 
 A difference of logarithms is a ratio: 0.05 is +5.1 %. Student's t comes from scipy.special: the objects of scipy.stats
-take a hundred times as long for one value, and sample sizes are searched value by value.
+take a hundred times as long for one value, and sample sizes are searched value by value. scipy.stats is imported where
+it is used: it takes as long as reading a run, and most jobs that import this module never compare.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 Array = npt.NDArray[np.float64]
 
@@ -139,6 +140,8 @@ def unequal_spread(logs: Array, ratio: float = 3.0) -> bool:
     varies much does not lend its variation to the others, as it would through the block's mean. Two cells need no such
     question, their blocks are their pairs; and two runs do not answer it.
     """
+    from scipy.stats import bartlett  # noqa: PLC0415
+
     if logs.shape[0] < 3 or logs.shape[1] < 3:
         return False
     freed: Array = logs - np.median(logs, axis=1, keepdims=True)
@@ -148,13 +151,15 @@ def unequal_spread(logs: Array, ratio: float = 3.0) -> bool:
     # Falling back without need costs power, failing to do so coverage: benchmarks/bench_statistics.py shows both. Of
     # three cells the median is one of them, which by itself makes spreads look unequal.
     chance = 0.01 if logs.shape[1] == 3 else 0.03
-    return bool(spreads.min() == 0 or stats.bartlett(*freed.T).pvalue < chance)
+    return bool(spreads.min() == 0 or bartlett(*freed.T).pvalue < chance)
 
 
 def welch(arm: Array, reference: Array) -> Contrast:
     """Return the difference of two independent samples of ln values (Welch 1947); at least two values each."""
-    theta, error = float(np.mean(arm) - np.mean(reference)), float(np.hypot(stats.sem(arm), stats.sem(reference)))
-    df = stats.ttest_ind(arm, reference, equal_var=False).df if error else len(arm) + len(reference) - 2
+    from scipy.stats import sem, ttest_ind  # noqa: PLC0415
+
+    theta, error = float(np.mean(arm) - np.mean(reference)), float(np.hypot(sem(arm), sem(reference)))
+    df = ttest_ind(arm, reference, equal_var=False).df if error else len(arm) + len(reference) - 2
     return Contrast(theta, error, float(df), "independent")
 
 

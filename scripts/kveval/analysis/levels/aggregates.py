@@ -14,7 +14,7 @@ _NOTHING = Aggregate(tpot_includes_first_token=True, delivered_tokens=None)
 
 
 def measured(report: LevelReport) -> dict[str, Any]:
-    """Return throughput, counts and latencies under the names of levels.parquet; seconds are those of the window."""
+    """Return throughput, counts and latencies under the names of levels.csv; seconds are those of the window."""
     aggregate, seconds = report.aggregate or _NOTHING, report.end - report.start
     total = report.completed + report.incomplete + report.errored
     delivered = np.nan if aggregate.delivered_tokens is None else aggregate.delivered_tokens

@@ -25,7 +25,7 @@ _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 @dataclass(frozen=True)
 class JudgedLevel:
-    """Everything a check may look at; `row` is the level's row of levels.parquet, `window` in epoch seconds."""
+    """Everything a check may look at; `row` is the level's row of levels.csv, `window` in epoch seconds."""
 
     row: dict[str, Any]
     run: Run

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,17 @@ class Requests:
     """The records of one level as columns; times in epoch seconds, NaN where the event never happened."""
 
     records: Sequence[RequestRecord]
+    # Every check asks for some of them.
+    _columns: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def column(self, name: str) -> Array:
-        """Return a numeric field of every record, None as NaN."""
-        values = [getattr(record, name) for record in self.records]
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+        """Return a numeric field of every record, None as NaN; read-only."""
+        if name not in self._columns:
+            # numpy takes None for NaN.
+            values = np.array(list(map(attrgetter(name), self.records)), dtype=np.float64)
+            values.flags.writeable = False
+            self._columns[name] = values
+        return self._columns[name]
 
     def status(self, name: str) -> npt.NDArray[np.bool_]:
         """Return which records ended as `name`."""

@@ -71,6 +71,7 @@ def run_tables(
         table[name] = pd.to_datetime(table[name], unit="s", utc=True).astype("datetime64[ns, UTC]")
     table["exercised"] = table["exercised"].astype("boolean")
     frames = pd.concat(requests, ignore_index=True) if requests else _empty_requests()
+    frames.insert(0, "run", run.run)
     return table, frames
 
 
@@ -89,7 +90,7 @@ def _benchmark(report: LoadReport, level: LevelRun) -> LevelReport:
 def level_row(
     run: Run, level: LevelRun, report: LevelReport, guidellm_version: str, required: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Compute one row of levels.parquet; `required` proves the arm active, see `run_tables`.
+    """Compute one row of levels.csv; `required` proves the arm active, see `run_tables`.
 
     A report that did not keep every request gives what its own statistics say, if it was imported. Raises LevelsError
     when it was measured here, where every request is kept.
@@ -106,7 +107,8 @@ def level_row(
         requests, window = Requests(()), (report.start, report.end)
         measured, received = aggregates.measured(report), np.nan
     else:
-        requests, window = Requests(report.requests), _window(run, report)
+        requests = Requests(report.requests)
+        window = _window(run, report, requests)
         measured, received = _measured(requests, *window), float(np.nansum(requests.column("output_tokens")))
     row: dict[str, Any] = {
         **_identity(run, level),
@@ -217,7 +219,7 @@ def settling_s(requests: Requests) -> float:
     return max(WARMUP_S, float(np.quantile(known, 0.9)) / 1000 if len(known) else 0.0)
 
 
-def _window(run: Run, report: LevelReport) -> tuple[float, float]:
+def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, float]:
     """Return the measurement window: the report's, less what of the warm-up the generator did not cut off.
 
     The warm-up is the longer of what the workload asks for and what the level takes to settle, the latter no more than
@@ -225,7 +227,7 @@ def _window(run: Run, report: LevelReport) -> tuple[float, float]:
     """
     begin = report.start - report.warmup_s
     asked = float(run.workload.get("warmup_s", 0.0))
-    warmup = max(asked, min(settling_s(Requests(report.requests)), _WARMUP_SHARE * (report.end - begin)))
+    warmup = max(asked, min(settling_s(requests), _WARMUP_SHARE * (report.end - begin)))
     missing = warmup - report.warmup_s
     start = report.start + (missing if missing > _WARMUP_TOLERANCE_S else 0.0)
     if not start < report.end:

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
-from scipy.stats import false_discovery_control
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, partner
 from kveval.analysis.estimators.intervals import Contrast, holm
@@ -313,6 +312,9 @@ def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric:
 
 def _overview(entries: Sequence[ComparedCell], q: float) -> None:
     """Add the q values over all models of each metric, and whether that makes a discovery at the rate `q`."""
+    # By far the slowest of imports, and whoever needs this module's names alone is spared it.
+    from scipy.stats import false_discovery_control  # noqa: PLC0415
+
     for metric in dict.fromkeys(entry.row["metric"] for entry in entries):
         judged = [entry for entry in entries if entry.row["metric"] == metric and entry.judged]
         adjusted = false_discovery_control([entry.row["p_value"] for entry in judged]) if judged else []

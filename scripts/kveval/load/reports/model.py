@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from kveval.host.errors import Failure
 from kveval.load.reports.data import SyntheticData
 
@@ -15,8 +17,8 @@ class ReportFileError(Failure):
     """A GuideLLM report cannot be used; the message says which, why and what would be right."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
+# A struct, because there are hundreds of thousands: ten times as fast to make as a frozen dataclass.
+class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     """One request as the load generator saw it; times in epoch seconds UTC, None where the event never happened.
 
     `output_tokens` counts what was delivered, also of a request that was cut off. `tpot_ms` is the time from the

@@ -49,12 +49,11 @@ def increase(
     """
     frame = _counter(source, metric, {"start_ns": start_ns, "finish_ns": finish_ns, **selection})
     steps = _steps(frame)
-    gained = np.where(steps.marked, 0.0, np.where(steps.reset, steps.after, steps.delta))
     keys = [name for name in ("host", "instance") if name in frame]
     parts = pd.DataFrame(
         {
             **{key: frame[key].to_numpy()[steps.at] for key in keys},
-            "increase": gained,
+            "increase": steps.gained,
             "seconds": np.where(steps.marked, 0.0, steps.seconds),
             "resets": (steps.reset & ~steps.marked).astype(np.int64),
             "marks": steps.marked.astype(np.int64),
@@ -68,6 +67,42 @@ def increase(
     return result[[*keys, "increase", "seconds", "rate", "samples", "resets", "marks"]].astype(
         {"samples": np.int64, "resets": np.int64, "marks": np.int64}
     )
+
+
+@dataclass(frozen=True)
+class Gained:
+    """A counter in a window: sums over its instances of first values and of gains, and the seconds between samples."""
+
+    first: float
+    increase: float
+    interval_s: float
+
+
+class PreparedCounter:
+    """The samples of a counter and the steps between them as arrays, for many windows of one frame.
+
+    `increase` gives the same for one window, instance by instance, and takes a hundred times as long.
+    """
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        """Prepare a frame from `series`. ValueError if the metric is no counter."""
+        steps = _steps(_counter(frame, None, {}))
+        self._times, self._values = _times(frame), frame["value"].to_numpy(dtype=np.float64)
+        # Of each sample: whether it goes on the series of the one before it, and what it adds to that.
+        self._goes_on, self._gained = _goes_on(frame), np.zeros(len(frame))
+        self._gained[steps.at] = steps.gained
+
+    def gained(self, start_ns: int, finish_ns: int) -> Gained | None:
+        """Return what was gained in a closed window, as `increase` counts it; None with fewer than two moments."""
+        inside = (self._times >= start_ns) & (self._times <= finish_ns)
+        moments = np.unique(self._times[inside])
+        if len(moments) < 2:
+            return None
+        follows = np.zeros(len(inside), dtype=np.bool_)
+        follows[1:] = inside[1:] & inside[:-1] & self._goes_on
+        first = float(np.nansum(self._values[inside & ~follows]))
+        interval_s = float(np.median(np.diff(moments) / NANOSECONDS))
+        return Gained(first, float(np.nansum(self._gained[follows])), interval_s)
 
 
 def _counter(source: pd.DataFrame | Source, metric: str | None, selection: Mapping[str, Any]) -> pd.DataFrame:
@@ -95,17 +130,17 @@ class _Steps:
     reset: NDArray[np.bool_]
     marked: NDArray[np.bool_]
 
+    @property
+    def gained(self) -> NDArray[np.float64]:
+        """The gain of each step: after a reset the new value, across a mark nothing."""
+        return np.where(self.marked, 0.0, np.where(self.reset, self.after, self.delta))
+
 
 def _steps(frame: pd.DataFrame) -> _Steps:
     times = _times(frame)
     values = frame["value"].to_numpy(dtype=np.float64)
-    same = np.ones(max(0, len(frame) - 1), dtype=bool)
-    for key in ("host", "instance"):
-        if key in frame:
-            codes = _codes(frame[key])
-            same &= codes[1:] == codes[:-1]
     # Two samples at one time (overlapping archives) make no step.
-    same &= times[1:] > times[:-1]
+    same = _goes_on(frame) & (times[1:] > times[:-1])
     at = np.flatnonzero(same) + 1
     delta = values[at] - values[at - 1]
     if "value_int" in frame:
@@ -116,6 +151,16 @@ def _steps(frame: pd.DataFrame) -> _Steps:
     marks = np.array(sorted(frame.attrs.get("marks_ns", ())), dtype=np.int64)
     marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(marks, times[at - 1], side="right")
     return _Steps(at, delta, values[at], (times[at] - times[at - 1]) / NANOSECONDS, delta < 0, marked)
+
+
+def _goes_on(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """Whether each sample but the first is of the same series as the one before it."""
+    same = np.ones(max(0, len(frame) - 1), dtype=np.bool_)
+    for key in ("host", "instance"):
+        if key in frame:
+            codes = _codes(frame[key])
+            same &= codes[1:] == codes[:-1]
+    return same
 
 
 def _exact_delta(frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.float64]) -> NDArray[np.float64]:
