@@ -29,6 +29,7 @@ from kveval.analysis.estimators.intervals import (
 from kveval.analysis.estimators.survival import Observed, quantiles
 from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 from kveval.analysis.statistics.level_selection import cross_fit
+from kveval.analysis.statistics.uncertainty import allowing_for
 
 Array = npt.NDArray[np.float64]
 MARGIN = 0.05
@@ -53,6 +54,35 @@ def block_coverage(runs: int, sds: Array, count: int) -> float:
             held += low <= effect <= high
             total += 1
     return held / total
+
+
+def floor_coverage(runs: int, cells: int, between: float, count: int, within: float = 0.02) -> float:
+    """Coverage where every run knows the noise within it, and runs differ by `between` times as much besides."""
+    generator = np.random.default_rng(10)
+    rows = [{"throughput_se": within}] * runs
+    held = 0
+    for _ in range(count):
+        spread = within * np.hypot(1.0, between)
+        logs = generator.normal(0, BLOCK_SD, (runs, 1)) + generator.normal(0, spread, (runs, cells))
+        for contrast in contrasts(logs):
+            low, high = allowing_for(contrast, rows, rows, "throughput_tok_s").interval(0.95)
+            held += low <= 0 <= high
+    return held / count / (cells - 1)
+
+
+def starved_verdicts(shortfall: float, saturated: bool, count: int) -> tuple[float, float]:
+    """Share of campaigns of two equal cells, the arm starved, in which it is called different, and alike.
+
+    Saturated, fewer requests in flight deliver as much; else as much less.
+    """
+    generator = np.random.default_rng(11)
+    short, full = [{"concurrency_shortfall": shortfall}] * 3, [{"concurrency_shortfall": 0.0}] * 3
+    found = np.zeros(2)
+    for _ in range(count):
+        logs = generator.normal([0.0, 0.0 if saturated else np.log1p(-shortfall)], 0.02, (3, 2))
+        contrast = allowing_for(contrasts(logs)[0], full, short, "throughput_tok_s")
+        found += contrast.p_difference() < 0.05, contrast.p_equivalence(MARGIN) < 0.05
+    return float(found[0]) / count, float(found[1]) / count
 
 
 def family_wise_error(runs: int, sds: Array, count: int) -> float:
@@ -217,21 +247,33 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
         np.r_[np.full(7, 0.02), 0.08],
         np.r_[0.08, np.full(7, 0.02)],
     )
-    spreads = {"": even, ", one arm 4 x the spread": wide_arm, ", baseline 4 x the spread": wide_baseline}
+    quiet_baseline = np.r_[0.005, np.full(7, 0.02)]
+    spreads = {
+        **{"": even, ", one arm 4 x the spread": wide_arm},
+        **{", baseline 4 x the spread": wide_baseline, ", baseline 1/4 of the spread": quiet_baseline},
+    }
     for name, sds in spreads.items():
-        promise = "93 to 97 %" if not name else "no promise"
+        promise = "no promise" if "arm" in name else "93 to 97 %"
         for runs in (3, 5, 10):
             yield f"coverage, blocks, R = {runs}, K = 8{name}", per_cent(block_coverage(runs, sds, count)), promise
     yield "coverage, blocks, R = 5, K = 2", per_cent(block_coverage(5, np.full(2, 0.02), 4 * count)), "93 to 97 %"
     for runs in (3, 5, 10):
         yield f"coverage, t over R = {runs} runs", per_cent(run_coverage(runs, 4 * count)), "93 to 97 %"
+    for cells in (2, 3, 8):
+        for between in (0.0, 1.0, 3.0):
+            text = f"coverage, noise within known, {between:g} x as much between, R = 3, K = {cells}"
+            yield text, per_cent(floor_coverage(3, cells, between, count)), "93 to 97 %"
+    for saturated in (False, True):
+        different, alike = starved_verdicts(0.15, saturated, count)
+        text = f"equal cells, one 15 % short of requests{' at saturation' if saturated else ''}: different, alike"
+        yield text, f"{per_cent(different)}, {per_cent(alike)}", "at most 5 %, -"
     yield "coverage, measured at another time, R = 5", per_cent(other_time_coverage(5, 4 * count)), "93 to 97 %"
     yield "coverage, spread of 3 replicates", per_cent(replicate_coverage(3, 4 * count)), "93 to 97 %"
     yield "coverage, open loop, conversations", per_cent(open_loop_coverage(2 * count)), "93 to 97 %"
     yield "coverage, closed loop, batch means", per_cent(closed_loop_coverage(count)), "diagnostic"
     for name, sds in spreads.items():
         for runs in (3, 5):
-            promise = "at most 6 %" if not name else "no promise"
+            promise = "no promise" if "arm" in name else "at most 6 %"
             yield f"family-wise error, R = {runs}{name}", per_cent(family_wise_error(runs, sds, 2 * count)), promise
     yield "any parity on the margin, R = 5", per_cent(false_parity(5, 0.02, 8, 2 * count)), "at most 6 %"
     for runs, promise in ((3, "39 %"), (5, "above 85 %")):

@@ -28,27 +28,33 @@ class Story:
     # A run whose requests ended before its time limit: windows computed from the limit lie beyond the end.
     limit_s: float | None = None
     warmup_s: float = 0.0
+    # How long a stream waits before its next request: a generator that does not keep up.
+    pause_s: float = 0.0
     model: str = "Qwen/Qwen3-0.6B"
 
     @property
     def finished(self) -> list[tuple[float, float]]:
         """Start and end of the completed requests."""
-        count = int((self.seconds - 1e-6) / self.latency_s)
-        return [
-            (self.start + number * self.latency_s, self.start + (number + 1) * self.latency_s)
-            for number in range(count)
-            for _ in range(self.streams)
-        ]
+        period = self.latency_s + self.pause_s
+        begins = (self.start + number * period for number in range(self._count))
+        return [(begin, begin + self.latency_s) for begin in begins for _ in range(self.streams)]
 
     @property
     def cut_off(self) -> list[tuple[float, float]]:
         """Start and end of the requests that the end of the level cut off."""
-        last = self.start + int((self.seconds - 1e-6) / self.latency_s) * self.latency_s
-        return [(last, self.start + self.seconds)] * self.streams
+        last = self.start + self._count * (self.latency_s + self.pause_s)
+        return [(last, self.start + self.seconds)] * self.streams if last < self.start + self.seconds else []
+
+    @property
+    def _count(self) -> int:
+        """How many requests each stream finishes."""
+        return int((self.seconds + self.pause_s - 1e-6) / (self.latency_s + self.pause_s))
 
     @property
     def cut_tokens(self) -> int:
         """Output tokens that a cut-off request had received."""
+        if not self.cut_off:
+            return 0
         (begin, end), gap = self.cut_off[0], (self.latency_s - self.ttft_s) / (self.tokens - 1)
         return max(0, int((end - begin - self.ttft_s) / gap + 1e-6) + 1)
 
@@ -169,9 +175,10 @@ def _benchmark_03(story: Story, keep: int | None) -> dict[str, Any]:
 
 def _later_record(story: Story, begin: float, end: float, tokens: int, *, done: bool) -> dict[str, Any]:
     last = begin + story.ttft_s + (tokens - 1) * (story.latency_s - story.ttft_s) / (story.tokens - 1)
+    seen = (begin + story.ttft_s, last) if tokens else (None, None)
     timings = {
         **{"request_start": begin, "resolve_start": begin, "request_end": end if done else None, "resolve_end": end},
-        **{"first_token_iteration": begin + story.ttft_s, "last_token_iteration": last, "token_iterations": tokens},
+        **{"first_token_iteration": seen[0], "last_token_iteration": seen[1], "token_iterations": tokens},
     }
     return {
         "type_": "generative_request_stats",
@@ -183,8 +190,8 @@ def _later_record(story: Story, begin: float, end: float, tokens: int, *, done: 
         "request_latency": end - begin if done else None,
         "prompt_tokens": story.prompt_tokens,
         "output_tokens": tokens,
-        "time_to_first_token_ms": 1000 * story.ttft_s,
-        "time_per_output_token_ms": 1000 * (last - begin) / tokens,
+        "time_to_first_token_ms": 1000 * story.ttft_s if tokens else None,
+        "time_per_output_token_ms": 1000 * (last - begin) / tokens if tokens else None,
         "inter_token_latency_ms": 1000 * (last - begin - story.ttft_s) / (tokens - 1) if tokens > 1 else None,
     }
 

@@ -11,7 +11,8 @@ import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT
 from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.levels.tables import LATENCIES, QUANTILES
+from kveval.analysis.levels.noise import QUANTILES
+from kveval.analysis.levels.tables import LATENCIES
 from kveval.analysis.statistics.level_selection import cross_fit, highest, log_table, plateau
 from kveval.analysis.system.metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
 from kveval.host.errors import Failure
@@ -27,7 +28,7 @@ _TEXT = (
     *("checks_failed", "checks_warned", "checks_noted", "checks_messages", NOTES, "baseline", "reason", "measurement"),
     *("plateau", "selection", "not_reached", "within_method", "configuration", "run_started", "run_finished"),
     *("hardware", "guidellm_version", "indication", "levels_compared", "method", "method_hash", "verdict", "panel"),
-    "missing",
+    *("missing", "bound"),
 )
 
 

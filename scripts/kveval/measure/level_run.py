@@ -177,7 +177,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class LevelVerdict:
-    """A level as it looks at once: its delivered throughput, 0 when that cannot be said, and what disqualifies it."""
+    """A level as it looks at once: its delivered throughput, 0 when that cannot be said, and what is wrong with it."""
 
     throughput_tok_s: float
     flagged: Sequence[str]
@@ -186,7 +186,8 @@ class LevelVerdict:
 def first_look(specification: Specification, run: int, entry: Mapping[str, Any], scratch: Path) -> LevelVerdict:
     """Look at a level that was just measured, with the checks that the report will apply.
 
-    Flagged are only failed checks, and requests that failed; that a level is short is known without measuring it.
+    Flagged are failed checks, requests that failed and a load generator that did not keep up; that a level is short is
+    known without measuring it.
     """
     from kveval.analysis.levels.outcomes import outcomes_of  # noqa: PLC0415
     from kveval.analysis.levels.tables import level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
@@ -207,7 +208,7 @@ def first_look(specification: Specification, run: int, entry: Mapping[str, Any],
     flagged = [
         f"{outcome.name}: {outcome.message}"
         for outcome in outcomes_of(row)
-        if outcome.severity == "fail" or (outcome.name == "errors" and outcome.severity == "warn")
+        if outcome.severity == "fail" or (outcome.name in ("errors", "closed_loop") and outcome.severity == "warn")
     ]
     throughput = float(row[THROUGHPUT])
     return LevelVerdict(throughput if math.isfinite(throughput) else 0.0, flagged)

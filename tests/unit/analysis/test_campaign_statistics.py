@@ -66,8 +66,9 @@ def test_unequal_spread_uses_each_pairs_own_differences() -> None:
     logs = generator.normal(0, [0.001, 0.001, 0.5], (6, 3))
     assert [contrast.method for contrast in contrasts(logs)] == ["paired", "paired"]
     assert contrasts(logs)[0].se < 0.01 < contrasts(logs)[1].se
-    even = generator.normal(0, 0.02, (6, 3))
-    assert [contrast.method for contrast in contrasts(even)] == ["blocks", "blocks"]
+    for cells in (3, 8):
+        methods = [contrasts(generator.normal(0, 0.02, (6, cells)))[0].method for _ in range(200)]
+        assert methods.count("paired") < 60
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1)])
@@ -90,7 +91,7 @@ def test_holm_on_a_known_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-@pytest.mark.parametrize(("sd", "runs"), [(0.02, 4), (0.03, 8), (0.062, 27)])
+@pytest.mark.parametrize(("sd", "runs"), [(0.02, 5), (0.03, 8), (0.062, 27)])
 def test_runs_needed_for_five_per_cent(sd: float, runs: int) -> None:
     assert runs_to_resolve(sd, 0.05) == runs
 
@@ -131,17 +132,11 @@ def test_too_few_runs_are_described_and_not_judged(runs: int, verdict: str, numb
     assert table["p_holm"].isna().all()
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "reason"),
-    [
-        ("checks_failed", "steadiness;turns", "failed steadiness, turns"),
-        ("output_tokens", 2000.0, "2000 tokens delivered, 2500 needed"),
-    ],
-)
-def test_a_level_that_failed_enters_no_verdict(column: str, value: object, reason: str) -> None:
+def test_a_level_that_failed_enters_no_verdict() -> None:
+    reason = "failed steadiness, turns"
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
     at = (levels["scenario"] == "native-offload") & (levels["level"] == 32) & (levels["run"] == 2)
-    levels.loc[at, column] = value
+    levels.loc[at, "checks_failed"] = "steadiness;turns"
     row = comparison_table(levels).iloc[0]
     assert (row["verdict"], row["runs"], row["reason"]) == ("better", 4, f"without run 2: {reason}")
     few = comparison_table(levels[levels["run"] <= 3]).iloc[0]
@@ -151,12 +146,17 @@ def test_a_level_that_failed_enters_no_verdict(column: str, value: object, reaso
     assert few["effect_percent"] > 20
 
 
-def test_too_few_latencies_enter_no_verdict() -> None:
+def test_a_quantile_of_too_few_latencies_to_be_one_enters_no_verdict() -> None:
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
-    levels["ttft_count"] = 199
+    levels["ttft_count"] = 19
     table = comparison_table(levels)
     assert verdicts(table, "ttft_ms_p90")["native-offload"] == "not assessed"
     assert verdicts(table, "ttft_ms_p50")["native-offload"] == "better"
+
+
+def test_few_tokens_refuse_nothing() -> None:
+    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3}).assign(output_tokens=800.0)
+    assert verdicts(comparison_table(levels))["native-offload"] == "better"
 
 
 def test_runs_that_only_one_cell_has_are_left_out() -> None:

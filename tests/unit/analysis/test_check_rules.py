@@ -122,6 +122,7 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
     checks.few_completions: (lambda: level(requests_completed=199), level),
     checks.warmup: (lambda: with_report(warmup_s=0.0), level),
     checks.warmup_scaled: (lambda: level(warmup_wanted_s=45.0), lambda: level(warmup_wanted_s=30.1)),
+    checks.first_visits: (lambda: level(first_visit_share=0.6, unshared_share=0.0), level),
     checks.turns: (lambda: level(turns_seen=1), level),
     checks.completed: (lambda: level(requests_completed=0), level),
     checks.errors: (lambda: level(requests_errored=1), level),

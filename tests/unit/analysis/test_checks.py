@@ -8,6 +8,7 @@ import pytest
 from tests.support.synthetic import level_row, run_description
 
 from kveval.analysis.levels import checks
+from kveval.analysis.levels.noise import drift
 from kveval.analysis.levels.outcomes import Outcome, add_outcomes, columns, judge, outcomes_of
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.tables import LEVEL_CHECKS
@@ -58,10 +59,10 @@ def test_a_good_level_passes_everything() -> None:
         ({"requests_completed": 0}, "completed", "fail"),
         ({"requests_errored": 1}, "errors", "warn"),
         ({"requests_errored": 100}, "errors", "fail"),
-        ({"output_tokens": 2499.0}, "few_tokens", "warn"),
+        ({"output_tokens": 2499.0}, "few_tokens", "note"),
         ({"requests_completed": 199}, "few_completions", "note"),
         ({"ttft_count": 999}, "few_latencies", "note"),
-        ({"concurrency_mean": 7.5}, "closed_loop", "fail"),
+        ({"concurrency_mean": 7.5}, "closed_loop", "warn"),
         ({"throughput_req_s": 8.9}, "littles_law", "note"),
         ({"throughput_req_s": 8.0}, "littles_law", "fail"),
         ({"ttft_ms_p90": 1.0}, "percentiles", "fail"),
@@ -77,11 +78,22 @@ def test_each_check_finds_its_fault(changes: dict[str, Any], name: str, severity
     assert found(level(**changes))[name] == severity
 
 
-def test_unsteady_delivery_fails_and_steady_passes() -> None:
+def test_unsteady_delivery_is_said_and_two_states_in_one_window_fail() -> None:
     assert "steadiness" not in found(level())
-    assert found(replace(level(), requests=steady(640.0, 120.0, late=1.2)))["steadiness"] == "fail"
-    change, _ = checks.steadiness_change(steady(640.0, 120.0, late=1.2), 0.0, 120.0)
+    assert found(replace(level(), requests=steady(640.0, 120.0, late=1.2)))["steadiness"] == "warn"
+    assert found(replace(level(), requests=steady(640.0, 120.0, late=2.0)))["steadiness"] == "fail"
+    change, _ = drift(steady(640.0, 120.0, late=1.2), 0.0, 120.0)
     assert change == pytest.approx(0.2 / 1.1, abs=0.01)
+
+
+def test_a_starved_loop_breaks_no_law_of_the_requests_that_were_in_flight() -> None:
+    starved = level(concurrency_mean=6.0, throughput_req_s=7.5)
+    assert found(starved) == {"closed_loop": "warn"}
+
+
+def test_a_window_of_first_visits_is_noted() -> None:
+    assert found(level(first_visit_share=0.4, unshared_share=0.2))["first_visits"] == "note"
+    assert "first_visits" not in found(level(first_visit_share=0.3, unshared_share=0.1))
 
 
 def test_a_report_of_another_level_or_window_fails() -> None:

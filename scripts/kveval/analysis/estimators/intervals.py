@@ -7,8 +7,9 @@ it is used: it takes as long as reading a run, and most jobs that import this mo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -72,32 +73,54 @@ def _around(value: float, half: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Contrast:
-    """An estimated difference on the ln scale with its standard error and degrees of freedom."""
+    """An estimated difference on the ln scale with its standard error and degrees of freedom.
+
+    `floor`: a standard error known without the runs' spread; where the estimated one is less, it is so by chance.
+    `below`, `above`: how far the truth may lie under and over the difference because of biases of known sign.
+    """
 
     theta: float
     se: float
     df: float
     method: str
+    floor: float = 0.0
+    below: float = 0.0
+    above: float = 0.0
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Return Student's t interval on the ln scale."""
-        half = t_quantile((1 + confidence) / 2, self.df) * self.se
-        return self.theta - half, self.theta + half
+        """Return Student's t interval on the ln scale, no narrower than the normal one of `floor`, and the biases."""
+        quantile = (1 + confidence) / 2
+        half = max(t_quantile(quantile, self.df) * self.se, float(special.ndtri(quantile)) * self.floor)
+        return self.theta - half - self.below, self.theta + half + self.above
 
     def p_difference(self) -> float:
-        """Return the two-sided p value of no difference."""
-        if self.se == 0:
-            return 1.0 if self.theta == 0 else 0.0
-        return 2 * t_tail(abs(self.theta) / self.se, self.df)
+        """Return the two-sided p value of no difference, whatever part of it the biases make up."""
+        left = abs(self.theta) - (self.below if self.theta > 0 else self.above)
+        return min(1.0, 2 * self._tail(max(left, 0.0)))
 
     def p_equivalence(self, margin: float) -> float:
-        """Return the larger of the two one-sided p values against +-ln(1 + margin) (TOST)."""
-        bound = np.log1p(margin)
-        if self.se == 0:
-            return 0.0 if abs(self.theta) < bound else 1.0
-        return t_tail((bound - abs(self.theta)) / self.se, self.df)
+        """Return the larger of the two one-sided p values against +-ln(1 + margin) (TOST), with the biases in full."""
+        farthest = max(self.theta + self.above, self.below - self.theta)
+        return self._tail(float(np.log1p(margin)) - farthest)
+
+    def with_error(self, systematic: float) -> Contrast:
+        """Return it with a further standard error that runs share; degrees of freedom after Satterthwaite (1946)."""
+        if not systematic > 0:
+            return self
+        error = float(np.hypot(self.se, systematic))
+        df = min(_MANY, self.df / max((self.se / error) ** 4, 1 / _MANY))
+        return replace(self, se=error, df=df, floor=float(np.hypot(self.floor, systematic)))
+
+    def _tail(self, distance: float) -> float:
+        """The probability that chance goes beyond a distance: of the two standard errors the one that says more."""
+        if self.se == 0 and self.floor == 0:
+            return 0.0 if distance > 0 else 1.0
+        by_runs = t_tail(distance / self.se, self.df) if self.se > 0 else 0.0
+        return max(by_runs, float(special.ndtr(-distance / self.floor)) if self.floor > 0 else 0.0)
 
 
+# Degrees of freedom from which Student's t is the normal distribution.
+_MANY = 1e6
 Pairs = Sequence[tuple[int, int]]
 
 
@@ -105,9 +128,12 @@ def contrasts(logs: Array, pairs: Pairs | None = None, method: str = "blocks") -
     """Return differences between cells from a complete table of ln values, runs x cells.
 
     `pairs`: which columns, as (arm, reference); by default every other column against the first. Randomised complete
-    blocks: theta = difference of means, SE = sqrt(2 s2 / R) with s2 the mean square of what cells and blocks leave,
-    (R - 1)(K - 1) degrees of freedom. Where the cells' spreads differ more than threefold, or with method "paired", a
-    common s2 is wrong and each pair uses its own differences, R - 1 degrees of freedom.
+    blocks: theta = difference of means. Arms share a spread, the column that most refer to has its own: a baseline is
+    often quieter or noisier than what is tried on it. Its variance is that of its distance from the arms' mean, theirs
+    the mean square of what arms and blocks leave; they are independent, and Satterthwaite's (1946) degrees of freedom
+    are between R - 1 and those of all. From five runs on, a baseline that shows no other spread (F test, p > 0.1)
+    shares that of the arms, (R - 1)(K - 1) degrees of freedom. Where the cells' spreads differ more than threefold, or
+    with method "paired", each pair uses its own differences, R - 1 degrees of freedom.
     """
     runs, cells = logs.shape
     if runs < 2 or cells < 2:
@@ -121,10 +147,44 @@ def contrasts(logs: Array, pairs: Pairs | None = None, method: str = "blocks") -
             Contrast(float(means[arm] - means[reference]), float(error), runs - 1, "paired")
             for (arm, reference), error in zip(pairs, errors, strict=True)
         ]
-    residual = residuals(logs)
-    freedom = (runs - 1) * (cells - 1)
-    error = float(np.sqrt(2 * (residual**2).sum() / freedom / runs))
-    return [Contrast(float(means[arm] - means[reference]), error, freedom, "blocks") for arm, reference in pairs]
+    baseline = Counter(reference for _, reference in pairs).most_common(1)[0][0]
+    arms, own, own_df, between, between_df = _variances(logs, baseline)
+    found = []
+    for arm, reference in pairs:
+        with_baseline = baseline in (arm, reference)
+        variance, df = (own, own_df) if with_baseline or arms < 2 else (between, between_df)
+        found.append(Contrast(float(means[arm] - means[reference]), float(np.sqrt(variance / runs)), df, "blocks"))
+    return found
+
+
+def _variances(logs: Array, baseline: int) -> tuple[int, float, float, float, float]:
+    """The number of arms; the variance of a run's difference arm - baseline, and of that between two arms, with df."""
+    runs, cells = logs.shape
+    arms, free = np.delete(logs, baseline, axis=1), runs - 1
+    apart = float(np.var(logs[:, baseline] - arms.mean(axis=1), ddof=1))
+    if cells == 2:
+        return 1, apart, free, apart, free
+    among_df = free * (cells - 2)
+    among = float((residuals(arms) ** 2).sum()) / among_df
+    if runs >= _TESTABLE_RUNS and _alike(apart * (cells - 1) / cells, free, among, among_df):
+        df = free * (cells - 1)
+        pooled = 2 * float((residuals(logs) ** 2).sum()) / df
+        return cells - 1, pooled, df, pooled, df
+    parts = np.array([among * (cells - 2) / (cells - 1), apart])
+    weights = float((parts**2 / [among_df, free]).sum())
+    return cells - 1, float(parts.sum()), float(parts.sum() ** 2 / weights) if weights else free, 2 * among, among_df
+
+
+# From so many runs on the spread of one cell can be told from that of others at all.
+_TESTABLE_RUNS = 5
+
+
+def _alike(one: float, one_df: int, other: float, other_df: int) -> bool:
+    """Whether two variances show no difference: F test, two-sided, p > 0.1."""
+    if not (one > 0 and other > 0):
+        return one == other
+    tail = float(special.fdtr(one_df, other_df, one / other))
+    return 2 * min(tail, 1 - tail) > 0.1
 
 
 def residuals(logs: Array) -> Array:
@@ -149,8 +209,8 @@ def unequal_spread(logs: Array, ratio: float = 3.0) -> bool:
     if not spreads.max() > ratio * spreads.min():
         return False
     # Falling back without need costs power, failing to do so coverage: benchmarks/bench_statistics.py shows both. Of
-    # three cells the median is one of them, which by itself makes spreads look unequal.
-    chance = 0.01 if logs.shape[1] == 3 else 0.03
+    # three cells a pair is most of what there is to pool, so that it costs little.
+    chance = 0.05 if logs.shape[1] == 3 else 0.03
     return bool(spreads.min() == 0 or bartlett(*freed.T).pvalue < chance)
 
 
@@ -173,16 +233,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
+def _degrees(runs: int, cells: int) -> float:
+    """The degrees of freedom of a contrast with the baseline, see `contrasts`, where all cells spread alike."""
+    all_of_them = (runs - 1) * (max(cells, 2) - 1)
+    return all_of_them if runs >= _TESTABLE_RUNS else 4 * all_of_them / (max(cells, 2) + 2)
+
+
 def runs_to_resolve(sd: float, margin: float, cells: int = 3, alpha: float = 0.05, power: float = 0.8) -> int | None:
     """Return the runs per arm that find a difference of `margin` with the given power; `sd` is on the ln scale.
 
     Unadjusted for the number of comparisons; `cells` sets the degrees of freedom. None above 1,000 runs.
+    All cells are taken to spread alike.
     """
     if sd == 0:
         return 2
 
     def sufficient(runs: int) -> bool:
-        freedom = (runs - 1) * (max(cells, 2) - 1)
+        freedom = _degrees(runs, cells)
         shift = np.log1p(margin) / (sd * np.sqrt(2 / runs))
         return bool(1 - special.nctdtr(freedom, shift, t_quantile(1 - alpha / 2, freedom)) >= power)
 
@@ -198,7 +265,7 @@ def parity_power(sd: float, margin: float, runs: int, cells: int = 2, alpha: flo
     """
     if sd == 0:
         return 1.0
-    freedom = (runs - 1) * (max(cells, 2) - 1)
+    freedom = _degrees(runs, cells)
     shares = (np.arange(400) + 0.5) / 400
     estimated = np.sqrt(special.chdtri(freedom, shares) / freedom)
     bound = np.log1p(margin) / (sd * np.sqrt(2 / runs))

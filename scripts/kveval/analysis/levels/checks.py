@@ -1,6 +1,8 @@
 """Checks that a level passes before its numbers are believed: one small function each, with its reason in words.
 
-A `fail` disqualifies the level, a `warn` asks to be looked at, a `note` is a limit of what the level can say.
+A `fail` disqualifies the level: it leaves the sign or the size of an effect undefined, and its message says what would
+do away with it. A `warn` asks to be looked at, a `note` is a limit of what the level can say. What adds uncertainty or
+a bias of known sign disqualifies nothing: it is in the interval, see `kveval.analysis.statistics.uncertainty`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kveval.analysis.levels.noise import drift, uneven
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.requests import Requests
 from kveval.load.levels import rate_req_s_at, streams_at
@@ -17,9 +20,15 @@ from kveval.load.reports import LevelReport
 from kveval.load.workload import workload_of
 from kveval.store.run_file import LevelRun, Run
 
+# Wished for, so that the noise within a run is small beside the usual spread of runs.
 MIN_TOKENS = 2500
-MIN_RUNS = 3
 SUFFICIENT = {"p50": 50, "p90": 200, "p99": 1000}
+MIN_RUNS = 3
+# Fewer requests in flight than this share of those asked for are a bias that verdicts allow for.
+STARVED = 0.05
+# A rate that changes by more from the first third to the last is that of no one state.
+_TWO_STATES = 0.5
+_MOSTLY = 0.5
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 
@@ -57,7 +66,7 @@ def completed(level: JudgedLevel) -> Outcome | None:
     """Some request finished inside the window."""
     if level.row["requests_completed"] > 0:
         return None
-    return fail("no request was completed inside the window")
+    return fail("no request was completed inside the window: longer levels, or shorter requests")
 
 
 @check("R20")
@@ -66,7 +75,9 @@ def errors(level: JudgedLevel) -> Outcome | None:
     failed, total = level.row["requests_errored"], level.row["requests_total"]
     if not failed:
         return None
-    return (warn if failed <= 0.01 * total else fail)(f"{failed} of {total} requests failed")
+    if failed <= 0.01 * total:
+        return warn(f"{failed} of {total} requests failed")
+    return fail(f"{failed} of {total} requests failed, so that not the same work was done: see the server's log")
 
 
 @check("R3")
@@ -77,7 +88,7 @@ def window(level: JudgedLevel) -> Outcome | None:
     apart = max(abs(level.entry.start - level.report.start), abs(level.entry.end - level.report.end))
     if apart <= 1.0:
         return None
-    return fail(f"the report's window is {apart:.1f} s off the one in run.json")
+    return fail(f"the report's window is {apart:.1f} s off the one in run.json: measure the run again")
 
 
 @check("R8")
@@ -106,40 +117,31 @@ def streams(level: JudgedLevel) -> Outcome | None:
     """The report is of the level that was asked for."""
     if level.report.streams is None or level.streams in (None, level.report.streams):
         return None
-    return fail(f"the report is of {level.report.streams} streams, the level of {level.streams}")
+    return fail(f"the report is of {level.report.streams} streams, the level of {level.streams}: measure it again")
 
 
 @check("R8")
 def steadiness(level: JudgedLevel) -> Outcome | None:
-    """First and last third of the window deliver tokens at rates less than max(5 %, 2 standard errors) apart."""
-    change, error = steadiness_change(level.requests, *level.window)
-    limit = max(0.05, 2 * error)
-    if not abs(change) > limit:
-        return None
-    return fail(f"the last third delivered tokens {100 * change:+.0f} % against the first (limit {100 * limit:.0f} %)")
+    """First and last third of the window deliver tokens at rates less than max(5 %, 2 standard errors) apart.
 
-
-def steadiness_change(requests: Requests, start: float, end: float, bins: int = 5) -> tuple[float, float]:
-    """Return the relative change of the token rate from the first to the last third, and its standard error.
-
-    The error comes from `bins` equal parts of each third taken as independent. Both relative to the mean of the thirds.
+    A change by half is that of no one state and disqualifies; a smaller one widens the intervals of what is compared.
     """
-    counts = requests.delivered_in_parts(start, end, 3 * bins)
-    early, late = counts[:bins], counts[-bins:]
-    middle = (early.mean() + late.mean()) / 2
-    if not middle > 0:
-        return np.nan, np.nan
-    error = np.sqrt((early.var(ddof=1) + late.var(ddof=1)) / bins)
-    return float((late.mean() - early.mean()) / middle), float(error / middle)
+    change, error = drift(level.requests, *level.window)
+    if not uneven(change, error):
+        return None
+    said = f"the last third delivered tokens {100 * change:+.0f} % against the first"
+    if abs(change) > _TWO_STATES and abs(change) > 3 * error:
+        return fail(f"{said}: the window is of no one state; a longer warm-up, primed prefixes or longer levels")
+    return warn(f"{said} (limit {100 * max(0.05, 2 * error):.0f} %): where arms differ in it, intervals are wider")
 
 
 @check("R8")
 def few_tokens(level: JudgedLevel) -> Outcome | None:
-    """Enough tokens for a throughput verdict."""
+    """Enough tokens for a throughput in which the noise within the run is small."""
     tokens = level.row["output_tokens"]
     if tokens >= MIN_TOKENS:
         return None
-    return warn(f"{tokens:.0f} output tokens delivered, a throughput verdict needs {MIN_TOKENS}")
+    return note(f"{tokens:.0f} output tokens delivered (wished for: {MIN_TOKENS})")
 
 
 @check("R8")
@@ -161,31 +163,34 @@ def few_latencies(level: JudgedLevel) -> Outcome | None:
     short = [f"{name} ({needed})" for name, needed in SUFFICIENT.items() if seen < needed]
     if not short:
         return None
-    return note(f"{seen} latencies observed, too few for {', '.join(short)}")
+    return note(f"{seen} latencies observed, few for {', '.join(short)}")
 
 
 @check("R4")
 def closed_loop(level: JudgedLevel) -> Outcome | None:
-    """The generator kept as many requests in flight as it was told to."""
+    """The generator kept as many requests in flight as it was told to; fewer bias throughput and latencies down."""
     achieved = level.row["concurrency_mean"]
-    if not level.report.closed_loop or achieved >= 0.95 * level.in_flight:
+    if not level.report.closed_loop or achieved >= (1 - STARVED) * level.in_flight:
         return None
-    return fail(f"{achieved:.2f} requests in flight on average, {level.streams} asked for")
+    return warn(f"{achieved:.2f} requests in flight on average, {level.streams} asked for: verdicts allow for that")
 
 
 @check("R4")
 def littles_law(level: JudgedLevel) -> Outcome | None:
-    """Requests in flight = completion rate x mean latency, within 10 %."""
-    if not level.report.closed_loop:
+    """Requests in flight = completion rate x mean latency, within 10 %: else some of the records are not of this level.
+
+    The requests that were in flight, not those asked for: whether these were is the question of `closed_loop`.
+    """
+    if not level.report.closed_loop or not level.row["concurrency_mean"] > 0:
         return None
-    expected = level.row["throughput_req_s"] * level.row["e2e_ms_mean"] / 1000
-    apart = abs(level.in_flight - expected) / level.in_flight
+    expected, in_flight = level.row["throughput_req_s"] * level.row["e2e_ms_mean"] / 1000, level.row["concurrency_mean"]
+    apart = abs(in_flight - expected) / in_flight
     if not apart >= 0.10:
         return None
     # Requests that straddle the window's edges count fully or not at all: in a short window that alone can be the 10 %.
     edges = level.row["e2e_ms_p90"] / 1000 / level.row["duration_s"]
     return (fail if apart >= 0.10 + edges else note)(
-        f"rate x latency gives {expected:.2f} requests in flight, {level.in_flight:g} asked for"
+        f"rate x latency gives {expected:.2f} requests in flight, the records {in_flight:.2f}: longer levels tell"
     )
 
 
@@ -256,6 +261,18 @@ def not_reached(level: JudgedLevel) -> Outcome | None:
         if name in names
     )
     return note(f"{names.replace(';', ', ')} lie beyond the last event observed (cut off: {cut})")
+
+
+@check("R13")
+def first_visits(level: JudgedLevel) -> Outcome | None:
+    """Most of the window's prompt tokens were sent before, so that a cache can have them."""
+    visits, unshared = level.row.get("first_visit_share", np.nan), level.row.get("unshared_share", np.nan)
+    if not visits + unshared > _MOSTLY:
+        return None
+    return note(
+        f"{100 * visits:.0f} % of the window's prompt tokens are first visits of prefixes, {100 * unshared:.0f} % are "
+        "new by design: no cache can have them"
+    )
 
 
 @check("R8")

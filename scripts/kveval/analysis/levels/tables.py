@@ -17,6 +17,8 @@ from kveval.analysis.estimators.intervals import batch_means, compound_poisson
 from kveval.analysis.estimators.survival import Observed, quantiles
 from kveval.analysis.levels import aggregates, checks, checks_import, checks_run
 from kveval.analysis.levels.configuration import effective_configuration, server_build
+from kveval.analysis.levels.first_visits import prompt_shares
+from kveval.analysis.levels.noise import QUANTILES, counting_error, cut_error, drift, quantile_error, whole
 from kveval.analysis.levels.outcomes import Outcome, checks_in, columns, judge
 from kveval.analysis.levels.requests import Array, Requests
 from kveval.analysis.levels.server_counters import server_delta
@@ -28,7 +30,8 @@ from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, ren
 
 LEVEL_CHECKS = checks_in(checks, checks_import, checks_run)
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+# Latencies are compared by these; of the others no error is needed.
+_WITH_ERROR = ("ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90")
 BATCHES = 10
 # How a warm-up may differ from what was asked before the rest of it is cut off here: requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
@@ -121,7 +124,9 @@ def level_row(
         "streams_asked": _known(workloads.streams_at(workload_of(run.workload), level.level)),
         "rate_req_s": _known(report.rate_req_s or workloads.rate_req_s_at(workload_of(run.workload), level.level)),
         **measured,
+        "concurrency_shortfall": _shortfall(run, level, report, float(measured["concurrency_mean"])),
         **within_run(report, requests, *window),
+        **_noise(run, level, report, requests, window),
         **_server_side(level, received, required),
         "turns_seen": _turns_seen(report),
         "guidellm_version": guidellm_version,
@@ -309,14 +314,17 @@ def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: flo
 
 def _statistics(name: str, values: Array, times: Observed | None) -> dict[str, float]:
     """Return mean and quantiles of a latency, the quantiles from `times` where requests were cut off."""
-    mean = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
+    row = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
     if times is not None:
         found = quantiles(times, list(QUANTILES.values()))
     elif len(values):
         found = [float(value) for value in np.quantile(values, list(QUANTILES.values()), method="inverted_cdf")]
     else:
         found = [np.nan] * len(QUANTILES)
-    return mean | {f"{name}_ms_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
+    row |= {f"{name}_ms_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
+    observed = whole(values) if times is None else times
+    errors = {f"{name}_ms_{label}": share for label, share in QUANTILES.items() if f"{name}_ms_{label}" in _WITH_ERROR}
+    return row | {f"{column}_se": quantile_error(observed, share) for column, share in errors.items()}
 
 
 def within_run(report: LevelReport, requests: Requests, start: float, end: float) -> dict[str, Any]:
@@ -331,6 +339,30 @@ def within_run(report: LevelReport, requests: Requests, start: float, end: float
         amounts = np.bincount(unit, weights=requests.delivered(start, end)).astype(np.float64)
         interval = compound_poisson(amounts, end - start)
     return {"within_low_tok_s": interval[0], "within_high_tok_s": interval[1], "within_method": method}
+
+
+def _shortfall(run: Run, level: LevelRun, report: LevelReport, achieved: float) -> float:
+    """Return by which share fewer requests were in flight than a closed loop was asked for, at least 0."""
+    asked = workloads.streams_at(workload_of(run.workload), level.level) or report.streams
+    return max(0.0, 1 - achieved / asked) if report.closed_loop and asked else np.nan
+
+
+def _noise(
+    run: Run, level: LevelRun, report: LevelReport, requests: Requests, window: tuple[float, float]
+) -> dict[str, float]:
+    """The run's own noise, for the statistics; that of the throughput in a closed loop alone."""
+    change, error = drift(requests, *window)
+    visits, unshared = prompt_shares(run.workload, level.level, requests, window)
+    streams = report.streams or workloads.streams_at(workload_of(run.workload), level.level)
+    closed = report.closed_loop and streams is not None
+    return {
+        "throughput_se": counting_error(requests, *window) if closed else np.nan,
+        "throughput_cut": cut_error(requests, *window, float(streams or 1)) if closed else np.nan,
+        "throughput_drift": change,
+        "throughput_drift_se": error,
+        "first_visit_share": visits,
+        "unshared_share": unshared,
+    }
 
 
 def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:

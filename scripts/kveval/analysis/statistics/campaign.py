@@ -17,8 +17,10 @@ import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, partner
 from kveval.analysis.estimators.intervals import Contrast, holm
+from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.statistics.comparison import (
     OTHER_HARDWARE,
+    PAST_THE_PEAK,
     Cell,
     CellRows,
     ComparedCell,
@@ -30,12 +32,13 @@ from kveval.analysis.statistics.comparison import (
     estimate,
     fill,
 )
-from kveval.analysis.statistics.level_selection import Chosen, common_level, declared, own_peak
+from kveval.analysis.statistics.level_selection import Chosen, common_level, declared, falls_with_load, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
 from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
+from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import verdict
 
-METHOD = 2
+METHOD = 3
 """Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
 # Metric -> True if more is better.
 METRICS: dict[str, bool] = {
@@ -115,7 +118,7 @@ def compare_all(
 
 
 _COLUMNS = [
-    *(*KEYS, "metric", "level", "baseline", "effect_percent", "low_percent", "high_percent"),
+    *(*KEYS, "metric", "level", "baseline", "effect_percent", "low_percent", "high_percent", "bound"),
     *("p_value", "p_parity", "p_holm", "p_parity_holm", "q_value", "discovery", "verdict", "indication", "reason"),
     *("runs", "sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent", "method"),
     *("levels_compared", "replicate", "method_hash"),
@@ -123,6 +126,7 @@ _COLUMNS = [
 _NEEDED = (
     *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
     *("requests_completed", "rate_req_s", "configuration", "hardware", "run_started", "run_finished"),
+    *COLUMNS,
 )
 Question = tuple[Cell, Cell | None, Kind]
 
@@ -144,7 +148,7 @@ class _Campaign:
         self.settings = settings
         self.hash = method_hash(settings)
         self._baselines = baselines
-        needed = complete[[name for name in complete if name in _NEEDED or name in metrics]].astype(object)
+        needed = complete[[name for name in complete if _needed(str(name), metrics)]].astype(object)
         self._tables: dict[Cell, pd.DataFrame] = {
             _cell(key): table for key, table in needed.groupby(list(KEYS), sort=False)
         }
@@ -209,6 +213,7 @@ class _Campaign:
         entry.row["level"] = common.level
         fill(entry, selection, self.rows[reference], self.rows[arm], metric)
         self._same_machine(entry)
+        self._below_the_peak(entry)
         entry.kind = kind
         return entry
 
@@ -242,6 +247,15 @@ class _Campaign:
         if arm != reference and not entry.obstacle:
             entry.obstacle = OTHER_HARDWARE
 
+    def _below_the_peak(self, entry: ComparedCell) -> None:
+        """Refuse a cell that the load generator held back where it delivers less the more is asked of it."""
+        held, level = entry.pair.starvation, entry.row["level"]
+        if not held or entry.obstacle or level is None:
+            return
+        for cell, share in ((entry.arm, held.arm), (entry.reference, held.reference)):
+            if cell and share > STARVED and falls_with_load(self._tables[cell], int(level), THROUGHPUT):
+                entry.obstacle = PAST_THE_PEAK
+
     def _entry(self, question: Question, metric: str) -> ComparedCell:
         arm, reference, kind = question
         row: dict[str, Any] = {
@@ -253,6 +267,7 @@ class _Campaign:
             "runs": 0,
             "levels_compared": "",
             "indication": "",
+            "bound": "",
             "method_hash": self.hash,
         }
         entry = ComparedCell(arm, reference, kind, row)
@@ -263,6 +278,10 @@ class _Campaign:
             entry.replicate = bool(known) and known == self._configurations[reference]
         row["replicate"] = entry.replicate
         return entry
+
+
+def _needed(name: str, metrics: Collection[str]) -> bool:
+    return name in _NEEDED or name in metrics or name.removesuffix("_se") in metrics
 
 
 def _cell(key: Any) -> Cell:
@@ -286,8 +305,9 @@ def _judge(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str, mo
             entry.row[target] = adjusted
     for entry in entries:
         entry.row["verdict"], reason = verdict(entry, more_is_better, settings.alpha, settings.margin)
+        held_back = entry.pair.starvation.text() if entry.judged else ""
         left_out = f"without {entry.left_out}" if entry.left_out else ""
-        entry.row["reason"] = "; ".join(part for part in (reason, left_out) if part)
+        entry.row["reason"] = "; ".join(part for part in (reason, held_back, left_out) if part)
 
 
 def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str) -> None:

@@ -12,9 +12,11 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast, contrasts, parity_power, runs_to_resolve, welch
-from kveval.analysis.levels.checks import MIN_RUNS, MIN_TOKENS, SUFFICIENT
+from kveval.analysis.levels.checks import MIN_RUNS
+from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
+from kveval.analysis.statistics.uncertainty import Rows, Starvation, allowing_for, starvation
 
 Array = npt.NDArray[np.float64]
 Cell = tuple[str, str, int]
@@ -24,15 +26,21 @@ Kind = Literal["baseline", "contrast", "peak"]
 # Why an open loop's throughput has no verdict.
 OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
 OTHER_HARDWARE = "measured on other hardware than what it is compared with"
+PAST_THE_PEAK = (
+    "fewer requests were in flight than asked for, at a level above the cell's peak, where fewer deliver more: "
+    "compare at a lower level, or give the load generator more processors"
+)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """ln of a metric in reference and arm, by run of the reference."""
+    """ln of a metric in reference and arm, by run of the reference, and the levels' rows that it is from."""
 
     runs: tuple[int, ...] = ()
     reference: Array = field(default_factory=lambda: np.empty(0))
     arm: Array = field(default_factory=lambda: np.empty(0))
+    reference_rows: Rows = ()
+    arm_rows: Rows = ()
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -41,6 +49,11 @@ class Pair:
     def difference(self) -> float:
         """Mean difference, arm - reference."""
         return float(np.mean(self.arm - self.reference))
+
+    @property
+    def starvation(self) -> Starvation:
+        """By how much either was held back by the load generator."""
+        return starvation(self.reference_rows, self.arm_rows)
 
 
 @dataclass
@@ -126,11 +139,10 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
     if metric == THROUGHPUT and row.get("rate_req_s", np.nan) > 0:
         return OPEN_LOOP
     if metric == THROUGHPUT:
-        counted, needed, what = row["output_tokens"], MIN_TOKENS, "tokens delivered"
-    else:
-        observed = "ttft_count" if metric.startswith("ttft") else "requests_completed"
-        counted, needed, what = row[observed], SUFFICIENT[metric.rsplit("_", 1)[1]], "latencies observed"
-    return "" if counted >= needed else f"{counted:.0f} {what}, {needed} needed"
+        return ""
+    counted = row["ttft_count" if metric.startswith("ttft") else "requests_completed"]
+    needed = needed_for(metric.rsplit("_", 1)[1])
+    return "" if counted >= needed else f"{counted:.0f} latencies observed, {needed} needed"
 
 
 def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> None:
@@ -140,6 +152,7 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
     effect.
     """
     values: dict[int, tuple[float, float]] = {}
+    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
     reasons: dict[int, str] = {}
     unusable: set[int] = set()
     moved: list[bool] = []
@@ -151,6 +164,7 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
         if ours is None or theirs is None or not (ours[metric] > 0 and theirs[metric] > 0):
             continue
         values[reference_run] = float(np.log(theirs[metric])), float(np.log(ours[metric]))
+        rows[reference_run] = theirs, ours
         if reason := unfit(theirs, metric) or unfit(ours, metric):
             reasons[arm_run if unfit(ours, metric) else reference_run] = reason
             unusable.add(reference_run)
@@ -159,7 +173,8 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
     entry.exercised = any(moved) if moved else None
     entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(reasons.items()))
     columns = np.array([values[run] for run in kept], dtype=np.float64).reshape(-1, 2)
-    entry.pair = Pair(tuple(kept), columns[:, 0], columns[:, 1])
+    of_reference, of_arm = ([rows[run][which] for run in kept] for which in (0, 1))
+    entry.pair = Pair(tuple(kept), columns[:, 0], columns[:, 1], of_reference, of_arm)
     entry.other_time = selection.pairing.kind == "other time"
     if fit < MIN_RUNS:
         entry.obstacle, entry.left_out = _obstacle(len(values), fit, entry.left_out), ""
@@ -211,7 +226,11 @@ def estimate(entries: Sequence[ComparedCell], margin: float, alpha: float, metho
 
 
 def describe(entry: ComparedCell, contrast: Contrast, sd: float, cells: int, margin: float, alpha: float) -> None:
-    """Write a contrast into an entry; `sd` is the spread of one run on the ln scale."""
+    """Write a contrast into an entry, with what its runs say of their own noise and biases.
+
+    `sd` is the spread of one run on the ln scale.
+    """
+    contrast = allowing_for(contrast, entry.pair.reference_rows, entry.pair.arm_rows, entry.row["metric"])
     entry.contrast = contrast
     low, high = contrast.interval(1 - alpha)
     entry.row |= {

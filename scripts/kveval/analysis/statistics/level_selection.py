@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.estimators.intervals import residuals, t_quantile
-from kveval.analysis.levels.checks import MIN_RUNS
+from kveval.analysis.levels.checks import MIN_RUNS, STARVED
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,22 @@ def common_level(baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric:
     return declared(baseline, int(means.index[int(np.argmax(means.to_numpy()))]))
 
 
+def falls_with_load(rows: pd.DataFrame, level: int, metric: str, margin: float = 0.05) -> bool:
+    """Whether a cell delivers less at a level than at a lower one, by more than `margin`, in the mean over its runs."""
+    means = log_table(rows, metric).mean()
+    return level in means.index and bool((means[means.index < level] > means[level] + np.log1p(margin)).any())
+
+
 def declared(baseline: pd.DataFrame, level: int) -> Chosen:
     """Return a level for all runs of a baseline."""
     return Chosen(level, dict.fromkeys(map(int, baseline["run"].unique()), level))
 
 
 def _sound(rows: pd.DataFrame, levels: list[int]) -> list[int]:
-    """Return the levels that passed their checks in as many runs as a verdict needs; all, if none did."""
+    """Return the levels that passed, under the load asked for, in as many runs as a verdict needs; all, if none did."""
     needed = min(MIN_RUNS, rows["run"].nunique())
-    passed = rows[rows["checks_failed"].fillna("") == ""].groupby("level")["run"].nunique()
+    sound = rows["checks_failed"].fillna("") == ""
+    if "concurrency_shortfall" in rows:
+        sound &= ~(rows["concurrency_shortfall"].astype(float) > STARVED)
+    passed = rows[sound].groupby("level")["run"].nunique()
     return [level for level in levels if passed.get(level, 0) >= needed] or levels

@@ -14,17 +14,25 @@ WITHOUT_VERDICT = (INDICATIVE, INDICATIVE_TIME, SINGLE_RUN, NOT_ASSESSED, NOT_EX
 def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
     """Return the verdict of an estimated comparison, and the reason where that needs one.
 
-    What is only indicative is labelled so; which of the four words it points to becomes the row's `indication`.
+    What is only indicative is labelled so; which of the four words it points to becomes the row's `indication`. The
+    row's `bound` says whether a difference is at least or at most as large as it was measured.
     """
     obstacle = _obstacle(entry)
     if obstacle is not None:
         return obstacle
     word, reason = _word(entry, more_is_better, alpha, margin)
+    if word in (BETTER, WORSE):
+        entry.row["bound"] = _bound(entry)
     if not (entry.indicative or entry.other_time):
         return word, reason
     entry.row["indication"] = word
     label = INDICATIVE_TIME if entry.other_time else INDICATIVE
     return label, "; ".join(part for part in (entry.indicative, reason) if part)
+
+
+def _bound(entry: ComparedCell) -> str:
+    side = entry.pair.starvation.bound * (1 if entry.row["effect_percent"] > 0 else -1)
+    return {1: "at least", -1: "at most"}.get(side, "")
 
 
 def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
@@ -44,6 +52,8 @@ def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
         return PARITY, f"within +-{100 * margin:g} % (TOST)"
     if row["p_holm"] < alpha:
         return (BETTER if (row["effect_percent"] > 0) == more_is_better else WORSE), ""
+    if entry.pair.starvation:
+        return INCONCLUSIVE, "shows neither a difference nor its absence beyond what a full load may change"
     needed = row["runs_to_resolve"]
     if needed is not None and needed <= row["runs"]:
         reason = f"shows neither a difference nor that it is below {100 * margin:g} %; more precision is needed"

@@ -74,6 +74,8 @@ def _settling(row: Mapping[Any, Any]) -> str:
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
     if verdict == words.NOT_EXERCISED:
         return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"
+    if "in flight" in reason:
+        return "a load generator that keeps up: processors of its own, or a lower level"
     if verdict == words.INCONCLUSIVE:
         more = needed is not None and needed > row["runs"]
         return "longer levels, or more runs" + (f" ({needed:.0f} for the margin at this spread)" if more else "")
