@@ -93,7 +93,7 @@ class Caches:
 
 
 @dataclass(frozen=True)
-class Reuse:
+class LevelReuse:
     """The share of a level's prompt tokens that the device alone can serve, and that it can with a tier."""
 
     level: int
@@ -197,8 +197,8 @@ def _store_bytes(argv: Iterable[str]) -> float:
     return float(given[given.index("--maxmemory") + 1]) if "--maxmemory" in given else math.inf
 
 
-def reuse_of(specification: Specification, reported_tokens: int | None = None) -> list[Reuse]:
+def reuse_of(specification: Specification, reported_tokens: int | None = None) -> list[LevelReuse]:
     """Return what each level of a cell can show; for `reported_tokens` see `caches_of`."""
     caches = caches_of(specification, reported_tokens)
     levels = specification.workload.given_levels or (1,)
-    return [Reuse(level, demand_of(specification, level), caches) for level in levels]
+    return [LevelReuse(level, demand_of(specification, level), caches) for level in levels]

@@ -9,7 +9,7 @@ from kveval.config.catalogue import Catalogue
 from kveval.config.types import BLOCK_TOKENS
 from kveval.host.findings import Finding, warning
 from kveval.spec.deployment import replicas
-from kveval.spec.reuse import Reuse, reuse_of
+from kveval.spec.reuse import LevelReuse, reuse_of
 from kveval.spec.specification import Specification
 
 MIN_SAVED = 0.01
@@ -55,7 +55,7 @@ def idle_tiers(specifications: Mapping[Cell, Specification], baselines: Mapping[
     `specifications` of the matrix's cells; `baselines`: what each is compared with. Arms and models with the same
     reason have one warning.
     """
-    arms: dict[tuple[str, str], list[Reuse]] = {}
+    arms: dict[tuple[str, str], list[LevelReuse]] = {}
     for cell, specification in specifications.items():
         found = reuse_of(specification)
         if baselines[cell] is not None and found[0].caches.tier:
@@ -79,7 +79,7 @@ def _idle(baseline: str, reason: tuple[str, str, str], arms: list[tuple[str, str
     return warning("workload", said, fix, code, scenarios=scenarios, baseline=baseline, models=models)
 
 
-def no_gain(reuse: Reuse) -> tuple[str, str, str] | None:
+def no_gain(reuse: LevelReuse) -> tuple[str, str, str] | None:
     """Say why a tier saves nothing at a level: the reason's code, the reason, and what to change; None if it may.
 
     Where requests in progress may outgrow the device, one that is preempted can be loaded again instead of computed.

@@ -11,7 +11,7 @@ from tests.support.config_files import CONFIG, RAW, changed, load, load_raw, on_
 
 from kveval.config.campaign import Cell
 from kveval.spec.loading import load_config
-from kveval.spec.reuse import Caches, Demand, Reuse, caches_of, demand_of, prefixes_held, reuse_of, visited
+from kveval.spec.reuse import Caches, Demand, LevelReuse, caches_of, demand_of, prefixes_held, reuse_of, visited
 from kveval.spec.warnings import no_gain, sentence
 
 BASE, SMALL, LARGE = (
@@ -253,6 +253,6 @@ def test_without_the_device_only_what_holds_for_every_device_is_said(tmp_path):
 
 
 def test_rates_of_their_own_leave_open_what_is_in_progress():
-    open_loop = Reuse(60, demand(streams=None), Caches(17_920, 17_920, 18_000.0))
+    open_loop = LevelReuse(60, demand(streams=None), Caches(17_920, 17_920, 18_000.0))
     assert open_loop.overflows
     assert no_gain(open_loop) is None
