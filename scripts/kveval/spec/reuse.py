@@ -106,11 +106,9 @@ class LevelReuse:
         return None if self.caches.device is None else self.demand.found(self.caches.device)
 
     @property
-    def served(self) -> float | None:
-        """Share that device and tier serve; None where the device's size is not known and may be the larger one."""
-        if self.caches.device is None and not math.isinf(self.caches.tier):
-            return None
-        return self.demand.found(max(self.caches.device or 0, self.caches.tier))
+    def served(self) -> float:
+        """Share that device and tier serve; at least that, where the device's size is not known."""
+        return self.demand.found(max(self.caches.device_at_least, self.caches.tier))
 
     @property
     def saved(self) -> float:

@@ -12,6 +12,8 @@ from kveval.spec.deployment import replicas
 from kveval.spec.reuse import LevelReuse, reuse_of
 from kveval.spec.specification import Specification
 
+WORKLOAD = "workload"
+"""Check of the warnings of arms that the workload leaves without any effect."""
 MIN_SAVED = 0.01
 """A tier that saves a smaller part of the prompt tokens that are computed without it makes no difference to be seen."""
 # A working set of so many times the device's cache is proposed: half of the visits then find nothing on the device.
@@ -76,7 +78,7 @@ def _idle(baseline: str, reason: tuple[str, str, str], arms: list[tuple[str, str
     scenarios = list(dict.fromkeys(scenario for _, scenario in arms))
     pair = f"{', '.join(scenarios)} and {baseline} on {', '.join(models)}"
     said = f"this campaign cannot show a difference between {pair}, but for what the tier costs: {why}"
-    return warning("workload", said, fix, code, scenarios=scenarios, baseline=baseline, models=models)
+    return warning(WORKLOAD, said, fix, code, scenarios=scenarios, baseline=baseline, models=models)
 
 
 def no_gain(reuse: LevelReuse) -> tuple[str, str, str] | None:

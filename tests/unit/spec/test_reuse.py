@@ -166,8 +166,9 @@ def test_the_cache_of_a_gpu_is_not_known_before_a_server_reported_it():
     config = campaign("feb-2026")
     cell = next(cell for cell in config.cells if cell.scenario == "native-offload")
     unknown = reuse_of(config.specification(cell))[0]
-    assert (unknown.caches.device, unknown.device, unknown.served) == (None, None, None)
+    assert (unknown.caches.device, unknown.device) == (None, None)
     assert unknown.caches.device_at_least == 40_960
+    assert unknown.served == unknown.demand.found(160_000)
     # As reported on two L40S for the smallest model: more than the tier's 160,000 tokens.
     reported = reuse_of(config.specification(cell), 635_200)[0]
     assert reported.served == reported.device
@@ -246,7 +247,7 @@ def test_without_the_device_only_what_holds_for_every_device_is_said(tmp_path):
     files["config"]["matrix"].append(PLAIN | {"models": ["Qwen3-8B"]})
     unshared = changed(("workloads", "laptop"), RAW["workloads"]["laptop"] | NO_PREFIX | {"turns": 1}, files)
     assert [found.code for found in load_raw(unshared, tmp_path / "unshared").warnings] == ["no_reuse"]
-    # A conversation of full length fits each server, and so do half of the prefixes; of all, their own tokens drop some.
+    # A conversation of full length fits each server, and so does half of the prefixes, with what comes between visits.
     fewer = changed(("workloads", "laptop", "prefix_count"), 5, files)
     assert [found.code for found in load_raw(fewer, tmp_path / "fewer").warnings] == ["prefixes_fit"]
     assert load_raw(files, tmp_path / "all").warnings == ()
