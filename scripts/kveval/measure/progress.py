@@ -46,6 +46,11 @@ class Progress:
     begin: float = field(default_factory=time.monotonic)
     redact: Callable[[str], str] = str
     _repeated: float = 0.0
+    _number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the place of the next run: it stays when this one is done."""
+        self._number = min(self._done() + 1, len(self.requested))
 
     def say(self, text: str) -> None:
         """Print one line, without secrets, and append it to the log; a full disk must not keep it from being said."""
@@ -84,7 +89,7 @@ class Progress:
     def _position(self) -> str:
         if not self.requested:
             return ""
-        return f"[{min(self._done() + 1, len(self.requested))}/{len(self.requested)}] "
+        return f"[{self._number}/{len(self.requested)}] "
 
     def _done(self) -> int:
         return sum(_written(path, self.since) for path in self.requested)

@@ -69,8 +69,10 @@ def test_a_run_is_one_of_those_requested_whatever_else_the_campaign_has(tmp_path
     # What was there before snakemake began is measured anew; the first of the three is now done.
     requested[0].write_text("{}")
     os.utime(requested[0], (file.stat().st_mtime + 1,) * 2)
-    progress.say("goes on")
-    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["[1/3]", "[2/3]"]
+    progress.say("is done")
+    progress = campaign_progress("run", WORKLOAD, campaign, tmp_path / "log", requested=together)
+    progress.say("starts")
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["[1/3]", "[1/3]", "[2/3]"]
     assert "all 3 in about" in progress.left()
 
 
