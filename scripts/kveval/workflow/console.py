@@ -27,9 +27,7 @@ def before(plan: WorkflowPlan, asked: Asked, warn: Callable[[str], None]) -> Non
 
 def print_last(lines: Iterable[str]) -> None:
     """Print lines when this process ends: Snakemake itself goes on to speak after its handlers."""
-    text = "\n".join(lines)
-    if text:
-        atexit.register(print, f"\n{text}", flush=True)
+    atexit.register(_print, list(lines))
 
 
 def after_success(plan: WorkflowPlan, asked: Asked, since: float) -> Iterator[str]:
@@ -50,7 +48,7 @@ def when_nothing_was_to_do(idle: Callable[[], Asked | None], plan: WorkflowPlan)
     def name() -> None:
         asked = idle()
         if asked is not None:
-            print("\n".join(["", *_made(plan, asked)]), flush=True)
+            _print(list(_made(plan, asked)))
 
     atexit.register(name)
 
@@ -77,6 +75,11 @@ def after_failures(
             release_after_failures(campaign.cluster, campaign.name, warn)
     option = f" --configfile {' '.join(map(os.path.relpath, configfiles))}" if configfiles else ""
     yield f"A report over what there is: {REPORT_COMMAND}{option}"
+
+
+def _print(lines: Sequence[str]) -> None:
+    if lines:
+        print("", *lines, sep="\n", flush=True)
 
 
 def _said(asked: Asked, since: float) -> Iterator[str]:

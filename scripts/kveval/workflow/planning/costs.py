@@ -171,7 +171,12 @@ def completed_req_s(specification: Specification, level: int, store: StoreIndex)
 
 
 def reported_device(specification: Specification, store: StoreIndex) -> Run | None:
-    """Return a run whose server reported what its device's cache holds, of the same model in the same memory."""
+    """Return a run whose server reported what its device's cache holds, of the same model in the same memory.
+
+    None where there is none, or the campaign itself gives the size.
+    """
+    if specification.budget.device_tokens is not None:
+        return None
     seen = _nearest(specification, store, lambda facts: device_tokens(facts) is not None, ("model",))
     return seen[0] if seen else None
 
