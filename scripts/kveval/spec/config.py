@@ -164,7 +164,8 @@ class Config:
 
     def _reuse_warnings(self) -> list[Finding]:
         specifications = {cell: self.specification(cell) for cell in self.cells}
-        found = idle_tiers(specifications, {cell: self.baseline(cell) for cell in self.cells})
+        baselines = {cell: self.baseline(cell) for cell in self.cells}
+        found = idle_tiers(specifications, baselines, self.campaign.comparison.margin)
         if self.workload.varying_working_set:
             said = "the working set grows with the level, so levels differ in two ways"
             found.append(noted(f"workload {self.campaign.workload}: {said}", "working_set_grows"))

@@ -28,6 +28,7 @@ class Demand:
         turns: of one conversation.
         prompt_tokens: of all its prompts; each repeats the prefix and the turns before.
         earlier_tokens: of these, what an earlier turn of the same conversation had.
+        output_tokens: of all its answers.
         streams: conversations in progress at once; None where requests come at a rate of their own.
     """
 
@@ -37,6 +38,7 @@ class Demand:
     turns: int
     prompt_tokens: int
     earlier_tokens: int
+    output_tokens: int
     streams: int | None
 
     @property
@@ -112,10 +114,12 @@ class LevelReuse:
 
     @property
     def saved(self) -> float:
-        """Part of the prompt tokens computed without the tier that it saves; at most that, for an unknown device."""
-        device = self.caches.device_at_least
-        alone = self.demand.found(device)
-        return 0.0 if alone >= 1 else (self.demand.found(max(device, self.caches.tier)) - alone) / (1 - alone)
+        """Part of the tokens computed without the tier, of prompts and answers, that it saves; at most that.
+
+        A token of an answer takes at least as long as one of a prompt, and an unknown device may hold more.
+        """
+        alone, prompts = self.demand.found(self.caches.device_at_least), self.demand.prompt_tokens
+        return (self.served - alone) * prompts / ((1 - alone) * prompts + self.demand.output_tokens)
 
     @property
     def overflows(self) -> bool:
@@ -167,6 +171,7 @@ def demand_of(specification: Specification, level: int) -> Demand:
         turns=turns,
         prompt_tokens=prefix + earlier + turns * workload.prompt_tokens,
         earlier_tokens=earlier,
+        output_tokens=turns * workload.output_tokens,
         streams=None if streams is None else math.ceil(streams / servers),
     )
 

@@ -14,8 +14,6 @@ from kveval.spec.specification import Specification
 
 WORKLOAD = "workload"
 """Check of the warnings of arms that the workload leaves without any effect."""
-MIN_SAVED = 0.01
-"""A tier that saves a smaller part of the prompt tokens that are computed without it makes no difference to be seen."""
 # A working set of so many times the device's cache is proposed: half of the visits then find nothing on the device.
 _OUTGROWN = 2
 
@@ -51,11 +49,13 @@ def cluster_warnings(
     return found
 
 
-def idle_tiers(specifications: Mapping[Cell, Specification], baselines: Mapping[Cell, Cell | None]) -> list[Finding]:
-    """Return a warning for arms whose tier can save nothing at any level and of any size: what it costs may show.
+def idle_tiers(
+    specifications: Mapping[Cell, Specification], baselines: Mapping[Cell, Cell | None], margin: float
+) -> list[Finding]:
+    """Return a warning for arms whose tier can save next to nothing at any level and of any size.
 
-    `specifications` of the matrix's cells; `baselines`: what each is compared with. Arms and models with the same
-    reason have one warning.
+    `specifications` of the matrix's cells; `baselines`: what each is compared with; `margin`: the relative difference
+    that matters. Arms and models with the same reason have one warning.
     """
     arms: dict[tuple[str, str], list[LevelReuse]] = {}
     for cell, specification in specifications.items():
@@ -65,7 +65,7 @@ def idle_tiers(specifications: Mapping[Cell, Specification], baselines: Mapping[
     baseline = {cell.scenario: base.scenario for cell, base in baselines.items() if base is not None}
     same: dict[tuple[str, tuple[str, str, str]], list[tuple[str, str]]] = {}
     for (model, scenario), shown in arms.items():
-        idle = [no_gain(reuse) for reuse in shown]
+        idle = [no_gain(reuse, margin) for reuse in shown]
         reason = idle[max(range(len(shown)), key=lambda place: (shown[place].saved, shown[place].overflows))]
         if reason is not None and None not in idle:
             same.setdefault((baseline[scenario], reason), []).append((model, scenario))
@@ -81,15 +81,15 @@ def _idle(baseline: str, reason: tuple[str, str, str], arms: list[tuple[str, str
     return warning(WORKLOAD, said, fix, code, scenarios=scenarios, baseline=baseline, models=models)
 
 
-def no_gain(reuse: LevelReuse) -> tuple[str, str, str] | None:
-    """Say why a tier saves nothing at a level: the reason's code, the reason, and what to change; None if it may.
+def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
+    """Say why a tier saves less than `margin`: the reason's code, the reason and what to change; None if it may save more.
 
     Where requests in progress may outgrow the device, one that is preempted can be loaded again instead of computed.
     """
     demand, caches = reuse.demand, reuse.caches
     working_set, at_least = demand.working_set_tokens, caches.device_at_least
     known = caches.device is not None
-    if reuse.saved >= MIN_SAVED or (known and reuse.overflows) or (demand.streams is None and demand.turns > 1):
+    if reuse.saved >= margin or (reuse.overflows and (known or demand.reused)):
         return None
     device = f"the device's {at_least:,}" if known else f"the {at_least:,} that the device holds at the least"
     whole = math.ceil(working_set / BLOCK_TOKENS)
