@@ -82,7 +82,7 @@ def _idle(baseline: str, reason: tuple[str, str, str], arms: list[tuple[str, str
 
 
 def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
-    """Say why a tier saves less than `margin`: the reason's code, the reason and what to change; None if it may save more.
+    """Say why a tier saves less than `margin`: the reason's code, the reason, the remedy; None if it may save more.
 
     Where requests in progress may outgrow the device, one that is preempted can be loaded again instead of computed.
     """

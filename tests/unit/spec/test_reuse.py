@@ -20,6 +20,12 @@ BASE, SMALL, LARGE = (
 )
 
 
+LAPTOP = RAW["workloads"]["laptop"] | {
+    **{"levels": [1, 2, 4], "prefix_tokens": 4000, "prefix_count": 10, "turns": 2, "prompt_tokens": 64},
+    **{"output_tokens": 128, "prime": False},
+}
+
+
 def campaign(name):
     return load_config(CONFIG / "campaigns" / f"{name}.yaml", CONFIG)
 
@@ -33,11 +39,9 @@ def demand(**changes):
     return Demand(**values | changes)
 
 
-def demand_from(workload, level=2, **server):
-    """What the default campaign with some keys of the workload changed asks its caches for."""
-    files = changed(("workloads", "laptop"), RAW["workloads"]["laptop"] | workload)
-    files["config"]["server"] |= server
-    return files
+def demand_from(workload):
+    """The raw files of the default campaign with another workload."""
+    return changed(("workloads", "laptop"), LAPTOP | workload)
 
 
 def cached(prefixes, prefix_tokens, own_tokens, capacity, visits, seed):
@@ -198,7 +202,7 @@ def test_the_smoke_campaign_can_show_its_tier():
 
 NATIVE = {"models": ["Qwen3-0.6B"], "scenarios": ["native-offload"], "cpu_blocks": [10_000]}
 PLAIN = {"models": ["Qwen3-0.6B"], "scenarios": ["no-offload"], "cpu_blocks": [0]}
-NO_PREFIX = {"prefix_tokens": 0, "prefix_count": 0}
+NO_PREFIX = {"prefix_tokens": 0, "prefix_count": 0, "prime": False}
 
 
 @pytest.mark.parametrize(
@@ -254,10 +258,11 @@ def test_requests_that_outgrow_the_device_may_be_saved_from_preemption(tmp_path)
 def test_without_the_device_only_what_holds_for_every_device_is_said(tmp_path):
     files = on_gpus("Qwen3-8B", "native-offload", 10_000)
     files["config"]["matrix"].append(PLAIN | {"models": ["Qwen3-8B"]})
-    unshared = changed(("workloads", "laptop"), RAW["workloads"]["laptop"] | NO_PREFIX | {"turns": 1}, files)
+    unshared = changed(("workloads", "laptop"), LAPTOP | NO_PREFIX | {"turns": 1}, files)
     assert [found.code for found in load_raw(unshared, tmp_path / "unshared").warnings] == ["no_reuse"]
     # A conversation of full length fits each server, and so does half of the prefixes, with what comes between visits.
-    fewer = changed(("workloads", "laptop", "prefix_count"), 5, files)
+    fewer = changed(("workloads", "laptop"), LAPTOP | {"prefix_count": 5}, files)
+    files = changed(("workloads", "laptop"), LAPTOP, files)
     assert [found.code for found in load_raw(fewer, tmp_path / "fewer").warnings] == ["prefixes_fit"]
     assert load_raw(files, tmp_path / "all").warnings == ()
 

@@ -358,8 +358,19 @@ def reuse(plan, index):
     return [dict(zip(HEADER, row, strict=True)) for row in reuse_rows(plan, index)]
 
 
-def test_the_plan_says_what_each_arm_can_find_of_the_prompts(default):
-    plan = make_plan(default, {}, StoreIndex())
+def two_turns(folder, **workload):
+    """The default campaign with another workload."""
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["laptop"] |= {
+        **{"levels": [1, 2, 4], "seconds": 24, "warmup_s": 7.5, "prefix_tokens": 4000, "prefix_count": 10, "turns": 2},
+        **{"prompt_tokens": 64, "output_tokens": 128, "prime": False},
+        **workload,
+    }
+    return load_raw(raw, folder)
+
+
+def test_the_plan_says_what_each_arm_can_find_of_the_prompts(folder):
+    plan = make_plan(two_turns(folder), {}, StoreIndex())
     found = {row["arm"]: row for row in reuse(plan, StoreIndex())}
     assert list(found) == ["no-offload/0", "native-offload/500", "native-offload/10000"]
     assert {(row["levels"], row["prefixes"], row["device holds"]) for row in found.values()} == {
@@ -401,24 +412,24 @@ def test_a_device_that_a_server_reported_is_known_for_its_model_alone(tmp_path):
     assert "Qwen3-8B" not in unknown
 
 
-def test_first_visits_follow_from_the_requests_that_runs_completed(default, folder, tmp_path):
-    specification = default.specification(BASE)
-    seconds = specification.workload.seconds
+def test_first_visits_follow_from_the_requests_that_runs_completed(folder, tmp_path):
+    config = two_turns(folder)
+    specification = config.specification(BASE)
     # Ten requests a second are five conversations: 37 before the window and 82 in it; two in 24 s, hardly any.
-    store(tmp_path, specification, levels=[level(1, 2, 100), level(2, 10 * seconds, 100), level(4, 10 * seconds, 100)])
+    store(tmp_path, specification, levels=[level(1, 2, 100), level(2, 240, 100), level(4, 240, 100)])
     index = StoreIndex.read(tmp_path)
-    (row, *_) = reuse(make_plan(default, {}, index), index)
+    (row, *_) = reuse(make_plan(config, {}, index), index)
     assert row["first visits"] == "0 % to 47 %"
-    raw = copy.deepcopy(RAW)
-    raw["workloads"]["laptop"] |= {"prefix_tokens": 0, "prefix_count": 0}
-    without = make_plan(load_raw(raw, folder), {}, StoreIndex())
-    assert {row["first visits"] for row in reuse(without, StoreIndex())} == {"-"}
+
+
+def test_first_visits_are_none_without_prefixes_and_before_the_window_where_these_are_primed(folder):
+    for workload, said in (({"prefix_tokens": 0, "prefix_count": 0}, "-"), ({"prime": True}, "primed")):
+        plan = make_plan(two_turns(folder, **workload), {}, StoreIndex())
+        assert {row["first visits"] for row in reuse(plan, StoreIndex())} == {said}
 
 
 def test_a_campaign_that_cannot_show_a_difference_is_told_so_by_its_plan(folder):
-    raw = copy.deepcopy(RAW)
-    raw["workloads"]["laptop"]["prefix_count"] = 2
-    config = load_raw(raw, folder)
+    config = two_turns(folder, prefix_count=2)
     lines = list(PlanText(make_plan(config, {}, StoreIndex()), StoreIndex(), 2).lines())
     assert lines[-2:] == ["Warnings:", f"  {sentence(config.warnings[0])}"]
     assert config.warnings[0].code == "prefixes_fit"
