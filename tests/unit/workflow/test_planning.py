@@ -18,7 +18,7 @@ from kveval.spec.warnings import sentence
 from kveval.workflow.planning.costs import cost, disk, shortages, window_s
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority
 from kveval.workflow.planning.plan import make_plan
-from kveval.workflow.planning.reuse_table import HEADER, UNKNOWN, device_notes, reuse_rows
+from kveval.workflow.planning.reuse_table import HEADER, UNKNOWN, device_notes, overflow_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex, pointed
 from kveval.workflow.planning.text import PlanText
 
@@ -433,6 +433,14 @@ def test_a_campaign_that_cannot_show_a_difference_is_told_so_by_its_plan(folder)
     lines = list(PlanText(make_plan(config, {}, StoreIndex()), StoreIndex(), 2).lines())
     assert lines[-2:] == ["Warnings:", f"  {sentence(config.warnings[0])}"]
     assert config.warnings[0].code == "prefixes_fit"
+
+
+def test_levels_whose_requests_outgrow_the_device_are_named(folder):
+    small, large = ({"prefix_tokens": 0, "prefix_count": 0, "turns": 1, "prompt_tokens": size} for size in (64, 4000))
+    assert list(overflow_notes(make_plan(two_turns(folder, **small), {}, StoreIndex()))) == []
+    # Eight requests of 4,128 tokens for 17,920.
+    (note,) = overflow_notes(make_plan(two_turns(folder, **large, levels=[1, 4, 8]), {}, StoreIndex()))
+    assert " at 8: " in note
 
 
 def test_priorities_are_the_order(default):

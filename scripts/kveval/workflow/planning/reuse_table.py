@@ -64,6 +64,20 @@ def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
         )
 
 
+def overflow_notes(plan: Plan) -> Iterator[str]:
+    """Yield at which levels requests in progress outgrow a device of known size: a tier then saves what is preempted."""
+    levels: dict[int, None] = {}
+    for cell in plan.config.cells:
+        for reuse in reuse_of(plan.specification(cell)):
+            if reuse.caches.device is not None and reuse.demand.in_use_tokens is not None and reuse.overflows:
+                levels[reuse.level] = None
+    if levels:
+        yield (
+            f"Requests in progress outgrow the device's cache at {_ranged([*levels])}: those that are preempted are loaded"
+            " from a tier, or computed again"
+        )
+
+
 def _row(reuse: LevelReuse) -> tuple[str, ...]:
     demand, caches = reuse.demand, reuse.caches
     return (

@@ -12,7 +12,7 @@ from kveval.spec.warnings import sentence
 from kveval.store.listing import size_text
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.plan import Plan, PlannedRun
-from kveval.workflow.planning.reuse_table import HEADER, device_notes, reuse_rows
+from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex
 
 _ROWS = 60
@@ -120,6 +120,7 @@ class PlanText:
         if len(rows) > _ROWS:
             yield f"  ... and {len(rows) - _ROWS} more"
         yield from device_notes(self.plan, self.store)
+        yield from overflow_notes(self.plan)
 
     def _warnings(self) -> Iterator[str]:
         warnings = self.plan.config.warnings
