@@ -65,7 +65,7 @@ def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
 
 
 def overflow_notes(plan: Plan) -> Iterator[str]:
-    """Yield at which levels requests in progress outgrow a device of known size: a tier then saves what is preempted."""
+    """Yield at which levels requests in progress outgrow a device of known size, so that some are preempted."""
     levels: dict[int, None] = {}
     for cell in plan.config.cells:
         for reuse in reuse_of(plan.specification(cell)):
@@ -73,8 +73,8 @@ def overflow_notes(plan: Plan) -> Iterator[str]:
                 levels[reuse.level] = None
     if levels:
         yield (
-            f"Requests in progress outgrow the device's cache at {_ranged([*levels])}: those that are preempted are loaded"
-            " from a tier, or computed again"
+            f"Requests in progress outgrow the device's cache at {_ranged([*levels])}: those that are preempted come"
+            " from a tier, or are computed again"
         )
 
 
