@@ -13,9 +13,9 @@ from kveval.report.figures.names import FAMILIES, figures_of
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.campaign_source import PRUNING, campaign_source, complete_values
 from kveval.workflow.captions import captioned
+from kveval.workflow.console import after_failures, after_success, before, print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
-from kveval.workflow.failures import after_failures
-from kveval.workflow.invocation import Invocation, limit_of
+from kveval.workflow.invocation import Asked, Invocation, limit_of
 from kveval.workflow.resources import growing
 
 
@@ -61,10 +61,16 @@ wildcard_constraints:
 
 
 onstart:
-    for warning in PLAN.config.warnings:
-        logger.warning(f"Configuration: {warning.what}")
+    before(PLAN, Asked.of(workflow), warn=logger.warning)
+
+
+onsuccess:
+    print_last(after_success(PLAN, Asked.of(workflow), since=BEGAN))
 
 
 onerror:
-    for line in after_failures(PLAN, INVOCATION.configfiles, since=BEGAN, warn=logger.warning):
-        logger.error(line)
+    asked = Asked.of(workflow)
+    print_last(after_failures(PLAN, asked, INVOCATION.configfiles, since=BEGAN, warn=logger.warning))
+
+
+when_nothing_was_to_do(lambda: Asked.idle(workflow), PLAN)

@@ -1,11 +1,12 @@
 # What is asked for by itself, before, during and after a campaign. No inputs and no outputs: these rules run whenever they
-# are asked for, beside a campaign that is being measured, too, and they measure nothing.
+# are asked for, beside a campaign that is being measured, too, and they measure nothing. What plan, doctor, verify and prune
+# say is in their logs, and printed at the end.
 
 
 # What would be measured and why.
 rule plan:
     log:
-        f"{LOGS}/plan.log",
+        local(f"{LOGS}/plan.log"),
     localrule: True
     conda:
         "../envs/workflow.yaml"
@@ -23,7 +24,7 @@ rule plan:
 
 rule doctor:
     log:
-        f"{LOGS}/doctor.log",
+        local(f"{LOGS}/doctor.log"),
     localrule: True
     conda:
         "../envs/workflow.yaml"
@@ -57,7 +58,7 @@ rule teardown:
 
 rule verify:
     log:
-        f"{LOGS}/verify.log",
+        local(f"{LOGS}/verify.log"),
     localrule: True
     conda:
         "../envs/workflow.yaml"
@@ -74,7 +75,7 @@ rule verify:
 
 rule prune:
     log:
-        f"{LOGS}/prune.log",
+        local(f"{LOGS}/prune.log"),
     localrule: True
     conda:
         "../envs/workflow.yaml"

@@ -17,10 +17,10 @@ from kveval.host.errors import Failure
 from kveval.host.processes import Terminated
 from kveval.host.redaction import Redactor
 from kveval.measure.failures import FAILED, REPORT_COMMAND, STOPPED
-from kveval.measure.progress import Progress, campaign_progress
+from kveval.measure.progress import Progress, campaign_progress, requested_with
 from kveval.measure.transaction import Job, measure
 from kveval.spec.loading import load_config
-from kveval.workflow.planning.order import campaign_pointer, planned_runs
+from kveval.workflow.planning.order import campaign_pointer, planned_runs, requested_file
 
 
 def main() -> int:
@@ -53,7 +53,8 @@ def main() -> int:
     redact = Redactor.of(campaign.secrets).text
     label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
     pointers = [campaign_pointer(config, *planned) for planned in planned_runs(config)]
-    progress = campaign_progress(label, specification.workload, pointers, args.log, redact)
+    requested = requested_with(args.output, requested_file(config))
+    progress = campaign_progress(label, specification.workload, pointers, args.log, redact, requested)
     job = Job(
         specification=specification,
         measurement=args.measurement,
@@ -65,7 +66,7 @@ def main() -> int:
         secrets=campaign.secrets,
         campaign=campaign.name,
         site=campaign.cluster,
-        pointers=progress.campaign,
+        pointers=pointers,
         known_defects=config.catalogue.known_defects,
     )
     try:

@@ -17,8 +17,7 @@ def main(values: Mapping[str, Any], log: Path) -> None:
     places = {name: Path(values[name]) for name in ("store", "server_environment")}
     asked, at_once = str(values["asked"]), values["at_once"]
     findings = diagnose(config, asked, at_once=at_once, say=lambda text: print(text, file=sys.stderr), **places)
-    log.write_text(f"{table(findings)}\n")
-    print(table(findings, width=shutil.get_terminal_size((120, 24)).columns))
+    log.write_text(f"{table(findings, width=shutil.get_terminal_size((120, 24)).columns)}\n")
     sys.exit(worst(findings) == "error")
 
 

@@ -13,15 +13,15 @@ from kveval.workflow.planning.stored import StoreIndex, frozen, pointed
 from kveval.workflow.planning.text import PlanText
 
 
-def main(campaign: Mapping[str, Any], catalogues: str, results: str, store: str, table: str) -> None:
-    """`campaign`: its complete values; `table`: the CSV to write."""
+def main(campaign: Mapping[str, Any], catalogues: str, results: str, store: str, table: str, log: Path) -> None:
+    """`campaign`: its complete values; `table`: the CSV to write; the plan itself goes into `log`."""
     config, index, folder = load_config(campaign, Path(catalogues)), StoreIndex.read(Path(store)), Path(results)
     pointers = pointed(folder, [(cell.path, run) for cell, run in planned_runs(config)])
     host = hardware.probe()["fingerprint"] if config.campaign.engine == "local" else None
     outline = PlanText(make_plan(config, pointers, index, host, frozen(config, folder)), index, os.cpu_count() or 1)
     outline.write_table(Path(table))
-    print("\n".join([*outline.lines(), "", f"Table: {table}"]))
+    log.write_text("\n".join([*outline.lines(), "", f"Table: {table}", ""]))
 
 
 if __name__ == "__main__":
-    main(**dict(snakemake.params.items()))
+    main(**dict(snakemake.params.items()), log=Path(snakemake.log[0]))

@@ -16,8 +16,8 @@ def main(values: Mapping[str, Any], log: str) -> None:
         using = workflows(Path(), Path(values["catalogues"]), values["campaign"], values["prune_also"] or ())
         said = prune_as_asked(Store(Path(values["store"])), using, values["prune"], values["prune_days"] or 0)
     except Failure as failure:
-        sys.exit(str(failure))
-    print(said, flush=True)
+        Path(log).write_text(f"FAILED: {failure}\n")
+        sys.exit(1)
     Path(log).write_text(said + "\n")
 
 

@@ -31,16 +31,26 @@ def expected_run_s(workload: WorkloadSpec) -> float:
 
 @dataclass
 class Progress:
-    """Lines of one run. `campaign` lists the pointer files of all runs of the campaign, in any order."""
+    """Lines of one run.
+
+    `requested`: the pointer files of all runs that are measured together, in any order; those written `since`, epoch
+    seconds, are done.
+    """
 
     label: str
     expected_s: float
     log: Path
-    campaign: Sequence[Path] = ()
+    requested: Sequence[Path] = ()
+    since: float = 0.0
     seen_s: Sequence[float] = ()
     begin: float = field(default_factory=time.monotonic)
     redact: Callable[[str], str] = str
     _repeated: float = 0.0
+    _number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the place of the next run: it stays when this one is done."""
+        self._number = min(self._done() + 1, len(self.requested))
 
     def say(self, text: str) -> None:
         """Print one line, without secrets, and append it to the log; a full disk must not keep it from being said."""
@@ -67,35 +77,66 @@ class Progress:
         self.say(f"level {streams} ({number} of {count}) · {elapsed_s:.0f} s of about {expected:.0f} s · {self.left()}")
 
     def left(self) -> str:
-        """Say how long this run and the campaign still take, judged by the runs already finished."""
+        """Say how long this run and all that was requested still take, judged by the runs already finished."""
         typical = statistics.median(self.seen_s) if self.seen_s else self.expected_s
         own = max(0.0, typical - (time.monotonic() - self.begin))
         text = f"this run {minutes(own)} left"
-        waiting = sum(not path.exists() for path in self.campaign)
-        if waiting:
-            text += f", campaign about {minutes(own + (waiting - 1) * typical)}"
+        waiting = len(self.requested) - self._done()
+        if waiting > 1:
+            text += f", all {len(self.requested)} in about {minutes(own + (waiting - 1) * typical)}"
         return text
 
     def _position(self) -> str:
-        if not self.campaign:
+        if not self.requested:
             return ""
-        done = sum(path.exists() for path in self.campaign)
-        return f"[{min(done + 1, len(self.campaign))}/{len(self.campaign)}] "
+        return f"[{self._number}/{len(self.requested)}] "
+
+    def _done(self) -> int:
+        return sum(_written(path, self.since) for path in self.requested)
+
+
+def _written(path: Path, since: float) -> bool:
+    try:
+        return path.stat().st_mtime >= since
+    except OSError:
+        return False
+
+
+def write_requested(path: Path, pointers: Sequence[Path]) -> None:
+    """Write which runs are to be measured, by their pointer files; its time is when that began."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([pointer.as_posix() for pointer in pointers]))
+
+
+def requested_with(pointer: Path, path: Path) -> tuple[list[Path], float] | None:
+    """Return the runs that `write_requested` wrote and when, epoch seconds; None where `pointer` is none of them."""
+    try:
+        found, since = [Path(name) for name in json.loads(path.read_text())], path.stat().st_mtime
+    except (OSError, ValueError, TypeError):
+        return None
+    return (found, since) if pointer in found else None
 
 
 def campaign_progress(
-    label: str, workload: WorkloadSpec, pointers: Sequence[Path], log: Path, redact: Callable[[str], str] = str
+    label: str,
+    workload: WorkloadSpec,
+    pointers: Sequence[Path],
+    log: Path,
+    redact: Callable[[str], str] = str,
+    requested: tuple[Sequence[Path], float] | None = None,
 ) -> Progress:
-    """Set up the progress of one run within its campaign, `pointers` being the pointer files of all its runs.
+    """Set up the progress of one run, `pointers` being the pointer files of all runs of its campaign.
 
-    What finished runs took comes from their run.json; what cannot be read is left out, for this is only an estimate.
+    `requested`: see `requested_with`; without it the campaign is what is measured. What finished runs took comes from
+    their run.json; what cannot be read is left out, for this is only an estimate.
     """
+    together, since = (pointers, 0.0) if requested is None else requested
     seen = []
-    for path in pointers:
+    for path in dict.fromkeys([*pointers, *together]):
         try:
             stored = Path(json.loads(path.read_text())["path"])
             seen.append(sum(json.loads((stored / "run.json").read_text())["phases"].values()))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     log.parent.mkdir(parents=True, exist_ok=True)
-    return Progress(label, expected_run_s(workload), log, pointers, seen, redact=redact)
+    return Progress(label, expected_run_s(workload), log, together, since, seen, redact=redact)

@@ -8,6 +8,7 @@ from pathlib import Path
 from kveval.config.json_schema import json_schema
 from kveval.config.problems import ConfigError
 from kveval.spec.loading import load_config
+from kveval.spec.warnings import sentence
 
 
 def main(arguments: list[str]) -> int:
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> int:
                 print(f"{config.campaign.name}: compares {', '.join(entry.campaign for entry, _ in config.compared)}")
                 return 0
             print(f"{config.campaign.name}: {len(config.cells)} cells x {config.campaign.runs} runs; {dict(counts)}")
-            print("\n".join(f"note: {warning.what}" for warning in config.warnings))
+            print("\n".join(f"note: {sentence(warning)}" for warning in config.warnings))
         case _:
             print(main.__doc__, file=sys.stderr)
             return 2

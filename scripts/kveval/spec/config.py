@@ -16,7 +16,7 @@ from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
 from kveval.spec.resolve import required_counters, resolve_cell
 from kveval.spec.specification import Specification
-from kveval.spec.warnings import cluster_warnings, noted
+from kveval.spec.warnings import cluster_warnings, idle_tiers, noted
 
 # As the checks and tables of kveval.analysis.levels have them, which take a second to import.
 MIN_RUNS = 3
@@ -155,19 +155,17 @@ class Config:
         if self.imports or self.compared:
             return ()
         return (
-            *self._working_set_warnings(),
+            *self._reuse_warnings(),
             *self._length_warnings(),
             *self._matrix_warnings(),
             *self._cluster_warnings(),
             *self._replicate_warnings(),
         )
 
-    def _working_set_warnings(self) -> list[Finding]:
-        tokens, device = self.workload.working_set_tokens, self.campaign.server.device_tokens
-        found = []
-        if device is not None and tokens <= device:
-            said = f"workload {self.campaign.workload}: its {tokens} prefix tokens fit into the device's {device},"
-            found.append(noted(f"{said} so no tier can matter", "prefixes_fit"))
+    def _reuse_warnings(self) -> list[Finding]:
+        specifications = {cell: self.specification(cell) for cell in self.cells}
+        baselines = {cell: self.baseline(cell) for cell in self.cells}
+        found = idle_tiers(specifications, baselines, self.campaign.comparison.margin)
         if self.workload.varying_working_set:
             said = "the working set grows with the level, so levels differ in two ways"
             found.append(noted(f"workload {self.campaign.workload}: {said}", "working_set_grows"))

@@ -1,12 +1,21 @@
-"""Warnings of what can be measured on a cluster but will not show what it seems to."""
+"""Warnings of what can be measured but will not show what it seems to."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from kveval.config.campaign import Campaign, Cell
 from kveval.config.catalogue import Catalogue
+from kveval.config.types import BLOCK_TOKENS
 from kveval.host.findings import Finding, warning
 from kveval.spec.deployment import replicas
+from kveval.spec.reuse import LevelReuse, reuse_of
+from kveval.spec.specification import Specification
+
+WORKLOAD = "workload"
+"""Check of the warnings of arms that the workload leaves without any effect."""
+# A working set of so many times the device's cache is proposed: half of the visits then find nothing on the device.
+_OUTGROWN = 2
 
 
 def cluster_warnings(
@@ -38,6 +47,75 @@ def cluster_warnings(
             said = f"{name} has {servers} replicas behind a Service, which spreads connections, not requests:"
             found.append(noted(f"{said} use address: gateway", "connections_spread", scenario=name))
     return found
+
+
+def idle_tiers(
+    specifications: Mapping[Cell, Specification], baselines: Mapping[Cell, Cell | None], margin: float
+) -> list[Finding]:
+    """Return a warning for arms whose tier can save next to nothing at any level and of any size.
+
+    `specifications` of the matrix's cells; `baselines`: what each is compared with; `margin`: the relative difference
+    that matters. Arms and models with the same reason have one warning.
+    """
+    arms: dict[tuple[str, str], list[LevelReuse]] = {}
+    for cell, specification in specifications.items():
+        found = reuse_of(specification)
+        if baselines[cell] is not None and found[0].caches.tier:
+            arms.setdefault((cell.model, cell.scenario), []).extend(found)
+    baseline = {cell.scenario: base.scenario for cell, base in baselines.items() if base is not None}
+    same: dict[tuple[str, tuple[str, str, str]], list[tuple[str, str]]] = {}
+    for (model, scenario), shown in arms.items():
+        idle = [no_gain(reuse, margin) for reuse in shown]
+        reason = idle[max(range(len(shown)), key=lambda place: (shown[place].saved, shown[place].overflows))]
+        if reason is not None and None not in idle:
+            same.setdefault((baseline[scenario], reason), []).append((model, scenario))
+    return [_idle(base, reason, found) for (base, reason), found in same.items()]
+
+
+def _idle(baseline: str, reason: tuple[str, str, str], arms: list[tuple[str, str]]) -> Finding:
+    code, why, fix = reason
+    models = list(dict.fromkeys(model for model, _ in arms))
+    scenarios = list(dict.fromkeys(scenario for _, scenario in arms))
+    pair = f"{', '.join(scenarios)} and {baseline} on {', '.join(models)}"
+    said = f"this campaign cannot show a difference between {pair}, but for what the tier costs: {why}"
+    return warning(WORKLOAD, said, fix, code, scenarios=scenarios, baseline=baseline, models=models)
+
+
+def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
+    """Say why a tier saves less than `margin`: the reason's code, the reason, the remedy; None if it may save more.
+
+    Where requests in progress may outgrow the device, one that is preempted can be loaded again instead of computed.
+    """
+    demand, caches = reuse.demand, reuse.caches
+    working_set, at_least = demand.working_set_tokens, caches.device_at_least
+    known = caches.device is not None
+    if reuse.saved >= margin or (reuse.overflows and (known or demand.reused)):
+        return None
+    device = f"the device's {at_least:,}" if known else f"the {at_least:,} that the device holds at the least"
+    whole = math.ceil(working_set / BLOCK_TOKENS)
+    if not demand.reused:
+        code, why = "no_reuse", "no prompt repeats anything of an earlier one"
+        fix = "give the workload prefix_tokens and prefix_count, or turns"
+    elif not working_set:
+        code, why = "turns_fit", f"the {demand.in_use_tokens:,.0f} tokens of all conversations at once fit {device}"
+        fix = "higher levels or longer conversations"
+    elif working_set <= at_least:
+        code, why = "prefixes_fit", f"the {working_set:,} tokens of all prefixes fit {device}"
+        fix = f"raise prefix_count to at least {math.ceil(_OUTGROWN * at_least / demand.prefix_tokens)}"
+        fix += f" or lower device_blocks to {working_set // _OUTGROWN // BLOCK_TOKENS}" if known else ""
+    elif caches.tier <= at_least:
+        code, why = "tier_below_device", f"the tier's {caches.tier:,.0f} tokens are a copy of a part of {device}"
+        fix = f"raise cpu_blocks above {at_least // BLOCK_TOKENS}; {whole} hold all prefixes"
+    else:
+        holds = f"of the {working_set:,} tokens of all prefixes the tier's {caches.tier:,.0f}"
+        code, why = "tier_adds_little", f"{holds} hold hardly more than {device}"
+        fix = f"raise cpu_blocks, {whole} hold all prefixes, or lower prefix_count"
+    return code, f"{why}, requests that are preempted apart" if reuse.overflows else why, fix
+
+
+def sentence(found: Finding) -> str:
+    """Return a warning as one line, with what is to be changed."""
+    return f"{found.what}; {found.fix}" if found.fix else found.what
 
 
 def noted(text: str, code: str, **facts: Any) -> Finding:

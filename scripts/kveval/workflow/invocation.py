@@ -43,3 +43,46 @@ def limit_of(workflow: Any, resource: str, default: int) -> int:
         workflow.register_resource(resource, default)
     given = workflow.global_resources[resource]
     return int(getattr(given, "value", given))
+
+
+UPKEEP = frozenset({"plan", "doctor", "verify", "prune"})
+"""Rules whose logs are what they have to say."""
+_MEASURING = frozenset({"benchmark", "pilot"})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The jobs that snakemake was asked for.
+
+    `measured`: the pointers of the measurements that it makes; `upkeep`: the logs of jobs of UPKEEP; `reports`: folders
+    below the results of the reports, "" for the campaign's own; `files`: those asked for by path.
+    """
+
+    measured: tuple[Path, ...]
+    upkeep: tuple[Path, ...]
+    reports: tuple[str, ...]
+    files: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, workflow: Any) -> Asked:
+        """Ask the graph of jobs of a workflow that runs, or ran."""
+        jobs = list(workflow.dag.jobs)
+        making = workflow.dag.needrun_jobs(exclude_finished=False)
+        return cls(
+            measured=tuple(Path(job.output[0]) for job in making if job.rule.name in _MEASURING),
+            upkeep=tuple(Path(log) for job in jobs if job.rule.name in UPKEEP for log in job.log),
+            reports=tuple(job.wildcards.so_far for job in jobs if job.rule.name == "write_report"),
+            files=tuple(sorted(Path(file) for file in workflow.dag.targetfiles)),
+        )
+
+    @classmethod
+    def idle(cls, workflow: Any) -> Asked | None:
+        """Return what was asked for where all of it was there; None where there was work, or no files were to be made.
+
+        Only `execute` sets an executor: --lint, --unlock, --summary and the like have none.
+        """
+        if not workflow.is_main_process or workflow.executor_plugin is None or workflow.dryrun:
+            return None
+        if workflow.dag is None or len(workflow.dag):
+            return None
+        return cls.of(workflow)

@@ -1,7 +1,15 @@
 import json
+import os
 
 from kveval.load.workload import workload_of
-from kveval.measure.progress import Progress, campaign_progress, expected_run_s, minutes
+from kveval.measure.progress import (
+    Progress,
+    campaign_progress,
+    expected_run_s,
+    minutes,
+    requested_with,
+    write_requested,
+)
 
 WORKLOAD = workload_of({"levels": [1, 4, 8], "seconds": 20})
 
@@ -17,7 +25,7 @@ def test_a_line_names_the_run_its_place_in_the_campaign_and_the_time_left(tmp_pa
     progress.level(8, 3, 3, 12.0, 20.0)
     line = capsys.readouterr().err
     assert "[2/3] Qwen3-0.6B/no-offload/0 run 1 · level 8 (3 of 3) · 12 s of about 32 s" in line
-    assert "this run 2:00 left, campaign about 4:00" in line
+    assert "this run 2:00 left, all 3 in about 4:00" in line
     assert (tmp_path / "log").read_text() == line
 
 
@@ -36,10 +44,42 @@ def test_the_estimate_comes_from_finished_runs_where_there_are_any(tmp_path):
     pointers = [tmp_path / f"{name}.json" for name in ("one", "broken", "missing")]
     progress = campaign_progress("run", WORKLOAD, pointers, tmp_path / "logs" / "log")
     assert list(progress.seen_s) == [100.0]
-    assert progress.left().startswith("this run 1:40 left, campaign about 1:40")
+    assert progress.left() == "this run 1:40 left"
 
 
 def test_without_other_runs_the_workload_gives_the_estimate(tmp_path):
     progress = campaign_progress("run", WORKLOAD, [], tmp_path / "log")
     assert progress.expected_s == expected_run_s(WORKLOAD) > 60
-    assert "campaign" not in progress.left()
+    assert "all" not in progress.left()
+
+
+def test_a_run_is_one_of_those_requested_whatever_else_the_campaign_has(tmp_path, capsys):
+    campaign = [tmp_path / f"{number}.json" for number in range(9)]
+    for path in campaign:
+        path.write_text("{}")
+    long_ago = 1_700_000_000
+    requested, file = campaign[:3], tmp_path / "logs" / "requested.json"
+    write_requested(file, requested)
+    for path in campaign:
+        os.utime(path, (long_ago, long_ago))
+    together = requested_with(campaign[1], file)
+    assert together == (requested, file.stat().st_mtime)
+    progress = campaign_progress("run", WORKLOAD, campaign, tmp_path / "log", requested=together)
+    progress.say("starts")
+    # What was there before snakemake began is measured anew; the first of the three is now done.
+    requested[0].write_text("{}")
+    os.utime(requested[0], (file.stat().st_mtime + 1,) * 2)
+    progress.say("is done")
+    progress = campaign_progress("run", WORKLOAD, campaign, tmp_path / "log", requested=together)
+    progress.say("starts")
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["[1/3]", "[1/3]", "[2/3]"]
+    assert "all 3 in about" in progress.left()
+
+
+def test_a_job_that_was_not_requested_counts_in_its_campaign(tmp_path):
+    file = tmp_path / "requested.json"
+    assert requested_with(tmp_path / "one.json", file) is None
+    write_requested(file, [tmp_path / "other.json"])
+    assert requested_with(tmp_path / "one.json", file) is None
+    file.write_text("{")
+    assert requested_with(tmp_path / "one.json", file) is None

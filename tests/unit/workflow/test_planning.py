@@ -13,9 +13,12 @@ from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
 from kveval.config.campaign import Cell
 from kveval.config.problems import ConfigError
 from kveval.spec.differences import described, differences
+from kveval.spec.loading import load_config
+from kveval.spec.warnings import sentence
 from kveval.workflow.planning.costs import cost, disk, shortages, window_s
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority
 from kveval.workflow.planning.plan import make_plan
+from kveval.workflow.planning.reuse_table import HEADER, UNKNOWN, device_notes, overflow_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex, pointed
 from kveval.workflow.planning.text import PlanText
 
@@ -41,7 +44,7 @@ def changed(folder, **values):
     return load_raw(raw, folder)
 
 
-def store(root, specification, runs=(1, 2, 3), *, hardware=HOST, start_s=40.0, levels=(), mark=b""):
+def store(root, specification, runs=(1, 2, 3), *, hardware=HOST, start_s=40.0, levels=(), mark=b"", server=None):
     """Put runs of a specification into a store, as far as plans read them."""
     measurement, workload = specification.measurement_id, specification.workload
     content, seconds = specification.to_json(), len(workload.levels) * workload.seconds
@@ -52,6 +55,7 @@ def store(root, specification, runs=(1, 2, 3), *, hardware=HOST, start_s=40.0, l
             **{"measurement": measurement, "run": run, "cell": content["cell"], "specification": content},
             **{"schema": 1, "engine": "local", "weights": content["weights"], "started": "2026-02-03T04:00:00Z"},
             **{"finished": "2026-02-03T04:05:06Z", "hardware": {"fingerprint": hardware}, "levels": list(levels)},
+            "server": server or {},
             "phases": {"server_start_s": start_s, "levels_s": seconds + 30.0, "collect_s": 5.0},
         }
         (place / "run.json").write_text(json.dumps(facts))
@@ -275,8 +279,6 @@ def test_a_server_that_restarts_between_levels_starts_once_a_level(folder):
 
 
 def test_all_replicas_count(folder):
-    from kveval.spec.loading import load_config  # noqa: PLC0415
-
     guide = load_config(CONFIG / "campaigns" / "llm-d-guide-high-cache.yaml", CONFIG)
     assert cost(guide.specification(guide.cells[0]), StoreIndex()).gpus == 16
 
@@ -350,6 +352,95 @@ def test_the_plan_in_words_adds_up(default, tmp_path):
     assert "3 cells, 9 runs: 3 there, 3 to be adopted from the store, 3 to be measured" in lines
     assert [cell.path for cell in plan.to_measure] == [LARGE.path]
     assert [line for line in lines if line.startswith(f"  {LARGE.path} ")]
+
+
+def reuse(plan, index):
+    return [dict(zip(HEADER, row, strict=True)) for row in reuse_rows(plan, index)]
+
+
+def two_turns(folder, **workload):
+    """The default campaign with another workload."""
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["laptop"] |= {
+        **{"levels": [1, 2, 4], "seconds": 24, "warmup_s": 7.5, "prefix_tokens": 4000, "prefix_count": 10, "turns": 2},
+        **{"prompt_tokens": 64, "output_tokens": 128, "prime": False},
+        **workload,
+    }
+    return load_raw(raw, folder)
+
+
+def test_the_plan_says_what_each_arm_can_find_of_the_prompts(folder):
+    plan = make_plan(two_turns(folder), {}, StoreIndex())
+    found = {row["arm"]: row for row in reuse(plan, StoreIndex())}
+    assert list(found) == ["no-offload/0", "native-offload/500", "native-offload/10000"]
+    assert {(row["levels"], row["prefixes"], row["device holds"]) for row in found.values()} == {
+        ("1, 2, 4", "40,000", "17,920 (45 %)")
+    }
+    assert [row["tier holds"] for row in found.values()] == ["-", "8,000 (20 %)", "160,000 (100 %)"]
+    assert [row["found"] for row in found.values()] == ["70 %", "70 %; 70 % with tier", "70 %; 98 % with tier"]
+    assert {row["first visits"] for row in found.values()} == {"up to 40,000"}
+    assert len(HEADER) <= 8
+    assert [line for line in PlanText(plan, StoreIndex(), 2).lines() if line.startswith("  native-offload/10000 ")]
+
+
+def test_cells_and_levels_that_are_alike_have_one_row():
+    config = load_config(CONFIG / "campaigns" / "feb-2026.yaml", CONFIG)
+    plan = make_plan(config, {}, StoreIndex())
+    rows = reuse(plan, StoreIndex())
+    assert [(row["arm"], row["levels"]) for row in rows[:3]] == [
+        ("no-offload/0, llm-d-redis/0, llm-d-valkey/0", "1 to 650 (8)"),
+        ("native-offload/10000, lmcache-local/10000", "1"),
+        ("native-offload/10000, lmcache-local/10000", "50 to 650 (7)"),
+    ]
+    assert {row["device holds"] for row in rows} == {UNKNOWN}
+    (note,) = device_notes(plan, StoreIndex())
+    assert note.startswith("Device cache of Qwen3-0.6B, Qwen3-8B, Qwen3-14B, Qwen3-32B-AWQ: unknown until")
+
+
+def test_a_device_that_a_server_reported_is_known_for_its_model_alone(tmp_path):
+    config = load_config(CONFIG / "campaigns" / "feb-2026.yaml", CONFIG)
+    base = Cell("Qwen3-8B", "no-offload", 0)
+    store(tmp_path, config.specification(base), server={"facts": {"kv_cache_tokens": 390_704}})
+    index = StoreIndex.read(tmp_path)
+    plan = make_plan(config, {}, index)
+    known = [row for row in reuse(plan, index) if row["device holds"] != UNKNOWN]
+    assert {row["device holds"] for row in known} == {"390,704 (5 %)"}
+    assert {row["arm"].split(":")[0] for row in known} == {"Qwen3-8B"}
+    reported, unknown = device_notes(plan, index)
+    assert "Qwen3-8B: 390,704 tokens" in reported
+    assert HOST in reported
+    assert "Qwen3-8B" not in unknown
+
+
+def test_first_visits_follow_from_the_requests_that_runs_completed(folder, tmp_path):
+    config = two_turns(folder)
+    specification = config.specification(BASE)
+    # Ten requests a second are five conversations: 37 before the window and 82 in it; two in 24 s, hardly any.
+    store(tmp_path, specification, levels=[level(1, 2, 100), level(2, 240, 100), level(4, 240, 100)])
+    index = StoreIndex.read(tmp_path)
+    (row, *_) = reuse(make_plan(config, {}, index), index)
+    assert row["first visits"] == "0 % to 47 %"
+
+
+def test_first_visits_are_none_without_prefixes_and_before_the_window_where_these_are_primed(folder):
+    for workload, said in (({"prefix_tokens": 0, "prefix_count": 0}, "-"), ({"prime": True}, "primed")):
+        plan = make_plan(two_turns(folder, **workload), {}, StoreIndex())
+        assert {row["first visits"] for row in reuse(plan, StoreIndex())} == {said}
+
+
+def test_a_campaign_that_cannot_show_a_difference_is_told_so_by_its_plan(folder):
+    config = two_turns(folder, prefix_count=2)
+    lines = list(PlanText(make_plan(config, {}, StoreIndex()), StoreIndex(), 2).lines())
+    assert lines[-2:] == ["Warnings:", f"  {sentence(config.warnings[0])}"]
+    assert config.warnings[0].code == "prefixes_fit"
+
+
+def test_levels_whose_requests_outgrow_the_device_are_named(folder):
+    small, large = ({"prefix_tokens": 0, "prefix_count": 0, "turns": 1, "prompt_tokens": size} for size in (64, 4000))
+    assert list(overflow_notes(make_plan(two_turns(folder, **small), {}, StoreIndex()))) == []
+    # Eight requests of 4,128 tokens for 17,920.
+    (note,) = overflow_notes(make_plan(two_turns(folder, **large, levels=[1, 4, 8]), {}, StoreIndex()))
+    assert " at 8: " in note
 
 
 def test_priorities_are_the_order(default):

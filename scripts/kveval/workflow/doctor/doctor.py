@@ -8,6 +8,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.manifests.permissions import fix_command
 from kveval.host.findings import Finding, error, ok, warning
 from kveval.spec.config import Config
+from kveval.spec.warnings import WORKLOAD
 from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
 from kveval.workflow.doctor.documents import planned
@@ -36,11 +37,12 @@ def diagnose(
     if config.imports:
         return [ok("campaign", f"{config.campaign.name} imports results; nothing is measured")]
     said = f"{config.campaign.name}: {len(config.cells)} cells x {config.campaign.runs} runs, {config.campaign.engine}"
+    found = [ok("campaign", said), *(one for one in config.warnings if one.check == WORKLOAD)]
     if config.campaign.engine == "kubernetes":
-        return [ok("campaign", said), *_slots(config, at_once), *_cluster(config, campaign, say, image_limit_s)]
+        return [*found, *_slots(config, at_once), *_cluster(config, campaign, say, image_limit_s)]
     specifications = [config.specification(cell) for cell in config.cells]
     facts = local_facts(specifications, config, store, server_environment)
-    return [ok("campaign", said), *examine_local(config, specifications, facts)]
+    return [*found, *examine_local(config, specifications, facts)]
 
 
 def _slots(config: Config, at_once: int | None) -> list[Finding]:

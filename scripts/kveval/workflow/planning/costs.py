@@ -164,6 +164,29 @@ def shortages(specifications: Iterable[Specification], store: StoreIndex) -> tup
     return list(found.values()), unknown
 
 
+def completed_req_s(specification: Specification, level: int, store: StoreIndex) -> float | None:
+    """Return the requests completed in a second to be expected at a level; None where nothing tells."""
+    rates = _rates(specification, level, store)
+    return None if rates is None else rates[0]
+
+
+def reported_device(specification: Specification, store: StoreIndex) -> Run | None:
+    """Return a run whose server reported what its device's cache holds, of the same model in the same memory.
+
+    None where there is none, or the campaign itself gives the size.
+    """
+    if specification.budget.device_tokens is not None:
+        return None
+    seen = _nearest(specification, store, lambda facts: device_tokens(facts) is not None, ("model",))
+    return seen[0] if seen else None
+
+
+def device_tokens(facts: Run) -> int | None:
+    """Return the tokens of the device's cache as a run's server reported them."""
+    found = facts.server.get("facts", {}).get("kv_cache_tokens")
+    return int(found) if found else None
+
+
 def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple[float, float] | None:
     """Return the completed requests and the output tokens of a second to be expected at a level."""
     workload = specification.workload

@@ -25,6 +25,11 @@ def campaign_pointer(config: Config, cell: Cell, run: int) -> Path:
     return Path(config.campaign.results, cell.path, f"run-{run}", "measurement.json")
 
 
+def requested_file(config: Config) -> Path:
+    """Return the file that lists the pointers of what the last snakemake of the campaign was to measure."""
+    return Path("logs", config.campaign.name, "requested.json")
+
+
 def priority(config: Config, cell: Cell, run: int) -> int:
     """Return the priority of a run: all runs of a block before those of the next one, at random within a block."""
     place = random.Random(f"{config.campaign.seed}/{run}/{cell.path}").randrange(_PLACES)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from kveval.config.campaign import Cell
 from kveval.load.workload import WorkloadSpec
+from kveval.spec.warnings import sentence
 from kveval.store.listing import size_text
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.plan import Plan, PlannedRun
+from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex
 
 _ROWS = 60
@@ -42,7 +44,10 @@ class PlanText:
             f"{len(self.plan.config.cells)} cells, {len(runs)} runs: {states['there']} there, {states['adopt']} to be"
             f" adopted from the store, {states['measure']} to be measured"
         )
-        parts = (self._adopted, self._searched, self._measured, self._order, self._short, self._bridges)
+        parts = (
+            *(self._adopted, self._searched, self._measured, self._order),
+            *(self._reuse, self._short, self._bridges, self._warnings),
+        )
         for part in parts:
             yield from part()
 
@@ -105,6 +110,24 @@ class PlanText:
             yield f"  {number}. block {run.block}: {run.cell.path}, run {run.run}"
         if len(following) > _NEXT:
             yield f"  ... and {len(following) - _NEXT} more, all in the table"
+
+    def _reuse(self) -> Iterator[str]:
+        rows = reuse_rows(self.plan, self.store)
+        yield ""
+        yield "What the workload can show, by server: tokens, and shares of prompt tokens once each prefix was visited"
+        yield "(prefixes at random, the least recently used dropped; a tier has copies of what the device has)"
+        yield from _aligned([HEADER, *rows[:_ROWS]])
+        if len(rows) > _ROWS:
+            yield f"  ... and {len(rows) - _ROWS} more"
+        yield from device_notes(self.plan, self.store)
+        yield from overflow_notes(self.plan)
+
+    def _warnings(self) -> Iterator[str]:
+        warnings = self.plan.config.warnings
+        if warnings:
+            yield ""
+            yield "Warnings:"
+        yield from (f"  {sentence(warning)}" for warning in warnings)
 
     def _short(self) -> Iterator[str]:
         known = [cell for cell in self.plan.to_measure if self.plan.config.pilot(cell) not in self.plan.pilots]

@@ -1,0 +1,97 @@
+"""The text on the console beside Snakemake's own lines: warnings before anything is measured, and the last words.
+
+What a run has to say at its end stands behind everything that Snakemake says.
+"""
+
+import atexit
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from kveval.measure.failures import REPORT_COMMAND, causes
+from kveval.measure.progress import write_requested
+from kveval.spec.warnings import sentence
+from kveval.workflow.campaign_plan import WorkflowPlan
+from kveval.workflow.invocation import Asked
+from kveval.workflow.planning.order import requested_file
+
+
+def before(plan: WorkflowPlan, asked: Asked, warn: Callable[[str], None]) -> None:
+    """Say what the campaign will not show, and tell its jobs how many they are; only where something is measured."""
+    if not asked.measured:
+        return
+    write_requested(requested_file(plan.config), asked.measured)
+    for warning in plan.config.warnings:
+        warn(sentence(warning))
+
+
+def print_last(lines: Iterable[str]) -> None:
+    """Print lines when this process ends: Snakemake itself goes on to speak after its handlers."""
+    atexit.register(_print, list(lines))
+
+
+def after_success(plan: WorkflowPlan, asked: Asked, since: float) -> Iterator[str]:
+    """Yield what a run in which nothing failed has to say: the text of plan, doctor and the like, or where a report is.
+
+    `since`: when snakemake began, epoch seconds.
+    """
+    yield from _said(asked, since)
+    yield from _made(plan, asked)
+
+
+def when_nothing_was_to_do(idle: Callable[[], Asked | None], plan: WorkflowPlan) -> None:
+    """Have the report named, too, when everything was there: Snakemake then calls no handler.
+
+    `idle` tells at the end what was asked for, None if it was something else than to make files that are there.
+    """
+
+    def name() -> None:
+        asked = idle()
+        if asked is not None:
+            _print(list(_made(plan, asked)))
+
+    atexit.register(name)
+
+
+def after_failures(
+    plan: WorkflowPlan, asked: Asked, configfiles: Sequence[Path], since: float, warn: Callable[[str], None]
+) -> Iterator[str]:
+    """Yield the lines that name every measurement that failed and its cause, and how to get a report all the same.
+
+    `since`: when snakemake began, epoch seconds; `configfiles`: those of --configfile. On a cluster, what the
+    campaign's jobs share there is given back; `warn` hears what cannot be. Of doctor and the like it is their text.
+    """
+    if asked.upkeep:
+        yield from _said(asked, since)
+        return
+    failed = causes(plan.attempted, Path(plan.results), Path(plan.logs), since=since)
+    if failed:
+        yield "Some measurements failed; the others are kept, and running again does the rest:"
+        yield from (f"  {run}: {reason}" for run, reason in failed.items())
+        campaign = plan.config.campaign
+        if campaign.cluster is not None:
+            from kveval.engines.kubernetes.shared_objects import release_after_failures  # noqa: PLC0415  (no plan loads the client)
+
+            release_after_failures(campaign.cluster, campaign.name, warn)
+    option = f" --configfile {' '.join(map(os.path.relpath, configfiles))}" if configfiles else ""
+    yield f"A report over what there is: {REPORT_COMMAND}{option}"
+
+
+def _print(lines: Sequence[str]) -> None:
+    if lines:
+        print("", *lines, sep="\n", flush=True)
+
+
+def _said(asked: Asked, since: float) -> Iterator[str]:
+    """The text that jobs of plan, doctor and the like have written into their logs; nothing of earlier ones."""
+    for log in asked.upkeep:
+        if log.exists() and log.stat().st_mtime >= since:
+            yield log.read_text().rstrip("\n")
+
+
+def _made(plan: WorkflowPlan, asked: Asked) -> Iterator[str]:
+    """The report, or the files that were asked for by path."""
+    reports = [Path(plan.results, folder, "REPORT.md") for folder in asked.reports]
+    for path in reports or asked.files:
+        if path.exists():
+            yield f"{'Report: ' if reports else ''}{path}"

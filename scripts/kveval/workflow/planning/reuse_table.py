@@ -1,0 +1,143 @@
+"""A table of what a campaign's workload can show: one row for all cells and levels that are alike in it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from kveval.config.campaign import Cell
+from kveval.load.workload import WorkloadSpec
+from kveval.spec.reuse import LevelReuse, reuse_of
+from kveval.spec.specification import Specification
+from kveval.workflow.planning.costs import completed_req_s, device_tokens, reported_device, window_s
+from kveval.workflow.planning.plan import Plan
+from kveval.workflow.planning.stored import StoreIndex
+
+HEADER = ("arm", "levels", "prefixes", "repeated", "device holds", "tier holds", "found", "first visits")
+_NONE = "-"
+UNKNOWN = "unknown"
+
+
+def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
+    """Return rows under HEADER: sizes in tokens, shares of the prompt tokens in percent, in the order of the matrix.
+
+    `found`: by the device alone, and with the tier, once every prefix was visited; `first visits`: in the window, from
+    the requests that earlier runs completed, or in tokens at most.
+    """
+    alike: dict[tuple[str, ...], dict[Cell, dict[int, str]]] = {}
+    for cell in plan.config.cells:
+        specification = plan.specification(cell)
+        reported = reported_device(specification, store)
+        for reuse in reuse_of(specification, None if reported is None else device_tokens(reported)):
+            visits = alike.setdefault(_row(reuse), {}).setdefault(cell, {})
+            visits[reuse.level] = _first_visits(specification, reuse, store)
+    return [
+        (_arms(cells, plan.config.cells), _ranged(levels), *row, _joined(visits))
+        for row, found in alike.items()
+        for levels, cells, visits in _together(found)
+    ]
+
+
+def _together(found: Mapping[Cell, Mapping[int, str]]) -> Iterator[tuple[tuple[int, ...], list[Cell], list[str]]]:
+    """Yield levels, the cells that have the same row at exactly these, and what each says of first visits."""
+    by_levels: dict[tuple[int, ...], list[Cell]] = {}
+    for cell, visits in found.items():
+        by_levels.setdefault(tuple(visits), []).append(cell)
+    for levels, cells in by_levels.items():
+        yield levels, cells, [text for cell in cells for text in found[cell].values()]
+
+
+def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
+    """Yield where the sizes of device caches are from that the campaign does not give, or that they are not known."""
+    reported = {}
+    for cell in plan.config.cells:
+        specification = plan.specification(cell)
+        if specification.budget.device_tokens is None:
+            reported[cell.model] = reported_device(specification, store)
+    for model, facts in reported.items():
+        if facts is not None:
+            on, tokens = facts.hardware.get("fingerprint", "unknown hardware"), device_tokens(facts)
+            yield f"Device cache of {model}: {tokens:,} tokens, as a server reported it on {on}"
+    unknown = [model for model, facts in reported.items() if facts is None]
+    if unknown:
+        yield (
+            f"Device cache of {', '.join(unknown)}: unknown until a server reports it; the model's geometry and"
+            " gpu_memory_utilization do not tell"
+        )
+
+
+def overflow_notes(plan: Plan) -> Iterator[str]:
+    """Yield at which levels requests in progress outgrow a device of known size, so that some are preempted."""
+    levels: dict[int, None] = {}
+    for cell in plan.config.cells:
+        for reuse in reuse_of(plan.specification(cell)):
+            if reuse.caches.device is not None and reuse.demand.in_use_tokens is not None and reuse.overflows:
+                levels[reuse.level] = None
+    if levels:
+        yield (
+            f"Requests in progress outgrow the device's cache at {_ranged([*levels])}: those that are preempted come"
+            " from a tier, or are computed again"
+        )
+
+
+def _row(reuse: LevelReuse) -> tuple[str, ...]:
+    demand, caches = reuse.demand, reuse.caches
+    return (
+        f"{demand.working_set_tokens:,}" if demand.working_set_tokens else _NONE,
+        _percent(demand.reused),
+        UNKNOWN if caches.device is None else _held(caches.device, demand.working_set_tokens),
+        _held(caches.tier, demand.working_set_tokens) if caches.tier else _NONE,
+        _found(reuse),
+    )
+
+
+def _found(reuse: LevelReuse) -> str:
+    """Say what the device finds and what a tier adds; with a device of unknown size what the tier alone finds."""
+    if not reuse.demand.reused:
+        return _percent(0.0)
+    with_tier = _percent(reuse.served)
+    if reuse.device is None:
+        bounded = reuse.caches.tier and reuse.demand.in_use_tokens is not None
+        return f"{UNKNOWN}; at least {with_tier} with tier" if bounded else UNKNOWN
+    return f"{_percent(reuse.device)}; {with_tier} with tier" if reuse.caches.tier else _percent(reuse.device)
+
+
+def _held(tokens: float, working_set: int) -> str:
+    if math.isinf(tokens):
+        return "all"
+    return f"{tokens:,.0f}" + (f" ({_percent(min(1.0, tokens / working_set))})" if working_set else "")
+
+
+def _first_visits(specification: Specification, reuse: LevelReuse, store: StoreIndex) -> str:
+    workload: WorkloadSpec = specification.workload
+    if not reuse.demand.prefixes:
+        return _NONE
+    if workload.prime:
+        return "primed"
+    requests_s = completed_req_s(specification, reuse.level, store)
+    if requests_s is None:
+        return f"up to {reuse.demand.working_set_tokens:,}"
+    servers = 1 if specification.deployment is None else specification.deployment.replicas
+    conversations_s, window = requests_s / workload.turns / servers, window_s(workload)
+    return _percent(reuse.demand.first_visits((workload.seconds - window) * conversations_s, window * conversations_s))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _arms(cells: Sequence[Cell], matrix: Sequence[Cell]) -> str:
+    """Name cells by arm and size, and by model where these arms are of others as well."""
+    arms = dict.fromkeys((cell.scenario, cell.cpu_blocks) for cell in cells)
+    models = dict.fromkeys(cell.model for cell in cells)
+    named = ", ".join(f"{scenario}/{blocks}" for scenario, blocks in arms)
+    everywhere = {cell for cell in matrix if (cell.scenario, cell.cpu_blocks) in arms} == set(cells)
+    return named if everywhere else f"{', '.join(models)}: {named}"
+
+
+def _ranged(levels: Sequence[int]) -> str:
+    return ", ".join(map(str, levels)) if len(levels) < 4 else f"{levels[0]} to {levels[-1]} ({len(levels)})"
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Join what rows of one line say: the same, or the first and the last of it in order of size."""
+    found = sorted(set(texts), key=lambda text: (len(text), text))
+    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"

@@ -1,0 +1,134 @@
+"""The text that a run of snakemake begins and ends with, from what it was asked for."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.config_files import CONFIG, RAW
+from tests.support.paths import REPOSITORY
+
+from kveval.workflow.campaign_plan import WorkflowPlan
+from kveval.workflow.console import after_failures, after_success, before
+from kveval.workflow.invocation import Asked
+
+NOTHING = Asked((), (), (), ())
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkflowPlan:
+    """A campaign that cannot show a difference, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    workload = RAW["workloads"]["laptop"] | {"prefix_count": 2}
+    campaign = RAW["config"] | {"workload": "own", "workloads": {"own": workload}}
+    Path("campaign.yaml").write_text(yaml.safe_dump(campaign))
+    return WorkflowPlan.of(Path("campaign.yaml"), CONFIG, Path("imports"), jobs_share_folder=True)
+
+
+def job(rule: str, output: str = "", log: str = "", **wildcards: str) -> SimpleNamespace:
+    outputs, logs = [output] if output else [], [log] if log else []
+    return SimpleNamespace(
+        rule=SimpleNamespace(name=rule), output=outputs, log=logs, wildcards=SimpleNamespace(**wildcards)
+    )
+
+
+class Graph:
+    """Snakemake's graph of jobs, as far as it is asked."""
+
+    def __init__(self, needed: list[Any], others: tuple[Any, ...] = (), files: tuple[str, ...] = ()) -> None:
+        self.needed, self.jobs, self.targetfiles = needed, [*needed, *others], set(files)
+
+    def needrun_jobs(self, exclude_finished: bool) -> list[Any]:
+        assert not exclude_finished
+        return self.needed
+
+    def __len__(self) -> int:
+        return len(self.needed)
+
+
+def workflow(graph: Graph | None, **changes: Any) -> SimpleNamespace:
+    values = {"is_main_process": True, "executor_plugin": object(), "dryrun": False, "dag": graph}
+    return SimpleNamespace(**values | changes)
+
+
+def test_what_was_asked_for_is_read_off_the_jobs() -> None:
+    jobs = [
+        job("benchmark", "run-1/measurement.json"),
+        job("pilot", "pilot/measurement.json"),
+        job("extract_peak", "x"),
+    ]
+    asked = Asked.of(workflow(Graph([*jobs, job("plan", log="plan.log")], (job("write_report", so_far=""),), ("x",))))
+    assert asked == Asked(
+        (Path("run-1/measurement.json"), Path("pilot/measurement.json")), (Path("plan.log"),), ("",), (Path("x"),)
+    )
+
+
+def test_nothing_to_be_done_is_told_from_all_else() -> None:
+    there = Graph([], (job("write_report", so_far=""),))
+    assert Asked.idle(workflow(there)) == Asked((), (), ("",), ())
+    for other in (
+        workflow(there, dryrun=True),
+        workflow(there, executor_plugin=None),
+        workflow(there, is_main_process=False),
+        workflow(None),
+        workflow(Graph([job("plan", log="plan.log")])),
+    ):
+        assert Asked.idle(other) is None
+
+
+def test_what_the_campaign_cannot_show_is_said_where_something_is_measured(plan: WorkflowPlan) -> None:
+    said: list[str] = []
+    before(plan, NOTHING, said.append)
+    assert said == []
+    before(plan, Asked((Path(plan.pointers[0]),), (), (), ()), said.append)
+    (warning,) = said
+    assert warning.startswith("this campaign cannot show a difference between native-offload and no-offload")
+    assert json.loads(Path("logs/laptop/requested.json").read_text()) == [plan.pointers[0]]
+
+
+def test_of_plan_doctor_and_the_like_their_log_is_the_last_word(plan: WorkflowPlan) -> None:
+    began = time.time()
+    log = Path("doctor.log")
+    asked = Asked((), (log,), (), ())
+    assert list(after_success(plan, asked, began - 1)) == []
+    log.write_text("ok  device  the CPU\n\n0 errors\n")
+    assert list(after_success(plan, asked, began - 1)) == ["ok  device  the CPU\n\n0 errors"]
+    assert list(after_failures(plan, asked, [], began - 1, pytest.fail)) == ["ok  device  the CPU\n\n0 errors"]
+    # An earlier one's: this job said nothing.
+    assert list(after_success(plan, asked, time.time() + 60)) == []
+
+
+def test_a_report_is_named_and_what_was_asked_for_by_path(plan: WorkflowPlan) -> None:
+    report, peak = Path("results/REPORT.md"), Path("results/a/peak.csv")
+    asked = Asked((), (), ("",), ())
+    assert list(after_success(plan, asked, 0.0)) == []
+    for path in (report, peak):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert list(after_success(plan, asked, 0.0)) == [f"Report: {report}"]
+    assert list(after_success(plan, Asked((), (), (), (peak, Path("gone.csv"))), 0.0)) == [str(peak)]
+
+
+def test_after_failures_there_is_a_way_to_a_report(plan: WorkflowPlan) -> None:
+    (said,) = after_failures(plan, NOTHING, [Path("campaign.yaml")], 0.0, pytest.fail)
+    assert said.endswith("report_so_far --configfile campaign.yaml")
+
+
+def test_the_last_words_come_after_everything_that_is_printed_later(tmp_path: Path) -> None:
+    program = (
+        "from kveval.workflow.console import print_last; print_last(['one', 'two']); print_last([]); print('more')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY / "scripts",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "more\n\none\ntwo\n"

@@ -1,0 +1,77 @@
+"""Where on the console stands what plan, doctor and a finished run have to say, and how runs are counted.
+
+Snakemake is real; the measurements are adopted, so that nothing is measured.
+"""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.support.fault_chain import ADOPTED
+from tests.support.tree import workflow_copy
+from tests.workflow.test_reruns import fill_store
+
+pytestmark = pytest.mark.workflow
+CELL = "results/Qwen3-0.6B/native-offload/500"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = workflow_copy(tmp_path_factory.mktemp("console") / "repository")
+    fill_store(made)
+    return made
+
+
+def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        ["snakemake", "--cores", "2", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, done.stdout
+
+
+def last_words(output: str) -> str:
+    """What stands behind the last line of Snakemake's own."""
+    return re.split(r"^(?:Elapsed time|WorkflowError|At least one job|Nothing to be done).*\n", output, flags=re.M)[-1]
+
+
+def test_a_plan_is_the_last_that_is_said(folder: Path) -> None:
+    code, output = snakemake(folder, "plan")
+    assert code == 0, output
+    words = last_words(output)
+    assert words == f"\n{(folder / 'logs/laptop/plan.log').read_text()}"
+    assert words.startswith("\nCampaign laptop: ")
+    assert output.count("Campaign laptop: ") == 1
+
+
+def test_a_doctor_who_finds_an_error_speaks_last_as_well(folder: Path) -> None:
+    # Nothing is installed beside this copy.
+    code, output = snakemake(folder, "doctor")
+    assert code == 1
+    words = last_words(output)
+    assert words.strip() == (folder / "logs/laptop/doctor.log").read_text().strip()
+    assert "ERROR  " in words
+    assert "report_so_far" not in output
+
+
+def test_a_cell_asked_for_by_path_counts_its_own_runs_and_is_named_at_the_end(folder: Path) -> None:
+    pointers = [f"{CELL}/run-{run}/measurement.json" for run in (1, 2, 3)]
+    code, output = snakemake(folder, *pointers)
+    assert code == 0, output
+    assert [line.split()[1] for line in output.splitlines() if ADOPTED in line] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert last_words(output).split() == pointers
+    code, output = snakemake(folder, *pointers)
+    assert "Nothing to be done" in output
+    assert last_words(output).split() == pointers
+
+
+def test_what_programs_read_stays_as_it_is(folder: Path) -> None:
+    assert snakemake(folder, f"{CELL}/run-1/measurement.json", "--rulegraph")[1].rstrip().endswith("}")
+    assert snakemake(folder, "-n", "peaks")[1].rstrip().endswith("does not reflect the order of execution.")
