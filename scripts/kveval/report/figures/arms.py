@@ -112,7 +112,10 @@ def _bars(axes: Axes, data: FigureData, cells: Sequence[ArmSize], rows: pd.DataF
             style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "bbox": box}
             text = f"{numerals.mean_of(list(runs))}{note}"
             axes.annotate(text, (right, place), xytext=(5, 0), textcoords="offset points", **style)
-    axes.set_xlim(0, 1.2 * min(axes.dataLim.x1, highest) if len(known) else 1.0)
+    # A label takes more of a narrow panel.
+    spec = axes.get_subplotspec()
+    room = 1.12 + 0.08 * (spec.get_gridspec().ncols if spec else 1)
+    axes.set_xlim(0, room * min(axes.dataLim.x1, highest) if len(known) else 1.0)
     axes.set_ylabel("")
     axes.set_xlabel("")
     thousands(axes.xaxis)
