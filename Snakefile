@@ -62,7 +62,7 @@ rule peaks:
 
 rule figures:
     input:
-        expand(f"{RESULTS}/figures/{{figure.name}}.png", figure=figures_of(PLAN.models)),
+        expand(f"{RESULTS}/figures/{{family}}", family=PLAN.figure_families),
     localrule: True
 
 

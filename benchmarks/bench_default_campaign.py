@@ -1,10 +1,10 @@
-"""Does the default campaign answer, time after time? Measures it again and again, and resamples campaigns from the blocks.
+"""Does the default campaign answer, time after time? Measures it again and again, and resamples campaigns from blocks.
 
     python benchmarks/bench_default_campaign.py FOLDER [CAMPAIGNS] [--beside-a-busy-core]
 
-Every campaign has a store of its own, empty at first, in FOLDER/N (FOLDER/N-busy where another process keeps a core busy
-meanwhile); those that have a report are not measured again. A resampled campaign takes three blocks, a run of every cell
-measured next to each other, at random and with replacement from all blocks of the campaigns without that process.
+Every campaign has a store of its own, empty at first, in FOLDER/N (FOLDER/N-busy where another process keeps a core
+busy meanwhile); those that have a report are not measured again. A resampled campaign takes three blocks, a run of
+every cell measured next to each other, at random and with replacement from all blocks of the undisturbed campaigns.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 RESAMPLED = 1000
 ENOUGH_PERCENT = 50.0
 METRICS = {"throughput_tok_s": True, "ttft_ms_p50": False}
@@ -101,8 +101,8 @@ def main() -> None:
             enough[key] += row["low_percent"] > ENOUGH_PERCENT
     print(f"\n{RESAMPLED} campaigns of 3 out of {len(blocks)} blocks")
     for key, count in sorted(counts.items()):
-        words = f", lower end above +{ENOUGH_PERCENT:g} % in {100 * enough[key] / RESAMPLED:.1f} %" if enough[key] else ""
-        print(f"  {key[0]}/{key[1]} {key[2]}: {key[3]} in {100 * count / RESAMPLED:.1f} %{words}")
+        print(f"  {key[0]}/{key[1]} {key[2]}: {key[3]} in {100 * count / RESAMPLED:.1f} %", end="")
+        print(f", lower end above +{ENOUGH_PERCENT:g} % in {100 * enough[key] / RESAMPLED:.1f} %" if enough[key] else "")
 
 
 if __name__ == "__main__":

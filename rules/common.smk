@@ -1,6 +1,7 @@
 # The campaign, and the few names every rule uses.
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -9,10 +10,10 @@ from pathlib import Path
 sys.path.append(str(Path(workflow.snakefile).resolve().parents[1] / "scripts"))
 
 from kveval.config.problems import ConfigError
-from kveval.report.figures.names import FAMILIES, figures_of
+from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.campaign_source import PRUNING, campaign_source, complete_values
-from kveval.workflow.captions import captioned
+from kveval.workflow.captions import captioned, captions_of
 from kveval.workflow.console import after_failures, after_success, before, print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
 from kveval.workflow.invocation import Asked, Invocation, limit_of

@@ -17,7 +17,8 @@ LINKED = [f"{ANALYSIS}/{name}.csv" for name in ("pcp_metrics_peak", "peak_compar
 BENCHMARK_REPORTS = f"{RESULTS}/analysis/benchmark_reports.txt"
 
 
-# One job per family of figures: starting Python and the plotting library takes longer than drawing.
+# One job per family of figures: starting Python and the plotting library takes longer than drawing. What a family can show
+# is known when it is drawn, hence a folder.
 for family in FAMILIES:
 
     rule:
@@ -30,9 +31,7 @@ for family in FAMILIES:
             recordings=PLAN.run_files(*(["pcp.parquet"] if family == "recordings" else [])),
             cells=PLAN.peaks_so_far,
         output:
-            png=[report(f"{FIGURES}/{each.name}.png", **captioned(each)) for each in figures_of(PLAN.models, family)],
-            svg=[f"{FIGURES}/{figure.name}.svg" for figure in figures_of(PLAN.models, family)],
-            notes=f"{FIGURES}/{family}.json",
+            report(directory(f"{FIGURES}/{family}"), **captioned(PLAN.models, family)),
         log:
             f"{LOGS}/{{so_far}}plot_{family}.log",
         conda:
@@ -43,11 +42,32 @@ for family in FAMILIES:
         params:
             plan=PLAN.asked,
             metrics=METRICS,
+            captions=captions_of(PLAN.models, family, source("scripts/kveval/report/captions")),
             library=code_behind("plot_family", f"kveval.report.figures.{family}", beside=[METRICS]),
         message:
             f"Drawing the figures about {family}"
         script:
             "../scripts/plot_family.py"
+
+
+# A figure by its name, for whoever asks for it.
+rule copy_figure:
+    input:
+        lambda wildcards: f"{FIGURES}/{find_figure(wildcards.figure, PLAN.models).family}",
+    output:
+        f"{FIGURES}/{{figure}}.{{kind}}",
+    log:
+        f"{LOGS}/{{so_far}}copy_figure/{{figure}}.{{kind}}.log",
+    wildcard_constraints:
+        figure="|".join(map(re.escape, figure_names(PLAN.models))),
+        kind="png|svg",
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    message:
+        "Copying {output}"
+    script:
+        "../scripts/copy_figure.py"
 
 
 rule write_report:
@@ -57,8 +77,7 @@ rule write_report:
         beside=BESIDE_VERDICTS,
         summaries=SUMMARIES,
         linked=LINKED,
-        figures=[f"{FIGURES}/{figure.name}.png" for figure in figures_of(PLAN.models)],
-        notes=[f"{FIGURES}/{family}.json" for family in FAMILIES],
+        figures=[f"{FIGURES}/{family}" for family in PLAN.figure_families],
         pilots=lambda wildcards: [] if wildcards.so_far else local(PLAN.pilots),
         cells=PLAN.peaks_so_far,
     output:

@@ -2,11 +2,10 @@
 # measurements go into the provider's bucket, and what people read comes back.
 
 # What people read, and the list of it.
-DRAWN = [f"{RESULTS}/figures/{figure.name}" for figure in figures_of(PLAN.models)]
 READ = [
     f"{RESULTS}/REPORT.md",
     f"{RESULTS}/report.json",
-    *(f"{name}.{kind}" for name in DRAWN for kind in ("png", "svg")),
+    *(f"{RESULTS}/figures/{family}" for family in PLAN.figure_families),
 ]
 READ += expand([*JUDGED.values(), *BESIDE_VERDICTS, *LINKED, *SUMMARIES], so_far="")
 READ += [f"{folder}/{name}.csv" for folder in PLAN.cell_folders for name in ("levels", "peak")]

@@ -1,26 +1,26 @@
 """Write REPORT.md."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kveval.report.data.reading import make_plan, read_measured, read_metrics
+from kveval.report.figures.drawn import drawn_figures
 from kveval.report.report import write_report
 from kveval.workflow.lacking import reasons
 
 
 def main(given: Mapping[str, Any], values: Mapping[str, Any], output: str) -> None:
-    """`given`: the campaign's tables, runs, figures, and the notes on those with nothing to show; `values`: params."""
+    """`given`: the campaign's tables, runs, and folders of figures; `values`: params."""
     tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
     pilots = [Path(path) for path in (*given["pilots"], *values["pilots"])]
     failures = {(model, scenario, blocks): reason for model, scenario, blocks, reason in values["failures"]}
     measured = read_measured(*tables, Path(given["runs"]), pilots=pilots)
     measured = replace(measured, failures=failures | reasons(map(Path, given["cells"])))
-    empty = {name: why for notes in given["notes"] for name, why in json.loads(Path(notes).read_text()).items()}
+    figures, lacking = drawn_figures(map(Path, given["figures"]))
     plan = make_plan(values["plan"], read_metrics(Path(values["metrics"])))
-    write_report(plan, measured, [*map(Path, given["figures"])], Path(output), empty)
+    write_report(plan, measured, figures, Path(output), lacking)
 
 
 if __name__ == "__main__":

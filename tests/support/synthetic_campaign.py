@@ -201,6 +201,10 @@ def recording(folder: Path, cpus: int = 16) -> Path:
         state: metric(f"kernel.percpu.cpu.{state}", U64, indom=each, semantics=COUNTER, units=units(0, 1, 0, (0, 1, 0)))
         for state in ("user", "sys", "idle")
     }
+    host = {
+        state: metric(f"kernel.all.cpu.{state}", U64, semantics=COUNTER, units=units(0, 1, 0, (0, 1, 0)))
+        for state in ("user", "nice", "sys", "intr", "steal", "idle", "wait.total")
+    }
     share_of_each = metric("kernel.percpu.share", indom=each)
     busy = np.sort(generator.beta(0.6, 1.6, cpus))[::-1]
     totals = dict.fromkeys(counters, 0.0)
@@ -212,6 +216,8 @@ def recording(folder: Path, cpus: int = 16) -> Path:
             values[number] = {NULL: totals[number]}
         for state, share in (("user", 0.8 * busy), ("sys", 0.2 * busy), ("idle", 1 - busy)):
             values[states[state]] = {cpu: int(1000 * step * share[cpu]) for cpu in range(cpus)}
+        for state, number in host.items():
+            values[number] = {NULL: 1000 * step * cpus * {"user": 3, "sys": 1, "idle": 6}.get(state, 0) // 10}
         values[share_of_each] = {cpu: float(busy[cpu]) for cpu in range(cpus)}
         writer.record(START.value + step * 10**9, values)
     convert(writer.close(), folder / "pcp.parquet")
@@ -223,4 +229,8 @@ _COUNTERS = {
     "generation_tokens_total": 240,
     "kv_offload_load_bytes_total": 9e8,
     "kv_offload_store_bytes_total": 4e8,
+    "prefix_cache_queries_total": 9000,
+    "prefix_cache_hits_total": 2200,
+    "external_prefix_cache_queries_total": 6800,
+    "external_prefix_cache_hits_total": 3500,
 }

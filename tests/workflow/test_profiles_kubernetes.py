@@ -29,7 +29,10 @@ pytestmark = [pytest.mark.workflow, pytest.mark.skipif(absent is not None, reaso
 
 LEVELS = (1, 50, 100)
 BUCKET = "kveval"
-FIGURES = ("throughput_curve_Qwen3-0.6B_all", "effect_plot", "timeseries_Qwen3-0.6B", "pcp_kv_cache_usage")
+FIGURES = (
+    *("throughput/throughput_curve_Qwen3-0.6B_all", "effects/effect_plot", "caches/pcp_kv_cache_usage"),
+    "recordings/level_timeline_Qwen3-0.6B",
+)
 # What people read of what both cells and the campaign come to.
 TABLES = ("complete_metrics", "comparison", "contrasts", "averages", "checks", "peak_comparison", "summary", "detailed")
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from tests.support.synthetic_workflow import make_workflow
 
-from kveval.report.figures.names import figure_names
+from kveval.report.figures.drawn import drawn_figures
+from kveval.report.figures.names import FAMILIES
 
 pytestmark = pytest.mark.workflow
 CELLS = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "native-offload", 10_000)]
-DRAWN = {f"plot_{family}" for family in ("throughput", "latency", "effects", "caches", "system", "recordings")}
+DRAWN = {f"plot_{family}" for family in FAMILIES}
 
 
 def snakemake(folder: Path, *arguments: str) -> str:
@@ -40,9 +41,12 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_everything_that_is_promised_is_there(published: Path) -> None:
     results = published / "results"
-    for name in figure_names(["Qwen3-8B"]):
+    drawn, lacking = drawn_figures(results / "figures" / family for family in FAMILIES)
+    assert set(lacking) == {"pcp_lmcache"}
+    assert len(drawn) == 15
+    for figure in drawn:
         for suffix in (".png", ".svg"):
-            assert (results / "figures" / f"{name}{suffix}").stat().st_size > 1000
+            assert figure.with_suffix(suffix).stat().st_size > 1000
     for name in ("summary", "detailed", "pcp_summary_stats", "complete_metrics", "comparison"):
         assert (results / "analysis" / f"{name}.csv").read_text().count("\n") > 1
     for model, scenario, blocks in CELLS:
@@ -92,6 +96,16 @@ def test_snakemakes_own_report_shows_the_figures_with_their_captions(published: 
     output = tmp_path / "report.html"
     snakemake(published, "report", "--report", str(output))
     text = output.read_text(encoding="utf-8")
-    for name in figure_names(["Qwen3-8B"]):
-        assert f"{name}.png" in text
+    for figure in drawn_figures(published / "results" / "figures" / family for family in FAMILIES)[0]:
+        assert figure.name in text
     assert "grey band" in text
+
+
+def test_a_figure_is_made_by_its_name_and_refused_where_there_is_none(published: Path) -> None:
+    figures = published / "results" / "figures"
+    snakemake(published, "--cores", "1", "results/figures/peak_throughput_all_scenarios.png")
+    copied = figures / "peak_throughput_all_scenarios.png"
+    assert copied.read_bytes() == (figures / "arms" / copied.name).read_bytes()
+    with pytest.raises(AssertionError, match="NotDrawnError"):
+        snakemake(published, "--cores", "1", "results/figures/pcp_lmcache.png")
+    assert not (figures / "pcp_lmcache.png").exists()

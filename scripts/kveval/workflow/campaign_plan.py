@@ -22,6 +22,7 @@ from kveval.host.errors import Failure
 from kveval.importing.campaign import import_plan
 from kveval.importing.compared import Combination, combination, require_measured
 from kveval.importing.table import findings
+from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.spec.sizing import kv_bytes_per_token, parameter_count
@@ -134,6 +135,14 @@ class WorkflowPlan:
     def models(self) -> list[str]:
         """The models, by size, as everywhere."""
         return by_size(list(self._parameters), self._parameters)
+
+    @property
+    def figure_families(self) -> list[str]:
+        """The families of figures with an answer in this campaign; all where its number of levels is not known."""
+        workload = self.config.catalogue.workloads.get(self.config.campaign.workload)
+        if self.elsewhere.runs or workload is None or workload.searched or not workload.fixed_levels:
+            return [*FAMILIES]
+        return families_of(Extent(len(workload.fixed_levels), len(self.models)))
 
     @cached_property
     def so_far(self) -> SoFar:

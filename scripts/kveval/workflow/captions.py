@@ -1,15 +1,25 @@
-"""How `snakemake --report` shows a figure."""
+"""How `snakemake --report` shows the figures of a family."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from kveval.report.figures.names import FAMILIES, FigureName, caption_file
+from kveval.report.figures.names import figures_of
 
 
-def captioned(figure: FigureName) -> dict[str, Any]:
-    """Return a figure's caption, category and labels, as Snakemake's `report` takes them."""
-    label = FAMILIES[figure.family][figure.template].replace(", {model}", "")
+def captioned(models: Iterable[str], family: str) -> dict[str, Any]:
+    """Return the category, labels, caption and names of files, as Snakemake's `report` takes them for a folder.
+
+    The caption includes the file that `captions_of` names.
+    """
+    figures = {figure.name: figure for figure in figures_of(models, family)}
     return {
-        "caption": str(caption_file(figure.template)),
-        "category": figure.family.capitalize(),
-        "labels": {"figure": label, "model": figure.model or "all"},
+        "patterns": ["{figure}.png"],
+        "caption": "../scripts/kveval/workflow/caption.rst",
+        "category": family.capitalize(),
+        "labels": lambda wildcards: {"figure": figures[wildcards.figure].title},
     }
+
+
+def captions_of(models: Iterable[str], family: str, folder: str) -> dict[str, str]:
+    """Return the file with the caption of each figure of a family, in `folder`."""
+    return {figure.name: f"{folder}/{figure.caption_file.name}" for figure in figures_of(models, family)}

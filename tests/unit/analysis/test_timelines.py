@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support import synthetic_campaign as campaign
 
-from kveval.analysis.system.timelines import percpu_busy, timeline
+from kveval.analysis.system.timelines import timeline
 
 START = campaign.START.value
 END = START + (campaign.WINDOW_S - 1) * 10**9
@@ -35,7 +35,7 @@ def test_the_window_is_cut(recording: Path) -> None:
     assert list(part.index) == list(range(11))
 
 
-@pytest.mark.parametrize("name", ["gpu_power_w", "prefix_cache_hit_percent"])
+@pytest.mark.parametrize("name", ["gpu_power_w", "gpu_utilisation_percent"])
 def test_what_cannot_be_shown_over_time_is_none(recording: Path, name: str) -> None:
     assert timeline(recording, campaign.METRICS[name], "0.32.0", START, END) is None
 
@@ -44,21 +44,20 @@ def test_a_metric_the_version_does_not_have_is_none(recording: Path) -> None:
     assert timeline(recording, campaign.METRICS["offload_load_mb_s"], "0.11.2", START, END) is None
 
 
-def test_every_cpu_has_its_own_load(recording: Path) -> None:
-    busy = percpu_busy(recording, START, END)
+def test_a_ratio_is_that_of_what_its_counters_gained(recording: Path) -> None:
+    hits = timeline(recording, campaign.METRICS["prefix_cache_hit_percent"], "0.32.0", START, END)
+    busy = timeline(recording, campaign.METRICS["cpu_utilisation_percent"], "0.32.0", START, END)
+    assert hits is not None
     assert busy is not None
-    assert sorted(busy.index) == ["cpu0", "cpu1", "cpu2", "cpu3"]
-    assert busy.between(0, 100).all()
-    assert busy["cpu0"] > busy["cpu3"]
-    assert percpu_busy(recording, END + 10**9, END + 2 * 10**9) is None
+    assert hits.to_numpy() == pytest.approx(np.full(campaign.WINDOW_S - 1, 100 * 2200 / 9000))
+    assert busy.to_numpy() == pytest.approx(np.full(campaign.WINDOW_S - 1, 40), abs=0.1)
 
 
-def test_cpu_shares_are_those_that_were_written(recording: Path) -> None:
-    generator = np.random.default_rng(3)
-    wanted = 100 * np.sort(generator.beta(0.6, 1.6, 4))[::-1]
-    busy = percpu_busy(recording, START, END)
-    assert busy is not None
-    assert busy[["cpu0", "cpu1", "cpu2", "cpu3"]].to_numpy() == pytest.approx(wanted, abs=0.2)
+def test_a_ratio_is_missing_where_its_denominator_gained_nothing(recording: Path) -> None:
+    still = {**campaign.METRICS["prefix_cache_hit_percent"], "denominator": "kernel.all.cpu.nice"}
+    share = timeline(recording, still, "0.32.0", START, END)
+    assert share is not None
+    assert share.isna().all()
 
 
 def test_of_several_places_the_first_that_was_recorded_is_read(recording: Path) -> None:

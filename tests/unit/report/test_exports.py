@@ -43,7 +43,12 @@ def test_a_report_as_json_is_valid_and_holds_every_cell_and_comparison(
     assert len(content["cells"]) == 34
     assert len(content["comparisons"]) == len(measured.comparison)
     assert content["figures"] == [
-        {"name": "pcp_lmcache", "title": "LMCache's own counters", "path": "figures/pcp_lmcache.png", "empty": "x"}
+        {
+            "name": "pcp_lmcache",
+            "title": "What does LMCache count itself?",
+            "path": "figures/pcp_lmcache.png",
+            "empty": "x",
+        }
     ]
     verdicts = [row["verdict"] for row in content["comparisons"]]
     assert verdicts == list(measured.comparison["verdict"])

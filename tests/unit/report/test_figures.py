@@ -3,6 +3,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.image
@@ -18,10 +19,19 @@ from kveval.analysis.cells import ArmSize, CellKey, by_size, rank_of
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import key_of, tiers_of
 from kveval.report.data.style import look_of
-from kveval.report.figures import latency, names
-from kveval.report.figures.axes import NothingToDraw, panels
-from kveval.report.figures.draw import FigureError, draw, write_figure, write_figures
-from kveval.report.figures.names import FAMILIES, FIGURES, figure_names, figures_of, find_figure
+from kveval.report.figures import arms, names
+from kveval.report.figures.axes import WIDTH, NothingToDraw, panels
+from kveval.report.figures.draw import FigureError, draw, write_family, write_figure
+from kveval.report.figures.drawn import NotDrawnError, drawn_figure, drawn_figures
+from kveval.report.figures.names import (
+    FAMILIES,
+    FIGURES,
+    Extent,
+    families_of,
+    figure_names,
+    figures_of,
+    find_figure,
+)
 from kveval.report.report import write_report
 
 MODELS = ("Qwen3-0.6B", "Qwen3-14B")
@@ -47,15 +57,16 @@ def small(recording: Path) -> FigureData:
     return made_of(campaign.cells(MODELS[1:], ("no-offload", "native-offload", "lmcache-redis")), recording)
 
 
-def made_of(cells: list[CellKey], recording: Path) -> FigureData:
-    levels = campaign.levels_table(cells, levels=LEVELS)
-    levels = levels.assign(lmcache_hit_tok_s=levels["external_cache_hit_percent"])
-    measured = campaign.measured(levels)
+def made_of(cells: list[CellKey], recording: Path, levels: Sequence[int] = LEVELS) -> FigureData:
+    table = campaign.levels_table(cells, levels=levels)
+    table = table.assign(lmcache_hit_tok_s=table["external_cache_hit_percent"])
+    measured = campaign.measured(table)
     return FigureData(
-        levels,
+        table,
         measured.peaks,
         measured.comparison,
         "kubernetes engine, full weights · 48 CPUs",
+        runs=measured.runs,
         parameters=campaign.PARAMETERS,
         baselines=frozenset({"no-offload"}),
         tiers={key_of(run): tiers_of(run) for run in measured.runs},
@@ -63,6 +74,13 @@ def made_of(cells: list[CellKey], recording: Path) -> FigureData:
         metrics={**campaign.METRICS, "lmcache_hit_tok_s": {"title": "LMCache hits", "unit": "tok/s"}},
         server_version="0.32.0",
     )
+
+
+def title_of(name: str) -> str:
+    found = find_figure(name, MODELS)
+    assert found
+    assert "?" in found.title
+    return found.title
 
 
 def texts(figure: Figure) -> set[str]:
@@ -75,11 +93,13 @@ def test_every_figure_has_a_function_and_a_caption_and_every_function_an_entry()
         drawing = {
             name
             for name, found in inspect.getmembers(module, inspect.isfunction)
-            if found.__module__ == module.__name__ and found.__annotations__["return"] == "Figure"
+            if found.__module__ == module.__name__
+            and found.__annotations__["return"] == "Figure"
+            and not name.startswith("_")
         }
         assert drawing == {entry.key for entry in FIGURES if entry.family == family}
     captions = {figure.caption for figure in figures_of(MODELS)}
-    assert len(captions) == len(FIGURES)
+    assert len(captions) == len(FIGURES) == len(list(names.CAPTIONS.glob("*.rst")))
     assert all(re.fullmatch(r"[A-Z].{30,}\.", caption) for caption in captions)
 
 
@@ -87,16 +107,17 @@ def test_a_function_an_entry_and_a_caption_make_a_figure_of_the_report(
     data: FigureData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def levels_by_run(data: FigureData) -> Figure:
-        figure, grid = panels(data, (1, 1), (4, 3))
+        figure, grid = panels(data, (1, 1), 3)
         grid[0, 0].plot(data.levels["run"], data.levels["level"])
         return figure
 
     caption = "Every level of every run."
     (tmp_path / "levels_by_run.rst").write_text(f"{caption}\n")
     monkeypatch.setattr(names, "CAPTIONS", tmp_path)
-    monkeypatch.setattr(names, "FIGURES", (names.FigureEntry("levels_by_run", "latency", "system", "Levels by run"),))
-    monkeypatch.setattr(latency, "levels_by_run", levels_by_run, raising=False)
-    assert write_figures(data, {name: [tmp_path / f"{name}.png"] for name in figure_names(MODELS)}) == {}
+    monkeypatch.setattr(names, "FIGURES", (names.FigureEntry("levels_by_run", "arms", "system", "Levels by run"),))
+    monkeypatch.setattr(arms, "levels_by_run", levels_by_run, raising=False)
+    write_family("arms", data, tmp_path)
+    assert drawn_figures([tmp_path]) == ([tmp_path / "levels_by_run.png"], {})
     assert (tmp_path / "levels_by_run.png").stat().st_size > 2000
     keys = campaign.cells(MODELS, ARMS)
     write_report(
@@ -125,16 +146,23 @@ def test_every_figure_draws_with_its_units_and_its_footer(name: str, data: Figur
     figure.savefig(output, dpi=DPI)
     image = matplotlib.image.imread(output)
     assert min(image.shape[:2]) > 1.25 * DPI
-    assert image.shape[1] <= 10.6 * DPI
+    assert image.shape[1] == WIDTH * DPI
     assert image[..., :3].std() > 0.02
     said = texts(figure)
+    assert title_of(name) in said
     assert data.footer in " ".join(said)
     assert any(re.search(r"tok/s|\bms\b|, s\b|%|GiB|requests|tokens|ln throughput", text) for text in said)
     assert not any("not recorded" in text for text in said), "the data have everything"
 
 
 @pytest.mark.parametrize(
-    "name", ["throughput_curve_Qwen3-14B_all", "timeseries_Qwen3-14B", "performance_delta_heatmap_all", "working_set"]
+    "name",
+    [
+        "throughput_curve_Qwen3-14B_all",
+        "level_timeline_Qwen3-14B",
+        "performance_delta_heatmap_all",
+        "hit_rates_by_tier",
+    ],
 )
 def test_the_same_data_give_the_same_bytes(name: str, small: FigureData, tmp_path: Path) -> None:
     one, two = ([tmp_path / f"{number}.{suffix}" for suffix in ("png", "svg")] for number in ("one", "two"))
@@ -207,11 +235,18 @@ def test_what_was_not_recorded_is_said_and_not_drawn_as_zero(data: FigureData, t
     bare = dataclasses.replace(data, levels=levels, recordings={}, tiers={}, metrics={})
     assert "server resident, GiB" not in texts(draw("pcp_memory_usage", bare))
     assert "not recorded" in texts(draw("pcp_request_queues", bare))
-    empty = ("pcp_kv_cache_usage", "timeseries_Qwen3-14B", "percpu_saturation", "working_set", "pcp_lmcache")
-    reasons = write_figures(bare, {name: [tmp_path / f"{name}.png"] for name in (*empty, "pcp_memory_usage")})
-    assert reasons["pcp_kv_cache_usage"].endswith("windows: kv_cache_usage_percent")
-    assert set(reasons) == set(empty)
-    assert all((tmp_path / f"{name}.png").stat().st_size > 2000 for name in empty)
+    write_family("caches", bare, tmp_path / "caches")
+    write_family("recordings", bare, tmp_path / "recordings")
+    drawn, lacking = drawn_figures([tmp_path / "caches", tmp_path / "recordings"])
+    assert set(lacking) == {"pcp_kv_cache_usage", "working_set", "pcp_lmcache"} | {
+        f"level_timeline_{model}" for model in MODELS
+    }
+    assert lacking["pcp_kv_cache_usage"].endswith("windows: kv_cache_usage_percent")
+    assert set(tmp_path.rglob("*.png")) == set(drawn)
+    assert {path.stem for path in drawn} == {"hit_rates_by_tier", "pcp_prefix_cache_hits", "pcp_offload_traffic"}
+    with pytest.raises(NotDrawnError) as error:
+        drawn_figure(tmp_path / "caches", "working_set.png")
+    assert error.value.facts["reason"] == lacking["working_set"]
 
 
 def test_where_the_cpu_is_the_device_its_utilisation_is_drawn(data: FigureData) -> None:
@@ -236,6 +271,54 @@ def test_levels_that_failed_do_not_stop_a_figure(small: FigureData) -> None:
     failed = dataclasses.replace(small, levels=levels, peaks=small.peaks[small.peaks["scenario"] != "lmcache-redis"])
     for name in figure_names(MODELS[1:]):
         assert draw(name, failed).axes
+
+
+@pytest.mark.parametrize(
+    ("levels", "models", "families"),
+    [(1, 1, {"arms", "caches", "recordings"}), (2, 4, {*FAMILIES} - {"throughput", "system"}), (8, 4, {*FAMILIES})],
+)
+def test_a_plan_leaves_out_families_that_have_no_answer(levels: int, models: int, families: set[str]) -> None:
+    assert set(families_of(Extent(levels, models))) == families
+
+
+def test_a_campaign_of_one_level_has_the_figures_chosen_for_it(recording: Path, tmp_path: Path) -> None:
+    cells = [("Qwen3-0.6B", "no-offload", 0), ("Qwen3-0.6B", "native-offload", 500)]
+    one_level = made_of(cells, recording, levels=(2,))
+    for family in FAMILIES:
+        write_family(family, one_level, tmp_path / family)
+    drawn, lacking = drawn_figures(tmp_path / family for family in FAMILIES)
+    chosen = ["throughput_by_arm", "ttft_by_arm", "hit_rates_by_tier", "level_timeline_Qwen3-0.6B"]
+    assert ([path.stem for path in drawn], lacking) == (chosen, {})
+    assert all(path.with_suffix(".svg").exists() for path in drawn)
+    with pytest.raises(NotDrawnError) as error:
+        drawn_figure(tmp_path / "arms", "peak_throughput_all_scenarios.png")
+    assert error.value.facts["figure"] == "peak_throughput_all_scenarios"
+
+
+def test_every_run_is_a_dot_beside_the_mean_and_its_interval(recording: Path) -> None:
+    data = made_of([("Qwen3-0.6B", "no-offload", 0)], recording, levels=(2,))
+    (axes,) = draw("throughput_by_arm", data).axes
+    (dots,) = axes.collections
+    runs = sorted(data.levels["throughput_tok_s"])
+    assert sorted(dots.get_offsets()[:, 0]) == pytest.approx(runs)
+    (bar,) = axes.patches
+    assert bar.get_width() == pytest.approx(np.mean(runs))
+    (interval,) = axes.lines
+    low, high = interval.get_xdata()[[0, -1]]
+    assert low < runs[0] < runs[-1] < high
+
+
+def test_shares_of_the_tiers_are_of_all_prompt_tokens(data: FigureData) -> None:
+    one = data.levels[(data.levels["model"] == MODELS[1]) & (data.levels["scenario"] == "native-offload")]
+    level = data.common_level(MODELS[1])
+    one = one[(one["level"] == level) & (one["cpu_blocks"] == 20_000)]
+    device, asked = one["prefix_cache_hit_percent"], one["external_cache_hit_percent"]
+    axes = draw("hit_rates_by_tier", data).axes[1]
+    place = [cell.label for cell in data.cells_of(MODELS[1])].index("native-offload 20K")
+    widths = [bar.get_width() for bar in axes.patches if round(bar.get_y() + bar.get_height() / 2) == place]
+    behind = (asked * (100 - device) / 100).mean()
+    assert widths == pytest.approx([device.mean(), behind, 0, 100 - device.mean() - behind])
+    assert "store behind it" not in texts(draw("hit_rates_by_tier", data))
 
 
 def test_comparisons_of_arms_with_each_other_stay_out_of_the_effect_plot(data: FigureData) -> None:

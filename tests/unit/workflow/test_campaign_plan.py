@@ -9,6 +9,7 @@ import pytest
 from snakemake.exceptions import WorkflowError
 from tests.support.paths import REPOSITORY
 
+from kveval.report.figures.names import FAMILIES
 from kveval.spec.loading import load_config
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.invocation import Invocation, limit_of
@@ -39,6 +40,15 @@ def test_cells_runs_and_their_files_are_the_campaigns() -> None:
     cell = config.cell("Qwen3-14B", "native-offload", 10000)
     assert plan.measurement(wildcards()) == config.measurement_id(cell)
     assert json.loads(plan.specification(wildcards())) == config.specification(cell).to_json()
+
+
+@pytest.mark.parametrize(
+    ("campaign", "left_out"),
+    [("feb-2026", set()), ("laptop-peak-search", set()), ("smoke", {"throughput", "system", "effects"})],
+)
+def test_families_of_figures_without_an_answer_are_not_asked_for(campaign: str, left_out: set[str]) -> None:
+    plan = plan_of(CONFIG / "campaigns" / f"{campaign}.yaml")
+    assert {*FAMILIES} - {*plan.figure_families} == left_out
 
 
 def test_what_the_report_is_told_is_of_plain_values_and_of_every_cell() -> None:

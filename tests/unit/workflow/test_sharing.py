@@ -74,6 +74,12 @@ def test_what_is_brought_is_listed(tmp_path):
         file.write_text(file.name)
     places[0].parent.mkdir()
     places[0].write_text("an older one")
-    bring(files, places, tmp_path / "brought.txt")
-    assert [place.read_text() for place in places] == ["REPORT.md", "a.png"]
+    drawn, place = tmp_path / "bucket" / "figures" / "arms", tmp_path / "results" / "figures" / "arms"
+    for folder, name in ((drawn, "new.png"), (place, "old.png")):
+        folder.mkdir(parents=True)
+        (folder / name).touch()
+    bring([*files, drawn], [*places, place], tmp_path / "brought.txt")
+    assert [found.name for found in place.iterdir()] == ["new.png"]
+    places.append(place)
+    assert [place.read_text() for place in places if place.is_file()] == ["REPORT.md", "a.png"]
     assert (tmp_path / "brought.txt").read_text().splitlines() == [str(place) for place in places]

@@ -1,8 +1,9 @@
-"""A recording second by second: any entry of config/metrics.yaml over time, and how busy each CPU was."""
+"""A recording second by second: any entry of config/metrics.yaml over time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import pandas as pd
 
 from kveval.analysis.system.metrics import UNIT_FACTORS
 from kveval.config.catalogue import name_for
-from kveval.pcp.parquet.rates import increase, rate
+from kveval.pcp.parquet.rates import rate
 from kveval.pcp.parquet.reading import describe, series
 from kveval.spec.servers.registry import recorded_as
 
-_BUSY = ("user", "nice", "sys", "intr", "steal")
-_IDLE = ("idle", "wait.total")
+# Over how many samples a ratio is taken: in a single one a server may have been asked for nothing.
+RATIO_SAMPLES = 5
 
 
 def timeline(
@@ -24,9 +25,12 @@ def timeline(
     """Return one entry of config/metrics.yaml over time in its unit, indexed by seconds since `start_ns`.
 
     Counters become rates per second; instances are put together as the entry says; of several places the first that
-    was recorded is read. None where there is none, the unit is not the entry's, or the entry is a ratio. `version` is
-    the server's.
+    was recorded is read. A ratio is that of what its counters gained over RATIO_SAMPLES samples, missing where the
+    denominator gained nothing. None where nothing was recorded, or the unit is not the entry's. `version` is the
+    server's.
     """
+    if "numerator" in entry:
+        return _ratio(parquet, entry, version, start_ns, end_ns)
     for source in (entry, *entry.get("alternatives", ())):
         names = source.get("pcp", {})
         expression = name_for({"*": names} if isinstance(names, str) else names, version)
@@ -38,20 +42,44 @@ def timeline(
     return None
 
 
+def _ratio(
+    parquet: Path, entry: Mapping[str, Any], version: str, start_ns: int, end_ns: int
+) -> pd.Series[float] | None:
+    gains = []
+    for part in ("numerator", "denominator"):
+        counted = {"pcp": entry[part], "unit": None, "instances": "sum"}
+        values = timeline(parquet, counted, version, start_ns, end_ns)
+        if values is None:
+            return None
+        gains.append(values.rolling(RATIO_SAMPLES, min_periods=1).sum())
+    upper, lower = gains
+    return float(entry.get("scale", 1.0)) * upper / lower.where(lower > 0)
+
+
+@lru_cache(maxsize=32)
+def _rates(parquet: Path, name: str, *, start_ns: int, finish_ns: int) -> pd.DataFrame:
+    """The rates of a counter; ratios have counters in common."""
+    return rate(parquet, name, start_ns=start_ns, finish_ns=finish_ns)
+
+
 def _read(
     parquet: Path, source: Mapping[str, Any], metrics: Sequence[str], start_ns: int, end_ns: int
 ) -> pd.Series[float] | None:
-    """The sum of a source's metrics, instances put together, by time; None unless all were recorded in its unit."""
+    """The sum of a source's metrics, instances put together, by time; None unless all were recorded in its unit.
+
+    A source without a unit takes any.
+    """
     known = describe(parquet)
     total: pd.Series[float] | None = None
     for name in metrics:
         if name not in known:
             return None
         unit = known[name].units
-        factor = source.get("scale", 1.0) if unit in ("", "count") else UNIT_FACTORS.get((unit, source["unit"]))
+        anything = unit in ("", "count") or source["unit"] is None
+        factor = source.get("scale", 1.0) if anything else UNIT_FACTORS.get((unit, source["unit"]))
         if factor is None:
             return None
-        read = rate if known[name].semantics == "counter" else series
+        read = _rates if known[name].semantics == "counter" else series
         table = _instances(read(parquet, name, start_ns=start_ns, finish_ns=end_ns), source)
         values: pd.Series[float] = factor * table.groupby("timestamp")["value"].agg(source.get("instances", "sum"))
         total = values if total is None else total + values
@@ -64,21 +92,3 @@ def _instances(table: pd.DataFrame, source: Mapping[str, Any]) -> pd.DataFrame:
         if source.get(key):
             table = table[table["instance"].astype(str).str.contains(source[key], regex=True) == wanted]
     return table
-
-
-def percpu_busy(parquet: Path, start_ns: int, end_ns: int) -> pd.Series[float] | None:
-    """Return the share of the window, in per cent, that each CPU was not idle; None where it was not recorded."""
-    known = describe(parquet)
-    parts: dict[bool, list[pd.Series[float]]] = {True: [], False: []}
-    for states, busy in ((_BUSY, True), (_IDLE, False)):
-        for state in states:
-            name = f"kernel.percpu.cpu.{state}"
-            if name in known:
-                table = increase(parquet, name, start_ns, end_ns)
-                parts[busy].append(table.set_index("instance")["increase"].astype(float))
-    if not parts[True] or not parts[False]:
-        return None
-    busy_time, idle_time = (pd.concat(found, axis=1).sum(axis=1) for found in (parts[True], parts[False]))
-    everything = busy_time + idle_time
-    share = (100 * busy_time / everything[everything > 0]).dropna()
-    return None if share.empty else share

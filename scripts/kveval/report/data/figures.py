@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import pandas as pd
 from kveval.analysis.cells import ArmSize, CellKey, by_size, common_level, rank_of
 from kveval.report.data.level_units import STREAMS, LevelUnit
 from kveval.report.data.style import ArmStyle, look_of
+from kveval.store.run_file import Run
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,18 @@ class FigureData:
     """The data that every figure is drawn from.
 
     `levels`: complete_metrics.csv, `peaks`: peak_throughput_all.csv, `comparison`: comparison.csv. `footer`: engine,
-    weights and hardware in one line. `parameters`: of the models, for their order. `baselines`: scenarios that others
-    are compared with. `device`: GPU, or CPU where the server runs on it. `unit`: what levels count. `tiers`: of the
-    cells that were measured. `recordings`: cell and run -> pcp.parquet; `metrics`: the content of config/metrics.yaml,
-    `server_version`: the server's release, for the names in the recordings.
+    weights and hardware in one line. `runs`: those that `levels` was made from. `parameters`: of the models, for their
+    order. `baselines`: scenarios that others are compared with. `device`: GPU, or CPU where the server runs on it.
+    `unit`: what levels count. `tiers`: of the cells that were measured. `recordings`: cell and run -> pcp.parquet;
+    `metrics`: the content of config/metrics.yaml, `server_version`: the server's release, for the names in the
+    recordings.
     """
 
     levels: pd.DataFrame
     peaks: pd.DataFrame
     comparison: pd.DataFrame
     footer: str
+    runs: Sequence[Run] = ()
     parameters: Mapping[str, int] = field(default_factory=dict)
     baselines: frozenset[str] = field(default_factory=frozenset)
     margin: float = 0.05

@@ -53,6 +53,7 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         peaks=measured.peaks,
         comparison=measured.comparison,
         footer=footer(measured.runs, plan.name),
+        runs=measured.runs,
         parameters=plan.parameters,
         baselines=plan.baselines,
         margin=plan.margin,

@@ -48,8 +48,13 @@ class ArmStyle:
 
 
 def look_of(scenario: str, tier: int = 0) -> ArmStyle:
-    """Return the look of a scenario's cell; `tier` is the rank of its CPU tier's size among the campaign's, from 0."""
+    """Return the look of a scenario's cell; `tier` is the rank of its CPU tier's size among the campaign's, from 0.
+
+    A fifth size and those after it, for which no line and filling is left, have a darker colour.
+    """
     colour, marker = _scenario(scenario)
+    if tier >= len(_LINES):
+        colour = _mixed(colour, *_SHADES[2])
     return ArmStyle(colour, marker, _LINES[tier % len(_LINES)], _FILLS[tier % len(_FILLS)])
 
 

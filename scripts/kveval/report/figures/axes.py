@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -23,9 +24,10 @@ from kveval.report.data.figures import FigureData
 
 GREY = "#666666"
 PALE = "#8A8A8A"
-# Inches; wider figures are shrunk by whatever shows them until nobody can read them.
-WIDEST = 10.5
+# Inches, of every figure: shown at the width of a page, their letters are of one size.
+WIDTH = 10.0
 PLAIN = StrMethodFormatter("{x:,.10g}")
+_TITLE = 0.32
 _LEGEND_ROW = 0.19
 _LETTER = 0.075
 
@@ -33,38 +35,44 @@ _LETTER = 0.075
 def panels(
     data: FigureData,
     shape: tuple[int, int],
-    size: tuple[float, float],
+    height: float,
     *,
     legend: Sequence[ArmSize] = (),
-    handles: Sequence[Line2D] = (),
+    handles: Sequence[Artist] = (),
 ) -> tuple[Figure, npt.NDArray[Any]]:
-    """Return a figure of rows x columns panels, each width x height inches, with a footer and a legend above.
+    """Return a figure of rows x columns panels, each `height` inches high, with a footer and room for a title above.
 
-    The legend shows `handles`, then the cells of `legend`. Panels become narrower where the figure would be too wide.
+    The legend stands below the title and shows `handles`, then the cells of `legend`.
     """
     # Not from pyplot: nothing is shown, and pyplot would keep every figure.
     rows, columns = shape
-    width = min(max(columns * size[0], 5.5), WIDEST)
     # At 6.5 points an inch holds some 20 letters, and a line is 0.13 inches high.
-    note = textwrap.wrap(data.footer, int(20 * width))
+    note = textwrap.wrap(data.footer, int(20 * WIDTH))
     shown = [*handles, *(cell_handle(data, cell) for cell in legend)]
-    across, down = _legend_shape([str(handle.get_label()) for handle in shown], width)
-    bottom, top = 0.15 + 0.13 * len(note), (_LEGEND_ROW * down + 0.1 if shown else 0.0)
-    height = rows * size[1] + bottom + top
-    layout = ConstrainedLayoutEngine(rect=(0, bottom / height, 1, 1 - (bottom + top) / height))
-    figure = Figure(figsize=(width, height), layout=layout)
+    across, down = _legend_shape([str(handle.get_label()) for handle in shown])
+    bottom, top = 0.15 + 0.13 * len(note), _TITLE + (_LEGEND_ROW * down + 0.1 if shown else 0.0)
+    total = rows * height + bottom + top
+    layout = ConstrainedLayoutEngine(rect=(0, bottom / total, 1, 1 - (bottom + top) / total))
+    figure = Figure(figsize=(WIDTH, total), layout=layout)
     axes = figure.subplots(rows, columns, squeeze=False)
-    figure.text(0.005, 0.05 / height, "\n".join(note), fontsize=6.5, color=GREY, va="bottom")
+    figure.text(0.005, 0.05 / total, "\n".join(note), fontsize=6.5, color=GREY, va="bottom")
     if shown:
-        figure.legend(handles=shown, loc="upper left", ncols=across, bbox_to_anchor=(0.0, 1.0), borderaxespad=0.3)
+        place = (0.0, 1 - _TITLE / total)
+        figure.legend(handles=shown, loc="upper left", ncols=across, bbox_to_anchor=place, borderaxespad=0.3)
     return figure, axes
 
 
-def _legend_shape(labels: Sequence[str], width: float) -> tuple[int, int]:
+def write_title(figure: Figure, title: str) -> None:
+    """Write a figure's title into the room that `panels` leaves for it."""
+    place = 1 - 0.06 / figure.get_figheight()
+    figure.text(0.005, place, title, fontsize=11.5, fontweight="bold", va="top")
+
+
+def _legend_shape(labels: Sequence[str]) -> tuple[int, int]:
     """Return how many entries stand beside and above each other."""
     if not labels:
         return 1, 0
-    across = max(1, min(len(labels), int(width / (_LETTER * max(map(len, labels)) + 0.55))))
+    across = max(1, min(len(labels), int(WIDTH / (_LETTER * max(map(len, labels)) + 0.55))))
     down = math.ceil(len(labels) / across)
     return math.ceil(len(labels) / down), down
 
@@ -84,11 +92,11 @@ class ModelPanel:
     bottom: bool
 
 
-def model_panels(data: FigureData, size: tuple[float, float], **legend: Any) -> tuple[Figure, list[ModelPanel]]:
+def model_panels(data: FigureData, height: float, **legend: Any) -> tuple[Figure, list[ModelPanel]]:
     """Return a figure with a panel per model, two beside each other."""
     count = len(data.models)
     across = min(2, count)
-    figure, grid = panels(data, (math.ceil(count / across), across), size, **legend)
+    figure, grid = panels(data, (math.ceil(count / across), across), height, **legend)
     for axes in grid.flat[count:]:
         axes.set_axis_off()
     places = enumerate(zip(grid.flat, data.models, strict=False))
@@ -103,11 +111,11 @@ def say_not_recorded(axes: Axes, **style: Any) -> None:
 
 
 def model_rows(
-    data: FigureData, columns: int, *, width: float, cells: Callable[[str], Sequence[ArmSize]], **legend: Any
+    data: FigureData, columns: int, *, cells: Callable[[str], Sequence[ArmSize]], **legend: Any
 ) -> tuple[Figure, npt.NDArray[Any]]:
     """Return one row of panels per model, high enough for a line of text per cell."""
     most = max((len(cells(model)) for model in data.models), default=1)
-    return panels(data, (len(data.models), columns), (width, max(0.24 * most + 0.85, 1.5)), **legend)
+    return panels(data, (len(data.models), columns), max(0.24 * most + 0.85, 1.5), **legend)
 
 
 def cell_axis(axes: Axes, cells: Sequence[ArmSize], *, labels: bool = True) -> None:
@@ -192,11 +200,3 @@ def from_zero(axes: Axes, highest: float | None = None) -> None:
 
 class NothingToDraw(Exception):
     """A figure has no data; the message says what is missing."""
-
-
-def placeholder(data: FigureData, message: str) -> Figure:
-    """Return a figure that says why it is empty."""
-    figure, grid = panels(data, (1, 1), (5.5, 1.3))
-    grid[0, 0].set_axis_off()
-    grid[0, 0].text(0.5, 0.5, textwrap.fill(message, 70), ha="center", va="center", color=GREY)
-    return figure

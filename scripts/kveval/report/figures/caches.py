@@ -4,19 +4,91 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
 from kveval.analysis.cells import CellKey, blocks_label
+from kveval.analysis.estimators.correlations import recorded
+from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report.data.figures import FigureData, Tiers
 from kveval.report.data.level_units import LevelUnit
-from kveval.report.figures.axes import PLAIN, NothingToDraw, level_axis, model_panels
+from kveval.report.figures.axes import GREY, PLAIN, NothingToDraw, cell_axis, level_axis, model_panels, model_rows
 from kveval.report.figures.level_axes import against_concurrency
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
+# Where a prompt token's keys and values came from; told apart by hatching where there is no colour.
+_SOURCES: dict[str, dict[str, Any]] = {
+    "device cache": {"facecolor": _DEVICE, "edgecolor": "white", "linewidth": 0},
+    "CPU tier": {"facecolor": "#E69F00", "edgecolor": "white", "hatch": "///", "linewidth": 0},
+    "store behind it": {"facecolor": "#009E73", "edgecolor": "white", "hatch": "...", "linewidth": 0},
+    "computed": {"facecolor": "#D9D9D9", "edgecolor": "white", "linewidth": 0},
+}
+
+
+def hit_rates_by_tier(data: FigureData) -> Figure:
+    """Shares of the prompt tokens by where they came from, at the level where a model's cells are compared.
+
+    From the servers' own counters over whole levels, means over runs; where no run has them, from the recording.
+    """
+    activity = tier_activity(data.runs)
+    counted = bool(activity["device_hit_percent"].notna().any())
+    if not counted and not recorded(data.levels, ["prefix_cache_hit_percent"]):
+        raise NothingToDraw("neither counted nor recorded: hits of the prefix cache")
+    shares = _counted(activity) if counted else _recorded(data.levels)
+    handles = [Patch(**style, label=name) for name, style in _SOURCES.items() if (shares[name] > 0).any()]
+    figure, grid = model_rows(data, 1, cells=data.cells_of, handles=handles)
+    for axes, model in zip(grid[:, 0], data.models, strict=True):
+        cells, level = data.cells_of(model), data.common_level(model)
+        for place, cell in enumerate(cells):
+            rows = data.rows(shares, model, cell)
+            means = rows[rows["level"] == level][[*_SOURCES]].mean()
+            if means.notna().all():
+                _stack(axes, place, means)
+            else:
+                axes.text(1, place, "not recorded", va="center", fontsize=8, color=GREY)
+        cell_axis(axes, cells)
+        axes.set_xlim(0, 100)
+        axes.set_title(f"{model}, {data.unit.at(level)}")
+    basis = "of the whole level, warm-up included" if counted else "in the measurement window"
+    grid[-1, 0].set_xlabel(f"% of prompt tokens {basis}")
+    return figure
+
+
+def _counted(activity: pd.DataFrame) -> pd.DataFrame:
+    """Shares from the servers' counters. What no counter tells from the CPU tier counts as of the CPU tier."""
+    store = activity["store_hit_percent"].fillna(0.0)
+    return _shares(activity, activity["device_hit_percent"], activity["external_hit_percent"].fillna(0.0), store)
+
+
+def _recorded(levels: pd.DataFrame) -> pd.DataFrame:
+    """Shares from the recording, where hits behind the device are of the tokens that were asked for there."""
+    device = levels["prefix_cache_hit_percent"]
+    behind = levels["external_cache_hit_percent"].fillna(0.0) * (100 - device) / 100
+    return _shares(levels, device, behind, 0.0 * device)
+
+
+def _shares(
+    table: pd.DataFrame, device: pd.Series[float], behind: pd.Series[float], store: pd.Series[float]
+) -> pd.DataFrame:
+    values = device, behind - store, store, 100 - device - behind
+    return table[["model", "scenario", "cpu_blocks", "level"]].assign(**dict(zip(_SOURCES, values, strict=True)))
+
+
+def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
+    left = 0.0
+    for name, style in _SOURCES.items():
+        share = max(float(means[name]), 0.0)
+        axes.barh(place, share, left=left, height=0.7, **style)
+        if share >= 3:
+            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
+            axes.text(left + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7.5, bbox=box)
+        left += share
 
 
 def working_set(data: FigureData) -> Figure:
@@ -30,7 +102,7 @@ def working_set(data: FigureData) -> Figure:
         Line2D([], [], color=_DEVICE, linewidth=2, label="device cache"),
         Line2D([], [], color=_TIER, linestyle="--", label="CPU tier (by its blocks)"),
     ]
-    figure, shown = model_panels(data, (5.2, 2.6), handles=handles)
+    figure, shown = model_panels(data, 2.6, handles=handles)
     for panel in shown:
         _capacities(panel.axes, known[panel.model], data.unit)
         panel.axes.set_title(panel.model)

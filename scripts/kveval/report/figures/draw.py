@@ -4,7 +4,8 @@ module, which is imported when one of its figures is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from matplotlib.figure import Figure
 
 from kveval.host.errors import Failure
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import NothingToDraw, placeholder
-from kveval.report.figures.names import figure_names, find_figure
+from kveval.report.figures.axes import NothingToDraw, write_title
+from kveval.report.figures.names import MANIFEST, Extent, figure_names, figures_of, find_figure
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 
@@ -24,45 +25,56 @@ class FigureError(Failure):
 
 
 def draw(name: str, data: FigureData) -> Figure:
-    """Return the figure `name` (one of `figure_names`).
+    """Return the figure `name` (one of `figure_names`) with the question that it answers above it.
 
     Raises FigureError for any other name, and NothingToDraw where the data have nothing for it.
     """
-    figure = find_figure(name, [*data.models, *data.parameters])
+    figure = find_figure(name, data.models)
     if figure is None:
         raise FigureError(f"no figure {name!r}; there are {', '.join(figure_names(data.models))}")
-    if figure.model is not None and figure.model not in data.models:
-        raise NothingToDraw(f"nothing of {figure.model} was measured")
     function = getattr(import_module(f"kveval.report.figures.{figure.family}"), figure.entry.key)
     with mpl.rc_context(fname=STYLE):
         drawn: Figure = function(data, figure.model) if figure.model else function(data)
+        write_title(drawn, figure.title)
     return drawn
 
 
-def write_figure(name: str, data: FigureData, outputs: Sequence[Path]) -> str | None:
+def write_figure(name: str, data: FigureData, outputs: Sequence[Path]) -> None:
     """Draw `name` and write it to every path, the format by its suffix (.png, .svg, .pdf); same data, same bytes.
 
-    Where there is nothing to draw the files say so, and the reason is returned.
+    Raises as `draw`.
     """
-    reason = None
-    try:
-        figure = draw(name, data)
-    except NothingToDraw as nothing:
-        reason = str(nothing)
-        with mpl.rc_context(fname=STYLE):
-            figure = placeholder(data, reason)
+    figure = draw(name, data)
     with mpl.rc_context(fname=STYLE):
         _lay_out(figure)
         for output in outputs:
             stamp = {"Software": None} if output.suffix == ".png" else {"Date": None}
             figure.savefig(output, metadata=stamp)
-    return reason
 
 
-def write_figures(data: FigureData, files: Mapping[str, Sequence[Path]]) -> dict[str, str]:
-    """Write figures by name, each to its files; return those with nothing to show, each with the reason."""
-    reasons = {name: write_figure(name, data, paths) for name, paths in files.items()}
-    return {name: reason for name, reason in reasons.items() if reason}
+def write_family(family: str, data: FigureData, folder: Path) -> None:
+    """Write a family's figures that have something to show into `folder`, as PNG and SVG, and a MANIFEST.
+
+    It has three entries: `drawn`, names; `lacking`, names with what the data lack; `left_out`, names of those that have
+    no answer in a campaign of this extent, with its levels and models.
+    """
+    extent = Extent(len(data.grid), len(data.models))
+    drawn: list[str] = []
+    lacking: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for figure in figures_of(data.models, family):
+        if not figure.entry.answers(extent):
+            left_out[figure.name] = f"not for levels: {extent.levels}, models: {extent.models}"
+            continue
+        try:
+            write_figure(figure.name, data, [folder / f"{figure.name}.{suffix}" for suffix in ("png", "svg")])
+            drawn.append(figure.name)
+        except NothingToDraw as nothing:
+            lacking[figure.name] = str(nothing)
+    (folder / MANIFEST).write_text(
+        json.dumps({"drawn": drawn, "lacking": lacking, "left_out": left_out}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def _lay_out(figure: Figure) -> None:

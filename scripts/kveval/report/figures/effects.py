@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -29,7 +28,7 @@ def effect_plot(data: FigureData) -> Figure:
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     if not metrics:
         raise NothingToDraw(_NO_COMPARISON)
-    figure, grid = model_rows(data, len(metrics), width=3.4, cells=lambda model: _arms(data, model), handles=_key())
+    figure, grid = model_rows(data, len(metrics), cells=lambda model: _arms(data, model), handles=_key())
     for column, metric in zip(grid.T, metrics, strict=True):
         table = _against_baselines(data, metric)
         widest = _widest(table, data.margin)
@@ -96,47 +95,37 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
     cells = [cell for cell in data.cells if cell.scenario not in data.baselines]
     if not metrics or not cells:
         raise NothingToDraw(_NO_COMPARISON)
-    figure, grid = panels(data, (1, len(metrics)), (3.4, 0.3 * len(cells) + 1.7))
+    figure, grid = panels(data, (1, len(metrics)), 0.3 * len(cells) + 1.7)
     for axes, metric in zip(grid[0], metrics, strict=True):
-        effects = _effects(data, metric, cells)
+        value, decided = _effects(data, metric, cells)
         # Red and green apart from each other by brightness alone would be lost on colour-blind readers: blue is better.
         colours = "RdBu" if METRICS[metric] else "RdBu_r"
-        widest = max(float(np.nanmax(np.abs(effects["value"]), initial=0.0)), 200 * data.margin)
-        norm = TwoSlopeNorm(0, -widest, widest)
-        axes.imshow(effects["value"], cmap=colours, norm=norm, aspect="auto")
+        widest = max(float(np.nanmax(np.abs(value), initial=0.0)), 200 * data.margin)
+        text = np.vectorize(_signed, otypes=[object])(value)
+        bar = {"location": "top", "label": "% of baseline (blue: better)", "aspect": 30}
+        style = {"fmt": "", "annot_kws": {"fontsize": 8}, "cbar_kws": bar, "linewidths": 0.5}
+        limits = {"vmin": -widest, "vmax": widest, "cmap": colours}
+        sns.heatmap(value, annot=text, ax=axes, **limits, **style)
         axes.set_facecolor("#EDEDED")
-        for (place, at), value in np.ndenumerate(effects["value"]):
-            decided = bool(effects["decided"][place, at])
-            axes.text(
-                at,
-                place,
-                _signed(value),
-                ha="center",
-                va="center",
-                fontsize=8,
-                fontweight="bold" if decided else "normal",
-                color="white" if abs(value) > 0.65 * widest else "#222222" if decided else GREY,
-            )
-        cell_axis(axes, cells, labels=metric == metrics[0])
-        axes.set_ylim(len(cells) - 0.5, -0.5)
-        tilt = {"rotation": 30, "ha": "right"} if len(data.models) > 1 else {}
-        axes.set_xticks(range(len(data.models)), data.models, **tilt)
         axes.grid(visible=False)
+        axes.tick_params(length=0)
+        for letters, sure in zip(axes.texts, decided[np.isfinite(value)], strict=True):
+            letters.set_fontweight("bold" if sure else "normal")
+        names = [cell.label if metric == metrics[0] else "" for cell in cells]
+        tilt = {"rotation": 30, "ha": "right"} if len(data.models) > 1 else {"rotation": 0}
+        axes.set_xticks(np.arange(len(data.models)) + 0.5, data.models, **tilt)
+        axes.set_yticks(np.arange(len(cells)) + 0.5, names, rotation=0)
         axes.set_title(METRIC_TITLES[metric])
-        figure.colorbar(
-            ScalarMappable(norm, colours), ax=axes, location="top", label="% of baseline (blue: better)", aspect=30
-        )
     return figure
 
 
 def _signed(value: float) -> str:
-    """A whole number of per cent with its sign, a dash for none."""
-    if not np.isfinite(value):
-        return "–"
-    return f"{value:+.0f}" if round(value) else "0"
+    """A whole number of per cent with its sign."""
+    return f"{value:+.0f}" if np.isfinite(value) and round(value) else "0"
 
 
-def _effects(data: FigureData, metric: str, cells: Sequence[ArmSize]) -> dict[str, np.ndarray]:
+def _effects(data: FigureData, metric: str, cells: Sequence[ArmSize]) -> tuple[np.ndarray, np.ndarray]:
+    """Effects in per cent, cells x models, and whether each has a verdict."""
     table = _against_baselines(data, metric)
     shape = (len(cells), len(data.models))
     value, decided = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
@@ -146,4 +135,4 @@ def _effects(data: FigureData, metric: str, cells: Sequence[ArmSize]) -> dict[st
             if len(rows):
                 value[place, at] = rows.iloc[0]["effect_percent"]
                 decided[place, at] = rows.iloc[0]["verdict"] in VERDICT_COLOURS
-    return {"value": value, "decided": decided}
+    return value, decided

@@ -93,10 +93,10 @@ def against_concurrency(
         raise NothingToDraw(not_recorded(columns))
     cells = [cell for cell in data.cells if _measured(data.levels, cell, shown)]
     if len(shown) == 1:
-        figure, places = model_panels(data, (4.6, 2.2), legend=cells)
+        figure, places = model_panels(data, 2.4, legend=cells)
         placed = [(panel, shown[0], True) for panel in places]
     else:
-        figure, grid = panels(data, (len(shown), len(data.models)), (3.1, 2.2), legend=cells)
+        figure, grid = panels(data, (len(shown), len(data.models)), 2.2, legend=cells)
         placed = [
             (ModelPanel(axes, model, model == data.models[0], name == shown[-1]), name, name == shown[0])
             for row, name in zip(grid, shown, strict=True)

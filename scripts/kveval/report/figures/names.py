@@ -1,4 +1,4 @@
-"""The figures of a campaign, apart from the drawing: a plan needs their names and should not load a plotting library.
+"""The figures of a campaign, apart from the drawing: a plan needs their families, not a plotting library.
 
 A figure is an entry of FIGURES, the function of its `key` in the module of its family, and `captions/KEY.rst`. A family
 is drawn in one job, because starting Python and loading a plotting library takes longer than drawing.
@@ -6,26 +6,54 @@ is drawn in one job, because starting Python and loading a plotting library take
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 # Beside report.py and not here: the report prints them, and no figure is drawn anew for their words.
 CAPTIONS = Path(__file__).parents[1] / "captions"
+# What a folder of figures has beside them: names drawn, and names not drawn with the reason.
+MANIFEST = "figures.json"
+
+
+class Extent(NamedTuple):
+    """The size of a campaign: the levels of its load, and its models."""
+
+    levels: int
+    models: int
+
+
+def _always(_: Extent) -> bool:
+    return True
+
+
+def _few(extent: Extent) -> bool:
+    return extent.levels <= 2
+
+
+def _several(extent: Extent) -> bool:
+    return extent.levels > 2
+
+
+def _wide(extent: Extent) -> bool:
+    return extent.levels > 2 or extent.models > 1
 
 
 @dataclass(frozen=True)
 class FigureEntry:
     """A figure of every campaign. A `template` with `{model}` stands for one figure per model.
 
-    `family` is the module that draws it, `section` the place in the report that shows it, in the order of FIGURES.
+    `title` is the question that it answers. `family` is the module that draws it, `section` the place in the report
+    that shows it, in the order of FIGURES; `answers`: whether it has an answer in a campaign of some extent.
     """
 
     template: str
     family: str
     section: str
     title: str
+    answers: Callable[[Extent], bool] = _always
 
     @property
     def key(self) -> str:
@@ -34,30 +62,33 @@ class FigureEntry:
 
 
 FIGURES = (
-    FigureEntry("peak_throughput_all_scenarios", "throughput", "across models", "Peak throughput"),
-    FigureEntry("throughput_curve_{model}_all", "throughput", "model", "Throughput against load, {model}"),
-    FigureEntry("effect_plot", "effects", "across models", "Effect of the arms against their baseline"),
+    FigureEntry("throughput_by_arm", "arms", "across models", "How much does each arm deliver?", _few),
+    FigureEntry("ttft_by_arm", "arms", "across models", "How long does the first token take with each arm?", _few),
     FigureEntry(
-        "performance_delta_heatmap_all", "effects", "across models", "Difference from the baseline by model and arm"
+        "peak_throughput_all_scenarios", "arms", "across models", "What is the most each arm delivers?", _several
     ),
-    FigureEntry("latency_comparison_all", "latency", "across models", "Latency at the common level"),
-    FigureEntry("benchmark_results", "throughput", "across models", "Throughput and latency against load"),
-    FigureEntry("pcp_prefix_cache_hits", "caches", "offload", "Prefix-cache hits"),
-    FigureEntry("pcp_offload_traffic", "caches", "offload", "Offload traffic"),
-    FigureEntry("pcp_lmcache", "caches", "offload", "LMCache's own counters"),
-    FigureEntry("working_set", "caches", "tiers", "Working set against the capacity of the tiers"),
-    FigureEntry("pcp_kv_cache_usage", "caches", "system", "KV-cache usage of the device"),
-    FigureEntry("pcp_request_queues", "system", "system", "Requests in the server"),
-    FigureEntry("pcp_memory_usage", "system", "system", "Memory"),
-    FigureEntry("pcp_gpu_vs_throughput", "system", "system", "Device utilisation and throughput"),
-    FigureEntry("percpu_saturation", "recordings", "system", "Load of the single CPUs"),
-    FigureEntry("pcp_correlation_heatmap", "system", "system", "System metrics and throughput, within a model"),
-    FigureEntry("timeseries_{model}", "recordings", "system", "A level second by second, {model}"),
+    FigureEntry(
+        "throughput_curve_{model}_all", "throughput", "model", "How does throughput grow with load? {model}", _several
+    ),
+    FigureEntry(
+        "effect_plot", "effects", "across models", "How far is each arm from its baseline, and how sure is it?", _wide
+    ),
+    FigureEntry("performance_delta_heatmap_all", "effects", "across models", "Which arm pays for which model?", _wide),
+    FigureEntry("latency_comparison_all", "arms", "across models", "How long do requests take?", _several),
+    FigureEntry("benchmark_results", "throughput", "across models", "What does throughput cost in latency?", _several),
+    FigureEntry("hit_rates_by_tier", "caches", "offload", "Where do the prompt tokens come from?"),
+    FigureEntry("pcp_prefix_cache_hits", "caches", "offload", "How do hit rates change with load?", _several),
+    FigureEntry("pcp_offload_traffic", "caches", "offload", "How much KV cache moves to and from the tier?", _several),
+    FigureEntry("pcp_lmcache", "caches", "offload", "What does LMCache count itself?", _several),
+    FigureEntry("working_set", "caches", "tiers", "Do the prefixes fit into the caches?", _several),
+    FigureEntry("pcp_kv_cache_usage", "caches", "system", "How full is the device's KV cache?", _several),
+    FigureEntry("pcp_request_queues", "system", "system", "Do requests wait in the server?", _several),
+    FigureEntry("pcp_memory_usage", "system", "system", "How much memory does each arm take?", _several),
+    FigureEntry("pcp_gpu_vs_throughput", "system", "system", "Is the device busy?", _several),
+    FigureEntry("pcp_correlation_heatmap", "system", "system", "What goes together with throughput?", _several),
+    FigureEntry("level_timeline_{model}", "recordings", "system", "What happens during a level? {model}"),
 )
-FAMILIES = {
-    family: {entry.template: entry.title for entry in FIGURES if entry.family == family}
-    for family in dict.fromkeys(entry.family for entry in FIGURES)
-}
+FAMILIES = tuple(dict.fromkeys(entry.family for entry in FIGURES))
 
 
 @dataclass(frozen=True)
@@ -78,19 +109,19 @@ class FigureName:
         return self.entry.family
 
     @property
-    def template(self) -> str:
-        """Its entry in FAMILIES."""
-        return self.entry.template
-
-    @property
     def title(self) -> str:
         """The figure's title."""
         return self.entry.title.format(model=self.model)
 
     @property
+    def caption_file(self) -> Path:
+        """The file with its caption."""
+        return CAPTIONS / f"{self.entry.key}.rst"
+
+    @property
     def caption(self) -> str:
         """The caption, with what its reader should know: the text of report/captions/KEY.rst on one line."""
-        return _caption(caption_file(self.template))
+        return _caption(self.caption_file)
 
 
 def figure_names(models: Iterable[str], family: str | None = None) -> list[str]:
@@ -114,9 +145,9 @@ def find_figure(name: str, models: Iterable[str]) -> FigureName | None:
     return next((figure for figure in figures_of(models) if figure.name == name), None)
 
 
-def caption_file(template: str) -> Path:
-    """Return the file with the caption of the figure of that template."""
-    return CAPTIONS / f"{template.replace('_{model}', '')}.rst"
+def families_of(extent: Extent) -> list[str]:
+    """Return the families with a figure that has an answer in a campaign of this extent."""
+    return list(dict.fromkeys(entry.family for entry in FIGURES if entry.answers(extent)))
 
 
 @cache

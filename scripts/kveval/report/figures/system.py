@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+import seaborn as sns
 from matplotlib.figure import Figure
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.correlations import recorded, within_level
+from kveval.analysis.estimators.correlations import Correlation, recorded, within_level
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import NothingToDraw, from_zero, model_panels, panels, thousands
 from kveval.report.figures.level_axes import against_concurrency, not_recorded
@@ -52,7 +51,7 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     column, label = _DEVICE[data.device]
     if not recorded(data.levels, [column]):
         raise NothingToDraw(not_recorded([column]))
-    figure, shown = model_panels(data, (4.6, 2.6), legend=data.cells)
+    figure, shown = model_panels(data, 2.6, legend=data.cells)
     for panel in shown:
         axes, model = panel.axes, panel.model
         for cell in data.cells_of(model):
@@ -78,26 +77,27 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
     metrics = [name for name in metrics if any(np.isfinite(found[name, model].r) for model in data.models)]
     if not metrics:
         raise NothingToDraw("no model has enough cells and levels for a correlation, or no metric varies")
-    figure, grid = panels(data, (1, 1), (1.6 * len(data.models) + 2.6, 0.36 * len(metrics) + 1.2))
-    axes, norm = grid[0, 0], Normalize(-1, 1)
+    figure, grid = panels(data, (1, 1), 0.32 * len(metrics) + 1.2)
+    axes = grid[0, 0]
     values = np.array([[found[name, model].r for model in data.models] for name in metrics])
-    axes.imshow(values, cmap="PuOr_r", norm=norm, aspect="auto")
-    for place, name in enumerate(metrics):
-        for at, model in enumerate(data.models):
-            one = found[name, model]
-            known, open_ = np.isfinite(one.r), one.low <= 0 <= one.high
-            text = f"{_signed(one.r)} ({_signed(one.low)} to {_signed(one.high)}), n {one.points}" if known else "–"
-            colour = "white" if abs(one.r) > 0.7 else "#555555" if open_ or not known else "#111111"
-            style = {"fontsize": 7, "color": colour, "fontweight": "normal" if open_ or not known else "bold"}
-            axes.text(at, place, text, ha="center", va="center", **style)
-    axes.set_xticks(range(len(data.models)), data.models)
-    axes.set_yticks(range(len(metrics)), [_CORRELATED[name] for name in metrics])
+    said = np.array([[_said(found[name, model]) for model in data.models] for name in metrics])
+    bar = {"location": "top", "label": "correlation with ln throughput at equal concurrency", "aspect": 45}
+    colours = {"cmap": "PuOr_r", "vmin": -1, "vmax": 1, "linewidths": 0.5}
+    names = [_CORRELATED[name] for name in metrics]
+    marks = {"xticklabels": data.models, "yticklabels": names, "annot": said, "fmt": "", "annot_kws": {"fontsize": 7.5}}
+    sns.heatmap(values, ax=axes, cbar_kws=bar, **colours, **marks)
+    axes.set_facecolor("#EDEDED")
     axes.grid(visible=False)
-    label = "correlation with ln throughput at equal concurrency"
-    figure.colorbar(
-        ScalarMappable(norm, "PuOr_r"), ax=axes, location="top", label=label, aspect=45, ticks=[-1, -0.5, 0, 0.5, 1]
-    )
+    axes.tick_params(length=0)
+    axes.tick_params(axis="y", rotation=0)
+    shown = [found[name, model] for name in metrics for model in data.models if np.isfinite(found[name, model].r)]
+    for letters, one in zip(axes.texts, shown, strict=True):
+        letters.set_fontweight("normal" if one.low <= 0 <= one.high else "bold")
     return figure
+
+
+def _said(one: Correlation) -> str:
+    return f"{_signed(one.r)} ({_signed(one.low)} to {_signed(one.high)}), n {one.points}"
 
 
 def _signed(value: float) -> str:

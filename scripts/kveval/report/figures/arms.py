@@ -1,0 +1,175 @@
+"""The arms beside each other at one level: throughput, time to the first token, latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from kveval.analysis.cells import THROUGHPUT, ArmSize
+from kveval.analysis.estimators.intervals import mean_interval
+from kveval.report.data import numbers as numerals
+from kveval.report.data.figures import FigureData
+from kveval.report.figures.axes import (
+    GREY,
+    NothingToDraw,
+    cell_axis,
+    logarithmic,
+    model_rows,
+    seconds_or_ms,
+    thousands,
+)
+from kveval.report.figures.level_axes import geometric_interval, highest_shown
+
+_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
+_RUNS = [
+    Line2D([], [], color="#BBBBBB", linewidth=7, label="mean over runs"),
+    Line2D([], [], color=GREY, linewidth=1.6, label="95 % interval"),
+    Line2D([], [], color="#444444", marker="o", linestyle="", markeredgecolor="white", label="single run"),
+]
+
+
+def throughput_by_arm(data: FigureData) -> Figure:
+    """Output throughput of every cell at every level, with its interval and its runs."""
+    columns = [(THROUGHPUT, level, f"output tok/s, {data.unit.at(level)}", 1.0) for level in data.grid]
+    return _by_arm(data, columns)
+
+
+def ttft_by_arm(data: FigureData) -> Figure:
+    """Median and P90 of the time to the first token of every cell at every level, with its interval and its runs."""
+    unit, size = seconds_or_ms(data.levels["ttft_ms_p90"].max())
+    columns = [
+        (f"ttft_ms_{quantile}", level, f"{word} TTFT, {unit}, {data.unit.at(level)}", size)
+        for level in data.grid
+        for quantile, word in (("p50", "median"), ("p90", "P90"))
+    ]
+    return _by_arm(data, columns)
+
+
+def _by_arm(data: FigureData, columns: Sequence[tuple[str, int, str, float]]) -> Figure:
+    """Draw a row of panels per model; a column is the name in `levels`, the level, the title of its axis, its unit."""
+    if not any(data.levels[column].notna().any() for column, *_ in columns):
+        raise NothingToDraw(f"not measured: {', '.join(dict.fromkeys(column for column, *_ in columns))}")
+    figure, grid = model_rows(data, len(columns), cells=data.cells_of, handles=_RUNS)
+    for of_model, model in zip(grid, data.models, strict=True):
+        cells, levels = data.cells_of(model), data.levels[data.levels["model"] == model]
+        for axes, (column, level, title, size) in zip(of_model, columns, strict=True):
+            rows = levels[levels["level"] == level]
+            _bars(axes, data, cells, rows.assign(value=rows[column] / size), [""] * len(cells))
+            cell_axis(axes, cells, labels=axes is of_model[0])
+            axes.set_title(model if axes is of_model[0] else " ")
+            axes.set_xlabel(title if model == data.models[-1] else "")
+    return figure
+
+
+def peak_throughput_all_scenarios(data: FigureData) -> Figure:
+    """Peak throughput of every cell with its interval and its runs."""
+    figure, grid = model_rows(data, 1, cells=data.cells_of, handles=_RUNS)
+    for axes, model in zip(grid[:, 0], data.models, strict=True):
+        cells, at_peak, notes = data.cells_of(model), [], []
+        for cell in cells:
+            peak, runs = data.rows(data.peaks, model, cell), data.rows(data.levels, model, cell)
+            level = peak.iloc[0]["level"] if len(peak) else np.nan
+            at_peak.append(runs[runs["level"] == level])
+            notes.append(f" at {level:.0f}{'' if peak.iloc[0]['bracketed'] else ', edge'}" if len(peak) else "")
+        rows = pd.concat(at_peak)
+        _bars(axes, data, cells, rows.assign(value=rows[THROUGHPUT]), notes)
+        cell_axis(axes, cells)
+        axes.set_title(model)
+    grid[-1, 0].set_xlabel(f"peak output throughput, tok/s (label: mean {data.unit.heading})")
+    return figure
+
+
+def _bars(axes: Axes, data: FigureData, cells: Sequence[ArmSize], rows: pd.DataFrame, notes: Sequence[str]) -> None:
+    """Draw the column `value` of `rows`, one per run: a bar for the mean, a line for its interval, a dot for each run.
+
+    The mean is written beside the bar, with the cell's note. Intervals of few, scattered runs may leave the panel.
+    """
+    known = rows.dropna(subset=["value"])
+    labels = [cell.label for cell in cells]
+    arms = [ArmSize(*cell).label for cell in zip(known["scenario"], known["cpu_blocks"], strict=True)]
+    drawn = {
+        **{"data": known.assign(arm=arms), "x": "value", "y": "arm", "order": labels, "hue": "arm"},
+        **{"palette": {cell.label: data.look(cell).colour for cell in cells}, "legend": False, "ax": axes},
+    }
+    if len(known):
+        lines = {"color": GREY, "linewidth": 1.6}
+        sns.barplot(**drawn, errorbar=_interval, alpha=0.35, width=0.66, saturation=1, err_kws=lines)
+        sns.stripplot(**drawn, jitter=False, size=4.5, edgecolor="white", linewidth=0.6, zorder=3)
+    highest = highest_shown(known["value"]) if len(known) else 1.0
+    for place, (label, note) in enumerate(zip(labels, notes, strict=True)):
+        runs = known["value"][[arm == label for arm in arms]]
+        if len(runs):
+            right = min(np.nanmax([runs.max(), _interval(runs)[1]]), highest)
+            # An interval may go on behind it.
+            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
+            style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "bbox": box}
+            text = f"{numerals.mean_of(list(runs))}{note}"
+            axes.annotate(text, (right, place), xytext=(5, 0), textcoords="offset points", **style)
+    # A label takes more of a narrow panel.
+    spec = axes.get_subplotspec()
+    room = 1.12 + 0.08 * (spec.get_gridspec().ncols if spec else 1)
+    axes.set_xlim(0, room * min(axes.dataLim.x1, highest) if len(known) else 1.0)
+    axes.set_ylabel("")
+    axes.set_xlabel("")
+    thousands(axes.xaxis)
+
+
+def _interval(values: pd.Series[float]) -> tuple[float, float]:
+    """The 95 % t interval of the geometric mean over runs; NaN for a single one."""
+    return mean_interval(np.log(values.to_numpy(dtype=np.float64))) if (values > 0).all() else (np.nan, np.nan)
+
+
+def latency_comparison_all(data: FigureData) -> Figure:
+    """TTFT, TPOT and end-to-end latency of every cell at its model's common level."""
+    handles = [
+        Line2D([], [], color="#444444", marker="o", label="median"),
+        Line2D([], [], color="#444444", marker="o", markerfacecolor="white", label="P90"),
+    ]
+    figure, grid = model_rows(data, len(_LATENCIES), cells=data.cells_of, handles=handles)
+    for column_of_axes, (name, title) in zip(grid.T, _LATENCIES.items(), strict=True):
+        at = [_at_common_level(data, model) for model in data.models]
+        unit, size = seconds_or_ms(max(table[f"{name}_ms_p90"].max() for table in at))
+        for axes, model, table in zip(column_of_axes, data.models, at, strict=True):
+            cells, shown = data.cells_of(model), []
+            for place, cell in enumerate(cells):
+                rows, colour = data.rows(table, model, cell), data.look(cell).colour
+                for quantile, aside, face in (("p50", -0.16, colour), ("p90", 0.16, "white")):
+                    column = f"{name}_ms_{quantile}"
+                    value = rows[column].mean() / size
+                    for _, low, high in geometric_interval(rows, column).itertuples():
+                        axes.plot([low / size, high / size], [place + aside] * 2, color=colour, linewidth=1.3)
+                    axes.plot(value, place + aside, "o", color=colour, markerfacecolor=face, markersize=4)
+                    shown += list(rows[column] / size)
+            _latency_axis(axes, shown)
+            cell_axis(axes, cells, labels=name == "ttft")
+            axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if name == "ttft" else " ")
+            axes.set_xlabel(f"{title}, {unit}" if model == data.models[-1] else "")
+    return figure
+
+
+def _at_common_level(data: FigureData, model: str) -> pd.DataFrame:
+    return data.levels[(data.levels["model"] == model) & (data.levels["level"] == data.common_level(model))]
+
+
+def _latency_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Start at zero, or use a logarithmic axis where the runs span more than a decade and a half.
+
+    Intervals of few, scattered runs may leave the panel.
+    """
+    observed = [value for value in values if np.isfinite(value) and value > 0]
+    if not observed:
+        # Reports that keep no such latency leave their panel empty.
+        axes.set_xlim(0, 1)
+    elif max(observed) > 30 * min(observed):
+        logarithmic(axes.xaxis)
+        axes.set_xlim(min(observed) / 1.5, 1.5 * max(observed))
+    else:
+        axes.set_xlim(0, min(1.05 * axes.dataLim.x1, 1.5 * max(observed)))
+        thousands(axes.xaxis)
