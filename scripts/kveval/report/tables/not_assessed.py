@@ -54,7 +54,7 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
         reason = row["reason"] if isinstance(row["reason"], str) else ""
         cell = cell_label(cell_of(row))
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
-        metrics = groups.setdefault((str(row["model"]), reason, _settling(row)), {})
+        metrics = groups.setdefault((str(row["model"]), reason, settled_by(row)), {})
         metrics.setdefault(METRIC_TITLES.get(row["metric"], str(row["metric"])), []).append(named)
     for (model, reason, settling), metrics in groups.items():
         for cells, titles in _inverted(metrics).items():
@@ -69,8 +69,8 @@ def _inverted(metrics: Mapping[str, list[str]]) -> dict[str, list[str]]:
     return found
 
 
-def _settling(row: Mapping[Any, Any]) -> str:
-    """The step that would turn an open comparison into a verdict, by its verdict and reason."""
+def settled_by(row: Mapping[Any, Any]) -> str:
+    """Return the step that would turn an open comparison into a verdict, by its verdict and reason."""
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
     if verdict == words.NOT_EXERCISED:
         return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"

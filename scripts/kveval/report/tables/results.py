@@ -153,7 +153,7 @@ def area_table(plan: ReportPlan, measured: Measured, kinds: Sequence[str]) -> Ta
     header += ["arm against baseline, % of baseline (95 %)", "verdict", "why"]
     rows = []
     for row in measured.comparison[measured.comparison["metric"] == THROUGHPUT].to_dict("records"):
-        if plan.scenarios[row["scenario"]].get("arm") not in kinds or not _is_baseline(plan, row):
+        if plan.scenarios[row["scenario"]].get("arm") not in kinds or not is_against_baseline(plan, row):
             continue
         cell = cell_of(row)
         if row["baseline"]:
@@ -182,7 +182,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
         against = table[(table["model"] == model) & (table["metric"] == THROUGHPUT)]
         found: dict[str, list[str]] = {}
         baselines: dict[str, None] = {}
-        for row in _in_order([row for row in against.to_dict("records") if _is_baseline(plan, row)]):
+        for row in _in_order([row for row in against.to_dict("records") if is_against_baseline(plan, row)]):
             verdict, named = str(row["verdict"]), cell_label(cell_of(row))
             if verdict == words.BETTER:
                 named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
@@ -195,8 +195,8 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     return Table(header, rows)
 
 
-def _is_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
-    """Whether a row compares an arm with its baseline, and not with another arm."""
+def is_against_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
+    """Return whether a row compares an arm with its baseline, and not with another arm."""
     against = str(row["baseline"]).split("/")
     return len(against) != 3 or against[1] == plan.baseline_of.get(str(row["scenario"]))
 
