@@ -305,8 +305,6 @@ def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow]) -> str:
     at = f", at {measured.unit.said(levels)}" if levels else ""
     machines = hardware(measured.runs)
     where = machines[0] if len(machines) == 1 else f"{len(machines)} different machines"
-    interval = (
-        "; intervals are 95 %, over runs" if counts[-1] > 1 else "; one run tells nothing of how much runs differ"
-    )
+    spread = "intervals are 95 %, over runs" if counts[-1] > 1 else "one run tells nothing of how much runs differ"
     weights = "a random-weight miniature, " if measured.runs[0].weights == "miniature" else ""
     return f"This rests on {of_each}{at}, {weights}on {where}; {spread}."

@@ -1,4 +1,4 @@
-"""Parts of a report as a tree: sections of paragraphs, tables, figures and sections. Markdown and HTML are written from it.
+"""The report as a tree of sections with paragraphs, tables and figures: Markdown and HTML are written from it.
 
 Text is inline Markdown: `code`, **bold**, *emphasis*, [text](target). A target that begins with # is the `anchor` of a
 section, wherever that stands.
