@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, rows_of
 from kveval.report.data.contrasts import pair
+from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
 from kveval.report.surer import surer
 from kveval.report.tables.results import effect_text, is_against_baseline, text
@@ -61,8 +62,8 @@ class KeyRow:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a campaign asked and what it found, to be read by itself.
+class CampaignAnswer:
+    """The question of a campaign and what it found, to be read by itself.
 
     `figure`: the name of the figure that shows it, "" if none does; `surer`: steps that would make it surer.
     """
@@ -74,26 +75,19 @@ class Answer:
     surer: tuple[str, ...]
 
 
-def answer_of(plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()) -> Answer:
+def answer_of(plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()) -> CampaignAnswer:
     """Return the answer from the verdicts alone. Pure. `figures`: the names of those that show something."""
     metric = _asked(measured)
     rows = _key_rows(plan, measured, metric)
-    models = list(dict.fromkeys(row.model for row in rows))
-    found = _of_one_model if len(models) == 1 else _of_models
-    sentences = [*(found(plan, measured, rows, metric) if rows else _without_baseline(plan, measured))]
-    sentences = [*sentences[: MOST_SENTENCES - 1], _basis(plan, measured, rows)]
-    return Answer(
+    found = _of_one_model if len({row.model for row in rows}) == 1 else _of_models
+    said = list(found(plan, measured, rows, metric) if rows else _without_baseline(plan, measured))
+    return CampaignAnswer(
         _question(plan, rows, metric),
-        tuple(f"{sentence[0].upper()}{sentence[1:]}" if _is_word(sentence) else sentence for sentence in sentences),
+        (*said[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
         tuple(rows + (_key_rows(plan, measured, TTFT) if metric != TTFT else [])),
         next((name for name in FIGURES if name in figures), ""),
         surer(plan, measured, metric),
     )
-
-
-def _is_word(sentence: str) -> bool:
-    """Whether a sentence begins with a word and not with the name of an arm or a model, which keep their letters."""
-    return sentence.partition(" ")[0].isalpha()
 
 
 def _asked(measured: Measured) -> str:
@@ -167,21 +161,22 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
 
 
 def _of_one_model(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], metric: str) -> Iterator[str]:
-    """Which arm is better, its latency, what is known of the other arms, and what the tiers served."""
+    """The arm that is better, its latency, what is known of the other arms, and what the tiers served."""
     better = sorted((row for row in rows if row.verdict == words.BETTER), key=lambda row: -abs(row.effect))
     if better:
-        best, more = better[0], len(better) - 1
-        most = f"; of the {len(better)} arms that are better it gained most" if more else ""
-        yield f"{_better(best)}{most}."
+        most = f"; of the {len(better)} arms that are better it gained most" if len(better) > 1 else ""
+        yield f"{_better(better[0])}{most}."
         if metric == THROUGHPUT:
-            yield from _first_token(plan, measured, best)
+            yield from _first_token(plan, measured, better[0])
+    elif not any(row.verdict in words.VERDICTS for row in rows):
+        yield "There is no verdict yet."
     else:
-        against = _listed(_distinct(row.against for row in rows if row.against), "or") or "a baseline"
+        against = _listed(_distinct(row.against for row in rows if row.against), "or")
         what = "deliver more output tokens per second than" if metric == THROUGHPUT else "answer sooner than"
         yield f"No arm was shown to {what} {against}."
-    others = [row for row in rows if row is not (better[0] if better else None)]
+    others = "; ".join(_said(plan, [row for row in rows if row not in better[:1]]))
     if others:
-        yield f"{'; '.join(_said(plan, others))}."
+        yield f"{others[0].upper()}{others[1:]}."
     yield from _hits(measured, rows)
 
 
@@ -195,34 +190,24 @@ def _better(row: KeyRow) -> str:
 
 
 def _first_token(plan: ReportPlan, measured: Measured, best: KeyRow) -> Iterator[str]:
-    """The median time to the first token of the arm that is best, in any verdict."""
+    """The median time to the first token of the arm that is best, whatever its verdict."""
+    said = {words.BETTER: "was shorter", words.WORSE: "was longer", words.PARITY: "is at parity"}
     for row in _key_rows(plan, measured, TTFT):
         if (row.model, row.arm) == (best.model, best.arm) and row.against and math.isfinite(row.effect):
-            said = {words.BETTER: "shorter", words.WORSE: "longer", words.PARITY: "at parity"}
-            verdict = said.get(row.verdict, row.verdict)
-            yield f"its median TTFT was {row.value} against {row.other} ms, {row.change}: {verdict}."
-
-
-_SAID: Mapping[str, Callable[[ReportPlan], str]] = {
-    words.BETTER: lambda plan: "better as well",
-    words.WORSE: lambda plan: "worse",
-    words.PARITY: lambda plan: f"at parity within {100 * plan.margin:g} %",
-    words.INCONCLUSIVE: lambda plan: "undecided",
-}
+            verdict = said.get(row.verdict, f"has no verdict that decides ({row.verdict})")
+            yield f"Its median TTFT {verdict}, {row.change}: {row.value} against {row.other} ms."
 
 
 def _said(plan: ReportPlan, rows: Sequence[KeyRow]) -> Iterator[str]:
     """A part of a sentence per verdict with the arms that have it; those without a verdict by reason."""
+    said = {words.BETTER: "better as well", words.WORSE: "worse", words.INCONCLUSIVE: "undecided"}
+    said[words.PARITY] = f"at parity within {100 * plan.margin:g} %"
     grouped: dict[str, list[str]] = {}
-    for verdict in _SAID:
-        for row in rows:
-            if row.verdict == verdict:
-                grouped.setdefault(_SAID[verdict](plan), []).append(f"{row.arm} {row.change}")
-    for row in rows:
-        if row.verdict not in _SAID:
-            change = f" {row.change}" if math.isfinite(row.effect) else ""
-            grouped.setdefault(f"{row.verdict} ({row.reason})", []).append(f"{row.arm}{change}")
-    yield from (f"{said}: {_few(names)}" for said, names in grouped.items())
+    for row in sorted(rows, key=lambda row: words.VERDICTS.index(row.verdict) if row.verdict in said else len(said)):
+        change = f" {row.change}" if math.isfinite(row.effect) else ""
+        title = "no verdict" if row.verdict.startswith("not assessed") else row.verdict
+        grouped.setdefault(said.get(row.verdict, f"{title} ({row.reason})"), []).append(f"{row.arm}{change}")
+    yield from (f"{title}: {_few(names)}" for title, names in grouped.items())
 
 
 def _few(names: Sequence[str]) -> str:
@@ -243,7 +228,7 @@ def _hits(measured: Measured, rows: Sequence[KeyRow]) -> Iterator[str]:
             share = at[at["level"] == row.level]["external_hit_percent"].mean()
             shares += [f"{numerals.significant(share)} % with {row.arm}"] if pd.notna(share) else []
     if shares:
-        yield f"of the prompt tokens the tier behind the device served {_few(shares)}."
+        yield f"Of the prompt tokens the tier behind the device served {_few(shares)}."
 
 
 def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], metric: str) -> Iterator[str]:
@@ -251,29 +236,36 @@ def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], met
     against = _listed(_distinct(row.against for row in rows if row.against), "or")
     by_model = {model: [row for row in rows if row.model == model] for model in _distinct(row.model for row in rows)}
     better = {model: [row for row in of if row.verdict == words.BETTER] for model, of in by_model.items()}
-    what = "more output tokens per second" if metric == THROUGHPUT else "a shorter median TTFT"
+    more = "More output tokens per second" if metric == THROUGHPUT else "A shorter median TTFT"
     if any(better.values()):
         best = [_best(model, of) for model, of in better.items() if of]
         nothing = [model for model, of in better.items() if not of]
-        none = f"; no arm for {_listed(nothing)}" if nothing else ""
-        yield f"{what} than {against}: {'; '.join(best)}{none}."
+        yield f"{more} than {against}: {'; '.join(best)}{f'; no arm for {_listed(nothing)}' if nothing else ''}."
+    elif any(row.verdict in words.VERDICTS for row in rows):
+        yield f"No arm was shown to have {more[0].lower()}{more[1:]} than {against}."
     else:
-        yield f"no arm was shown to have {what} than {against}."
+        yield "There is no verdict yet."
     worse = sorted((row for row in rows if row.verdict == words.WORSE), key=lambda row: -abs(row.effect))
     if worse:
-        yield f"worse: {_few([f'{row.model} with {row.arm} {row.change}' for row in worse])}."
+        yield f"Worse: {_few([f'{row.model} with {row.arm} {row.change}' for row in worse])}."
     rest = {
         f"at parity within {100 * plan.margin:g} %": sum(row.verdict == words.PARITY for row in rows),
         "undecided": sum(row.verdict == words.INCONCLUSIVE for row in rows),
         "without a verdict": sum(row.verdict not in words.VERDICTS for row in rows),
     }
-    counts = ", ".join(f"{count} {said}" for said, count in rest.items() if count)
-    if counts:
-        yield f"of the {len(rows)} comparisons with the baseline {counts}."
-    latency = [row.verdict for row in _key_rows(plan, measured, TTFT)] if metric != TTFT else []
-    decided = [f"{latency.count(word)} {word}" for word in words.VERDICTS[:3] if word in latency]
-    if decided:
-        yield f"median TTFT: {', '.join(decided)}, of {len(latency)} comparisons."
+    yield from _counted(rows, rest)
+    latency = _key_rows(plan, measured, TTFT) if metric != TTFT else []
+    verdicts = [row.verdict for row in latency]
+    decided = {"better": words.BETTER, "worse": words.WORSE, "at parity": words.PARITY}
+    yield from _counted(latency, {said: verdicts.count(word) for said, word in decided.items()})
+
+
+def _counted(rows: Sequence[KeyRow], counts: Mapping[str, int]) -> Iterator[str]:
+    """A sentence of how many of the comparisons of a quantity have each verdict."""
+    shown = ", ".join(f"{count} {said}" for said, count in counts.items() if count)
+    if shown:
+        quantity = METRIC_TITLES[rows[0].metric]
+        yield f"{quantity}, of {len(rows)} comparisons with a baseline: {shown}."
 
 
 def _best(model: str, rows: Sequence[KeyRow]) -> str:
@@ -297,14 +289,19 @@ def _without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
 
 
 def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow]) -> str:
-    """What the answer rests on: runs, level, machine, and what was measured there."""
+    """The runs, the level, the load and the machine that the answer rests on."""
     counts = sorted({len(runs) for cell in plan.cells if (runs := measured.runs_of(cell))})
     number = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    of_each = f"{number} run{'s' * (counts[-1] > 1)} of each arm"
     levels = sorted({row.level for row in rows if row.level is not None})
-    at = f", at {measured.unit.said(levels)}" if levels else ""
+    titles = _distinct(str(run.workload.get("title") or "") for run in measured.runs)
     machines = hardware(measured.runs)
-    where = machines[0] if len(machines) == 1 else f"{len(machines)} different machines"
-    spread = "intervals are 95 %, over runs" if counts[-1] > 1 else "one run tells nothing of how much runs differ"
-    weights = "a random-weight miniature, " if measured.runs[0].weights == "miniature" else ""
-    return f"This rests on {of_each}{at}, {weights}on {where}; {spread}."
+    parts = [
+        f"This rests on {number} run{'s' * (counts[-1] > 1)} of each arm",
+        *([f" at {measured.unit.said(levels)}"] if levels else []),
+        *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
+        ", with random weights" if measured.runs[0].weights == "miniature" else "",
+        f", on {machines[0] if len(machines) == 1 else f'{len(machines)} different machines'}",
+        "; intervals are 95 %, over runs" if counts[-1] > 1 else "; nothing tells how much runs differ",
+    ]
+    absent = sum(not measured.runs_of(cell) for cell in plan.cells)
+    return f"{''.join(parts)}{f'; {absent} of {len(plan.cells)} cells were not measured' if absent else ''}."

@@ -3,9 +3,8 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support import synthetic_campaign as large
@@ -18,6 +17,8 @@ from kveval.analysis.verdict_tables import verdict_tables
 from kveval.report import report
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names
+from kveval.report.parts import models
+from kveval.report.parts.words import FILES
 
 MODELS = ("Qwen3-14B", "Qwen3-8B")
 ARMS = ("no-offload", "native-offload", "lmcache-redis", "lmcache-valkey", "llm-d-redis")
@@ -82,32 +83,33 @@ CAMPAIGNS: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
 }
 
 
-def judged(folder: Path, plan: ReportPlan, measured: Measured, monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+def judged(folder: Path, plan: ReportPlan, measured: Measured) -> list[Outcome]:
     """Write a report among the files that the workflow makes beside it; return what its text claims too much."""
-    template = report.TEMPLATE.read_text(encoding="utf-8")
     figures = [folder / "figures" / f"{name}.png" for name in figure_names(measured.levels["model"])]
-    for path in (*figures, *(folder / name for name in re.findall(r"`(analysis/\w+\.csv)`", template))):
+    named = re.findall(r"`(analysis/\w+\.csv)`", " ".join(row[0] for row in FILES.rows))
+    for path in (*figures, *(folder / name for name in named)):
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    return judge(folder, plan, measured, figures, monkeypatch)
+    return judge(folder, plan, measured, figures)
 
 
-def judge(
-    folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> list[Outcome]:
-    contexts: list[Mapping[str, Any]] = []
-    render = report.render
-    monkeypatch.setattr(report, "render", lambda context: contexts.append(context) or render(context))
-    report.write_report(plan, measured, figures, folder / "REPORT.md", {"pcp_lmcache": "nothing was recorded"})
-    text = (folder / "REPORT.md").read_text(encoding="utf-8")
-    return judge_report(plan, measured, contexts[-1], report.TEMPLATE.read_text(encoding="utf-8"), text, folder)
+def judge(folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path]) -> list[Outcome]:
+    empty = {"pcp_lmcache": "nothing was recorded"}
+    report.write_report(plan, measured, figures, folder / "REPORT.md", empty)
+    shown = {path.stem: f"figures/{path.name}" for path in figures}
+    root = report.report_tree(plan, measured, shown, empty)
+    return judge_report(plan, measured, root, whole_text(folder), folder)
+
+
+def whole_text(folder: Path) -> str:
+    """The report with its appendices, as if they were one file."""
+    files = [folder / "REPORT.md", *sorted((folder / "appendix").glob("*.md"))]
+    return "\n".join(path.read_text(encoding="utf-8").replace("](../", "](") for path in files)
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
-def test_a_report_claims_no_more_than_its_tables_hold(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert judged(tmp_path, *CAMPAIGNS[name](), monkeypatch) == []
+def test_a_report_claims_no_more_than_its_tables_hold(name: str, tmp_path: Path) -> None:
+    assert judged(tmp_path, *CAMPAIGNS[name]()) == []
 
 
 SLIPS = {
@@ -129,18 +131,18 @@ def pair() -> tuple[ReportPlan, Measured]:
 
 @pytest.mark.parametrize("check", SLIPS)
 def test_a_slip_is_found(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = report.guidance_table
+    table = models.guidance_table
 
     def slipping(plan: ReportPlan, measured: Measured) -> Table:
         made = table(plan, measured)
         return Table(made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]])
 
-    monkeypatch.setattr(report, "guidance_table", slipping)
-    found = judged(tmp_path, *pair(), monkeypatch)
+    monkeypatch.setattr(models, "guidance_table", slipping)
+    found = judged(tmp_path, *pair())
     assert check in {outcome.name for outcome in found if SLIPS[check] in outcome.where}
 
 
-def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = judge(tmp_path, *pair(), [], monkeypatch)
+def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path) -> None:
+    found = judge(tmp_path, *pair(), [])
     missing = [outcome.message.split()[-1] for outcome in found if outcome.name == "links_exist"]
     assert "analysis/comparison.csv" in missing

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_of
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
 from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
@@ -115,9 +115,8 @@ def average_table(measured: Measured) -> Table:
         table = measured.averages
         for row in table[(table["metric"] == THROUGHPUT) & (table["models"] > 1)].to_dict("records"):
             cell = cell_label(("", str(row["scenario"]), int(row["cpu_blocks"])))
-            rows.append(
-                [cell, str(row["panel"]).replace(";", ", "), effect_text(row), str(row["missing"]).replace(";", ", ")]
-            )
+            without = [_named(cell_named(name)) for name in str(row["missing"]).split(";") if "/" in name]
+            rows.append([cell, str(row["panel"]).replace(";", ", "), effect_text(row), "; ".join(without)])
     return Table(header, rows, frozenset({2}))
 
 
@@ -160,10 +159,12 @@ def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
     if not {"level", "check", "severity", "message"} <= set(measured.checks):
         return
     for row in measured.checks[measured.checks["level"].isna()].to_dict("records"):
-        about = ""
-        if isinstance(row["model"], str):
-            about = f"{row['model']}, {cell_label(cell_of(row))}: "
+        about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
         yield str(row["check"]), str(row["severity"]), f"{about}{row['message']}"
+
+
+def _named(cell: CellKey) -> str:
+    return f"{cell[0]}, {cell_label(cell)}"
 
 
 def time_table(measured: Measured) -> Table:
