@@ -6,6 +6,7 @@ DRAWN = [f"{RESULTS}/figures/{figure.name}" for figure in figures_of(PLAN.models
 READ = [
     f"{RESULTS}/REPORT.md",
     f"{RESULTS}/report.json",
+    *(f"{RESULTS}/{name}" for name in APPENDICES),
     *(f"{name}.{kind}" for name in DRAWN for kind in ("png", "svg")),
 ]
 READ += expand([*JUDGED.values(), *BESIDE_VERDICTS, *LINKED, *SUMMARIES], so_far="")

@@ -22,6 +22,7 @@ from kveval.report.parts.models import missing
 from kveval.report.sections import Picture, Section
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers, guidance_table
 from kveval.report.tables.not_assessed import gap_table
+from kveval.report.tables.tiers import tier_text
 
 
 def judge_report(plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path) -> list[Outcome]:
@@ -54,7 +55,7 @@ def document_of(plan: ReportPlan, measured: Measured, root: Section, text: str, 
         answers=[row[-1] for row in guidance.rows] + [row[-1] for row in gaps.rows],
         verdicts={**reasons, **{line: _verdicts_in(line) for line in quoted}},
         percentages=[*_percentages(rows), *_hit_rates(guidance_numbers(plan, measured)), *_tier_hits(plan, measured)],
-        numbers=[f"{100 * plan.margin:g}", str(LOW_HITS), str(HIGH_HITS), *_counts(measured), *_multiples(rows)],
+        numbers=[f"{100 * plan.margin:g}", "95", str(LOW_HITS), str(HIGH_HITS), *_counts(measured), *_multiples(rows)],
         counts={"cells": len(plan.cells)},
         models=[*plan.models, *_hub_ids(plan), *measured.levels["model"].unique()],
     )
@@ -80,12 +81,11 @@ def pictures(section: Section) -> Iterator[Picture]:
 
 
 def _counts(measured: Measured) -> Iterator[str]:
-    """How many comparisons with a baseline have each verdict, of each quantity, and how many there are."""
+    """How many comparisons of a quantity have each verdict, and there are; how many names a list leaves out."""
     for _, table in measured.comparison.groupby("metric"):
-        counts = table["verdict"].value_counts()
-        yield from map(
-            str, (len(table), *counts, counts[[word for word in counts.index if word not in VERDICTS]].sum())
-        )
+        yield from map(str, (len(table), *table["verdict"].value_counts(), (~table["verdict"].isin(VERDICTS)).sum()))
+    edge = int((~measured.peaks["bracketed"].astype(bool)).sum())
+    yield from (str(edge - 2), str(edge - 3))
 
 
 def _multiples(rows: list[dict[Any, Any]]) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _tier_hits(plan: ReportPlan, measured: Measured) -> Iterator[Percentage]:
     """The shares of prompt tokens that tiers served, as the answer quotes them."""
     activity = tier_activity(measured.runs)
     for _, rows in activity.groupby(["model", "scenario", "cpu_blocks", "level"]):
-        shown = numerals.significant(rows["external_hit_percent"].mean())
+        shown = tier_text(rows["external_hit_percent"].mean())
         yield Percentage(shown, "tier", "prompt tokens")
 
 

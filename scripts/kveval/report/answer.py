@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
 from kveval.report.surer import surer
 from kveval.report.tables.results import effect_text, is_against_baseline, text
+from kveval.report.tables.tiers import tier_text
 
 TTFT = "ttft_ms_p50"
 MOST_SENTENCES = 5
@@ -226,7 +228,7 @@ def _hits(measured: Measured, rows: Sequence[KeyRow]) -> Iterator[str]:
         if row.arm in cells and row.level is not None:
             at = rows_of(activity, cells[row.arm])
             share = at[at["level"] == row.level]["external_hit_percent"].mean()
-            shares += [f"{numerals.significant(share)} % with {row.arm}"] if pd.notna(share) else []
+            shares += [f"{tier_text(share)} % with {row.arm}"] if pd.notna(share) else []
     if shares:
         yield f"Of the prompt tokens the tier behind the device served {_few(shares)}."
 
@@ -251,13 +253,21 @@ def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], met
     rest = {
         f"at parity within {100 * plan.margin:g} %": sum(row.verdict == words.PARITY for row in rows),
         "undecided": sum(row.verdict == words.INCONCLUSIVE for row in rows),
-        "without a verdict": sum(row.verdict not in words.VERDICTS for row in rows),
+        _without(rows): sum(row.verdict not in words.VERDICTS for row in rows),
     }
     yield from _counted(rows, rest)
     latency = _key_rows(plan, measured, TTFT) if metric != TTFT else []
     verdicts = [row.verdict for row in latency]
     decided = {"better": words.BETTER, "worse": words.WORSE, "at parity": words.PARITY}
     yield from _counted(latency, {said: verdicts.count(word) for said, word in decided.items()})
+
+
+def _without(rows: Sequence[KeyRow]) -> str:
+    """The words for comparisons without a verdict, with the most frequent reason."""
+    reasons = Counter(row.reason for row in rows if row.verdict not in words.VERDICTS)
+    reason, count = next(iter(reasons.most_common(1)), ("", 0))
+    mostly = "mostly: " if len(reasons) > 1 else ""
+    return f"without a verdict ({mostly}{reason})" if count else "without a verdict"
 
 
 def _counted(rows: Sequence[KeyRow], counts: Mapping[str, int]) -> Iterator[str]:

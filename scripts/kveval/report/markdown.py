@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from kveval.report.data.campaign import Table
+from kveval.report.files import FOLDER, MAIN
 from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Section, appendices
 
-MAIN, FOLDER = "REPORT.md", "appendix"
 _TO_SECTION = re.compile(r"\]\(#([\w-]+)\)")
 
 

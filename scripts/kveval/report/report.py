@@ -10,7 +10,8 @@ from kveval.host.errors import Failure
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.export.report_json import build, dump
-from kveval.report.markdown import FOLDER, MAIN, render
+from kveval.report.files import FOLDER, MAIN, NUMBERS
+from kveval.report.markdown import render
 from kveval.report.parts.appendices import appendices
 from kveval.report.parts.blocks import Pictures
 from kveval.report.parts.front import front
@@ -67,8 +68,8 @@ def write_report(
     names = {path.name.removesuffix(path.suffix): path for path in figures}
     shown = {name: Path(os.path.relpath(path, output.parent)).as_posix() for name, path in names.items()}
     files = render(report_tree(plan, measured, shown, empty))
-    (output.parent / FOLDER).mkdir(parents=True, exist_ok=True)
     content = build(plan, measured, shown, empty, gap_table(plan, measured, empty))
-    output.with_name("report.json").write_text(dump(content), encoding="utf-8")
+    (output.parent / FOLDER).mkdir(parents=True, exist_ok=True)
+    output.with_name(NUMBERS).write_text(dump(content), encoding="utf-8")
     for name, text in files.items():
         (output if name == MAIN else output.parent / name).write_text(text, encoding="utf-8")

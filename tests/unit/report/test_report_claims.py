@@ -6,9 +6,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
 from tests.support.report_claims import judge_report
+from tests.support.synthetic import run_description
 from tests.unit.report import test_report as small
 
 from kveval.analysis.levels.outcomes import Outcome, columns
@@ -19,6 +22,7 @@ from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names
 from kveval.report.parts import models
 from kveval.report.parts.words import FILES
+from kveval.store.run_file import Run
 
 MODELS = ("Qwen3-14B", "Qwen3-8B")
 ARMS = ("no-offload", "native-offload", "lmcache-redis", "lmcache-valkey", "llm-d-redis")
@@ -56,6 +60,32 @@ def failing() -> tuple[ReportPlan, Measured]:
     return plan, dataclasses.replace(left, failures={failed: reason, absent: "failed: every GPU is in use"})
 
 
+def mechanism() -> tuple[ReportPlan, Measured]:
+    """A campaign chosen to show an effect: a tier below and one above the working set, which serves most prompts."""
+    effects = {"no-offload": 0.0, "native-offload": 2.1}
+    level = {"levels": (2,), "runs": 3, "sd": 0.05}
+    large_tier = small.levels_table(effects=effects, **level)
+    low = small.levels_table(effects={"no-offload": 0.0, "native-offload": 0.01}, **level)
+    low = low[low["scenario"] == "native-offload"].assign(cpu_blocks=500)
+    levels = pd.concat([large_tier, low], ignore_index=True)
+    runs = []
+    for size, hits in ((0, 0.0), (500, 400.0), (10_000, 60_000.0)):
+        moved = {"vllm:prefix_cache_queries_total": 1e5, "vllm:prefix_cache_hits_total": 7e3, "vllm:hits_total": hits}
+        moved |= {"vllm:external_prefix_cache_hits_total": hits} if size else {}
+        counters = {name: {"before": 0.0, "after": delta, "delta": delta} for name, delta in moved.items()}
+        budget = {"cpu_blocks": size, "tokens": 16 * size, "tier_bytes": 16384 * size, "device_tokens": 17_920}
+        part = [{"level": 2, "counters": counters}]
+        scenario = "native-offload" if size else "no-offload"
+        described = [
+            run_description("Qwen3-0.6B", scenario, size, run, levels=part, budget=budget) for run in (1, 2, 3)
+        ]
+        runs += msgspec.convert(described, list[Run])
+    cells = [("Qwen3-0.6B", "no-offload", 0), *(("Qwen3-0.6B", "native-offload", size) for size in (500, 10_000))]
+    about = "The workload was chosen to show the mechanism: the working set fits the larger tier, and not the device."
+    tables = small.peaks_table(levels), small.comparison_table(levels)
+    return small.plan(cells=cells, runs=3, description=about), Measured(runs, levels, *tables)
+
+
 def subset() -> tuple[ReportPlan, Measured]:
     """One model, and of its arms the one without a baseline."""
     keys = [("Qwen3-8B", "native-offload", 10_000)]
@@ -78,6 +108,7 @@ CAMPAIGNS: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
     "no recording": without_the_system,
     "miniature": lambda: (small.plan(), small.measured()),
     "noisy": lambda: (small.plan(), small.measured(small.levels_table(sd=0.1))),
+    "mechanism": mechanism,
     "quiet": lambda: (small.plan(), small.measured(small.levels_table(sd=0.004))),
     "baseline alone": lambda: (small.plan(), small.measured(small.levels_table(effects={"no-offload": 0.0}))),
 }

@@ -36,9 +36,9 @@ def appendices(plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pict
     """Yield the appendices in their order. `gaps`: what is not assessed."""
     yield _configuration(plan, measured)
     yield _comparisons(plan, measured)
+    caches, system = _caches(plan, measured, pictures), _system(plan, measured, pictures)
     yield _results(plan, measured, pictures)
-    yield _caches(plan, measured, pictures)
-    yield _system(plan, measured, pictures)
+    yield from (caches, system)
     yield _checks(measured)
     yield _not_assessed(gaps)
     yield Section(
@@ -46,9 +46,6 @@ def appendices(plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pict
         [Paragraph("The words, and the files with the numbers."), *fitted(WORDS), *_files(measured)],
         appendix="reading",
     )
-    rest = pictures.rest()
-    if rest:
-        yield Section("More figures", [Paragraph("Figures that belong to no other part."), *rest], appendix="figures")
 
 
 def _configuration(plan: ReportPlan, measured: Measured) -> Section:
@@ -111,7 +108,7 @@ def _results(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
         Section(
             "Mean and P90 latencies at the common level", [Paragraph(guide), *of_models(guide_table(plan, measured))]
         ),
-        *pictures.of_section("across models"),
+        *pictures.rest(),
     ]
     return Section("Results in detail", blocks, appendix="results")
 

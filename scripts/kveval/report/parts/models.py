@@ -55,7 +55,7 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
 def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
     yield Paragraph(READ)
     table = strategy_table(plan, measured)
-    if len(table.rows) > 1:
+    if len(table.rows) > 1 and any(any(row[1:4]) for row in table.rows):
         yield table
     if any(plan.scenarios[cell[1]].get("arm") in kinds_of("indexing") for cell in plan.cells):
         yield Paragraph(INDEX)

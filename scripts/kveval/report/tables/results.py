@@ -186,7 +186,7 @@ def text(value: Any) -> str:
 
 def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     """Each model's arms by their throughput verdicts, and whether those that are better cost latency."""
-    header = ["model", "better than the baseline", "at parity with it", "worse", "open", "so"]
+    header = ["model", "better than the baseline", "at parity with it", "worse", "not decided", "so"]
     rows = []
     table = measured.comparison
     for model in plan.models_by_size:
@@ -224,11 +224,11 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
 def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
     better, pending = found.get(words.BETTER, ()), found.get("open", ())
     if len(better) == 1:
-        return "the arm that is better" + (", until an open one has a verdict" if pending else "")
+        return "the arm that is better" + (", until another has a verdict" if pending else "")
     if better:
         return "one of the arms that are better; between them, see the tables of arms against each other"
     if pending:
-        return f"undecided: {baseline} until an open arm has a verdict"
+        return f"undecided: {baseline} for now"
     return f"{baseline}: no arm is better"
 
 

@@ -31,14 +31,15 @@ def tiers_table(plan: ReportPlan, measured: Measured, model: str = "", level: in
         for found, values in rows_of(activity, cell).groupby("level"):
             if level in (None, found):
                 named = [cell_label(cell)] if model else [cell[0], cell_label(cell), f"{found}"]
-                rows.append([*named, *(_text(values[name].mean()) for name in columns)])
+                rows.append([*named, *(tier_text(values[name].mean()) for name in columns)])
     header = ["arm"] if model else ["model", "arm", measured.unit.heading]
     first = len(header)
     header += [_HEADER[name] for name in columns]
     return Table(header, rows if len(columns) > 1 else [], frozenset(range(first - (not model), len(header))))
 
 
-def _text(value: float) -> str:
+def tier_text(value: float) -> str:
+    """Return a value of a tier's work as text, three digits at least; nothing for a missing one."""
     if pd.isna(value):
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
