@@ -67,7 +67,8 @@ def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cel
         yield f"`runs: {runs:.0f}` would tell a difference of {100 * plan.margin:g} % for {_few([*few])}."
     many = [named for named in needed if named not in few]
     if many:
-        yield (": longer levels, or a machine that does nothing else; runs differ too much for more of them.")
+        step = "longer levels, or a machine that does nothing else; runs differ too much for more of them"
+        yield f"For {_few(many)}: {step}."
 
 
 def _needed(row: Mapping[Any, Any]) -> float:
