@@ -3,6 +3,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pandas as pd
 import pytest
 from tests.support.synthetic import (
@@ -18,12 +19,13 @@ from tests.support.synthetic import (
 from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.run_facts import footer, working_set
+from kveval.report.data.run_facts import footer, repeats, working_set
 from kveval.report.markdown import markdown_table, render
 from kveval.report.report import ReportError, report_tree, write_report
 from kveval.report.tables.caches import budget_table
 from kveval.report.tables.shape import by_model
 from kveval.report.tables.system import check_tables
+from kveval.store.run_file import Repeat
 
 KINDS = {
     "no-offload": {"arm": "none", "store": None},
@@ -142,6 +144,21 @@ def test_machines_that_differ_are_pointed_out() -> None:
     lines = appendix(plan(), both, "configuration").splitlines()
     header = next(line for line in lines if line.startswith("| machine |"))
     assert [cell.strip() for cell in header.split("|")[2:-1]] == ["`f00d`", "`beef`"]
+
+
+def test_runs_that_were_measured_again_are_counted_by_arm() -> None:
+    crash = {"defect": "vllm-1", "title": "it dies", "link": "https://example.org/1", "effect": "Slow loads are rare."}
+    ends = [msgspec.convert({**crash, "attempt": f"failed/{n}", "ended": ""}, Repeat) for n in range(2)]
+    found = runs(tables()[0])
+    assert repeats(found) == []
+    native = [number for number, run in enumerate(found) if run.cell.scenario == "native-offload"]
+    found[native[0]] = msgspec.structs.replace(found[native[0]], repeats=ends)
+    found[native[1]] = msgspec.structs.replace(found[native[1]], repeats=ends[:1])
+    arms = [f"native-offload: 2 of {len(native)} runs, 3 times in all"]
+    assert repeats(found) == [{**crash, "arms": arms}]
+    text = files(plan(), Measured(found, *tables()))["REPORT.md"]
+    assert all(words in text for words in (f"[vllm-1]({crash['link']})", arms[0], crash["effect"]))
+    assert "vllm-1" not in files(plan(), measured())["REPORT.md"]
 
 
 def test_every_table_has_as_many_cells_as_its_header() -> None:

@@ -9,7 +9,7 @@ from kveval.config.arm_kinds import kinds_of
 from kveval.load.levels import in_words
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label
-from kveval.report.data.run_facts import hardware
+from kveval.report.data.run_facts import hardware, repeats
 from kveval.report.parts.blocks import Pictures, of_models
 from kveval.report.sections import Block, Bullets, Paragraph, Section
 from kveval.report.tables.guidance import guidance_table
@@ -49,6 +49,9 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
     lacking = missing(plan, measured)
     if lacking:
         yield Section("Missing", [Bullets(lacking)])
+    again = [*_repeated(measured)]
+    if again:
+        yield Section("Measured again after a known defect", [Bullets(again)])
     yield Section("Limitations", [Bullets([*_limitations(plan, measured)])])
 
 
@@ -86,6 +89,13 @@ def missing(plan: ReportPlan, measured: Measured) -> list[str]:
             reason = f"; {measured.failures[cell]}" if cell in measured.failures else ""
             lines.append(f"{name}: {runs} of {plan.runs_of(cell)} runs{reason}")
     return lines
+
+
+def _repeated(measured: Measured) -> Iterator[str]:
+    """The known defects of the software that ended runs, which runs were measured again, and what that may do."""
+    for entry in repeats(measured.runs):
+        arms = "; ".join(entry["arms"])
+        yield f"[{entry['defect']}]({entry['link']}): {entry['title']}. Measured again: {arms}. {entry['effect']}"
 
 
 def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
