@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
 from tests.support.report_claims import judge_report
+from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 from tests.unit.report import test_report as small
 
@@ -129,13 +130,7 @@ def judge(folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path
     report.write_report(plan, measured, figures, folder / "REPORT.md", empty)
     shown = {path.stem: f"figures/{path.name}" for path in figures}
     root = report.report_tree(plan, measured, shown, empty)
-    return judge_report(plan, measured, root, whole_text(folder), folder)
-
-
-def whole_text(folder: Path) -> str:
-    """The report with its appendices, as if they were one file."""
-    files = [folder / "REPORT.md", *sorted((folder / "appendix").glob("*.md"))]
-    return "\n".join(path.read_text(encoding="utf-8").replace("](../", "](") for path in files)
+    return judge_report(plan, measured, root, whole_report(folder), folder)
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
