@@ -102,7 +102,8 @@ def main() -> None:
     print(f"\n{RESAMPLED} campaigns of 3 out of {len(blocks)} blocks")
     for key, count in sorted(counts.items()):
         print(f"  {key[0]}/{key[1]} {key[2]}: {key[3]} in {100 * count / RESAMPLED:.1f} %", end="")
-        print(f", lower end above +{ENOUGH_PERCENT:g} % in {100 * enough[key] / RESAMPLED:.1f} %" if enough[key] else "")
+        share = 100 * enough[key] / RESAMPLED
+        print(f", lower end above +{ENOUGH_PERCENT:g} % in {share:.1f} %" if enough[key] else "")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ sys.path.append(str(Path(workflow.snakefile).resolve().parents[1] / "scripts"))
 
 from kveval.config.problems import ConfigError
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
+from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.campaign_source import PRUNING, campaign_source, complete_values
 from kveval.workflow.captions import captioned, captions_of

@@ -83,6 +83,7 @@ rule write_report:
     output:
         report=REPORT,
         numbers=f"{RESULTS}/{{so_far}}report.json",
+        appendices=[f"{RESULTS}/{{so_far}}{name}" for name in APPENDICES],
     log:
         f"{LOGS}/{{so_far}}write_report.log",
     conda:

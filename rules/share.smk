@@ -5,6 +5,7 @@
 READ = [
     f"{RESULTS}/REPORT.md",
     f"{RESULTS}/report.json",
+    *(f"{RESULTS}/{name}" for name in APPENDICES),
     *(f"{RESULTS}/figures/{family}" for family in PLAN.figure_families),
 ]
 READ += expand([*JUDGED.values(), *BESIDE_VERDICTS, *LINKED, *SUMMARIES], so_far="")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from PIL import Image
 from tests.support.paths import REPOSITORY
+from tests.support.report_text import whole_report
 from tests.support.tree import Tree, served
 
 from kveval.pcp.installation import RecordingError, require_pcp
@@ -133,7 +134,7 @@ def test_the_recording_covers_the_levels_and_keeps_units(finished, run_json):
 
 @needs_chain
 def test_the_report_says_what_was_measured_and_what_cannot_be_said(finished):
-    report = (finished / RESULTS / "REPORT.md").read_text()
+    report = whole_report(finished / RESULTS)
     for part in ("miniature", "| vLLM | 0.32.0 |", "no-offload", "native-offload", "not assessed"):
         assert part in report
     figures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report)

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from tests.support.cluster_chain import CLUSTER, SHIMS, Cluster, needs_cluster, running_cluster
 from tests.support.fault_chain import ADOPTED, REPOSITORY, workflow_copy
+from tests.support.report_text import whole_report
 
 from kveval.pcp.parquet.reading import describe, series
 
@@ -137,7 +138,7 @@ def test_the_cluster_costs_less_than_five_seconds_between_levels(finished: Finis
 
 
 def test_the_report_is_there_and_a_second_run_has_nothing_to_do(finished: Finished) -> None:
-    report = (finished.folder / RESULTS / "REPORT.md").read_text()
+    report = whole_report(finished.folder / RESULTS)
     for part in ("miniature", "| vLLM | 0.32.0 |", "native-offload"):
         assert part in report
     assert "Nothing to be done" in finished.snakemake("-n", "report").stdout

@@ -10,6 +10,7 @@ import yaml
 from tests.support.paths import REPOSITORY
 
 from kveval.report.figures.names import FAMILIES
+from kveval.report.files import APPENDICES
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 MODELS, TIERED = 10, 9
@@ -74,7 +75,7 @@ rule copy_figure:
     shell: "touch {output}"
 rule write_report:
     input: TABLES[:2], COMPARED[0], RUNS_FILE, SUMMARIES, *FAMILIES.values()
-    output: "results/REPORT.md", "results/report.json"
+    output: "results/REPORT.md", "results/report.json", PLAN["appendices"]
     shell: "touch {output}"
 rule export_benchmark_reports:
     input: TABLES[:2], COMPARED[0], RUNS_FILE
@@ -155,6 +156,7 @@ def make_toy(folder: Path, cells: int, runs: int) -> None:
     families = {family: f"results/figures/{family}" for family in FAMILIES}
     (folder / "config").mkdir(parents=True)
     plan = {"runs": list(range(1, runs + 1)), "cells": cell_paths(cells), "families": families}
+    plan["appendices"] = [f"results/{name}" for name in APPENDICES]
     plan["tables"] = [_COLLECTED, _COMPARED, _SUMMARISED]
     (folder / "plan.json").write_text(json.dumps(plan))
     (folder / "Snakefile").write_text(_TOY)
@@ -185,7 +187,7 @@ def finish(folder: Path, cells: int, runs: int, snakemake: Callable[..., object]
     for family in FAMILIES:
         (folder / "results" / "figures" / family).mkdir(parents=True)
     made += [f"analysis/{name}.csv" for name in _TABLES]
-    made += ["analysis/runs.jsonl.zst", "analysis/benchmark_reports.txt", "REPORT.md", "report.json"]
+    made += ["analysis/runs.jsonl.zst", "analysis/benchmark_reports.txt", "REPORT.md", "report.json", *APPENDICES]
     for name in made:
         path = folder / "results" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +13,34 @@ from tests.support.markdown import fixed_fragments, parts_of
 
 from kveval.analysis.levels.outcomes import Outcome
 from kveval.analysis.statistics.verdicts import VERDICTS, WITHOUT_VERDICT
+from kveval.analysis.system.tier_activity import tier_activity
+from kveval.report import parts, surer
+from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS
+from kveval.report.parts import models
+from kveval.report.parts.models import missing
+from kveval.report.sections import Picture, Section
+from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
+from kveval.report.tables.not_assessed import gap_table
+from kveval.report.tables.tiers import tier_text
 
 
-def judge_report(
-    plan: ReportPlan, measured: Measured, context: Mapping[str, Any], template: str, text: str, folder: Path
-) -> list[Outcome]:
+def judge_report(plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path) -> list[Outcome]:
     """Return what a rendered report claims beyond what it was made from; nothing, if all is well.
 
-    `context` and `template` are what `text` was rendered from; it will lie in `folder`, beside the files it names.
+    `root` is what `text`, the report with its appendices, was rendered from; it lies in `folder`, beside the files it
+    names.
     """
-    return judge_document(document_of(plan, measured, context, template, text, folder))
+    return judge_document(document_of(plan, measured, root, text, folder))
 
 
-def document_of(
-    plan: ReportPlan, measured: Measured, context: Mapping[str, Any], template: str, text: str, folder: Path
-) -> Document:
+def document_of(plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path) -> Document:
     """Return a rendered report with everything that its sentences may rest on."""
-    guidance, gaps = context["guidance"], context["gaps"]
-    figures = context["figures"]
+    guidance, gaps = models.guidance_table(plan, measured), gap_table(plan, measured, {})
     rows = measured.compared.to_dict("records")
-    lines = [line for entry in context["summary"] for line in entry["verdicts"]]
-    quoted = [*lines, *(row[-1] for row in guidance.rows if row[1] == "which arm")]
+    shown = [*answer_of(plan, measured).sentences, *(row[-1] for row in guidance.rows if row[1] == "which arm")]
+    quoted = [sentence for line in shown for sentence in parts_of(line).sentences]
     reasons = {str(row["reason"]): {str(row["verdict"])} for row in rows if isinstance(row["reason"], str)}
     return Document(
         text=text,
@@ -43,18 +48,60 @@ def document_of(
         content=text.encode(),
         # The campaign's own title and description are its author's; what failed is quoted from logs.
         fixed=[
-            *fixed_fragments(template),
-            *(words for figure in figures for words in (figure["caption"], figure["title"])),
-            *(plan.title, *_sentences(plan.description, *context["missing"], *measured.failures.values())),
+            *fixed_words(),
+            *(words for figure in pictures(root) for words in (figure.caption, figure.title)),
+            *(plan.title, *_sentences(plan.description, *missing(plan, measured), *measured.failures.values())),
         ],
         # Why something is not assessed is quoted from the comparison's own table.
         answers=[row[-1] for row in guidance.rows] + [row[-1] for row in gaps.rows],
         verdicts={**reasons, **{line: _verdicts_in(line) for line in quoted}},
-        percentages=[*_percentages(rows), *_hit_rates(context["guidance_numbers"])],
-        numbers=[f"{100 * plan.margin:g}", str(LOW_HITS), str(HIGH_HITS)],
+        percentages=[*_percentages(rows), *_hit_rates(guidance_numbers(plan, measured)), *_tier_hits(plan, measured)],
+        numbers=[f"{100 * plan.margin:g}", "95", str(LOW_HITS), str(HIGH_HITS), *_counts(measured), *_multiples(rows)],
         counts={"cells": len(plan.cells)},
         models=[*plan.models, *_hub_ids(plan), *measured.levels["model"].unique()],
     )
+
+
+def fixed_words() -> list[str]:
+    """The sentences of the report that hold no data: the texts in the modules that write it."""
+    found = []
+    for module in (*Path(parts.__file__).parent.glob("*.py"), Path(surer.__file__)):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found += [*parts_of(node.value).sentences, *fixed_fragments(node.value)]
+    return found
+
+
+def pictures(section: Section) -> Iterator[Picture]:
+    """Yield the figures of a tree."""
+    for block in section.blocks:
+        if isinstance(block, Picture):
+            yield block
+        elif isinstance(block, Section):
+            yield from pictures(block)
+
+
+def _counts(measured: Measured) -> Iterator[str]:
+    """How many comparisons of a quantity have each verdict, and there are; how many names a list leaves out."""
+    for _, table in measured.comparison.groupby("metric"):
+        yield from map(str, (len(table), *table["verdict"].value_counts(), (~table["verdict"].isin(VERDICTS)).sum()))
+    edge = int((~measured.peaks["bracketed"].astype(bool)).sum())
+    yield from (str(edge - 2), str(edge - 3))
+
+
+def _multiples(rows: list[dict[Any, Any]]) -> Iterator[str]:
+    """Effects above +100 % as multiples, to the digits a report may use."""
+    for row in rows:
+        if row["effect_percent"] > 100:
+            yield from (f"{1 + row['effect_percent'] / 100:.{digits}f}" for digits in (0, 1))
+
+
+def _tier_hits(plan: ReportPlan, measured: Measured) -> Iterator[Percentage]:
+    """The shares of prompt tokens that tiers served, as the answer quotes them."""
+    activity = tier_activity(measured.runs)
+    for _, rows in activity.groupby(["model", "scenario", "cpu_blocks", "level"]):
+        shown = tier_text(rows["external_hit_percent"].mean())
+        yield Percentage(shown, "tier", "prompt tokens")
 
 
 def _sentences(*texts: str) -> list[str]:

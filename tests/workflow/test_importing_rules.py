@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.support.guidellm_reports import START, Story
+from tests.support.report_text import whole_report
 from tests.support.result_trees import HOUR, folder_name, write_campaign_tree, write_level, write_report
 from tests.workflow.test_reruns import PARTS, REPOSITORY, snakemake
 
@@ -56,7 +57,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_a_report_of_existing_results(workflow: Path) -> None:
     output = run(workflow, "report")
     assert "Measuring" not in output
-    report = (workflow / RESULTS / "REPORT.md").read_text()
+    report = whole_report(workflow / RESULTS)
     for said in ("native-offload 10K", "3 of 3", "2 x L40S", "not probed", "0.5.3", "0.11.2"):
         assert said in report, said
     assert re.search(r"\b14 results\b.*\b12 imported\b.*\b6 runs\b.*\b2 cells\b.*\b1 damaged\b.*\b1 unknown\b", report)
@@ -125,7 +126,7 @@ def test_the_published_sweep_gets_no_verdict_and_the_report_says_why(workflow: P
     }
     (workflow / "october.yaml").write_text(yaml.safe_dump(campaign))
     snakemake(workflow, "report", "--configfile", "october.yaml")
-    report = (workflow / "results" / "campaigns" / "october" / "REPORT.md").read_text()
+    report = whole_report(workflow / "results" / "campaigns" / "october")
     for said in ("41 % of 1258 requests", "saturated open loop", "single run", "nothing can be reused"):
         assert said in report, said
     comparison = rows(workflow / "results" / "campaigns" / "october" / "analysis" / "comparison.csv")

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from tests.support.fault_chain import CAMPAIGN, PATIENCE_S, merged, needs_pcp
 from tests.support.paths import REPOSITORY
+from tests.support.report_text import whole_report
 from tests.support.tree import Tree
 
 pytestmark = [pytest.mark.workflow, needs_pcp]
@@ -66,7 +67,7 @@ def test_another_server_is_measured_proven_active_and_reported(tree: Tree) -> No
     assert levels["prefix_hit_ratio"] == pytest.approx(0.5)
     assert levels["offload_load_bytes"] > 0
     assert bool(levels["exercised"]) is True
-    report = (tree.results / "REPORT.md").read_text()
+    report = whole_report(tree.results)
     assert "| Toy | 1.5 |" in report
     assert "vLLM 1.5" not in report
     assert "`toy_tier_found_tokens_total`" in report

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.support import plugins, s3_server
 from tests.support.fault_chain import ADOPTED
+from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
 from tests.support.testbed import Testbed, a_namespace, own_testbed, wait_until
 from tests.workflow.test_reruns import PARTS, REPOSITORY
@@ -138,7 +139,7 @@ def test_a_report_is_made_in_pods(site: Site) -> None:
     # Two cells' tables in a pod each, the campaign's in one, six families of figures, the report.
     assert output.count("Get status with: kubectl describe job") == 10
     assert output.count(ADOPTED) == 2
-    text = (site.results / "REPORT.md").read_text()
+    text = whole_report(site.results)
     assert "2 of 2" in text
     assert "failed its own checks" not in text
     for figure in FIGURES:

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.report_text import whole_report
 from tests.support.synthetic_workflow import make_workflow
 
 from kveval.report.figures.drawn import drawn_figures
@@ -51,7 +52,7 @@ def test_everything_that_is_promised_is_there(published: Path) -> None:
         assert (results / "analysis" / f"{name}.csv").read_text().count("\n") > 1
     for model, scenario, blocks in CELLS:
         assert (results / model / scenario / str(blocks) / "benchmark_report_v0.2.yaml").exists()
-    report = (results / "REPORT.md").read_text(encoding="utf-8")
+    report = whole_report(results)
     for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report):
         assert (results / path).exists()
     assert (results / "report.json").exists()
@@ -68,7 +69,7 @@ def edit(folder: Path, path: str) -> None:
     [
         ("report/figures/effects.py", {"plot_effects", "write_report"}),
         ("report/captions/effect_plot.rst", {"write_report"}),
-        ("report/REPORT.md.j2", {"write_report"}),
+        ("report/parts/words.py", {"write_report"}),
         ("report/tables/guidance.py", {"write_report"}),
         ("analysis/system/timelines.py", {"plot_recordings", "write_report"}),
         ("report/export/llmd.py", {"export_benchmark_reports"}),

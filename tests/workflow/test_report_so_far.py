@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.support.fault_chain import workflow_copy
+from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
 
 pytestmark = pytest.mark.workflow
@@ -56,7 +57,7 @@ def results(workflow: Path) -> Path:
 
 def missing(results: Path) -> str:
     text = (results / "so-far" / "REPORT.md").read_text(encoding="utf-8")
-    return text.split("### Missing")[1].split("\n## ")[0]
+    return text.split("## Missing")[1].split("\n## ")[0]
 
 
 def test_what_lacks_is_named_with_its_reason_and_nothing_is_measured(results: Path) -> None:
@@ -66,7 +67,7 @@ def test_what_lacks_is_named_with_its_reason_and_nothing_is_measured(results: Pa
 
 
 def test_the_report_names_only_files_that_are_there(results: Path) -> None:
-    text = (results / "so-far" / "REPORT.md").read_text(encoding="utf-8")
+    text = whole_report(results / "so-far")
     named = re.findall(r"`(analysis/\w+\.csv|report\.json)`|!\[[^\]]*\]\(([^)]+)\)", text)
     assert len(named) > 20
     assert [path for pair in named for path in pair if path and not (results / "so-far" / path).exists()] == []

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from tests.support.config_files import CONFIG, NATIVE, RAW, load
-from tests.unit.report.test_report import KINDS, measured, plan
+from tests.unit.report.test_report import measured, plan
 
 from kveval.analysis.cells import KNOWN_ARMS
 from kveval.config.arm_kinds import ARM_KINDS, ArmKind
 from kveval.config.catalogue import Scenario
 from kveval.config.problems import ConfigError
-from kveval.report.report import report_context
+from kveval.report.tables.results import arms_table
 from kveval.spec.arms import ArmArguments, Platform
 from kveval.spec.loading import load_config
 from kveval.spec.servers.vllm import VLLM
@@ -43,7 +43,7 @@ def test_a_new_kind_is_planned_measured_and_shown(
     assert specification.argv[-2:] == (FLAG, str(specification.budget.tier_bytes))
     scenarios = plan().scenarios
     shown = plan(scenarios={**scenarios, "native-offload": {**scenarios["native-offload"], "arm": "pooled"}})
-    arms = {row[1] for row in report_context(shown, measured(), {})["offload"].rows}
+    arms = {row[0] for row in arms_table(shown, measured(), NATIVE.model).rows}
     assert "native-offload 10K" in arms
 
 
@@ -68,13 +68,6 @@ def test_a_kind_without_arguments_is_refused_when_it_is_planned(
 def test_a_kind_has_to_say_where_the_report_shows_it() -> None:
     with pytest.raises(TypeError, match="section"):
         ArmKind(parts=frozenset(), cpu_tier=None, store="none", arms=())  # type: ignore[call-arg]
-
-
-def test_a_kind_that_the_report_has_no_section_for_is_found() -> None:
-    sections = {kind.section for name, kind in ARM_KINDS.items() if name != "none"}
-    context = report_context(plan(), measured(), {})
-    assert sections <= context.keys()
-    assert {KINDS[name]["arm"] for name in KINDS} <= ARM_KINDS.keys()
 
 
 def test_every_kind_has_arguments_and_every_shipped_arm_its_place() -> None:

@@ -3,7 +3,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
 import msgspec
 import pandas as pd
 import pytest
@@ -21,8 +20,10 @@ from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import footer, repeats, working_set
-from kveval.report.report import ReportError, markdown_table, render, report_context, write_report
+from kveval.report.markdown import markdown_table, render
+from kveval.report.report import ReportError, report_tree, write_report
 from kveval.report.tables.caches import budget_table
+from kveval.report.tables.shape import by_model
 from kveval.report.tables.system import check_tables
 from kveval.store.run_file import Repeat
 
@@ -56,21 +57,23 @@ def measured(levels: pd.DataFrame | None = None, **changes: object) -> Measured:
     return Measured(runs(levels, **changes), levels, peaks_table(levels), comparison_table(levels))
 
 
-def report(plan: ReportPlan, measured: Measured) -> str:
-    return render(report_context(plan, measured, {"effect_plot": "figures/effect_plot.png"}))
+def files(plan: ReportPlan, measured: Measured) -> dict[str, str]:
+    return render(report_tree(plan, measured, {"effect_plot": "figures/effect_plot.png"}))
 
 
-def section(text: str, title: str) -> str:
-    return text.split(f"## {title}\n")[1].split("\n## ", maxsplit=1)[0]
+def appendix(plan: ReportPlan, measured: Measured, name: str) -> str:
+    return files(plan, measured)[f"appendix/{name}.md"]
+
+
+def first_screen(plan: ReportPlan, measured: Measured) -> str:
+    return files(plan, measured)["REPORT.md"].split("\n## ")[0]
 
 
 def test_words_of_equality_only_where_it_was_shown() -> None:
     noisy = levels_table(effects={"no-offload": 0.0, "native-offload": 0.0}, sd=0.08)
-    assert not re.search(
-        "parity|identical|no impact|no difference", section(report(plan(), measured(noisy)), "Summary")
-    )
+    assert not re.search("parity|identical|no impact|no difference", first_screen(plan(), measured(noisy)))
     quiet = levels_table(effects={"no-offload": 0.0, "native-offload": 0.0}, sd=0.004)
-    assert re.search(r"parity .* 5 %: native-offload 10K", section(report(plan(), measured(quiet)), "Summary"))
+    assert re.search(r"parity .* 5 %: native-offload 10K", first_screen(plan(), measured(quiet)))
 
 
 def held(facts: Measured) -> Sequence[str]:
@@ -107,14 +110,15 @@ def test_failed_checks_are_listed_one_by_one() -> None:
     failed, others = check_tables(facts)
     assert failed.rows == [["Qwen3-0.6B", "idle 10K", "2", "8", "`steadiness`", message]]
     assert others.rows == [["`few_completions`", "note", "60 of 60", "few"]]
-    checks = section(report(plan(), facts), "Checks")
-    assert markdown_table(failed) in checks
+    checks = appendix(plan(), facts, "checks")
+    (shown,) = by_model(failed)
+    assert markdown_table(shown[1]) in checks
     assert markdown_table(others) in checks
-    assert "`steadiness`" not in section(report(plan(), measured()), "Checks")
+    assert "`steadiness`" not in appendix(plan(), measured(), "checks")
 
 
 def test_unrecorded_metrics_are_not_printed_as_zero() -> None:
-    system = section(report(plan(), measured()), "The system")
+    system = appendix(plan(), measured(), "system")
     assert "KV-cache usage, percent" in system
     assert "server memory" not in system
     assert "| 45 |" in system
@@ -125,19 +129,20 @@ def test_runs_of_different_kinds_do_not_mix() -> None:
     one, other = measured(), measured(weights="full")
     mixed = Measured([*one.runs, *other.runs], one.levels, one.peaks, one.comparison)
     with pytest.raises(ReportError) as error:
-        report_context(plan(), mixed, {})
+        report_tree(plan(), mixed, {})
     assert error.value.code == "mixed_kinds"
     assert error.value.facts["kinds"] == [("local", "full"), ("local", "miniature")]
     with pytest.raises(ReportError) as error:
-        report_context(plan(), Measured([], one.levels, one.peaks, one.comparison), {})
+        report_tree(plan(), Measured([], one.levels, one.peaks, one.comparison), {})
     assert error.value.code == "no_run"
 
 
 def test_machines_that_differ_are_pointed_out() -> None:
     one, other = measured(), measured(hardware={"cpu_model": "Another CPU", "cpus": 4, "fingerprint": "beef"})
-    text = report(plan(), Measured([*one.runs[:10], *other.runs[10:]], one.levels, one.peaks, one.comparison))
-    assert "on different machines" in text.split("\n## ")[0]
-    header = next(line for line in text.splitlines() if line.startswith("| machine |"))
+    both = Measured([*one.runs[:10], *other.runs[10:]], one.levels, one.peaks, one.comparison)
+    assert "different machines" in first_screen(plan(), both)
+    lines = appendix(plan(), both, "configuration").splitlines()
+    header = next(line for line in lines if line.startswith("| machine |"))
     assert [cell.strip() for cell in header.split("|")[2:-1]] == ["`f00d`", "`beef`"]
 
 
@@ -151,13 +156,13 @@ def test_runs_that_were_measured_again_are_counted_by_arm() -> None:
     found[native[1]] = msgspec.structs.replace(found[native[1]], repeats=ends[:1])
     arms = [f"native-offload: 2 of {len(native)} runs, 3 times in all"]
     assert repeats(found) == [{**crash, "arms": arms}]
-    text = report(plan(), Measured(found, *tables()))
+    text = files(plan(), Measured(found, *tables()))["REPORT.md"]
     assert all(words in text for words in (f"[vllm-1]({crash['link']})", arms[0], crash["effect"]))
-    assert "vllm-1" not in report(plan(), measured())
+    assert "vllm-1" not in files(plan(), measured())["REPORT.md"]
 
 
 def test_every_table_has_as_many_cells_as_its_header() -> None:
-    text = report(plan(), measured())
+    text = "\n".join(files(plan(), measured()).values())
     width = 0
     for line in text.splitlines():
         if not line.startswith("|"):
@@ -173,11 +178,6 @@ def test_a_bar_in_a_cell_does_not_split_it() -> None:
     assert table == "| a | b |\n| --- | ---: |\n| x\\|y | two lines |"
 
 
-def test_an_undefined_name_in_the_template_is_an_error() -> None:
-    with pytest.raises(jinja2.UndefinedError):
-        render({"plan": plan(), "miniature": False})
-
-
 def test_figures_are_embedded_relative_to_the_report(tmp_path: Path) -> None:
     output = tmp_path / "campaign" / "REPORT.md"
     output.parent.mkdir()
@@ -185,9 +185,8 @@ def test_figures_are_embedded_relative_to_the_report(tmp_path: Path) -> None:
     text = output.read_text(encoding="utf-8")
     assert "](figures/effect_plot.png)" in text
     write_report(plan(), measured(), [output], output, {"effect_plot": "nothing was compared"})
-    text = output.read_text(encoding="utf-8")
-    assert "effect_plot.png" not in text
-    assert "nothing was compared" in text
+    assert "effect_plot.png" not in output.read_text(encoding="utf-8")
+    assert "nothing was compared" in (output.parent / "appendix" / "not-assessed.md").read_text(encoding="utf-8")
 
 
 def test_the_footer_names_engine_weights_and_hardware() -> None:

@@ -3,13 +3,16 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import msgspec
+import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
 from tests.support.report_claims import judge_report
+from tests.support.report_text import whole_report
+from tests.support.synthetic import run_description
 from tests.unit.report import test_report as small
 
 from kveval.analysis.levels.outcomes import Outcome, columns
@@ -18,6 +21,9 @@ from kveval.analysis.verdict_tables import verdict_tables
 from kveval.report import report
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names
+from kveval.report.parts import models
+from kveval.report.parts.words import FILES
+from kveval.store.run_file import Run
 
 MODELS = ("Qwen3-14B", "Qwen3-8B")
 ARMS = ("no-offload", "native-offload", "lmcache-redis", "lmcache-valkey", "llm-d-redis")
@@ -55,6 +61,32 @@ def failing() -> tuple[ReportPlan, Measured]:
     return plan, dataclasses.replace(left, failures={failed: reason, absent: "failed: every GPU is in use"})
 
 
+def mechanism() -> tuple[ReportPlan, Measured]:
+    """A campaign chosen to show an effect: a tier below and one above the working set, which serves most prompts."""
+    effects = {"no-offload": 0.0, "native-offload": 2.1}
+    level = {"levels": (2,), "runs": 3, "sd": 0.05}
+    large_tier = small.levels_table(effects=effects, **level)
+    low = small.levels_table(effects={"no-offload": 0.0, "native-offload": 0.01}, **level)
+    low = low[low["scenario"] == "native-offload"].assign(cpu_blocks=500)
+    levels = pd.concat([large_tier, low], ignore_index=True)
+    runs = []
+    for size, hits in ((0, 0.0), (500, 400.0), (10_000, 60_000.0)):
+        moved = {"vllm:prefix_cache_queries_total": 1e5, "vllm:prefix_cache_hits_total": 7e3, "vllm:hits_total": hits}
+        moved |= {"vllm:external_prefix_cache_hits_total": hits} if size else {}
+        counters = {name: {"before": 0.0, "after": delta, "delta": delta} for name, delta in moved.items()}
+        budget = {"cpu_blocks": size, "tokens": 16 * size, "tier_bytes": 16384 * size, "device_tokens": 17_920}
+        part = [{"level": 2, "counters": counters}]
+        scenario = "native-offload" if size else "no-offload"
+        described = [
+            run_description("Qwen3-0.6B", scenario, size, run, levels=part, budget=budget) for run in (1, 2, 3)
+        ]
+        runs += msgspec.convert(described, list[Run])
+    cells = [("Qwen3-0.6B", "no-offload", 0), *(("Qwen3-0.6B", "native-offload", size) for size in (500, 10_000))]
+    about = "The workload was chosen to show the mechanism: the working set fits the larger tier, and not the device."
+    tables = small.peaks_table(levels), small.comparison_table(levels)
+    return small.plan(cells=cells, runs=3, description=about), Measured(runs, levels, *tables)
+
+
 def subset() -> tuple[ReportPlan, Measured]:
     """One model, and of its arms the one without a baseline."""
     keys = [("Qwen3-8B", "native-offload", 10_000)]
@@ -77,37 +109,33 @@ CAMPAIGNS: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
     "no recording": without_the_system,
     "miniature": lambda: (small.plan(), small.measured()),
     "noisy": lambda: (small.plan(), small.measured(small.levels_table(sd=0.1))),
+    "mechanism": mechanism,
     "quiet": lambda: (small.plan(), small.measured(small.levels_table(sd=0.004))),
     "baseline alone": lambda: (small.plan(), small.measured(small.levels_table(effects={"no-offload": 0.0}))),
 }
 
 
-def judged(folder: Path, plan: ReportPlan, measured: Measured, monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+def judged(folder: Path, plan: ReportPlan, measured: Measured) -> list[Outcome]:
     """Write a report among the files that the workflow makes beside it; return what its text claims too much."""
-    template = report.TEMPLATE.read_text(encoding="utf-8")
     figures = [folder / "figures" / f"{name}.png" for name in figure_names(measured.levels["model"])]
-    for path in (*figures, *(folder / name for name in re.findall(r"`(analysis/\w+\.csv)`", template))):
+    named = re.findall(r"`(analysis/\w+\.csv)`", " ".join(row[0] for row in FILES.rows))
+    for path in (*figures, *(folder / name for name in named)):
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    return judge(folder, plan, measured, figures, monkeypatch)
+    return judge(folder, plan, measured, figures)
 
 
-def judge(
-    folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> list[Outcome]:
-    contexts: list[Mapping[str, Any]] = []
-    render = report.render
-    monkeypatch.setattr(report, "render", lambda context: contexts.append(context) or render(context))
-    report.write_report(plan, measured, figures, folder / "REPORT.md", {"pcp_lmcache": "nothing was recorded"})
-    text = (folder / "REPORT.md").read_text(encoding="utf-8")
-    return judge_report(plan, measured, contexts[-1], report.TEMPLATE.read_text(encoding="utf-8"), text, folder)
+def judge(folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path]) -> list[Outcome]:
+    empty = {"pcp_lmcache": "nothing was recorded"}
+    report.write_report(plan, measured, figures, folder / "REPORT.md", empty)
+    shown = {path.stem: f"figures/{path.name}" for path in figures}
+    root = report.report_tree(plan, measured, shown, empty)
+    return judge_report(plan, measured, root, whole_report(folder), folder)
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
-def test_a_report_claims_no_more_than_its_tables_hold(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert judged(tmp_path, *CAMPAIGNS[name](), monkeypatch) == []
+def test_a_report_claims_no_more_than_its_tables_hold(name: str, tmp_path: Path) -> None:
+    assert judged(tmp_path, *CAMPAIGNS[name]()) == []
 
 
 SLIPS = {
@@ -129,18 +157,18 @@ def pair() -> tuple[ReportPlan, Measured]:
 
 @pytest.mark.parametrize("check", SLIPS)
 def test_a_slip_is_found(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = report.guidance_table
+    table = models.guidance_table
 
     def slipping(plan: ReportPlan, measured: Measured) -> Table:
         made = table(plan, measured)
         return Table(made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]])
 
-    monkeypatch.setattr(report, "guidance_table", slipping)
-    found = judged(tmp_path, *pair(), monkeypatch)
+    monkeypatch.setattr(models, "guidance_table", slipping)
+    found = judged(tmp_path, *pair())
     assert check in {outcome.name for outcome in found if SLIPS[check] in outcome.where}
 
 
-def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = judge(tmp_path, *pair(), [], monkeypatch)
+def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path) -> None:
+    found = judge(tmp_path, *pair(), [])
     missing = [outcome.message.split()[-1] for outcome in found if outcome.name == "links_exist"]
     assert "analysis/comparison.csv" in missing

@@ -19,20 +19,20 @@ from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.analysis.system.metrics import with_system_metrics
+from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
-from kveval.report.report import summary
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import provenance_commands, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.not_assessed import alike, gap_table
-from kveval.report.tables.pairs import native_table, store_table, tier_table
+from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
-    area_table,
+    arms_table,
     comparison_table,
     completed_table,
     guide_table,
@@ -89,10 +89,10 @@ def test_every_table_has_as_many_cells_as_its_header(plan: ReportPlan, measured:
     tables = [
         *(peak_table(plan, measured, model) for model in campaign.MODELS),
         *(strategy_table(plan, measured), completed_table(plan, measured), guide_table(plan, measured)),
-        *(store_table(plan, measured), native_table(plan, measured), tier_table(plan, measured)),
+        *(arms_table(plan, measured, model) for model in campaign.MODELS),
+        pair_table(plan, measured),
         *(blocks_table(plan, measured), budget_table(plan, measured), *system_tables(plan, measured).values()),
         *(panel_table(plan, measured), guidance_table(plan, measured), gap_table(plan, measured, {"pcp_lmcache": "x"})),
-        area_table(plan, measured, ("native", "lmcache")),
     ]
     for table in tables:
         assert table.rows
@@ -163,20 +163,15 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     table = comparison_table(declared, "Qwen3-14B", "throughput_tok_s")
     assert row(table, "lmcache-local 20K", "lmcache-local 10K", EFFECT)
     assert strategy_table(plan, declared).rows == strategy_table(plan, measured).rows
-    assert area_table(plan, declared, ("lmcache",)).rows == area_table(plan, measured, ("lmcache",)).rows
-    lines = [line for entry in summary(plan, declared) for line in entry["verdicts"]]
-    (quoted,) = [line for line in lines if "against lmcache-local" in line]
-    assert quoted == f"better, against {cell_label(OTHER)}: {cell_label(ONE)} {EFFECT}"
-    # Percentages of different cells share no sentence.
-    assert "no-offload" not in quoted
+    assert arms_table(plan, declared, ONE[0]).rows == arms_table(plan, measured, ONE[0]).rows
+    assert answer_of(plan, declared) == answer_of(plan, measured)
+    assert row(pair_table(plan, declared), ONE[0], cell_label(ONE), cell_label(OTHER), EFFECT, "**better**")
 
 
 def test_what_is_only_indicative_says_what_it_points_to(plan: ReportPlan, measured: Measured) -> None:
     hint = with_contrast(measured, verdict="indicative", indication="better", reason="single runs")
     table = comparison_table(hint, "Qwen3-14B", "throughput_tok_s")
     assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
-    (line,) = [line for entry in summary(plan, hint) for line in entry["verdicts"] if line.startswith("indicative")]
-    assert line == f"indicative, against {cell_label(OTHER)}: {cell_label(ONE)} {EFFECT}, towards better"
     compared = f"{cell_label(ONE)} against {cell_label(OTHER)}"
     assert row(gap_table(plan, hint, {}), f"Qwen3-14B, {compared}: {METRIC_TITLES['throughput_tok_s']}")
 
@@ -194,7 +189,7 @@ def test_averages_over_models_name_the_models(measured: Measured) -> None:
     assert table.rows == [
         [
             *("lmcache-local 10K", "Qwen3-8B, Qwen3-14B"),
-            *(numerals.effect(5.2, 1.0, 9.6), "Qwen3-0.6B/lmcache-local/10000"),
+            *(numerals.effect(5.2, 1.0, 9.6), "Qwen3-0.6B, lmcache-local 10K"),
         ]
     ]
 
@@ -242,23 +237,14 @@ def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: ReportPlan, measure
     assert all(shown["beside"] == ["redis-server --save ''"] for shown in provenance_commands(plan, found))
 
 
-def test_tiers_name_the_base_of_every_percentage(plan: ReportPlan, measured: Measured) -> None:
-    table = tier_table(plan, with_contrast(measured))
-    assert len(table.rows) == 6
-    cells = row(table, "Qwen3-14B", "lmcache-local")
-    (larger,) = [title for title in table.header if title.startswith("larger") and title.endswith("% of smaller")]
-    assert cells[list(table.header).index(larger)] == EFFECT
-    assert cells.count("**better**") >= 1
-    against = [title for title in table.header if "against" in title]
-    assert all(re.search(r"% of (smaller|baseline)$", title) for title in against)
-
-
-def test_stores_are_compared_only_where_nothing_else_differs(plan: ReportPlan, measured: Measured) -> None:
-    table = store_table(plan, measured)
-    assert len(table.rows) == 8
-    for cells in table.rows:
-        assert cells[1].replace("valkey", "redis") == cells[3]
-    assert len(native_table(plan, measured).rows) == 6
+def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> None:
+    table = pair_table(plan, measured)
+    stores = [cells for cells in table.rows if cells[1].replace("valkey", "redis") == cells[3]]
+    sizes = [cells for cells in table.rows if cells[1].replace("20K", "10K") == cells[3]]
+    native = [cells for cells in table.rows if cells[1].replace("lmcache-local", "native-offload") == cells[3]]
+    assert (len(stores), len(native), len(sizes)) == (8, 6, 6)
+    assert len(table.rows) == 20
+    assert {cells[6] for cells in table.rows} == {words.NOT_ASSESSED}
 
 
 def test_blocks_weigh_what_the_geometry_says(plan: ReportPlan, measured: Measured) -> None:
@@ -334,7 +320,7 @@ def test_what_is_open_comes_with_what_would_settle_it(plan: ReportPlan, measured
     models = "Qwen3-0.6B, Qwen3-8B, Qwen3-14B, Qwen3-32B-AWQ"
     assert row(table, f"lmcache-valkey against lmcache-redis: {models}")[2].startswith(declare)
     large_models = "Qwen3-14B, Qwen3-32B-AWQ"
-    assert row(table, f"native-offload/20000 against native-offload/10000: {large_models}")
+    assert row(table, f"native-offload 20K against native-offload 10K: {large_models}")
     only = [cell for cell in campaign.cells() if cell[1] in ("no-offload", "native-offload") and cell[2] != 20_000]
     few = campaign.measured(campaign.levels_table(only, levels=LEVELS))
     open_ = column(gap_table(campaign.plan(only), few, {}), "not assessed")
@@ -372,7 +358,7 @@ def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan, keys: list[CellK
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
     assert set(column(guidance_table(plan, facts), "model")) == {model for model, _, _ in keys}
-    assert tier_table(plan, facts).rows == panel_table(plan, facts).rows == []
+    assert panel_table(plan, facts).rows == []
     # One run of what has no baseline beside it decides nothing.
     decided = [cells[1:4] for cells in strategy_table(plan, facts).rows]
     assert decided == [["", "", ""]] * len(decided)

@@ -48,7 +48,7 @@ def test_a_module_that_is_imported_by_a_name_made_at_run_time_is_named() -> None
 
 def test_files_beside_the_modules_count() -> None:
     written, drawn = names("write_report"), names("plot_family", "kveval.report.figures.throughput")
-    said = {"kveval/report/REPORT.md.j2", "kveval/report/captions/level_timeline.rst"}
+    said = {"kveval/report/captions/level_timeline.rst"}
     assert said <= written
     assert "kveval/report/figures/style.mplstyle" in drawn
     # The package report is begun for the sake of the figures in it: what lies beside its own modules is not theirs.

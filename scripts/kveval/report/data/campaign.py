@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,8 @@ from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
 from kveval.report.data.run_facts import key_of
 from kveval.store.run_file import Run
+
+_CELL = re.compile(r"(?<![\w/.-])([\w.-]+)/([A-Za-z][\w.+-]*)/(\d+)(?![\w/.])")
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,15 @@ def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
 def cell_label(cell: CellKey) -> str:
     """The cell without its model, as the figures call it."""
     return ArmSize(cell[1], cell[2]).label
+
+
+def labelled(text: str) -> str:
+    """Return a text in which cells are called as tables call them, and not MODEL/SCENARIO/CPU_BLOCKS.
+
+    >>> labelled("of Qwen3-8B/native-offload/10000 and Qwen3-8B/no-offload/0")
+    'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
+    """
+    return _CELL.sub(lambda found: f"{found[1]} with {ArmSize(found[2], int(found[3])).label}", text)
 
 
 def baseline_label(row: Mapping[Any, Any]) -> str:

@@ -12,6 +12,8 @@ from kveval.analysis.estimators.intervals import half_width
 MISSING = "n/a"
 # Per cent. An interval that goes beyond it, as one from two runs may by any number of digits, says no more than that.
 _WIDEST = 1000.0
+# Decimal places: what is smaller in every quantity here is the rest of a subtraction.
+_FINEST = 4
 
 
 def decimals_for(half_width: float) -> int:
@@ -38,11 +40,13 @@ def _decimals_shown(low: float, high: float) -> int:
 def rounded(value: float, decimals: int) -> str:
     """Return a number rounded to `decimals` places, which may be negative, with thousands separated.
 
-    >>> rounded(1191.4, -1), rounded(0.0312, 2)
-    ('1,190', '0.03')
+    >>> rounded(1191.4, -1), rounded(0.0312, 2), rounded(4.407e-19, 22)
+    ('1,190', '0.03', '< 0.0001')
     """
     if not math.isfinite(value):
         return MISSING
+    if decimals > _FINEST and 0 < abs(value) < 10.0**-_FINEST:
+        return f"{'< ' if value > 0 else '> -'}{10.0**-_FINEST:.{_FINEST}f}"
     return f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named
+from kveval.report.answer import CampaignAnswer, answer_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of
 from kveval.report.data.run_facts import key_of, tiers_of
 from kveval.report.figures.names import find_figure
@@ -28,6 +29,7 @@ def build(
     """Return the content as plain values; `figures`: name -> path beside the report, `empty`: name -> reason."""
     return {
         "report_schema": 1,
+        "answer": _answer(answer_of(plan, measured)),
         "campaign": {name: getattr(plan, name) for name in ("name", "title", "runs", "margin", "alpha")},
         "engine": measured.runs[0].engine,
         "weights": measured.runs[0].weights,
@@ -47,6 +49,10 @@ def build(
             if (figure := find_figure(name, [cell[0] for cell in plan.cells]))
         ],
     }
+
+
+def _answer(answer: CampaignAnswer) -> Part:
+    return {"question": answer.question, "sentences": list(answer.sentences), "surer": list(answer.surer)}
 
 
 def _software(measured: Measured) -> dict[str, list[str]]:

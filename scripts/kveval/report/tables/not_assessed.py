@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kveval.analysis.cells import by_size, cell_of
+from kveval.analysis.cells import ArmSize, by_size, cell_of
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
@@ -14,7 +14,7 @@ from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_la
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
-from kveval.report.tables.pairs import native_table, store_table, tier_table, undeclared
+from kveval.report.tables.pairs import undeclared, unlike
 
 # Part of a reason -> what would do away with it; the first that fits.
 _SETTLED_BY = {
@@ -30,7 +30,7 @@ _SETTLED_BY = {
 def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) -> Table:
     """Comparisons without a verdict, tables and figures without data; `empty`: figures with the reason."""
     rows = [*_missing_cells(plan, measured), *_open_comparisons(measured)]
-    rows += [*_undeclared(plan, measured), *_absent_tables(plan, measured), *_scope(plan, measured)]
+    rows += [*_undeclared(plan, measured), *_absent_pairs(plan, measured), *_scope(plan, measured)]
     models = by_size(list(measured.levels["model"]), plan.parameters)
     for name, reason in empty.items():
         figure = find_figure(name, models)
@@ -54,7 +54,7 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
         reason = row["reason"] if isinstance(row["reason"], str) else ""
         cell = cell_label(cell_of(row))
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
-        metrics = groups.setdefault((str(row["model"]), reason, _settling(row)), {})
+        metrics = groups.setdefault((str(row["model"]), reason, settled_by(row)), {})
         metrics.setdefault(METRIC_TITLES.get(row["metric"], str(row["metric"])), []).append(named)
     for (model, reason, settling), metrics in groups.items():
         for cells, titles in _inverted(metrics).items():
@@ -69,8 +69,8 @@ def _inverted(metrics: Mapping[str, list[str]]) -> dict[str, list[str]]:
     return found
 
 
-def _settling(row: Mapping[Any, Any]) -> str:
-    """The step that would turn an open comparison into a verdict, by its verdict and reason."""
+def settled_by(row: Mapping[Any, Any]) -> str:
+    """Return the step that would turn an open comparison into a verdict, by its verdict and reason."""
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
     if verdict == words.NOT_EXERCISED:
         return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"
@@ -86,24 +86,38 @@ def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     """Pairs of arms that are described and have no verdict, because nobody declared beforehand that they matter."""
     for (one, other), models in undeclared(plan, measured).items():
         how = f"`contrasts: [[{one}, {other}]]` under `comparison`; nothing is measured again for it"
-        yield [f"{one} against {other}: {', '.join(models)}", "described, and not declared as a contrast", how]
-
-
-def _absent_tables(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
-    if not store_table(plan, measured).rows:
         yield [
+            f"{_label(one)} against {_label(other)}: {', '.join(models)}",
+            "described, and not declared as a contrast",
+            how,
+        ]
+
+
+def _label(declared: str) -> str:
+    """The label of a cell that is named as campaigns name it: SCENARIO or SCENARIO/BLOCKS."""
+    scenario, _, blocks = declared.partition("/")
+    return ArmSize(scenario, int(blocks or 0)).label
+
+
+def _absent_pairs(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
+    rows = {
+        "stores": [
             "Redis against Valkey",
             "no two arms that differ in nothing else were measured",
             "scenarios such as lmcache-redis and lmcache-valkey in the matrix",
-        ]
-    if not native_table(plan, measured).rows:
-        yield [
+        ],
+        "native": [
             "native offload against LMCache",
             "not both were measured with the same number of blocks",
             "scenarios native-offload and lmcache-local in the matrix",
-        ]
-    if not tier_table(plan, measured).rows:
-        yield ["the effect of the tier's size", "no arm was measured with two sizes", "a second entry in `cpu_blocks`"]
+        ],
+        "tiers": [
+            "the effect of the tier's size",
+            "no arm was measured with two sizes",
+            "a second entry in `cpu_blocks`",
+        ],
+    }
+    yield from (rows[name] for name in unlike(plan, measured))
 
 
 def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:

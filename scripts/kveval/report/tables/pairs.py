@@ -5,20 +5,36 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from kveval.analysis.cells import CellKey, blocks_label, partner
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.contrasts import UNDECLARED, pair
-from kveval.report.tables.results import count, emphasised
+from kveval.report.tables.results import emphasised
 
 
-def store_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Valkey against Redis, for arms that differ in nothing else."""
-    return _pair_table(measured, _store_pairs(plan, measured), "Valkey", "Redis")
+def pair_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Arms that differ in one thing, and declared pairs: Valkey against Redis, LMCache against native, tier sizes."""
+    header = ["model", "arm", "output tok/s", "against", "output tok/s", "change, % of the latter (95 %)"]
+    header += ["verdict", "why"]
+    pairs = [*_store_pairs(plan, measured), *_native_pairs(plan, measured), *_tiers(plan, measured)]
+    pairs = list(dict.fromkeys([*pairs, *_declared(measured)]))
+    order = {model: place for place, model in enumerate(plan.models_by_size)}
+    rows = []
+    for one, other in sorted(pairs, key=lambda found: order[found[0][0]]):
+        found = pair(measured, one, other)
+        rows.append(
+            [
+                *(one[0], cell_label(one), found.value, cell_label(other), found.other_value),
+                *(found.difference, emphasised(found.verdict), found.reason),
+            ]
+        )
+    return Table(header, rows, frozenset({2, 4, 5}))
 
 
-def native_table(plan: ReportPlan, measured: Measured) -> Table:
-    """LMCache with its CPU tier alone against vLLM's native offload of the same size."""
-    return _pair_table(measured, _native_pairs(plan, measured), "LMCache", "native")
+def _declared(measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
+    """The pairs that the campaign declared as contrasts."""
+    if len(measured.contrasts):
+        for row in measured.contrasts[measured.contrasts["metric"] == THROUGHPUT].to_dict("records"):
+            yield cell_of(row), cell_named(row["baseline"])
 
 
 def undeclared(plan: ReportPlan, measured: Measured) -> dict[tuple[str, str], list[str]]:
@@ -36,6 +52,12 @@ def undeclared(plan: ReportPlan, measured: Measured) -> dict[tuple[str, str], li
 
 def _sized(cell: CellKey) -> str:
     return f"{cell[1]}/{cell[2]}"
+
+
+def unlike(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+    """Yield the questions for which the campaign has no pair of arms: "stores", "native", "tiers"."""
+    asked = {"stores": _store_pairs(plan, measured), "native": _native_pairs(plan, measured)}
+    yield from (name for name, pairs in {**asked, "tiers": list(_tiers(plan, measured))}.items() if not pairs)
 
 
 def _store_pairs(plan: ReportPlan, measured: Measured) -> list[tuple[CellKey, CellKey]]:
@@ -73,46 +95,3 @@ def _equals(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Cel
 
 def _fact(plan: ReportPlan, cell: CellKey, name: str) -> object:
     return plan.scenarios[cell[1]].get(name)
-
-
-def _pair_table(measured: Measured, pairs: list[tuple[CellKey, CellKey]], one: str, other: str) -> Table:
-    header = ["model", one, "output tok/s", other, "output tok/s", measured.unit.heading]
-    header += [f"{one} against {other}, % of {other}", "verdict", "why"]
-    rows = []
-    for first, second in pairs:
-        found = pair(measured, first, second)
-        rows.append(
-            [
-                *(first[0], cell_label(first), found.value, cell_label(second), found.other_value),
-                *(count(found.level or float("nan")), found.difference, emphasised(found.verdict), found.reason),
-            ]
-        )
-    return Table(header, rows, frozenset({2, 4, 5, 6}))
-
-
-def tier_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Each larger CPU tier of an arm against the next smaller one, and both against the baseline."""
-    header = ["model", "arm", "larger tier, blocks", "smaller tier, blocks", measured.unit.heading]
-    header += ["larger, output tok/s", "smaller, output tok/s", "baseline, output tok/s"]
-    header += ["larger against smaller, % of smaller", "verdict", "larger against baseline, % of baseline", "verdict"]
-    header += ["smaller against baseline, % of baseline", "verdict"]
-    rows = [_tier_row(plan, measured, larger, smaller) for larger, smaller in _tiers(plan, measured)]
-    return Table(header, rows, frozenset({2, 3, 4, 5, 6, 7, 8, 10, 12}))
-
-
-def _tier_row(plan: ReportPlan, measured: Measured, larger: CellKey, smaller: CellKey) -> list[str]:
-    grown = pair(measured, larger, smaller)
-    row = [larger[0], larger[1], blocks_label(larger[2]), blocks_label(smaller[2])]
-    row += [count(grown.level or float("nan")), grown.value, grown.other_value]
-    baseline = _baseline(plan, measured, larger)
-    against = [] if baseline is None else [pair(measured, cell, baseline) for cell in (larger, smaller)]
-    row.append(against[0].other_value if against else "not measured")
-    for found in (grown, *against):
-        row += [found.difference, emphasised(found.verdict)]
-    return row + [""] * (14 - len(row))
-
-
-def _baseline(plan: ReportPlan, measured: Measured, cell: CellKey) -> CellKey | None:
-    """The measured cell that an arm is compared with."""
-    name = plan.baseline_of.get(cell[1])
-    return partner(cell, [other for other in measured.with_peak(plan.cells_of(cell[0])) if other[1] == name])

@@ -1,9 +1,9 @@
-"""The report's tables of results: peaks, comparisons, strategies, and latencies as llm-d's guide has them."""
+"""The report's tables of results: arms, peaks, comparisons, strategies, and latencies as llm-d's guide has them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -14,20 +14,52 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
 from kveval.report.data.contrasts import pair
 
-_PARITY_CHANCE = "chance to find parity where it holds, %"
+TTFT = "ttft_ms_p50"
+_PARITY_CHANCE = "chance that parity would show, %"
 _DECIDED = (words.BETTER, words.WORSE, words.PARITY)
+
+
+def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
+    """Every arm of a model at the level where they are compared: throughput and median TTFT, each with its verdict."""
+    against = baselines_of(plan, measured, model)
+    one = against[0] if len(against) == 1 else "the baseline"
+    header = ["arm", "runs", "output tok/s", f"change, % of {one} (95 %)", "verdict"]
+    header += ["median TTFT, ms", f"change, % of {one} (95 %)", "verdict"]
+    level = measured.common_level(model)
+    rows = []
+    for cell in plan.cells_of(model):
+        runs = len(measured.runs_of(cell))
+        row = [cell_label(cell), f"{runs}" if runs == plan.runs_of(cell) else f"{runs} of {plan.runs_of(cell)}"]
+        at = measured.levels_of(cell, level)
+        for metric in (THROUGHPUT, TTFT):
+            compared = measured.compared_of(cell)
+            found = compared[(compared["metric"] == metric)].to_dict("records")
+            held = next((entry for entry in found if is_against_baseline(plan, entry)), None)
+            row += [numerals.mean_of(list(at[metric])) if len(at) else numerals.MISSING]
+            row += [effect_text(held), verdict_text(held)] if held else ["", ""]
+        if not runs:
+            row[4] = row[4] or "not measured"
+        rows.append(row)
+    return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
+
+
+def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
+    """Return the baselines that the arms of a model were held against, each once."""
+    table = measured.comparison[measured.comparison["model"] == model]
+    rows = [row for row in table.to_dict("records") if row["baseline"] and is_against_baseline(plan, row)]
+    return list(dict.fromkeys(map(baseline_label, rows)))
 
 
 def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     """Every cell of a model that was asked for, with its peak, or that it was not measured."""
     header = ["arm", "runs", "peak, output tok/s (95 %)", measured.unit.heading, "TTFT p50 / p90, ms", "TPOT p50, ms"]
-    header += ["E2E p50 / p90, ms", "arm active", "failed checks"]
+    header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in plan.cells_of(model):
         peak = measured.peak_of(cell)
         if peak is None:
             reason = measured.failures.get(cell, "not measured")
-            rows.append([cell_label(cell), f"0 of {plan.runs_of(cell)}", f"**{reason}**", *[""] * (len(header) - 3)])
+            rows.append([cell_label(cell), f"0 of {plan.runs_of(cell)}", *[""] * (len(header) - 3), f"**{reason}**"])
             continue
         at = measured.levels_of(cell, peak["level"])
         throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
@@ -40,11 +72,18 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
                 _latency(at, "ttft", "p50", "p90"),
                 _latency(at, "tpot", "p50"),
                 _latency(at, "e2e", "p50", "p90"),
-                _yes_no(peak["exercised"]),
-                str(peak["checks_failed"]).replace(";", ", ") or "none",
+                "; ".join(_remarks(peak)),
             ]
         )
     return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
+
+
+def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
+    if pd.notna(peak["exercised"]) and not peak["exercised"]:
+        yield "**the arm was not active**"
+    failed = text(peak["checks_failed"]).split(";")
+    if any(failed):
+        yield f"failed: {', '.join(f'`{name}`' for name in failed)}"
 
 
 def _latency(rows: pd.DataFrame, name: str, *quantiles: str) -> str:
@@ -57,12 +96,6 @@ def _peak_level(peak: pd.Series[Any]) -> str:
     remarks = [f"or {', '.join(others)}"] if others else []
     remarks += [] if peak["bracketed"] else ["edge"]
     return " ".join([f"{peak['level']:.0f}", *(f"({remark})" for remark in remarks)])
-
-
-def _yes_no(value: Any) -> str:
-    if pd.isna(value):
-        return "nothing to prove"
-    return "yes" if value else "**no**"
 
 
 def completed_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -90,24 +123,23 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
     table = measured.compared
-    header = ["arm", "against", measured.unit.heading, "effect, % of what it is held against (95 %)"]
-    header += ["p (Holm)", "verdict", "why", "runs", *([_PARITY_CHANCE] if "parity_power_percent" in table else [])]
+    header = ["arm", "against", "effect, % of what it is held against (95 %)", "p (Holm)", "verdict"]
+    header += [f"runs, {measured.unit.heading}", _PARITY_CHANCE, "why"]
     rows = []
     for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
         rows.append(
             [
                 cell_label(cell_of(row)),
                 baseline_label(row),
-                count(row["level"]),
                 effect_text(row),
                 _p_value(row["p_holm"]),
                 verdict_text(row),
+                " at ".join(filter(None, (count(row["runs"]), count(row["level"])))),
+                _parity_chance(row),
                 text(row["reason"]),
-                count(row["runs"]),
-                *([_parity_chance(row)] if _PARITY_CHANCE in header else []),
             ]
         )
-    return Table(header, rows, frozenset({2, 3, 4, 7, *range(8, len(header))}))
+    return Table(header, rows, frozenset({2, 3, 5, 6}))
 
 
 def effect_text(row: Mapping[Any, Any]) -> str:
@@ -118,7 +150,7 @@ def effect_text(row: Mapping[Any, Any]) -> str:
 
 def _parity_chance(row: Mapping[Any, Any]) -> str:
     """Nothing for a comparison that got no verdict: its runs could not show parity."""
-    return count(row["parity_power_percent"]) if row["verdict"] in words.VERDICTS else ""
+    return count(row.get("parity_power_percent", math.nan)) if row["verdict"] in words.VERDICTS else ""
 
 
 def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
@@ -147,27 +179,6 @@ def _p_value(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.2g}"
 
 
-def area_table(plan: ReportPlan, measured: Measured, kinds: Sequence[str]) -> Table:
-    """Throughput of the arms of these kinds against their baselines, over all models."""
-    header = ["model", "arm", "output tok/s", "baseline", "output tok/s", measured.unit.heading]
-    header += ["arm against baseline, % of baseline (95 %)", "verdict", "why"]
-    rows = []
-    for row in measured.comparison[measured.comparison["metric"] == THROUGHPUT].to_dict("records"):
-        if plan.scenarios[row["scenario"]].get("arm") not in kinds or not _is_baseline(plan, row):
-            continue
-        cell = cell_of(row)
-        if row["baseline"]:
-            found = pair(measured, cell, cell_named(row["baseline"]))
-            values = [found.value, baseline_label(row), found.other_value, count(found.level or math.nan)]
-            values.append(found.difference)
-        else:
-            values = [""] * 5
-        rows.append((cell, [cell[0], cell_label(cell), *values, verdict_text(row), text(row["reason"])]))
-    order = {cell: place for place, cell in enumerate(plan.ordered)}
-    rows.sort(key=lambda entry: order[entry[0]])
-    return Table(header, [row for _, row in rows], frozenset({2, 4, 5, 6}))
-
-
 def text(value: Any) -> str:
     """Return a text cell of a table, nothing for a missing one."""
     return value if isinstance(value, str) else ""
@@ -175,14 +186,14 @@ def text(value: Any) -> str:
 
 def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     """Each model's arms by their throughput verdicts, and whether those that are better cost latency."""
-    header = ["model", "better than the baseline", "at parity with it", "worse", "open", "so"]
+    header = ["model", "better than the baseline", "at parity with it", "worse", "not decided", "so"]
     rows = []
     table = measured.comparison
     for model in plan.models_by_size:
         against = table[(table["model"] == model) & (table["metric"] == THROUGHPUT)]
         found: dict[str, list[str]] = {}
         baselines: dict[str, None] = {}
-        for row in _in_order([row for row in against.to_dict("records") if _is_baseline(plan, row)]):
+        for row in _in_order([row for row in against.to_dict("records") if is_against_baseline(plan, row)]):
             verdict, named = str(row["verdict"]), cell_label(cell_of(row))
             if verdict == words.BETTER:
                 named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
@@ -195,8 +206,8 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     return Table(header, rows)
 
 
-def _is_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
-    """Whether a row compares an arm with its baseline, and not with another arm."""
+def is_against_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
+    """Return whether a row compares an arm with its baseline, and not with another arm."""
     against = str(row["baseline"]).split("/")
     return len(against) != 3 or against[1] == plan.baseline_of.get(str(row["scenario"]))
 
@@ -213,11 +224,11 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
 def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
     better, pending = found.get(words.BETTER, ()), found.get("open", ())
     if len(better) == 1:
-        return "the arm that is better" + (", unless an open one is" if pending else "")
+        return "the arm that is better" + (", until another has a verdict" if pending else "")
     if better:
         return "one of the arms that are better; between them, see the tables of arms against each other"
     if pending:
-        return f"undecided: {baseline} until an open arm has a verdict"
+        return f"undecided: {baseline} for now"
     return f"{baseline}: no arm is better"
 
 

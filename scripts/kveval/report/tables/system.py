@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_of
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
 from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, labelled
 from kveval.report.data.run_facts import key_of
 from kveval.report.tables.results import count, effect_text
 
@@ -115,44 +115,55 @@ def average_table(measured: Measured) -> Table:
         table = measured.averages
         for row in table[(table["metric"] == THROUGHPUT) & (table["models"] > 1)].to_dict("records"):
             cell = cell_label(("", str(row["scenario"]), int(row["cpu_blocks"])))
-            rows.append(
-                [cell, str(row["panel"]).replace(";", ", "), effect_text(row), str(row["missing"]).replace(";", ", ")]
-            )
+            without = [_named(cell_named(name)) for name in str(row["missing"]).split(";") if "/" in name]
+            rows.append([cell, str(row["panel"]).replace(";", ", "), effect_text(row), "; ".join(without)])
     return Table(header, rows, frozenset({2}))
 
 
 def check_tables(measured: Measured) -> tuple[Table, Table]:
-    """Failed checks, a row for what was found in the same words at several levels of a run; then warnings and notes
-    summed up. Those of the campaign's tables have no level.
+    """Failed checks, a row for what a check found of a cell; then warnings and notes summed up.
+
+    Those of the campaign's tables have no level. Every single finding is in checks.csv.
     """
-    failed: dict[tuple[str, ...], list[str]] = {}
+    failed: dict[tuple[str, str, str], list[tuple[int, int, str]]] = {}
     others: dict[tuple[str, str], list[str]] = {}
-    of_tables: dict[tuple[str, str], list[str]] = {}
     for row in measured.levels.to_dict("records"):
         cell = cell_of(row)
         for outcome in outcomes_of(row):
             if outcome.severity == "fail":
-                found = (cell[0], cell_label(cell), f"{row['run']}", f"`{outcome.name}`", outcome.message)
-                failed.setdefault(found, []).append(f"{row['level']}")
+                found = (int(row["run"]), int(row["level"]), outcome.message)
+                failed.setdefault((cell[0], cell_label(cell), f"`{outcome.name}`"), []).append(found)
             else:
                 others.setdefault((outcome.severity, outcome.name), []).append(outcome.message)
+    rows = [
+        [*key[:2], *_joined(found), key[2], _first_of([said for *_, said in found])] for key, found in failed.items()
+    ]
+    of_tables: dict[tuple[str, str], list[str]] = {}
     for name, severity, message in _of_campaign(measured):
         if severity == "fail":
-            failed.setdefault(("", "", "", f"`{name}`", message), [])
+            rows.append(["", "", "", "", f"`{name}`", message])
         else:
             of_tables.setdefault((severity, name), []).append(message)
     total = len(measured.levels)
-    counted = [(key, f"{len(found)} of {total}", found) for key, found in others.items()]
-    counted += [(key, f"{len(found)}, of the tables", found) for key, found in of_tables.items()]
+    counted = [(key, f"{len(said)} of {total}", said) for key, said in others.items()]
+    counted += [(key, f"{len(said)}, of the tables", said) for key, said in of_tables.items()]
     summed = [
-        [f"`{name}`", "warning" if severity == "warn" else "note", count, found[0]]
-        for (severity, name), count, found in sorted(counted, reverse=True)
+        [f"`{name}`", "warning" if severity == "warn" else "note", count, labelled(said[0])]
+        for (severity, name), count, said in sorted(counted, reverse=True)
     ]
-    rows = [[*where, ", ".join(levels), name, found] for (*where, name, found), levels in failed.items()]
-    return (
-        Table(["model", "arm", "run", measured.unit.heading, "check", "what was found"], rows, frozenset({2, 3})),
-        Table(["check", "weight", "levels", "for example"], summed, frozenset({2})),
-    )
+    header = ["model", "arm", "runs", measured.unit.heading, "check", "finding"]
+    return Table(header, rows, frozenset({2, 3})), Table(["check", "weight", "levels", "for example"], summed)
+
+
+def _joined(found: Sequence[tuple[int, int, str]]) -> list[str]:
+    """The runs and the levels of findings."""
+    return [", ".join(map(str, sorted({entry[at] for entry in found}))) for at in (0, 1)]
+
+
+def _first_of(messages: Sequence[str]) -> str:
+    """The first of several findings, and how many others there are in other words."""
+    others = len(set(messages)) - 1
+    return labelled(messages[0]) + (f" (and {others} alike)" if others else "")
 
 
 def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
@@ -160,10 +171,12 @@ def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
     if not {"level", "check", "severity", "message"} <= set(measured.checks):
         return
     for row in measured.checks[measured.checks["level"].isna()].to_dict("records"):
-        about = ""
-        if isinstance(row["model"], str):
-            about = f"{row['model']}, {cell_label(cell_of(row))}: "
-        yield str(row["check"]), str(row["severity"]), f"{about}{row['message']}"
+        about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
+        yield str(row["check"]), str(row["severity"]), f"{about}{labelled(str(row['message']))}"
+
+
+def _named(cell: CellKey) -> str:
+    return f"{cell[0]}, {cell_label(cell)}"
 
 
 def time_table(measured: Measured) -> Table:

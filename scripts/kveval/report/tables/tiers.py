@@ -19,20 +19,27 @@ _HEADER = {
 }
 
 
-def tiers_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Return a row per cell and level, means over runs; columns that no arm of the campaign counts are left out."""
+def tiers_table(plan: ReportPlan, measured: Measured, model: str = "", level: int | None = None) -> Table:
+    """Return a row per cell and level, means over runs; columns that no arm of the campaign counts are left out.
+
+    Of one model and level, if asked: without the columns that name them.
+    """
     activity = tier_activity(measured.runs)
     columns = [name for name in COLUMNS if name in _HEADER and activity[name].notna().any()]
-    header = ["model", "arm", measured.unit.heading, *(_HEADER[name] for name in columns)]
     rows = []
-    for cell in plan.cells:
-        for level, values in rows_of(activity, cell).groupby("level"):
-            means = [values[name].mean() for name in columns]
-            rows.append([cell[0], cell_label(cell), f"{level}", *(_text(mean) for mean in means)])
-    return Table(header, rows if len(columns) > 1 else [], frozenset(range(2, len(header))))
+    for cell in plan.ordered if not model else plan.cells_of(model):
+        for found, values in rows_of(activity, cell).groupby("level"):
+            if level in (None, found):
+                named = [cell_label(cell)] if model else [cell[0], cell_label(cell), f"{found}"]
+                rows.append([*named, *(tier_text(values[name].mean()) for name in columns)])
+    header = ["arm"] if model else ["model", "arm", measured.unit.heading]
+    first = len(header)
+    header += [_HEADER[name] for name in columns]
+    return Table(header, rows if len(columns) > 1 else [], frozenset(range(first - (not model), len(header))))
 
 
-def _text(value: float) -> str:
+def tier_text(value: float) -> str:
+    """Return a value of a tier's work as text, three digits at least; nothing for a missing one."""
     if pd.isna(value):
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

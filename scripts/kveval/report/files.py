@@ -1,0 +1,26 @@
+"""The files of a report, and what they say in short: a plan needs their names, and should load no table library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+MAIN, NUMBERS, FOLDER = "REPORT.md", "report.json", "appendix"
+APPENDICES = tuple(
+    f"{FOLDER}/{name}.md"
+    for name in (
+        *("configuration", "comparisons", "results", "caches"),
+        *("system", "checks", "not-assessed", "reading"),
+    )
+)
+
+
+def in_short(folder: Path) -> list[str]:
+    """Return what a finished report in `folder` says, in three lines: the answer, what next, and where the report is.
+
+    Of a report.json that holds no answer only the last one.
+    """
+    answer = json.loads((folder / NUMBERS).read_text(encoding="utf-8")).get("answer")
+    lines = [f"Answer: {answer['sentences'][0]}"] if answer else []
+    lines += [f"Next: {step}" for step in answer["surer"][:1]] if answer else []
+    return [*lines, f"Report: {folder / MAIN}"]

@@ -1,0 +1,89 @@
+"""The tree of a report as Markdown: REPORT.md, and a file for each appendix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from kveval.report.data.campaign import Table
+from kveval.report.files import FOLDER, MAIN
+from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Section, appendices
+
+_TO_SECTION = re.compile(r"\]\(#([\w-]+)\)")
+
+
+def render(root: Section) -> dict[str, str]:
+    """Return the files, path relative to the report -> content: the report itself first. Pure."""
+    parts = {f"{FOLDER}/{part.appendix}.md": part for part in appendices(root)}
+    home = {name: file for file, part in parts.items() for name in _anchors(part)}
+    files = {MAIN: "\n\n".join([*_section(root, 1), *_list_of(parts)])}
+    files |= {file: "\n\n".join(_section(part, 1)) for file, part in parts.items()}
+    return {file: f"{_linked(text, file, home)}\n" for file, text in files.items()}
+
+
+def _anchors(section: Section) -> Iterator[str]:
+    yield section.anchor
+    for part in section.sections:
+        yield from _anchors(part)
+
+
+def _list_of(parts: Mapping[str, Section]) -> Iterator[str]:
+    if parts:
+        yield "## Appendices"
+        yield "\n".join(f"- [{part.title}]({file})" for file, part in parts.items())
+
+
+def _linked(text: str, file: str, home: Mapping[str, str]) -> str:
+    """Lead links to sections to the files in which these are, and figures to where they are from there."""
+
+    def target(found: re.Match[str]) -> str:
+        other = home.get(found[1], MAIN)
+        return found[0] if other == file else f"]({_from(file, other)}#{found[1]})"
+
+    return _TO_SECTION.sub(target, text)
+
+
+def _from(file: str, other: str) -> str:
+    up = "../" * (len(PurePosixPath(file).parts) - 1)
+    return f"{up}{other}"
+
+
+def _section(section: Section, depth: int) -> Iterator[str]:
+    """The section and what is in it, without appendices."""
+    yield f"{'#' * depth} {section.title}"
+    for block in section.blocks:
+        if not isinstance(block, Section):
+            yield _text(block, "../" if depth and section.appendix else "")
+        elif block.folded:
+            yield f"<details><summary>{block.title}</summary>"
+            yield from list(_section(block, depth + 1))[1:]
+            yield "</details>"
+        elif not block.appendix:
+            yield from _section(block, depth + 1)
+
+
+def _text(block: Block, up: str) -> str:
+    match block:
+        case Paragraph():
+            return f"> {block.text}" if block.note else block.text
+        case Bullets():
+            return "\n".join(f"- {item}" for item in block.items)
+        case Code():
+            return f"```\n{block.text}\n```"
+        case Picture():
+            return f"![{block.title}]({up}{block.path})\n\n*{block.title}.* {block.caption}"
+        case Table():
+            return markdown_table(block)
+    raise TypeError(block)
+
+
+def markdown_table(table: Table) -> str:
+    """Return a table in Markdown; columns of numbers are set right."""
+    rule = ["---:" if number in table.numbers else "---" for number in range(len(table.header))]
+    lines = [table.header, rule, *table.rows]
+    return "\n".join(f"| {' | '.join(_cell_text(cell) for cell in line)} |" for line in lines)
+
+
+def _cell_text(text: str) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")

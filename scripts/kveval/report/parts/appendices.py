@@ -1,0 +1,191 @@
+"""The appendices: everything behind the answer, each a file of its own beside REPORT.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.report.parts.blocks import Pictures, of_models, under
+from kveval.report.parts.words import FILES, WORDS
+from kveval.report.sections import Block, Code, Paragraph, Section
+from kveval.report.tables.caches import activity_table, blocks_table, budget_table
+from kveval.report.tables.configuration import (
+    campaign_table,
+    hardware_table,
+    provenance_commands,
+    software_table,
+    workload_table,
+)
+from kveval.report.tables.guidance import guidance_numbers
+from kveval.report.tables.results import comparison_table, completed_table, guide_table, peak_table
+from kveval.report.tables.search import search_table
+from kveval.report.tables.shape import fitted
+from kveval.report.tables.system import (
+    average_table,
+    check_tables,
+    panel_table,
+    provenance_table,
+    system_tables,
+    time_table,
+)
+from kveval.report.tables.tiers import tiers_table
+
+
+def appendices(plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pictures) -> Iterator[Section]:
+    """Yield the appendices in their order. `gaps`: what is not assessed."""
+    yield _configuration(plan, measured)
+    yield _comparisons(plan, measured)
+    caches, system = _caches(plan, measured, pictures), _system(plan, measured, pictures)
+    yield _results(plan, measured, pictures)
+    yield from (caches, system)
+    yield _checks(measured)
+    yield _not_assessed(gaps)
+    yield Section(
+        "How to read this report",
+        [Paragraph("The words, and the files with the numbers."), *fitted(WORDS), *_files(measured)],
+        appendix="reading",
+    )
+
+
+def _configuration(plan: ReportPlan, measured: Measured) -> Section:
+    tables = [campaign_table(plan, measured), hardware_table(measured), software_table(measured)]
+    blocks: list[Block] = [Paragraph("As it ran: versions as the software reported them, hardware as it was probed.")]
+    blocks += [part for table in (*tables, workload_table(measured)) for part in fitted(table)]
+    searched = search_table(measured.pilots)
+    if searched.rows:
+        blocks.append(Paragraph(_SEARCHED))
+        blocks += fitted(searched)
+    for command in provenance_commands(plan, measured):
+        lines = [command["server"], *command["beside"], command["load"]]
+        shown: list[Block] = [Code(line) for line in lines if line]
+        blocks.append(Section(f"Command lines of {command['cell']}", shown, folded=True))
+    return Section("Configuration", blocks, appendix="configuration")
+
+
+_SEARCHED = (
+    "The levels were searched: a pilot on the baseline climbed until throughput no longer rose, then closed in on"
+    " the peak. Its throughputs chose the levels and nothing else; they are in no other table."
+)
+
+
+def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
+    blocks: list[Block] = [Paragraph("Each arm against its baseline and each declared pair, by model and quantity.")]
+    for model in plan.models_by_size:
+        metrics = dict.fromkeys(measured.compared[measured.compared["model"] == model]["metric"])
+        parts: list[Block] = []
+        for metric in metrics:
+            parts += under(METRIC_TITLES.get(metric, metric), *fitted(comparison_table(measured, model, metric)))
+        blocks += [Section(f"{model}, compared", parts)] if parts else []
+    means = average_table(measured)
+    if means.rows:
+        text = "Throughput, over the models that have each of the arms; the interval says how far models differ."
+        blocks.append(Section("Averaged over models", [Paragraph(text), *fitted(means)]))
+    return Section("Comparisons", blocks, appendix="comparisons")
+
+
+_PEAKS = (
+    "Intervals are over runs. The peak is the level with the highest mean; choosing the highest of several noisy "
+    'levels favours it, so compare arms by the comparison, not by the peaks. "or": levels whose distance from the'
+    ' peak is within the spread of the runs. "edge": the peak lies on the first or last level measured, so that '
+    "the true one may lie outside the levels measured."
+)
+_COMPLETED = (
+    "Summed over the runs of a cell. A rate that counts only completed requests is too low when few complete; it "
+    "is shown for comparison with reports that count so."
+)
+
+
+def _results(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
+    peaks: list[Block] = [Paragraph(_PEAKS)]
+    for model in plan.models_by_size:
+        peaks += [Paragraph(f"**{model}**"), *fitted(peak_table(plan, measured, model))]
+    guide = "Means over runs, in the form of llm-d's guide to offloading the prefix cache."
+    blocks: list[Block] = [
+        Paragraph("Peaks, what completed, latencies, and figures across models."),
+        Section("Peaks", peaks),
+        Section("Requests completed at the peak", [Paragraph(_COMPLETED), *of_models(completed_table(plan, measured))]),
+        Section(
+            "Mean and P90 latencies at the common level", [Paragraph(guide), *of_models(guide_table(plan, measured))]
+        ),
+        *pictures.rest(),
+    ]
+    return Section("Results in detail", blocks, appendix="results")
+
+
+_ACTIVE = (
+    "The change of the server's own counters during each level, warm-up included. An arm whose counters did not "
+    "move was not measured, whatever its numbers are."
+)
+_WORK = (
+    'Means over runs of the servers\' own counters over each level, warm-up included. "Behind the device" is any '
+    'tier of the arm; "only in the store" is what LMCache\'s tier in host memory had dropped and its store still '
+    "had. Bytes of a store are those of its connection, protocol included. Blank: the software counts no such "
+    "thing."
+)
+_WEIGHTS = (
+    "From the models' geometry: keys and values of the layers; weight quantisation does not enter. GB are powers "
+    "of ten, GiB of two."
+)
+
+
+def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
+    found: Mapping[str, tuple[str, list[Block]]] = {
+        "Was the arm active?": (_ACTIVE, [*of_models(activity_table(plan, measured))]),
+        "What the tiers did, level by level": (_WORK, [*of_models(tiers_table(plan, measured), keys=2)]),
+        "What blocks weigh": (_WEIGHTS, fitted(blocks_table(plan, measured))),  # type: ignore[dict-item]
+        "What the caches hold": ("", [*of_models(budget_table(plan, measured))]),
+        "The numbers behind the guidance": ("", [*of_models(guidance_numbers(plan, measured))]),
+    }
+    blocks: list[Block] = [Paragraph("What the tiers hold, and what they did.")]
+    for title, (text, parts) in found.items():
+        blocks += [Section(title, [*([Paragraph(text)] if text else []), *parts])] if parts else []
+    return Section(
+        "Caches", [*blocks, *pictures.of_section("offload"), *pictures.of_section("tiers")], appendix="caches"
+    )
+
+
+def _system(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
+    tables = system_tables(plan, measured)
+    blocks: list[Block] = []
+    if tables:
+        text = "Means over runs of the recording in the peak level's window. n/a: not recorded, or too few samples."
+        blocks.append(Paragraph(text))
+    else:
+        blocks.append(Paragraph("There is no recording of the system for these levels."))
+    for title, table in tables.items():
+        blocks.append(Section(title, [*of_models(table, keys=2)]))
+    means = panel_table(plan, measured)
+    if means.rows:
+        text = (
+            "Each row is over models that were measured for every arm of its group, at the level where each "
+            "model's cells are compared."
+        )
+        blocks.append(Section("Means over models", [Paragraph(text), *fitted(means, keys=2)]))
+    return Section("The system", [*blocks, *pictures.of_section("system")], appendix="system")
+
+
+def _checks(measured: Measured) -> Section:
+    failed, noted = check_tables(measured)
+    blocks: list[Block] = []
+    if failed.rows:
+        text = "A level of a run that failed a check enters no verdict; the other runs of its cell do."
+        blocks += [Paragraph(text), *of_models(failed)]
+    else:
+        blocks.append(Paragraph("No level failed a check."))
+    if noted.rows:
+        blocks.append(Section("Warnings and notes", [*fitted(noted)]))
+    return Section("Checks", blocks, appendix="checks")
+
+
+def _not_assessed(gaps: Table) -> Section:
+    said = "What has no verdict, why, and what would settle it." if gaps.rows else "What was asked for has a verdict."
+    return Section("Not assessed", [Paragraph(said), *fitted(gaps)], appendix="not-assessed")
+
+
+def _files(measured: Measured) -> Iterator[Block]:
+    yield Section("Files", [*fitted(FILES)])
+    time = time_table(measured)
+    if time.rows:
+        yield Section("Where the time went", [*fitted(time)])
+    yield Section("The runs", [*of_models(provenance_table(measured))])

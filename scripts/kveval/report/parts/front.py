@@ -1,0 +1,38 @@
+"""The first screen: the question, the answer, one figure, and what would make it surer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kveval.report.answer import CampaignAnswer
+from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.data.run_facts import hardware
+from kveval.report.parts.blocks import Pictures, under
+from kveval.report.sections import Block, Bullets, Paragraph
+
+MINIATURE = (
+    "**A miniature was measured, not the named model:** random weights, few layers, the real server. It shows how the "
+    "tiers of the KV cache act, not how fast the model is on a GPU."
+)
+MACHINES = "**Measured on different machines:** a difference between arms may be one between machines."
+
+
+def front(plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures: Pictures) -> list[Block]:
+    """Return the blocks of the first screen."""
+    return [
+        *(Paragraph(text, note=True) for text in _notes(plan, measured)),
+        Paragraph(f"**{answer.question}**"),
+        Bullets(answer.sentences),
+        *pictures.take(answer.figure),
+        *under("What would make it surer", *([Bullets(answer.surer)] if answer.surer else [])),
+    ]
+
+
+def _notes(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+    about = " ".join(plan.description.split())
+    if measured.runs[0].weights == "miniature":
+        yield " ".join(filter(None, (MINIATURE, about)))
+    elif about:
+        yield about
+    if len(hardware(measured.runs)) > 1:
+        yield MACHINES

@@ -1,0 +1,121 @@
+"""The body of the report: the arms by model, arms against each other, guidance, and what limits all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kveval.analysis.cells import cell_of
+from kveval.config.arm_kinds import kinds_of
+from kveval.load.levels import in_words
+from kveval.load.workload import workload_of
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label
+from kveval.report.data.run_facts import hardware, repeats
+from kveval.report.parts.blocks import Pictures, of_models
+from kveval.report.sections import Block, Bullets, Paragraph, Section
+from kveval.report.tables.guidance import guidance_table
+from kveval.report.tables.not_assessed import alike
+from kveval.report.tables.pairs import pair_table
+from kveval.report.tables.results import arms_table, baselines_of, strategy_table
+from kveval.report.tables.shape import fitted
+from kveval.report.tables.tiers import tiers_table
+
+READ = (
+    "Throughput is output tokens delivered per second in the measurement window. Better, worse and parity are "
+    "verdicts of tests at the campaign's error rate; the rest is [undecided, or not assessed](#not-assessed). The"
+    " words are explained in [how to read this report](#how-to-read-this-report)."
+)
+INDEX = "An index of KV blocks serves the choice between replicas: with a single one it can cost, and cannot help."
+TIERS = "What the tiers did there, by the server's counters over the level:"
+PAIRS = "Throughput at the level where the model's arms are compared. A pair that was not declared has no verdict."
+GUIDANCE = (
+    "A CPU tier belongs to the replica that filled it: where several serve a model, sticky or cache-aware routing"
+    " brings a conversation back to its prefix.",
+    (
+        "Host memory is what the tier takes beside the server itself; the limits on shared and on locked memory "
+        "must allow it."
+    ),
+)
+
+
+def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
+    """Yield the sections between the first screen and the appendices."""
+    yield Section("By model", [*_overview(plan, measured), *_models(plan, measured, pictures)])
+    pairs = list(of_models(pair_table(plan, measured)))
+    if pairs:
+        yield Section("Arms against each other", [Paragraph(PAIRS), *pairs])
+    answers = list(of_models(guidance_table(plan, measured)))
+    if answers:
+        yield Section("Deployment guidance", [*answers, Bullets(GUIDANCE)])
+    lacking = missing(plan, measured)
+    if lacking:
+        yield Section("Missing", [Bullets(lacking)])
+    again = [*_repeated(measured)]
+    if again:
+        yield Section("Measured again after a known defect", [Bullets(again)])
+    yield Section("Limitations", [Bullets([*_limitations(plan, measured)])])
+
+
+def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
+    yield Paragraph(READ)
+    table = strategy_table(plan, measured)
+    if len(table.rows) > 1 and any(any(row[1:4]) for row in table.rows):
+        yield table
+    if any(plan.scenarios[cell[1]].get("arm") in kinds_of("indexing") for cell in plan.cells):
+        yield Paragraph(INDEX)
+
+
+def _models(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
+    for model in plan.models_by_size:
+        level = measured.common_level(model)
+        against = ", ".join(baselines_of(plan, measured, model))
+        at = "" if level is None else f"At {measured.unit.said([level])}"
+        blocks: list[Block] = [Paragraph(f"{at}{f', against {against}' if against else ''}:")] if at else []
+        blocks += fitted(arms_table(plan, measured, model))
+        work = tiers_table(plan, measured, model, level)
+        if work.rows:
+            blocks += [Paragraph(TIERS), *fitted(work)]
+        yield Section(model, [*blocks, *pictures.of_section("model", model)])
+
+
+def missing(plan: ReportPlan, measured: Measured) -> list[str]:
+    """Return what was asked for and is not there: whole cells, and runs of cells."""
+    lines = []
+    for cell in plan.cells:
+        runs = len(measured.runs_of(cell))
+        name = f"{cell[0]}, {cell_label(cell)}"
+        if runs == 0:
+            lines.append(f"{name}: {measured.failures.get(cell, 'not measured')}")
+        elif runs < plan.runs_of(cell):
+            reason = f"; {measured.failures[cell]}" if cell in measured.failures else ""
+            lines.append(f"{name}: {runs} of {plan.runs_of(cell)} runs{reason}")
+    return lines
+
+
+def _repeated(measured: Measured) -> Iterator[str]:
+    """The known defects of the software that ended runs, which runs were measured again, and what that may do."""
+    for entry in repeats(measured.runs):
+        arms = "; ".join(entry["arms"])
+        yield f"[{entry['defect']}]({entry['link']}): {entry['title']}. Measured again: {arms}. {entry['effect']}"
+
+
+def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+    for words in dict.fromkeys(in_words(workload_of(run.workload)) for run in measured.runs):
+        yield f"The workload is synthetic: {words}."
+    yield "One workload and the levels listed were measured; between and beyond them nothing is known."
+    edge = measured.peaks[~measured.peaks["bracketed"].astype(bool)]
+    if len(edge):
+        named = [f"{row['model']}, {cell_label(cell_of(row))}" for row in edge.to_dict("records")]
+        yield f"The highest throughput lies on the first or last level measured: {_first(named)}."
+    if plan.runs < 5:
+        yield (
+            "With this few runs small differences stay undecided, and parity shows in few of the cases where it holds."
+        )
+    for cells in alike(measured):
+        yield f"{cells} ran the same configuration: a difference between them is noise."
+    if len(hardware(measured.runs)) > 1:
+        yield "The runs are from different machines."
+
+
+def _first(names: list[str], most: int = 3) -> str:
+    shown = names if len(names) <= most + 1 else names[:most]
+    return "; ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")

@@ -1,0 +1,52 @@
+"""The words of the report, and the files beside it."""
+
+from kveval.report.data.campaign import Table
+
+WORDS = Table(
+    ["word", "meaning"],
+    [
+        [
+            "better, worse",
+            "the difference is significant after Holm's correction over a model's comparisons of a quantity",
+        ],
+        ["parity", "the difference is significantly smaller than the margin (two one-sided tests)"],
+        ["inconclusive, undecided", "neither was shown; more runs or longer levels are needed"],
+        ["not assessed", "no verdict is possible, for the reason given; an effect beside it describes these runs only"],
+        ["not exercised", "the arm's counters did not move, so its numbers say nothing about it"],
+        ["interval", "95 %, over runs: Student's t on the logarithm; wide with few runs"],
+        ["chance that parity would show", "if there were no difference, at this spread and number of runs"],
+        ["samples", "of the recording in the window; a published figure should rest on 30"],
+        [
+            "common level",
+            "the one at which a model's cells are compared: that of the baseline's peak, or the campaign's",
+        ],
+        ["TTFT", "time to the first token; a request that got none has none"],
+        ["TPOT", "a request's latency per output token, first token included"],
+        ["E2E", "latency of the whole request"],
+        ["p50, p90, P90", "median and 90th percentile of the requests observed"],
+        ["10K, 20K", "CPU tiers of so many thousand blocks of 16 tokens"],
+        ["digits", "no number is finer than its interval allows; one of a single run has two digits"],
+    ],
+)
+FILES = Table(
+    ["file", "content"],
+    [
+        ["`analysis/summary.csv`", "a row per cell: its peak, its differences from the baseline"],
+        ["`analysis/detailed.csv`", "a row per level and run, under the names of older evaluations"],
+        ["`analysis/complete_metrics.csv`", "a row per level and run with everything measured, unrounded"],
+        ["`analysis/peak_throughput_all.csv`", "the peak of every cell, with one free of the choice's bias"],
+        ["`analysis/pcp_metrics_peak.csv`", "system metrics in the window of each peak"],
+        ["`analysis/pcp_summary_stats.csv`", "means over models, in balanced panels"],
+        ["`analysis/comparison.csv`", "every comparison with its interval, p values and verdict"],
+        ["`analysis/contrasts.csv`, `analysis/averages.csv`", "declared pairs of arms; effects averaged over models"],
+        ["`analysis/peak_comparison.csv`", "peaks against the baselines' peaks"],
+        ["`analysis/checks.csv`", "what every check found"],
+        ["`report.json`", "the numbers of this report for programs"],
+        ["`figures/`", "the figures as PNG and SVG"],
+        ["`MODEL/SCENARIO/BLOCKS/`", "a cell's levels, peak and runs"],
+        [
+            "`measurements/NUMBER/run-N/`",
+            "the runs themselves, checksummed; the number is the hash of what defined one",
+        ],
+    ],
+)

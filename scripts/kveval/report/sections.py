@@ -1,0 +1,82 @@
+"""The report as a tree of sections with paragraphs, tables and figures: Markdown and HTML are written from it.
+
+Text is inline Markdown: `code`, **bold**, *emphasis*, [text](target). A target that begins with # is the `anchor` of a
+section, wherever that stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kveval.report.data.campaign import Table
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Running text; a `note` is set apart, for what nobody should miss."""
+
+    text: str
+    note: bool = False
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list."""
+
+    items: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text as it stands: command lines."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: its name, its path relative to the report, its title and its caption."""
+
+    name: str
+    path: str
+    title: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled part. `folded`: shown closed; `appendix`: in Markdown a file of that name beside the report, else ""."""
+
+    title: str
+    blocks: Sequence[Block]
+    folded: bool = False
+    appendix: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """The name by which links find it: that which GitHub gives its heading."""
+        return anchor_of(self.title)
+
+    @property
+    def sections(self) -> Iterator[Section]:
+        """The sections directly in it."""
+        return (block for block in self.blocks if isinstance(block, Section))
+
+
+Block = Paragraph | Bullets | Code | Picture | Table | Section
+
+
+def anchor_of(title: str) -> str:
+    """Return the anchor that GitHub gives a heading: lower case, words joined by hyphens.
+
+    >>> anchor_of("Qwen3-0.6B: what was measured")
+    'qwen3-06b-what-was-measured'
+    """
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def appendices(root: Section) -> list[Section]:
+    """Return the sections that are appendices, in their order."""
+    return [part for section in root.sections for part in ([section] if section.appendix else appendices(section))]

@@ -1,0 +1,99 @@
+"""Steps that would make a campaign's answer surer, the most useful first, in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from kveval.analysis.cells import CellKey, cell_of
+from kveval.analysis.levels.checks import MIN_RUNS
+from kveval.analysis.statistics import verdicts as words
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label
+from kveval.report.tables.not_assessed import settled_by
+from kveval.report.tables.results import is_against_baseline
+
+_MOST = 4
+# The most arms that a step names.
+_NAMED = 3
+# Beyond so many runs a step is no advice.
+_WORTHWHILE = 20
+
+
+def surer(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, ...]:
+    """Return at most four steps; `metric`: the quantity that the answer is about."""
+    table = measured.comparison[measured.comparison["metric"] == metric]
+    rows = [row for row in table.to_dict("records") if is_against_baseline(plan, row)]
+    name = _namer(plan)
+    more = [*_undecided(plan, rows, name)] or [*_more_runs(rows)]
+    steps = [*_missing(plan, measured, name), *_without_verdict(rows, name), *more]
+    return tuple([*steps, *_edge(measured, name), *_miniature(measured)][:_MOST])
+
+
+def _namer(plan: ReportPlan) -> Callable[[CellKey], str]:
+    """How cells are named: with the model, where there are several."""
+    one = len(plan.models_by_size) == 1
+    return lambda cell: cell_label(cell) if one else f"{cell[0]} with {cell_label(cell)}"
+
+
+def _missing(plan: ReportPlan, measured: Measured, name: Callable[[CellKey], str]) -> Iterator[str]:
+    absent = [cell for cell in plan.cells if not measured.runs_of(cell)]
+    runs = sum(plan.runs_of(cell) - len(measured.runs_of(cell)) for cell in plan.cells)
+    if absent:
+        yield f"Measure what is missing ({_few([name(cell) for cell in absent])}): the same command does only that."
+    elif runs > 0:
+        yield f"Measure the runs that are missing ({runs}): the same command does only that."
+
+
+def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
+    """A step for arms that have no verdict, each with the arms that it would give one."""
+    steps: dict[str, list[str]] = {}
+    for row in rows:
+        if row["verdict"] not in words.VERDICTS:
+            steps.setdefault(settled_by(row), []).append(name(cell_of(row)))
+    for step, names in steps.items():
+        yield f"For {_few(names)}: {step}."
+
+
+def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
+    """The runs that would decide, where that many are affordable."""
+    open_ = [row for row in rows if row["verdict"] == words.INCONCLUSIVE]
+    needed = {name(cell_of(row)): _needed(row) for row in open_}
+    few = {named: runs for named, runs in needed.items() if runs <= _WORTHWHILE}
+    if few:
+        runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
+        yield f"`runs: {runs:.0f}` would tell a difference of {100 * plan.margin:g} % for {_few([*few])}."
+    many = [named for named in needed if named not in few]
+    if many:
+        step = "longer levels, or a machine that does nothing else; runs differ too much for more of them"
+        yield f"For {_few(many)}: {step}."
+
+
+def _needed(row: Mapping[Any, Any]) -> float:
+    needed = row.get("runs_to_resolve")
+    return math.inf if needed is None or pd.isna(needed) else float(needed)
+
+
+def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[str]:
+    decided = [row for row in rows if row["verdict"] in words.VERDICTS]
+    if decided and max(int(row["runs"]) for row in decided) < MIN_RUNS + 2:
+        yield f"`runs: {MIN_RUNS + 2}` narrows the intervals; the runs there are stay valid."
+
+
+def _edge(measured: Measured, name: Callable[[CellKey], str]) -> Iterator[str]:
+    edge = measured.peaks[~measured.peaks["bracketed"].astype(bool) & (measured.peaks["levels_measured"] > 1)]
+    if len(edge):
+        names = _few([name(cell_of(row)) for row in edge.to_dict("records")])
+        yield f"Levels beyond the first or last, where the highest throughput lies of {names}."
+
+
+def _miniature(measured: Measured) -> Iterator[str]:
+    if measured.runs[0].weights == "miniature":
+        yield "The same campaign with `weights: full` on its GPU: a miniature says nothing of a GPU's speed."
+
+
+def _few(names: list[str]) -> str:
+    shown = names if len(names) <= _NAMED else names[: _NAMED - 1]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")

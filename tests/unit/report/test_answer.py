@@ -1,0 +1,129 @@
+"""The answer of a campaign in every state that a comparison can be in."""
+
+import dataclasses
+import math
+
+import pytest
+from tests.support import synthetic_campaign as large
+from tests.unit.report import test_report as small
+from tests.unit.report.test_report_claims import CAMPAIGNS
+
+from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.comparison import OPEN_LOOP
+from kveval.report.answer import FIGURES, MOST_SENTENCES, TTFT, CampaignAnswer, answer_of
+from kveval.report.data.campaign import Measured
+
+
+def answer(name: str) -> CampaignAnswer:
+    return answer_of(*CAMPAIGNS[name](), FIGURES[1:])
+
+
+def changed(measured: Measured, scenario: str, metric: str, **values: object) -> Measured:
+    """The same with the comparison of an arm in a metric replaced."""
+    table = measured.comparison.copy()
+    at = (table["scenario"] == scenario) & (table["metric"] == metric)
+    for name, value in values.items():
+        table.loc[at, name] = value
+    return dataclasses.replace(measured, comparison=table)
+
+
+def said(facts: Measured) -> CampaignAnswer:
+    return answer_of(small.plan(), facts)
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_an_answer_is_a_question_and_at_most_five_sentences(name: str) -> None:
+    found = answer(name)
+    assert found.question.endswith("?")
+    assert 2 <= len(found.sentences) <= MOST_SENTENCES
+    assert all(sentence.endswith(".") and len(sentence) < 400 for sentence in found.sentences)
+    assert len(found.surer) <= 4
+    assert found.figure == FIGURES[1]
+
+
+def test_a_gain_beyond_twice_is_said_in_times() -> None:
+    found = answer("mechanism")
+    (best,) = [row for row in found.rows if row.arm == "native-offload 10K" and row.metric == "throughput_tok_s"]
+    assert best.verdict == words.BETTER
+    assert float(best.times) == pytest.approx(1 + best.effect / 100, rel=0.1)
+    assert f"{best.times} times as much as no-offload, {best.change}" in found.sentences[0]
+    assert f"{best.value} against {best.other} output tok/s" in found.sentences[0]
+    latency = next(row for row in found.rows if row.arm == best.arm and row.metric == TTFT)
+    assert f"{latency.value} against {latency.other} ms" in found.sentences[1]
+    (hits,) = [sentence for sentence in found.sentences if "prompt tokens" in sentence]
+    assert "60 % with native-offload 10K" in hits
+    assert "0.4 % with native-offload 500" in hits
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words_said"),
+    [
+        (words.WORSE, "worse: native-offload 10K"),
+        (words.PARITY, "at parity within 5 %: native-offload 10K"),
+        (words.INCONCLUSIVE, "undecided: native-offload 10K"),
+        (words.NOT_EXERCISED, "not exercised (why): native-offload 10K"),
+        (words.NOT_ASSESSED, "no verdict (why): native-offload 10K"),
+        (words.SINGLE_RUN, "no verdict (why): native-offload 10K"),
+        (words.INDICATIVE, "indicative (why): native-offload 10K"),
+    ],
+)
+def test_a_verdict_is_said_as_it_is(verdict: str, words_said: str) -> None:
+    facts = changed(small.measured(), "native-offload", "throughput_tok_s", verdict=verdict, reason="why")
+    found = said(facts)
+    assert words_said in " ".join(found.sentences).lower().replace("10k", "10K")
+    assert "times as much" not in found.sentences[0]
+    assert "native-offload 10K delivered" not in " ".join(found.sentences)
+
+
+def test_without_any_verdict_nothing_is_shown_or_denied() -> None:
+    facts = small.measured()
+    for scenario in ("native-offload", "lmcache-redis", "idle"):
+        facts = changed(facts, scenario, "throughput_tok_s", verdict=words.SINGLE_RUN, reason="one run")
+    first, *_ = said(facts).sentences
+    assert "no verdict" in first
+    assert "No arm was shown" not in first
+
+
+def test_a_worse_latency_of_a_better_arm_is_said() -> None:
+    facts = changed(small.measured(), "native-offload", TTFT, verdict=words.WORSE)
+    assert "longer" in said(facts).sentences[1]
+
+
+def test_where_the_load_fixes_throughput_the_question_is_of_latency() -> None:
+    table = small.measured().comparison
+    fixed = table["metric"] == "throughput_tok_s"
+    table = table.assign(reason=table["reason"].where(~fixed, OPEN_LOOP))
+    found = said(dataclasses.replace(small.measured(), comparison=table))
+    assert "shorter time to first token" in found.question
+    assert {row.metric for row in found.rows} == {TTFT}
+
+
+def test_each_model_with_a_better_arm_is_named() -> None:
+    found = answer("contrasts")
+    better = {row.model for row in found.rows if row.verdict == words.BETTER and row.metric == "throughput_tok_s"}
+    assert better == {"Qwen3-14B"}
+    assert "Qwen3-14B with lmcache-valkey 20K" in found.sentences[0]
+    assert "no arm for Qwen3-8B" in found.sentences[0]
+
+
+def test_what_is_missing_comes_first_among_the_steps() -> None:
+    found = answer("failing")
+    assert "lmcache-redis 10K" in found.surer[0]
+    assert "2 of 12 cells" in found.sentences[-1]
+
+
+def test_runs_that_would_decide_are_named_where_they_are_affordable() -> None:
+    facts = small.measured()
+    few = changed(facts, "lmcache-redis", "throughput_tok_s", verdict=words.INCONCLUSIVE, runs_to_resolve=9)
+    assert any("`runs: 9`" in step and "lmcache-redis" in step for step in said(few).surer)
+    for needed in (316, math.nan):
+        many = changed(facts, "lmcache-redis", "throughput_tok_s", verdict=words.INCONCLUSIVE, runs_to_resolve=needed)
+        assert not any("`runs:" in step for step in said(many).surer)
+        assert any("longer levels" in step and "lmcache-redis" in step for step in said(many).surer)
+
+
+def test_a_campaign_as_large_as_a_published_one_has_an_answer() -> None:
+    keys = large.cells()
+    found = answer_of(large.plan(keys), large.measured(large.levels_table(keys, levels=(1, 50, 300))))
+    assert len(found.sentences) <= MOST_SENTENCES
+    assert "4 models" in found.question

@@ -1,0 +1,106 @@
+"""A report is one that is read: short, narrow, in words that need no asking, and each arm has one name."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.report.test_report_claims import CAMPAIGNS
+
+from kveval.report.data.campaign import Table, cell_label
+from kveval.report.figures.names import figure_names
+from kveval.report.files import APPENDICES, MAIN, in_short
+from kveval.report.markdown import render
+from kveval.report.report import report_tree, write_report
+from kveval.report.tables.shape import WIDEST, by_model, fitted
+
+# Lines of the first screen, and of a report of a small campaign.
+SCREEN, SMALL = 40, 250
+LONG_DECIMAL = re.compile(r"\d\.\d{7,}")
+
+
+def files(name: str) -> dict[str, str]:
+    plan, measured = CAMPAIGNS[name]()
+    figures = {figure: f"figures/{figure}.png" for figure in figure_names(measured.levels["model"])}
+    return render(report_tree(plan, measured, figures))
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_a_report_is_short_and_narrow(name: str) -> None:
+    found = files(name)
+    assert tuple(found) == (MAIN, *APPENDICES)
+    assert len(found[MAIN].splitlines()) <= SMALL
+    for text in found.values():
+        rows = [line for line in text.splitlines() if line.startswith("|")]
+        assert max((len(re.findall(r"(?<!\\)\|", row)) - 1 for row in rows), default=0) <= WIDEST
+        assert not LONG_DECIMAL.search(text)
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_the_first_screen_has_question_answer_and_figure(name: str) -> None:
+    screen = files(name)[MAIN].split("\n## ")[0]
+    assert len(screen.splitlines()) <= SCREEN
+    question, answer = screen.index("?**"), screen.index("\n- ")
+    assert question < answer < screen.index("![")
+    sentences = screen[answer : screen.index("![")].strip().splitlines()
+    assert 2 <= len(sentences) <= 5
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_an_arm_has_one_name(name: str) -> None:
+    """Outside of code, which is how a campaign names it, a cell is called by its label."""
+    plan, measured = CAMPAIGNS[name]()
+    text = re.sub(r"`[^`\n]*`|```.*?```|\]\([^)]*\)", "", "\n".join(files(name).values()), flags=re.DOTALL)
+    labels = {cell_label(cell) for cell in measured.with_peak(plan.cells)}
+    assert all(label in text for label in labels)
+    for _, scenario, blocks in plan.cells:
+        assert f"{scenario}/{blocks}" not in text
+        assert blocks < 1000 or not re.search(rf"{re.escape(scenario)}[ ,(]+({blocks:,}|{blocks})\b", text)
+
+
+@given(st.integers(1, 30), st.integers(0, 12), st.integers(1, 3))
+def test_a_wide_table_loses_nothing(width: int, height: int, keys: int) -> None:
+    header = [f"h{at}" for at in range(width)]
+    rows = [[f"{row}:{at}" for at in range(width)] for row in range(height)]
+    parts = fitted(Table(header, rows, frozenset({width - 1})), keys)
+    assert all(len(part.header) <= WIDEST for part in parts)
+    shown = {cell for part in parts for row in (part.header, *part.rows) for cell in row}
+    assert shown == ({*header, *(cell for row in rows for cell in row)} if rows else set())
+    assert all(len(row) == len(part.header) for part in parts for row in part.rows)
+
+
+def test_a_table_by_model_has_no_column_of_models() -> None:
+    table = Table(["model", "arm", "n"], [["a", "x", "1"], ["b", "x", "2"], ["a", "y", "3"]], frozenset({2}))
+    one, other = by_model(table)
+    assert one == ("a", Table(["arm", "n"], [["x", "1"], ["y", "3"]], frozenset({1})))
+    assert other == ("b", Table(["arm", "n"], [["x", "2"]], frozenset({1})))
+
+
+def test_links_lead_to_headings_that_are_there() -> None:
+    found = files("whole")
+    for file, text in found.items():
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            path, _, anchor = target.partition("#")
+            if path.endswith(".png"):
+                assert path.startswith("../") == file.startswith("appendix/")
+                continue
+            other = found[str((Path(file).parent / path).as_posix()).replace("appendix/../", "")] if path else text
+            headings = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _headings(other)]
+            assert not anchor or anchor in headings
+
+
+def _headings(text: str) -> list[str]:
+    return re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+
+
+def test_a_report_in_short_is_three_lines(tmp_path: Path) -> None:
+    plan, measured = CAMPAIGNS["mechanism"]()
+    write_report(plan, measured, [], tmp_path / MAIN)
+    answer, following, place = in_short(tmp_path)
+    assert "native-offload 10K" in answer
+    assert "times as much" in answer
+    assert following
+    assert place.endswith(str(tmp_path / MAIN))
+    (tmp_path / "report.json").write_text("{}")
+    assert in_short(tmp_path) == [place]
