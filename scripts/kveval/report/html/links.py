@@ -1,0 +1,90 @@
+"""Links from the claims of a report to the runs behind them: wherever an arm is named, its name leads there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kveval.analysis.cells import CellKey
+from kveval.report.data.campaign import Table, cell_label
+from kveval.report.html.evidence import TITLE, evidence_title
+from kveval.report.sections import Block, Bullets, Paragraph, Section, anchor_of
+
+
+class ClaimLinks:
+    """The arms of a campaign that have runs, by model."""
+
+    def __init__(self, cells: Sequence[CellKey]) -> None:
+        """`cells`: those that the evidence has a section of."""
+        self._anchors: dict[str, dict[str, str]] = {}
+        for cell in cells:
+            self._anchors.setdefault(cell[0], {})[cell_label(cell)] = anchor_of(evidence_title(cell))
+        names = sorted(
+            {*self._anchors, *(arm for arms in self._anchors.values() for arm in arms)}, key=len, reverse=True
+        )
+        self._names = re.compile(rf"(?<![\w+/-])({'|'.join(map(re.escape, names))})(?![\w/-])")
+
+    def linked(self, section: Section, model: str = "") -> Section:
+        """Return a section with its arms as links. `model`: the one it is about, "" where that is not known yet.
+
+        Lists are linked, and the texts of tables.
+        """
+        blocks: list[Block] = []
+        at = model or self._only
+        for block in section.blocks:
+            if isinstance(block, Section):
+                blocks.append(self.linked(block, self._named(block.title) or at))
+            elif isinstance(block, Table):
+                blocks.append(self._table(block, at))
+            elif isinstance(block, Bullets):
+                blocks.append(Bullets([self.sentence(item, at) for item in block.items]))
+            else:
+                at = self._named(block.text) or at if isinstance(block, Paragraph) else at
+                blocks.append(block)
+        return replace(section, blocks=blocks)
+
+    def with_answer(self, root: Section) -> Section:
+        """Return a whole report with its arms as links; the answer, its first list, leads to runs in each sentence."""
+        linked = self.linked(root)
+        blocks = list(linked.blocks)
+        for number, block in enumerate(blocks):
+            if isinstance(block, Bullets):
+                lead = f" [The runs](#{anchor_of(TITLE)})"
+                blocks[number] = Bullets([item if "](" in item else f"{item}{lead}" for item in block.items])
+                break
+        return replace(linked, blocks=blocks)
+
+    def sentence(self, text: str, model: str = "") -> str:
+        """Return a sentence with the arms in it as links; each is one of the model that was named last."""
+        at = model
+
+        def link(found: re.Match[str]) -> str:
+            nonlocal at
+            at = found[1] if found[1] in self._anchors else at
+            return self._link(found[1], at)
+
+        return self._names.sub(link, text) if "](" not in text and "`" not in text else text
+
+    @property
+    def _only(self) -> str:
+        return next(iter(self._anchors)) if len(self._anchors) == 1 else ""
+
+    def _named(self, text: str) -> str:
+        """The model that a text names, if one."""
+        found = {name for name in self._names.findall(text) if name in self._anchors}
+        return found.pop() if len(found) == 1 else ""
+
+    def _link(self, name: str, model: str) -> str:
+        anchor = self._anchors.get(model, {}).get(name)
+        return f"[{name}](#{anchor})" if anchor else name
+
+    def _table(self, table: Table, model: str) -> Table:
+        """A table with the arms in its texts, of the model of their row, as links."""
+        rows = []
+        for row in table.rows:
+            at = next((cell for cell in row if cell in self._anchors), model)
+            rows.append(
+                [cell if number in table.numbers else self.sentence(cell, at) for number, cell in enumerate(row)]
+            )
+        return replace(table, header=[self._link(title, model) for title in table.header], rows=rows)

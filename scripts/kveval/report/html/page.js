@@ -1,0 +1,11 @@
+// A link to something in a closed part opens it, also where the browser does not do so by itself.
+const reveal = () => {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  target?.scrollIntoView();
+};
+addEventListener("hashchange", reveal);
+addEventListener("DOMContentLoaded", () => { if (location.hash) reveal(); });
+addEventListener("DOMContentLoaded", () => {
+  if (matchMedia("(max-width: 60rem)").matches) document.querySelector(".contents details").open = false;
+});

@@ -1,0 +1,96 @@
+"""The page: the tree of a report, the evidence behind its claims and all figures, in one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.html.cells import cell_attributes, inline
+from kveval.report.html.evidence import evidence
+from kveval.report.html.images import data_uri
+from kveval.report.html.links import ClaimLinks
+from kveval.report.sections import Picture, Section
+
+_HERE = Path(__file__).parent
+_SCRIPTS = ("vendor/sortable.js", "vendor/sortable.a11y.js", "page.js")
+
+
+def page_of(plan: ReportPlan, measured: Measured, root: Section, figures: Mapping[str, Path], store: str) -> str:
+    """Return the page of a report.
+
+    `root`: its tree; `figures`: name -> file of those in it; `store`: the measurements' folder seen from the page, ""
+    where the two are never on one machine. Raises FileNotFoundError for a figure that is not there.
+    """
+    links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
+    whole = links.with_answer(replace(root, blocks=[*root.blocks, evidence(plan, measured, store)]))
+    return render_page(whole, {picture.name: data_uri(figures[picture.name]) for picture in _pictures(root)})
+
+
+def render_page(root: Section, images: Mapping[str, str]) -> str:
+    """Return a tree as a page. Pure.
+
+    `images`: name of each figure in the tree -> its data URI. Raises jinja2.UndefinedError for a figure without one.
+    """
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            root=root,
+            images=images,
+            identity=_identities(root),
+            style=_text("page.css"),
+            scripts=_text(*_SCRIPTS),
+        )
+    )
+
+
+def _pictures(root: Section) -> Iterator[Picture]:
+    for block in root.blocks:
+        if isinstance(block, Picture):
+            yield block
+        elif isinstance(block, Section):
+            yield from _pictures(block)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    environment.filters |= {
+        "kind": lambda part: type(part).__name__,
+        "is_folded": lambda section: section.folded or bool(section.appendix),
+        "inline": inline,
+        "cell_attributes": cell_attributes,
+    }
+    return environment
+
+
+def _identities(root: Section) -> Callable[[Section], str]:
+    """A function that returns a section's id: its anchor, numbered where an earlier section has that already."""
+    found: dict[int, str] = {}
+    seen: dict[str, int] = {}
+
+    def visit(section: Section) -> None:
+        times = seen[section.anchor] = seen.get(section.anchor, -1) + 1
+        found[id(section)] = f"{section.anchor}-{times}" if times else section.anchor
+        for inner in section.sections:
+            visit(inner)
+
+    visit(root)
+    return lambda section: found[id(section)]
+
+
+def _text(*names: str) -> Markup:
+    """Files of this package, to stand in the page as they are."""
+    return Markup("\n".join((_HERE / name).read_text(encoding="utf-8") for name in names))

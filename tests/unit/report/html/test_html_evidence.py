@@ -1,0 +1,65 @@
+import dataclasses
+
+import pytest
+from tests.unit.report.test_report_claims import CAMPAIGNS
+
+from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.html.evidence import evidence, evidence_title
+from kveval.report.sections import Section
+
+CELL = ("Qwen3-14B", "native-offload", 10_000)
+
+
+@pytest.fixture(scope="module")
+def campaign() -> tuple[ReportPlan, Measured]:
+    return CAMPAIGNS["contrasts"]()
+
+
+def arm_tables(root: Section) -> dict[str, Table]:
+    return {
+        arm.title: next(block for block in arm.blocks if isinstance(block, Table))
+        for model in root.sections
+        for arm in model.sections
+    }
+
+
+def column(table: Table, title: str) -> list[str]:
+    return [row[list(table.header).index(title)] for row in table.rows]
+
+
+def test_each_comparison_stands_with_the_values_of_its_runs(campaign: tuple[ReportPlan, Measured]) -> None:
+    plan, measured = campaign
+    table = arm_tables(evidence(plan, measured, "measurements"))[evidence_title(CELL)]
+    compared = measured.compared_of(CELL)
+    assert len(table.rows) == len(compared)
+    assert [text.strip("*") for text in column(table, "verdict")] == list(compared["verdict"])
+    assert set(column(table, "against")) == {"no-offload"}
+    values = column(table, "its runs")[0].split("), ")
+    assert len(values) == len(measured.runs_of(CELL))
+    level = compared.iloc[0]["level"]
+    known = dict(measured.levels_of(CELL, level)[["run", "throughput_tok_s"]].itertuples(index=False))
+    for run, value in zip(measured.runs_of(CELL), values, strict=True):
+        shown, target = value.strip("[)").split("](")
+        assert float(shown.replace(",", "")) == pytest.approx(known[run.run], rel=0.01)
+        assert target == f"measurements/{run.measurement}/run-{run.run}/"
+
+
+def test_a_baseline_has_its_runs_without_a_verdict(campaign: tuple[ReportPlan, Measured]) -> None:
+    tables = arm_tables(evidence(*campaign, "measurements"))
+    table = tables[evidence_title(("Qwen3-14B", "no-offload", 0))]
+    assert "verdict" not in table.header
+    assert len(table.rows) > 1
+    assert all("/run-1/" in runs for runs in column(table, "its runs"))
+
+
+def test_without_a_store_beside_the_report_nothing_leads_there(campaign: tuple[ReportPlan, Measured]) -> None:
+    tables = arm_tables(evidence(*campaign, ""))
+    assert "](" not in "".join(text for table in tables.values() for row in table.rows for text in row)
+
+
+def test_cells_without_runs_are_left_out(campaign: tuple[ReportPlan, Measured]) -> None:
+    plan, measured = campaign
+    runs = [run for run in measured.runs if run.cell.scenario != "native-offload"]
+    tables = arm_tables(evidence(plan, dataclasses.replace(measured, runs=runs), ""))
+    assert tables
+    assert not any("native-offload" in title for title in tables)

@@ -1,0 +1,106 @@
+"""The page in a real browser without a network: nothing is asked for, nothing complains, tables are sorted."""
+
+import base64
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.browser import PROGRAM, Page, chromium
+
+from kveval.report.data.campaign import Table
+from kveval.report.html.page import render_page
+from kveval.report.sections import Bullets, Code, Paragraph, Picture, Section
+
+pytestmark = pytest.mark.skipif(not shutil.which(PROGRAM), reason=f"needs {PROGRAM} (Debian's package)")
+
+DRAWING = b'<svg xmlns="http://www.w3.org/2000/svg" width="900" height="400"><rect width="900" height="400"/></svg>'
+ROWS = [["b 10K", "9 (8 to 10)"], ["b 5K", "1,200 (1,100 to 1,300)"], ["a", "n/a"], ["c", "-30 (-40 to -20)"]]
+WIDE = Table([f"column {number} of a wide table" for number in range(8)], [["some words in a cell"] * 8] * 2)
+MODES = ({}, {"dark": True}, {"width": 390, "height": 844}, {"scripts": False})
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    picture = Picture("drawing", "figures/drawing.svg", "A drawing", "What it shows.")
+    folded = Section("Runs", [Paragraph("Deep inside."), Section("Of one arm", [WIDE])], folded=True)
+    parts = [Section("Results", [Table(["arm", "tok/s"], ROWS, frozenset({1})), picture, Code("x" * 300)])]
+    front = [Paragraph("A note.", note=True), Bullets(["No arm was better. [The runs](#of-one-arm)"])]
+    text = render_page(
+        Section("A campaign", [*front, *parts, folded]),
+        {"drawing": f"data:image/svg+xml;base64,{base64.b64encode(DRAWING).decode()}"},
+    )
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_it_asks_for_nothing_and_nothing_complains(browser: Page, file: Path, mode: dict[str, int | bool]) -> None:
+    browser.open(file, **mode)
+    assert browser.requested == [file.as_uri()]
+    assert browser.complaints == []
+    assert browser.value("[...document.querySelectorAll('h1, h2')].map(e => e.textContent)") == [
+        "A campaign",
+        "Results",
+    ]
+    assert browser.value("document.querySelector('figure img').naturalWidth") == 900
+    # Wide tables, figures and command lines scroll in boxes of their own.
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_what_is_loaded_from_elsewhere_or_breaks_would_be_seen(browser: Page, tmp_path: Path) -> None:
+    path = tmp_path / "bad.html"
+    path.write_text('<!doctype html><img src="https://example.org/x.png"><script>broken(</script>')
+    browser.open(path)
+    assert "https://example.org/x.png" in browser.requested
+    assert browser.complaints != []
+
+
+def test_it_is_dark_where_the_reader_prefers_that(browser: Page, file: Path) -> None:
+    grounds = []
+    for dark in (False, True):
+        browser.open(file, dark=dark)
+        grounds.append(browser.value("getComputedStyle(document.body).backgroundColor"))
+    assert grounds == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
+
+
+def column(browser: Page, number: int) -> list[str]:
+    cells = f"document.querySelectorAll('#results tbody td:nth-child({number})')"
+    return browser.value(f"[...{cells}].map(e => e.textContent)")
+
+
+def test_a_click_on_a_header_sorts_by_the_numbers(browser: Page, file: Path) -> None:
+    browser.open(file)
+    as_written = [row[0] for row in ROWS]
+    assert column(browser, 1) == as_written
+    browser.click("#results th:nth-child(2)")
+    assert column(browser, 1) == ["b 5K", "b 10K", "c", "a"]
+    browser.click("#results th:nth-child(2)")
+    assert column(browser, 1) == ["c", "b 10K", "b 5K", "a"]
+    browser.click("#results th:nth-child(1)")
+    assert column(browser, 1) == ["c", "b 10K", "b 5K", "a"]
+    browser.click("#results th:nth-child(1)")
+    assert column(browser, 1) == ["a", "b 5K", "b 10K", "c"]
+    assert browser.value("document.querySelector('#results th').getAttribute('aria-sort')") == "ascending"
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_folded_parts_open_by_a_click_and_by_a_link_into_them(browser: Page, file: Path, scripts: bool) -> None:
+    browser.open(file, scripts=scripts)
+    shown = "document.querySelector('#of-one-arm').checkVisibility({contentVisibilityAuto: true})"
+    is_open = "document.querySelector('#runs').open"
+    assert browser.value(is_open) is False
+    browser.click("#runs > summary")
+    assert browser.value(is_open) is True
+    browser.click("#runs > summary")
+    assert browser.value(is_open) is False
+    browser.click("main > ul a")
+    assert browser.value(is_open) is True
+    assert browser.value(shown) is True
