@@ -4,6 +4,7 @@
 # What people read, and the list of it.
 READ = [
     f"{RESULTS}/REPORT.md",
+    f"{RESULTS}/report.html",
     f"{RESULTS}/report.json",
     *(f"{RESULTS}/{name}" for name in APPENDICES),
     *(f"{RESULTS}/figures/{family}" for family in PLAN.figure_families),

@@ -1,4 +1,4 @@
-"""Write REPORT.md."""
+"""Write REPORT.md and report.html."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,6 +7,8 @@ from typing import Any
 
 from kveval.report.data.reading import make_plan, read_measured, read_metrics
 from kveval.report.figures.drawn import drawn_figures
+from kveval.report.files import PAGE
+from kveval.report.html.page import write_page
 from kveval.report.report import write_report
 from kveval.workflow.lacking import reasons
 
@@ -20,7 +22,8 @@ def main(given: Mapping[str, Any], values: Mapping[str, Any], output: str) -> No
     measured = replace(measured, failures=failures | reasons(map(Path, given["cells"])))
     figures, lacking = drawn_figures(map(Path, given["figures"]))
     plan = make_plan(values["plan"], read_metrics(Path(values["metrics"])))
-    write_report(plan, measured, figures, Path(output), lacking)
+    root = write_report(plan, measured, figures, Path(output), lacking)
+    write_page(plan, measured, root, figures, Path(output).with_name(PAGE))
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ rule copy_figure:
     shell: "touch {output}"
 rule write_report:
     input: TABLES[:2], COMPARED[0], RUNS_FILE, SUMMARIES, *FAMILIES.values()
-    output: "results/REPORT.md", "results/report.json", PLAN["appendices"]
+    output: "results/REPORT.md", "results/report.html", "results/report.json", PLAN["appendices"]
     shell: "touch {output}"
 rule export_benchmark_reports:
     input: TABLES[:2], COMPARED[0], RUNS_FILE
@@ -187,7 +187,8 @@ def finish(folder: Path, cells: int, runs: int, snakemake: Callable[..., object]
     for family in FAMILIES:
         (folder / "results" / "figures" / family).mkdir(parents=True)
     made += [f"analysis/{name}.csv" for name in _TABLES]
-    made += ["analysis/runs.jsonl.zst", "analysis/benchmark_reports.txt", "REPORT.md", "report.json", *APPENDICES]
+    made += ["analysis/runs.jsonl.zst", "analysis/benchmark_reports.txt"]
+    made += ["REPORT.md", "report.html", "report.json", *APPENDICES]
     for name in made:
         path = folder / "results" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-MAIN, NUMBERS, FOLDER = "REPORT.md", "report.json", "appendix"
+MAIN, PAGE, NUMBERS, FOLDER = "REPORT.md", "report.html", "report.json", "appendix"
 APPENDICES = tuple(
     f"{FOLDER}/{name}.md"
     for name in (

@@ -58,8 +58,8 @@ def require_one_kind(plan: ReportPlan, measured: Measured) -> None:
 
 def write_report(
     plan: ReportPlan, measured: Measured, figures: Sequence[Path], output: Path, empty: Mapping[str, str] | None = None
-) -> None:
-    """Write REPORT.md, its appendices, and report.json beside it.
+) -> Section:
+    """Write REPORT.md, its appendices, and report.json beside it; return the tree that they are made from.
 
     `figures` are embedded by their path relative to the report. `empty`: those that have nothing to show, each with the
     reason; they are listed and not shown. Raises ReportError as `report_tree` does.
@@ -67,9 +67,11 @@ def write_report(
     empty = empty or {}
     names = {path.name.removesuffix(path.suffix): path for path in figures}
     shown = {name: Path(os.path.relpath(path, output.parent)).as_posix() for name, path in names.items()}
-    files = render(report_tree(plan, measured, shown, empty))
+    root = report_tree(plan, measured, shown, empty)
+    files = render(root)
     content = build(plan, measured, shown, empty, gap_table(plan, measured, empty))
     (output.parent / FOLDER).mkdir(parents=True, exist_ok=True)
     output.with_name(NUMBERS).write_text(dump(content), encoding="utf-8")
     for name, text in files.items():
         (output if name == MAIN else output.parent / name).write_text(text, encoding="utf-8")
+    return root

@@ -105,6 +105,8 @@ class Run(msgspec.Struct, frozen=True):
     companions: list[SidecarRecord] = []
     budget: dict[str, Any] = {}
     phases: dict[str, float] = {}
+    # Its folder in the store, in a list of collected runs; "" where that is not on the machine that reads the list.
+    place: str = ""
     # The recording's clock minus the load generator's.
     clock_offset_s: float = 0.0
     exercised: dict[str, Any] = {}
@@ -152,9 +154,15 @@ def collect_runs(pointers: Iterable[Path], output: Path) -> None:
 
     What reads every run then needs one file, and not the measurement store. It is compressed with zstd.
     """
-    lines = b"".join(msgspec.json.encode(pointed_run(pointer)) + b"\n" for pointer in pointers)
+    lines = b"".join(msgspec.json.encode(_placed(pointer)) + b"\n" for pointer in pointers)
     # At once, so that the file says how long it is: only then is a truncated one found out.
     output.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
+
+
+def _placed(pointer: Path) -> Run:
+    place = stored_run(pointer)
+    beside = place.parent == pointer.parent
+    return msgspec.structs.replace(pointed_run(pointer), place="" if beside else place.as_posix())
 
 
 def collected_runs(path: Path) -> list[Run]:

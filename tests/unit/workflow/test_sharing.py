@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.support.stored_runs import CELL, measured, pointed
 
-from kveval.store.run_file import RunFileError, pointed_run, scenario_name, stored_run
+from kveval.store.run_file import RunFileError, collect_runs, collected_runs, pointed_run, scenario_name, stored_run
 from kveval.store.store import Store, StoreError
 from kveval.workflow.upkeep.sharing import bring, share_run
 
@@ -34,6 +34,12 @@ def test_a_shared_run_is_read_without_the_store(pointer, outputs, tmp_path):
     moved = (tmp_path / "elsewhere").rename(tmp_path / "in a pod") / "shared.json"
     assert pointed_run(moved) == before
     assert (stored_run(moved) / before.levels[0].report).read_bytes() == b"what was measured"
+
+
+def test_a_shared_run_in_a_list_has_no_place_that_others_could_open(pointer, outputs, tmp_path):
+    share_run(pointer, *outputs)
+    collect_runs([outputs[0], pointer], tmp_path / "runs.jsonl.zst")
+    assert [run.place for run in collected_runs(tmp_path / "runs.jsonl.zst")] == ["", str(stored_run(pointer))]
 
 
 def test_a_shared_run_keeps_the_name_of_its_scenario(pointer, outputs):

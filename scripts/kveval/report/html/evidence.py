@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,22 +17,23 @@ from kveval.report.sections import Paragraph, Section
 from kveval.report.tables.results import count, effect_text, verdict_text
 
 TITLE = "The runs behind each arm"
-_SAID = "Every comparison with the values of the single runs at the level where they were compared."
-_LEADS = "A value leads to the files of its run, where the measurements lie beside this page."
+_SAID = (
+    "Every comparison with the values of the single runs at the level where they were compared. A value leads to the "
+    "files of its run, where the measurements lie beside this page."
+)
 
 
-def evidence(plan: ReportPlan, measured: Measured, store: str) -> Section:
+def evidence(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
     """Return the evidence by model and arm, each in a section of the title that `evidence_title` returns.
 
-    `store`: the measurements' folder seen from the report, "" where the two are never on one machine.
+    `folder`: that of the page, from which its links to the runs' folders lead.
     """
-    said = f"{_SAID} {_LEADS}" if store else _SAID
     models = [
         Section(f"Runs on {model}", arms, folded=True)
         for model in plan.models_by_size
-        if (arms := [_arm(measured, cell, store) for cell in plan.cells_of(model) if measured.runs_of(cell)])
+        if (arms := [_arm(measured, cell, folder) for cell in plan.cells_of(model) if measured.runs_of(cell)])
     ]
-    return Section(TITLE, [Paragraph(said), *models])
+    return Section(TITLE, [Paragraph(_SAID), *models])
 
 
 def evidence_title(cell: CellKey) -> str:
@@ -38,11 +41,11 @@ def evidence_title(cell: CellKey) -> str:
     return f"Runs of {cell_label(cell)} on {cell[0]}"
 
 
-def _arm(measured: Measured, cell: CellKey, store: str) -> Section:
+def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
     """The runs of one cell: a row per comparison, or per quantity where it is compared with nothing."""
     level, compared = measured.common_level(cell[0]), measured.compared_of(cell)
     alone = [{"metric": metric, "level": level} for metric in METRIC_TITLES] if level is not None else []
-    rows = [_row(measured, cell, row, store) for row in compared.to_dict("records") or alone]
+    rows = [_row(measured, cell, row, folder) for row in compared.to_dict("records") or alone]
     header = ["quantity", "verdict", "effect, % (95 %)", "its runs", "against", "runs of that", measured.unit.heading]
     kept = [number for number in range(len(header)) if any(row[number] for row in rows)]
     numbers = frozenset(place for place, number in enumerate(kept) if number in (2, 6))
@@ -52,14 +55,14 @@ def _arm(measured: Measured, cell: CellKey, store: str) -> Section:
     )
 
 
-def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], store: str) -> list[str]:
+def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path) -> list[str]:
     """One row of `_arm`; blank what no comparison tells."""
     metric, level = str(row["metric"]), row["level"]
     title = f"{METRIC_TITLES.get(metric, metric)}, {_unit(metric)}"
-    own, at = _values(measured, cell, metric, level, store), count(level)
+    own, at = _values(measured, cell, metric, level, folder), count(level)
     if "verdict" not in row:
         return [title, "", "", own, "", "", at]
-    other = _values(measured, cell_named(row["baseline"]), metric, level, store) if row["baseline"] else ""
+    other = _values(measured, cell_named(row["baseline"]), metric, level, folder) if row["baseline"] else ""
     return [title, verdict_text(row), effect_text(row), own, baseline_label(row), other, at]
 
 
@@ -67,7 +70,7 @@ def _unit(metric: str) -> str:
     return "ms" if "_ms" in metric else "output tok/s"
 
 
-def _values(measured: Measured, cell: CellKey, metric: str, level: float, store: str) -> str:
+def _values(measured: Measured, cell: CellKey, metric: str, level: float, folder: Path) -> str:
     """The values of a cell's runs, each with a link to its run."""
     at = measured.levels_of(cell, level)
     known = dict(zip(at["run"], at[metric], strict=True)) if metric in at else {}
@@ -75,5 +78,6 @@ def _values(measured: Measured, cell: CellKey, metric: str, level: float, store:
     for run in measured.runs_of(cell):
         value = known.get(run.run)
         shown = f"run {run.run}" if value is None or pd.isna(value) else numerals.significant(float(value), 3)
-        found.append(f"[{shown}]({store}/{run.measurement}/run-{run.run}/)" if store else shown)
+        target = Path(os.path.relpath(run.place, folder)).as_posix() if run.place else ""
+        found.append(f"[{shown}](<{target}/>)" if target else shown)
     return ", ".join(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,15 +21,17 @@ _HERE = Path(__file__).parent
 _SCRIPTS = ("vendor/sortable.js", "vendor/sortable.a11y.js", "page.js")
 
 
-def page_of(plan: ReportPlan, measured: Measured, root: Section, figures: Mapping[str, Path], store: str) -> str:
-    """Return the page of a report.
+def write_page(plan: ReportPlan, measured: Measured, root: Section, figures: Iterable[Path], output: Path) -> None:
+    """Write report.html.
 
-    `root`: its tree; `figures`: name -> file of those in it; `store`: the measurements' folder seen from the page, ""
-    where the two are never on one machine. Raises FileNotFoundError for a figure that is not there.
+    `root`: the report's tree; `figures`: a file of each figure in it. Raises FileNotFoundError for a figure that is not
+    there.
     """
+    files = {path.name.removesuffix(path.suffix): path for path in figures}
     links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
-    whole = links.with_answer(replace(root, blocks=[*root.blocks, evidence(plan, measured, store)]))
-    return render_page(whole, {picture.name: data_uri(figures[picture.name]) for picture in _pictures(root)})
+    whole = links.with_answer(replace(root, blocks=[*root.blocks, evidence(plan, measured, output.parent)]))
+    images = {picture.name: data_uri(files[picture.name]) for picture in _pictures(root)}
+    output.write_text(render_page(whole, images), encoding="utf-8")
 
 
 def render_page(root: Section, images: Mapping[str, str]) -> str:

@@ -1,5 +1,7 @@
 import dataclasses
+from pathlib import Path
 
+import msgspec
 import pytest
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
@@ -7,12 +9,22 @@ from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.html.evidence import evidence, evidence_title
 from kveval.report.sections import Section
 
+HERE = Path("results/so-far")
 CELL = ("Qwen3-14B", "native-offload", 10_000)
 
 
 @pytest.fixture(scope="module")
 def campaign() -> tuple[ReportPlan, Measured]:
     return CAMPAIGNS["contrasts"]()
+
+
+def placed(measured: Measured) -> Measured:
+    """The campaign with the runs' folders, as a list of collected runs has them."""
+    runs = [
+        msgspec.structs.replace(run, place=f"results/measurements/{run.measurement}/run-{run.run}@f00d")
+        for run in measured.runs
+    ]
+    return dataclasses.replace(measured, runs=runs)
 
 
 def arm_tables(root: Section) -> dict[str, Table]:
@@ -29,7 +41,7 @@ def column(table: Table, title: str) -> list[str]:
 
 def test_each_comparison_stands_with_the_values_of_its_runs(campaign: tuple[ReportPlan, Measured]) -> None:
     plan, measured = campaign
-    table = arm_tables(evidence(plan, measured, "measurements"))[evidence_title(CELL)]
+    table = arm_tables(evidence(plan, placed(measured), HERE))[evidence_title(CELL)]
     compared = measured.compared_of(CELL)
     assert len(table.rows) == len(compared)
     assert [text.strip("*") for text in column(table, "verdict")] == list(compared["verdict"])
@@ -41,25 +53,26 @@ def test_each_comparison_stands_with_the_values_of_its_runs(campaign: tuple[Repo
     for run, value in zip(measured.runs_of(CELL), values, strict=True):
         shown, target = value.strip("[)").split("](")
         assert float(shown.replace(",", "")) == pytest.approx(known[run.run], rel=0.01)
-        assert target == f"measurements/{run.measurement}/run-{run.run}/"
+        assert target == f"<../measurements/{run.measurement}/run-{run.run}@f00d/>"
 
 
 def test_a_baseline_has_its_runs_without_a_verdict(campaign: tuple[ReportPlan, Measured]) -> None:
-    tables = arm_tables(evidence(*campaign, "measurements"))
+    plan, measured = campaign
+    tables = arm_tables(evidence(plan, placed(measured), HERE))
     table = tables[evidence_title(("Qwen3-14B", "no-offload", 0))]
     assert "verdict" not in table.header
     assert len(table.rows) > 1
-    assert all("/run-1/" in runs for runs in column(table, "its runs"))
+    assert all("/run-1@f00d/>)" in runs for runs in column(table, "its runs"))
 
 
-def test_without_a_store_beside_the_report_nothing_leads_there(campaign: tuple[ReportPlan, Measured]) -> None:
-    tables = arm_tables(evidence(*campaign, ""))
+def test_runs_that_are_not_on_this_machine_have_no_links(campaign: tuple[ReportPlan, Measured]) -> None:
+    tables = arm_tables(evidence(*campaign, HERE))
     assert "](" not in "".join(text for table in tables.values() for row in table.rows for text in row)
 
 
 def test_cells_without_runs_are_left_out(campaign: tuple[ReportPlan, Measured]) -> None:
     plan, measured = campaign
     runs = [run for run in measured.runs if run.cell.scenario != "native-offload"]
-    tables = arm_tables(evidence(plan, dataclasses.replace(measured, runs=runs), ""))
+    tables = arm_tables(evidence(plan, dataclasses.replace(measured, runs=runs), HERE))
     assert tables
     assert not any("native-offload" in title for title in tables)
