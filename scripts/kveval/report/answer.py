@@ -36,7 +36,8 @@ class KeyRow:
     """A comparison that the answer rests on.
 
     `effect`, `low`, `high`: per cent of `against` (NaN: unknown), `change` the same as text; `value` and `other`: means
-    over runs as text, in the unit of `metric`; `level` and `runs`: None where nothing could be compared.
+    over runs as text, in the unit of `metric`; `level` and `runs`: None where nothing could be compared; `bound`: "at
+    least" or "at most" where the effect can only be larger or smaller.
     """
 
     model: str
@@ -53,14 +54,16 @@ class KeyRow:
     verdict: str
     reason: str
     runs: int | None
+    bound: str = ""
 
     @property
     def times(self) -> str:
-        """How many times as much the arm has, no finer than its interval."""
+        """The effect in times, such as "8.1 times", no finer than its interval."""
         low, value, high = (1 + percent / 100 for percent in (self.low, self.effect, self.high))
         half = (high - low) / 2
         known = math.isfinite(half) and half > 0
-        return numerals.rounded(value, min(max(numerals.decimals_for(half), 0), 1)) if known else f"{value:.2g}"
+        shown = numerals.rounded(value, min(max(numerals.decimals_for(half), 0), 1)) if known else f"{value:.2g}"
+        return " ".join(filter(None, (self.bound, shown, "times")))
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def _key_row(measured: Measured, row: Mapping[Any, Any], metric: str) -> KeyRow:
         verdict=f"{verdict}: {indication}" if indication else verdict,
         reason=text(row["reason"]),
         runs=_whole(row["runs"]),
+        bound=text(row.get("bound")),
     )
 
 
@@ -187,7 +191,7 @@ def _better(row: KeyRow) -> str:
         return (
             f"{row.arm} had a shorter median TTFT than {row.against}, {row.change}: {row.value} against {row.other} ms"
         )
-    much = f"{row.times} times as much as" if row.effect > 100 else "more than"
+    much = f"{row.times} as much as" if row.effect > 100 else "more than"
     return f"{row.arm} delivered {much} {row.against}, {row.change}: {row.value} against {row.other} output tok/s"
 
 
@@ -280,7 +284,7 @@ def _counted(rows: Sequence[KeyRow], counts: Mapping[str, int]) -> Iterator[str]
 
 def _best(model: str, rows: Sequence[KeyRow]) -> str:
     best = max(rows, key=lambda row: abs(row.effect))
-    times = f" {best.times} times as much," if best.metric == THROUGHPUT and best.effect > 100 else ""
+    times = f" {best.times} as much," if best.metric == THROUGHPUT and best.effect > 100 else ""
     return f"{model} with {best.arm}{times} {best.change}" + (
         f", the most of {len(rows)} arms" if len(rows) > 1 else ""
     )

@@ -18,9 +18,12 @@ APPENDICES = tuple(
 def in_short(folder: Path) -> list[str]:
     """Return what a finished report in `folder` says, in three lines: the answer, what next, and where the report is.
 
-    Of a report.json that holds no answer only the last one.
+    Only the last one where its numbers hold no answer, nothing where there is no report.
     """
-    answer = json.loads((folder / NUMBERS).read_text(encoding="utf-8")).get("answer")
+    if not (folder / MAIN).exists():
+        return []
+    numbers = folder / NUMBERS
+    answer = json.loads(numbers.read_text(encoding="utf-8")).get("answer") if numbers.exists() else None
     lines = [f"Answer: {answer['sentences'][0]}"] if answer else []
     lines += [f"Next: {step}" for step in answer["surer"][:1]] if answer else []
     return [*lines, f"Report: {folder / MAIN}"]

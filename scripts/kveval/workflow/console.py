@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kveval.measure.failures import REPORT_COMMAND, causes
 from kveval.measure.progress import write_requested
+from kveval.report.files import in_short
 from kveval.spec.warnings import sentence
 from kveval.workflow.campaign_plan import WorkflowPlan
 from kveval.workflow.invocation import Asked
@@ -90,8 +91,9 @@ def _said(asked: Asked, since: float) -> Iterator[str]:
 
 
 def _made(plan: WorkflowPlan, asked: Asked) -> Iterator[str]:
-    """The report, or the files that were asked for by path."""
-    reports = [Path(plan.results, folder, "REPORT.md") for folder in asked.reports]
-    for path in reports or asked.files:
+    """A report in short and where it is, or the files that were asked for by path."""
+    for folder in asked.reports:
+        yield from in_short(Path(plan.results, folder))
+    for path in () if asked.reports else asked.files:
         if path.exists():
-            yield f"{'Report: ' if reports else ''}{path}"
+            yield str(path)

@@ -45,8 +45,8 @@ def test_a_gain_beyond_twice_is_said_in_times() -> None:
     found = answer("mechanism")
     (best,) = [row for row in found.rows if row.arm == "native-offload 10K" and row.metric == "throughput_tok_s"]
     assert best.verdict == words.BETTER
-    assert float(best.times) == pytest.approx(1 + best.effect / 100, rel=0.1)
-    assert f"{best.times} times as much as no-offload, {best.change}" in found.sentences[0]
+    assert float(best.times.removesuffix(" times")) == pytest.approx(1 + best.effect / 100, rel=0.1)
+    assert f"{best.times} as much as no-offload, {best.change}" in found.sentences[0]
     assert f"{best.value} against {best.other} output tok/s" in found.sentences[0]
     latency = next(row for row in found.rows if row.arm == best.arm and row.metric == TTFT)
     assert f"{latency.value} against {latency.other} ms" in found.sentences[1]
@@ -73,6 +73,13 @@ def test_a_verdict_is_said_as_it_is(verdict: str, words_said: str) -> None:
     assert words_said in " ".join(found.sentences).lower().replace("10k", "10K")
     assert "times as much" not in found.sentences[0]
     assert "native-offload 10K delivered" not in " ".join(found.sentences)
+
+
+def test_a_bound_is_said_with_the_times_and_with_the_effect() -> None:
+    plan, facts = CAMPAIGNS["mechanism"]()
+    first = answer_of(plan, changed(facts, "native-offload", "throughput_tok_s", bound="at least")).sentences[0]
+    assert "delivered at least 8" in first
+    assert ", at least +" in first
 
 
 def test_without_any_verdict_nothing_is_shown_or_denied() -> None:
