@@ -39,7 +39,11 @@ def _version_keys(names: dict[str, str]) -> dict[str, str]:
     return names
 
 
-VersionedName = Annotated[dict[str, Text], BeforeValidator(_named), AfterValidator(_version_keys)]
+VersionedName = Annotated[
+    dict[str, Text],
+    BeforeValidator(_named, json_schema_input_type=str | dict[str, str]),
+    AfterValidator(_version_keys),
+]
 """A name that changes with the software: {"0.16": old, "0.24": new}, each from that version on; "*" before all."""
 
 
