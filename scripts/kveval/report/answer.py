@@ -26,7 +26,7 @@ from kveval.report.tables.tiers import tier_text
 TTFT = "ttft_ms_p50"
 MOST_SENTENCES = 5
 # Figures that can stand beside the answer, the best first.
-FIGURES = ("answer", "effect_plot", "peak_throughput_all_scenarios", "benchmark_results")
+FIGURES = ("throughput_by_arm", "effect_plot", "peak_throughput_all_scenarios", "benchmark_results")
 # The most arms and comparisons that a sentence names one by one.
 _NAMED = 3
 

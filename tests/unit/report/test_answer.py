@@ -41,6 +41,11 @@ def test_an_answer_is_a_question_and_at_most_five_sentences(name: str) -> None:
     assert found.figure == FIGURES[1]
 
 
+def test_the_figure_of_single_runs_comes_first_where_it_is_drawn() -> None:
+    assert answer_of(*CAMPAIGNS["mechanism"](), FIGURES[::-1]).figure == "throughput_by_arm"
+    assert answer_of(*CAMPAIGNS["mechanism"]()).figure == ""
+
+
 def test_a_gain_beyond_twice_is_said_in_times() -> None:
     found = answer("mechanism")
     (best,) = [row for row in found.rows if row.arm == "native-offload 10K" and row.metric == "throughput_tok_s"]

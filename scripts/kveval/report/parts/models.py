@@ -24,6 +24,8 @@ READ = (
     "verdicts of tests at the campaign's error rate; the rest is [undecided, or not assessed](#not-assessed). The"
     " words are explained in [how to read this report](#how-to-read-this-report)."
 )
+# Figures of what the answer says beside throughput.
+OVERVIEW = ("ttft_by_arm", "hit_rates_by_tier")
 INDEX = "An index of KV blocks serves the choice between replicas: with a single one it can cost, and cannot help."
 TIERS = "What the tiers did there, by the server's counters over the level:"
 PAIRS = "Throughput at the level where the model's arms are compared. A pair that was not declared has no verdict."
@@ -39,7 +41,8 @@ GUIDANCE = (
 
 def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
     """Yield the sections between the first screen and the appendices."""
-    yield Section("By model", [*_overview(plan, measured), *_models(plan, measured, pictures)])
+    shown = [block for name in OVERVIEW for block in pictures.take(name)]
+    yield Section("By model", [*_overview(plan, measured), *shown, *_models(plan, measured, pictures)])
     pairs = list(of_models(pair_table(plan, measured)))
     if pairs:
         yield Section("Arms against each other", [Paragraph(PAIRS), *pairs])
