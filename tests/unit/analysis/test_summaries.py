@@ -6,6 +6,7 @@ import pytest
 from tests.support import synthetic_campaign as campaign
 
 from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.statistics.averages import ARM
 from kveval.analysis.summaries import detailed, summary, system_summary
 from kveval.report.data.campaign import Measured
 
@@ -34,7 +35,10 @@ def test_a_row_per_cell_with_its_peak_and_its_differences(measured: Measured) ->
     ]
     assert row["max_output_tps"].item() == peak[THROUGHPUT].item()
     assert row["baseline"].item() == "Qwen3-14B/no-offload/0"
-    assert row["throughput_verdict"].item() == "better"
+    compared = measured.comparison[measured.comparison["metric"] == THROUGHPUT].set_index(["model", *ARM])
+    at = compared.loc[("Qwen3-14B", "lmcache-local", 20_000)]
+    assert row["throughput_verdict"].item() == at["verdict"]
+    assert row["throughput_pct"].item() == pytest.approx(at["effect_percent"])
     assert row["throughput_pct"].item() > 0 > row["ttft_p50_pct"].item()
     baseline = table[table["config"] == "no-offload"]
     assert baseline["throughput_pct"].isna().all()
