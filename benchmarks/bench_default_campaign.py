@@ -21,6 +21,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
+from kveval.analysis.peaks import read_table
 from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -53,7 +54,7 @@ def measure(folder: Path) -> float:
 
 def tables(folder: Path) -> pd.DataFrame:
     """Return every level of every run of a campaign; column `block` is the run's number, with the campaign's name."""
-    levels = pd.read_csv(folder / "results" / "analysis" / "complete_metrics.csv")
+    levels = read_table(folder / "results" / "analysis" / "complete_metrics.csv").copy()
     return levels.assign(block=[f"{folder.name}/{run}" for run in levels["run"]])
 
 

@@ -72,7 +72,7 @@ def _text(block: Block, up: str) -> str:
         case Code():
             return f"```\n{block.text}\n```"
         case Picture():
-            return f"![{block.title}]({up}{block.path})\n\n*{block.title}.* {block.caption}"
+            return f"![{block.title}]({up}{block.path})\n\n*{block.lead}* {block.caption}"
         case Table():
             return markdown_table(block)
     raise TypeError(block)

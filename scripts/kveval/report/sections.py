@@ -44,6 +44,11 @@ class Picture:
     title: str
     caption: str
 
+    @property
+    def lead(self) -> str:
+        """The title as the sentence before the caption."""
+        return self.title if self.title.endswith("?") else f"{self.title}."
+
 
 @dataclass(frozen=True)
 class Section:

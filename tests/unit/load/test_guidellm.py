@@ -133,14 +133,16 @@ def test_the_environment_holds_no_secret(monkeypatch):
     assert "hf_secret" not in environment(2).values()
 
 
-def start(tmp_path, program, *, limit_s=20.0, watch=lambda elapsed_s: None, sending=lambda: None, go=None):
+def start(tmp_path, program, *, limit_s=20.0, sending_limit_s=20.0, watch=None, sending=None, go=None):
     report = tmp_path / "raw" / "guidellm-0001.json"
     report.parent.mkdir(exist_ok=True)
     with supervisor(tmp_path / "registry.json") as processes:
         argv = [sys.executable, "-c", program, str(report)]
         log = report.with_suffix(".log")
         env = {**os.environ, "GO": str(go)}
-        return run_level(processes, argv, report, log, limit_s=limit_s, env=env, watch=watch, sending=sending, go=go)
+        limits = {"limit_s": limit_s, "sending_limit_s": sending_limit_s}
+        hooks = {"watch": watch or (lambda elapsed_s: None), "sending": sending or (lambda: None)}
+        return run_level(processes, argv, report, log, **limits, **hooks, env=env, go=go)
 
 
 def test_a_generator_that_fails_is_named_with_its_log(tmp_path):
@@ -190,6 +192,13 @@ def test_a_held_generator_is_told_to_send_once_it_has_primed_the_caches(tmp_path
     assert told == [False]
     assert primed == Primed(3, 1.5)
     assert wall_s < 20
+
+
+def test_a_generator_that_hangs_after_it_was_told_to_send_is_stopped_sooner(tmp_path):
+    with pytest.raises(LoadError) as error:
+        start(tmp_path, HELD + "time.sleep(100)", limit_s=90.0, sending_limit_s=1.0, go=tmp_path / "go")
+    assert error.value.code == "still_running"
+    assert error.value.facts["limit_s"] < 20
 
 
 def test_without_priming_the_load_begins_with_its_process(tmp_path):

@@ -161,6 +161,7 @@ def test_every_prefix_is_sent_once_before_the_load(server: tuple[str, Path], tmp
             report,
             tmp_path / "guidellm.log",
             limit_s=120,
+            sending_limit_s=60,
             env=env | priming_environment(workload, level, target),
             watch=lambda elapsed_s: None,
             sending=lambda: told.append(time.time()),

@@ -293,8 +293,8 @@ def test_guidance_weighs_tiers_against_the_working_set(plan: ReportPlan, measure
 
 def test_the_numbers_of_the_guidance_are_cells(plan: ReportPlan, measured: Measured) -> None:
     table = guidance_numbers(plan, measured)
-    assert row(table, "Qwen3-32B-AWQ", "1,600,000", "100,000", "208,080", "no-offload", "20K", "320,000", "78.12")
-    assert row(table, "Qwen3-0.6B", "10K", "160,000", "17.09")
+    assert row(table, "Qwen3-32B-AWQ", "1,600,000", "100,000", "208,080", "no-offload", "20K", "320,000", "78.12 GiB")
+    assert row(table, "Qwen3-0.6B", "10K", "160,000", "17.09 GiB")
     assert len(table.rows) == 6
 
 

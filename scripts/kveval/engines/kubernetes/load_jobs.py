@@ -284,7 +284,8 @@ class LoadJobs:
         watch: Callable[[float], None],
         follower: Follower,
     ) -> Document:
-        limit_s = load.time_limit_s(self._place.specification.workload, level.streams)
+        workload = self._place.specification.workload
+        limit_s = load.sending_limit_s(workload) if self._held else load.time_limit_s(workload, level.streams)
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log
         while True:
             found = self._place.api.read(POD, name, self._place.namespace)

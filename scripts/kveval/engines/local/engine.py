@@ -149,6 +149,7 @@ class HostSession:
                 report,
                 report.with_suffix(".log"),
                 limit_s=load.time_limit_s(workload, level.streams),
+                sending_limit_s=load.sending_limit_s(workload),
                 env=env,
                 watch=watch,
                 sending=sending,

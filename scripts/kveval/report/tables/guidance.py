@@ -52,7 +52,7 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     """The numbers that the guidance uses, a row per model and tier size."""
     header = ["model", measured.unit.heading, "distinct prefixes, tokens", f"the same in blocks of {BLOCK_TOKENS}"]
     header += ["device cache, tokens", "baseline", HITS, "tier, blocks"]
-    header += ["tier, tokens", "tier, GiB", "resident in the server's processes, at most, GiB"]
+    header += ["tier, tokens", "tier", "resident in the server's processes, at most, GiB"]
     rows = []
     for model in plan.models_by_size:
         cells = measured.with_peak(plan.cells_of(model))
@@ -64,8 +64,8 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
         hits = list(_hits(plan, measured, cells))
         baselines = ["; ".join(name for name, *_ in hits), "; ".join(shown for _, shown, *_ in hits)]
         sizes = [
-            [blocks_label(size), numerals.rounded(tier, 0), gib, held]
-            for size, tier, gib, held in _memory(measured, cells)
+            [blocks_label(size), numerals.rounded(tokens, 0), tier, held]
+            for size, tokens, tier, held in _memory(measured, cells)
         ]
         rows += [[model, *facts, *baselines, *size] for size in sizes or ([[""] * 4] if reuse or hits else [])]
     return Table(header, rows, frozenset({1, 2, 3, 4, 6, 7, 8, 9, 10}))
@@ -131,24 +131,29 @@ def _hits(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> Iterato
 
 def _host_memory(measured: Measured, cells: list[CellKey]) -> Iterator[str]:
     """The bytes of each tier by the model's geometry, beside what the servers with it were seen to hold."""
-    for size, _, gib, held in _memory(measured, cells):
-        if gib == numerals.MISSING:
+    for size, _, tier, held in _memory(measured, cells):
+        if tier == numerals.MISSING:
             continue
-        text = f"{blocks_label(size)} blocks: {gib} GiB for the tier"
+        text = f"{blocks_label(size)} blocks: {tier} for the tier"
         if held != numerals.MISSING:
             text += f"; at most {held} GiB resident in the server's processes, memory they share counted in each"
         yield text
 
 
 def _memory(measured: Measured, cells: list[CellKey]) -> Iterator[tuple[int, float, str, str]]:
-    """Each tier size with its tokens, its GiB, and the most that the servers with it held resident, in GiB."""
+    """Each tier size with its tokens, its bytes in words, and the most that its servers held resident, in GiB."""
     for size in sorted({cell[2] for cell in cells if cell[2]}):
         having = [cell for cell in cells if cell[2] == size and measured.runs_of(cell)]
         if not having:
             continue
         run = measured.runs_of(having[0])[0]
         bytes_ = run.budget.get("tier_bytes", run.budget.get("requested_bytes"))
-        gib = numerals.MISSING if bytes_ is None else f"{bytes_ / GIB:,.4g}"
+        tier = numerals.MISSING if bytes_ is None else _size(bytes_)
         rows = pd.concat([measured.levels_of(cell) for cell in having])
         resident = rows["server_rss_gib"].max() if "server_rss_gib" in rows else math.nan
-        yield size, tiers_of(run).cpu, gib, numerals.significant(float(resident), 3)
+        yield size, tiers_of(run).cpu, tier, numerals.significant(float(resident), 3)
+
+
+def _size(bytes_: float) -> str:
+    """Bytes in GiB, in MiB where they are less than one."""
+    return f"{bytes_ / GIB:,.4g} GiB" if bytes_ >= GIB else f"{bytes_ / 2**20:,.3g} MiB"
