@@ -129,7 +129,7 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
     checks.percentiles: (lambda: level(ttft_ms_p90=1.0), lambda: level(ttft_ms_p99=np.nan)),
     checks.mean_above_p90: (lambda: level(ttft_ms_mean=1e6), level),
     checks.totals: (lambda: with_report(completed=1300), level),
-    checks_run.fits_device: (lambda: level(working_set_tokens=17_920.0), level),
+    checks_run.fits_device: (lambda: level(working_set_tokens=17_920.0), lambda: level(working_set_tokens=0.0)),
     checks_run.tier_below_device: (lambda: level(tier_tokens=17_000.0), lambda: level(tier_tokens=0.0)),
     checks_run.tier_below_prefixes: (lambda: level(tier_tokens=399_999.0), level),
     checks_run.workload_varies: (lambda: of_run({"workload": {"prefix_count": {"per_level": 2}}}), of_run),

@@ -26,7 +26,8 @@ def _is_arm(level: JudgedLevel) -> bool:
 def fits_device(level: JudgedLevel) -> Outcome | None:
     """The prefixes do not fit the device's cache, so that a tier behind it has something to add."""
     working, device = level.row["working_set_tokens"], level.row["device_tokens"]
-    if not _is_arm(level) or not working <= device:
+    # Without prefixes it is requests that may outgrow the device.
+    if not _is_arm(level) or not 0 < working <= device:
         return None
     return note(
         f"{working:,.0f} tokens of distinct prefixes fit the device's {device:,.0f}: the feature is not exercised"
