@@ -143,7 +143,7 @@ def test_results_have_the_form_of_the_local_engines(
         *(f"cluster.{name}" for name in ("images", "kubernetes", "nodes", "replicas")),
         *("specification.images", "specification.deployment", "hardware.machines"),
     }
-    assert keys(runs[1]) - keys(runs[0]) == set()
+    assert keys(runs[1]) - keys(runs[0]) == {"cores", "cores.beside", "cores.server"}
     assert runs[0]["levels"][0].keys() == runs[1]["levels"][0].keys()
     assert runs[0]["levels"][0]["counters"].keys() == runs[1]["levels"][0]["counters"].keys()
     files = [

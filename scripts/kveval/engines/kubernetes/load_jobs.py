@@ -52,16 +52,17 @@ if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
 until [ -e "$0" ]; do sleep 0.1; done
 exec "$@"
 """
-# The same for what must be held, because it primes the caches before.
+# For a level that primes the caches before: what does it must be held. It starts when it is told to.
 _PRIMING = """
 cd "$(mktemp -d)" || exit 1
+until [ -e "$0.prime" ]; do sleep 0.1; done
 KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
 if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
 echo "the image's Python does not import what primes the caches (PYTHONPATH=$PYTHONPATH)" >&2
 exit 1
 """
 _IS_READY = '[ -e "$0.ready" ]'
-_PRIME = ': > "$0.prime"'
+_PRIME = 'date +%s.%N; : > "$0.prime"'
 _SAID = 'cat "$0.ready"'
 _GO = 'date +%s.%N; : > "$0"'
 # The releases of GuideLLM that kveval.load.loadside knows how to hold.
@@ -107,7 +108,8 @@ class LoadJobs:
     @property
     def _ahead(self) -> bool:
         """Whether pods make their prompts ahead: what asks a server that is being restarted would fail."""
-        return self._place.site.prompts_ahead and self._known and self._place.specification.reset_caches == "endpoint"
+        known, endpoint = self._known, self._place.specification.reset_caches == "endpoint"
+        return self._place.site.prompts_ahead and known and endpoint and not self._primes
 
     @property
     def _held(self) -> bool:
@@ -157,18 +159,21 @@ class LoadJobs:
         self._bring_data(level, report)
         follower = Follower(self._place.api, pod, CONTAINER, log)
         try:
+            primed: load.Primed | None = None
             if self._primes:
-                self._in_pod(pod, _PRIME, prepared.go)
-            self._until_ready(pod, prepared.go, level, watch)
-            primed = load.primed_facts(self._in_pod(pod, _SAID, prepared.go)) if self._primes else None
-            sending()
-            began = self._go(pod, prepared.go)
-            begin = time.monotonic()
+                began, begin = self._tell(pod, _PRIME, prepared.go), time.monotonic()
+                self._until_ready(pod, prepared.go, level, watch)
+                primed = load.primed_facts(self._in_pod(pod, _SAID, prepared.go))
+                sending()
+                self._tell(pod, _GO, prepared.go)
+            else:
+                self._until_ready(pod, prepared.go, level, watch)
+                sending()
+                began, begin = self._tell(pod, _GO, prepared.go), time.monotonic()
+            told = time.monotonic()
             for later in [entry for entry in self._levels if entry.index > level.index][:1]:
-                # A generator that is held has asked the server for its models, so it may not start before a restart.
-                if self._ahead or not self._held:
-                    self._prepare(later)
-            ended = self._until_ended(pod, level, begin, watch, follower)
+                self._prepare(later)
+            ended = self._until_ended(pod, level, told, watch, follower)
             end = time.monotonic()
             self.pods.append(ended)
         finally:
@@ -258,10 +263,10 @@ class LoadJobs:
             raise LoadError(f"pod {name} cannot be told to begin: {done.stderr.decode(errors='replace').strip()}")
         return str(done.text)
 
-    def _go(self, pod: Document, go: str) -> float:
-        """Tell a pod to begin; return the time there, epoch seconds."""
+    def _tell(self, pod: Document, script: str, go: str) -> float:
+        """Tell a pod to go on; return the time there, epoch seconds."""
         asked = time.time()
-        there, spent_s = _seconds(self._in_pod(pod, _GO, go)), time.time() - asked
+        there, spent_s = _seconds(self._in_pod(pod, script, go)), time.time() - asked
         self._told.append((there - asked - spent_s / 2, spent_s / 2))
         return there
 
