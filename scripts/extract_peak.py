@@ -4,14 +4,10 @@ import argparse
 import json
 from pathlib import Path
 
-import pandas as pd
 import yaml
 
-from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.peaks import cell_tables
-from kveval.host.errors import Failure
-from kveval.store.run_file import scenario_name, stored_run
-from kveval.workflow.lacking import write_reason
+from kveval.analysis.peaks import cell_tables, tables_of_runs
+from kveval.workflow.lacking import reason_instead_of
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -23,15 +19,10 @@ if __name__ == "__main__":
     parser.add_argument("--output", type=Path, nargs=2, required=True, help="the table of levels and that of the peak")
     parser.add_argument("--lenient", action="store_true", help="write why there is no peak instead of failing")
     given = parser.parse_args()
-    runs = [run_tables(stored_run(run), given.required, scenario_name(run)) for run in given.measurements]
-    pd.concat([requests for _, requests in runs], ignore_index=True).to_parquet(given.requests, index=False)
-    try:
+    requests, levels = tables_of_runs(given.measurements, given.required)
+    requests.to_parquet(given.requests, index=False)
+    with reason_instead_of(given.output if given.lenient else []):
         metrics = yaml.safe_load(given.metrics.read_text())
-        levels = [table for table, _ in runs]
         tables = cell_tables(levels, given.pcp, metrics, given.release, given.min_samples)
         for table, path in zip(tables, given.output, strict=True):
             table.to_csv(path, index=False)
-    except Failure as failure:
-        if not given.lenient:
-            raise
-        write_reason(failure, given.output)

@@ -18,6 +18,7 @@ import yaml
 from benchmarks import campaign_files as files
 from tests.support import synthetic_campaign as tables
 from tests.support.paths import REPOSITORY
+from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 
 from kveval.host.files import write_json
@@ -162,7 +163,7 @@ def test_a_follow_up_measures_six_cells_leaves_28_alone_and_rebuilds_the_report(
         for model in ("Qwen3-14B", "Qwen3-32B-AWQ")
         for scenario in ("native-offload", "lmcache-local", "lmcache-valkey")
     )
-    text = report.read_text()
+    text = whole_report(report.parent)
     assert "34 of 34" in text
     assert "20,000" in text
     untouched = [path for path in before if re.search(r"/(run-\d+|measurements)/|/(levels|peak)\.csv$", str(path))]

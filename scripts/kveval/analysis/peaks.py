@@ -12,11 +12,12 @@ import pandas as pd
 from kveval.analysis.cells import KEYS, THROUGHPUT
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.levels.noise import QUANTILES
-from kveval.analysis.levels.tables import LATENCIES
+from kveval.analysis.levels.tables import LATENCIES, run_tables
 from kveval.analysis.statistics.level_selection import cross_fit, highest, log_table, plateau
 from kveval.analysis.system.metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
 from kveval.host.errors import Failure
 from kveval.store.derived import readable
+from kveval.store.run_file import scenario_name, stored_run
 
 LATENCY_COLUMNS = tuple(f"{name}_ms_{statistic}" for name in LATENCIES for statistic in ("mean", *QUANTILES))
 _SERVER_COLUMNS = (
@@ -34,6 +35,17 @@ _TEXT = (
 
 class PeaksError(Failure):
     """A cell's tables hold nothing a peak can be taken from."""
+
+
+def tables_of_runs(
+    pointers: Iterable[Path], required: Sequence[Mapping[str, Any]]
+) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
+    """Return requests.parquet of a cell's runs, and the levels of each, see `run_tables`.
+
+    `pointers`: the runs' measurement.json; `required`: counters that prove the arm active.
+    """
+    runs = [run_tables(stored_run(pointer), required, scenario_name(pointer)) for pointer in pointers]
+    return pd.concat([requests for _, requests in runs], ignore_index=True), [levels for levels, _ in runs]
 
 
 def cell_tables(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kveval.analysis.cells import CellKey
@@ -11,10 +12,16 @@ from kveval.host.errors import Failure
 _MARK = "FAILED: "
 
 
-def write_reason(failure: Failure, outputs: Iterable[Path]) -> None:
-    """Write why tables were not made into their files."""
-    for output in outputs:
-        output.write_text(f"{_MARK}{failure}\n", encoding="utf-8")
+@contextlib.contextmanager
+def reason_instead_of(outputs: Sequence[Path]) -> Iterator[None]:
+    """Write, where the body raises a Failure, why the tables were not made into their files; raise it without files."""
+    try:
+        yield
+    except Failure as failure:
+        if not outputs:
+            raise
+        for output in outputs:
+            output.write_text(f"{_MARK}{failure}\n", encoding="utf-8")
 
 
 def reason_in(table: Path) -> str | None:

@@ -9,7 +9,7 @@ from tests.support.stored_runs import CELL, measured
 from kveval.analysis.peaks import PeaksError
 from kveval.config.campaign import Cell
 from kveval.store.store import Store
-from kveval.workflow.lacking import reason_in, reasons, with_tables, write_reason
+from kveval.workflow.lacking import reason_in, reason_instead_of, reasons, with_tables
 from kveval.workflow.so_far import measured_so_far
 
 HERE, LOST, NEVER = (Cell("Qwen3-8B", scenario, 0) for scenario in ("no-offload", "broken", "later"))
@@ -53,10 +53,16 @@ def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:
     for path in (whole, lacking):
         path.parent.mkdir(parents=True)
     pd.DataFrame({"model": ["Qwen3-8B"]}).to_csv(whole, index=False)
-    write_reason(PeaksError("no level with a throughput"), [lacking])
+    with reason_instead_of([lacking]):
+        raise PeaksError("no level with a throughput")
     assert reason_in(whole) is None
     assert reason_in(lacking) == "no level with a throughput"
     assert reasons([whole, lacking]) == {("Qwen3-8B", "broken", 0): "failed: no level with a throughput"}
     files = [path.parent / name for path in (whole, lacking) for name in ("levels.csv", "run-1/pcp.parquet")]
     assert with_tables(files, [whole, lacking]) == files[:2]
     assert with_tables(files, []) == files
+
+
+def test_without_files_for_the_reason_a_failure_goes_on() -> None:
+    with pytest.raises(PeaksError), reason_instead_of([]):
+        raise PeaksError("no level with a throughput")
