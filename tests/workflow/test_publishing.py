@@ -44,7 +44,7 @@ def test_everything_that_is_promised_is_there(published: Path) -> None:
     results = published / "results"
     drawn, lacking = drawn_figures(results / "figures" / family for family in FAMILIES)
     assert set(lacking) == {"pcp_lmcache"}
-    assert len(drawn) == 15
+    assert len(drawn) == 16
     for figure in drawn:
         for suffix in (".png", ".svg"):
             assert figure.with_suffix(suffix).stat().st_size > 1000
