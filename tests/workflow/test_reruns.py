@@ -155,7 +155,7 @@ def change_proof(folder: Path) -> None:
 
 
 def change_workload(folder: Path) -> None:
-    edit(folder / "config" / "workloads.yaml", "  output_tokens: 128\n  turns: 2", "  output_tokens: 129\n  turns: 2")
+    edit(folder / "config" / "workloads.yaml", "  output_tokens: 16\n  turns: 1", "  output_tokens: 17\n  turns: 1")
 
 
 def change_other_workload(folder: Path) -> None:
@@ -215,7 +215,7 @@ def change_some_of_everything(folder: Path) -> None:
         (touch_everything, 0, set()),
         (lose_pointers, 3, {"in the store"}),
         (add_run, 0, {"another run"}),
-        (change_workload, 0, {"changed: workload.output_tokens 128 -> 129"}),
+        (change_workload, 0, {"changed: workload.output_tokens 16 -> 17"}),
         (
             change_some_of_everything,
             3,
