@@ -133,7 +133,7 @@ def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
     found: Mapping[str, tuple[str, list[Block]]] = {
         "Was the arm active?": (_ACTIVE, [*of_models(activity_table(plan, measured))]),
         "What the tiers did, level by level": (_WORK, [*of_models(tiers_table(plan, measured), keys=2)]),
-        "What blocks weigh": (_WEIGHTS, fitted(blocks_table(plan, measured))),  # type: ignore[dict-item]
+        "What blocks weigh": (_WEIGHTS, [*fitted(blocks_table(plan, measured))]),
         "What the caches hold": ("", [*of_models(budget_table(plan, measured))]),
         "The numbers behind the guidance": ("", [*of_models(guidance_numbers(plan, measured))]),
     }
