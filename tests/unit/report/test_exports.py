@@ -63,7 +63,7 @@ _KEYS = ("model", "scenario", "cpu_blocks")
 
 
 def test_declared_pairs_and_averages_are_in_it(plan: ReportPlan, measured: Measured) -> None:
-    pair = measured.comparison.iloc[[0]].assign(indication="better", verdict="indicative")
+    pair = measured.comparison.iloc[[0]].assign(indication="better", verdict="indicative", bound="at least")
     means = pd.DataFrame(
         {
             **{"scenario": ["lmcache-local"], "cpu_blocks": [10_000], "metric": ["throughput_tok_s"], "models": [2]},
@@ -77,6 +77,8 @@ def test_declared_pairs_and_averages_are_in_it(plan: ReportPlan, measured: Measu
     jsonschema.validate(json.loads(report_json.dump(content)), REPORT_SCHEMA)
     assert len(content["comparisons"]) == len(measured.comparison) + 1
     assert content["comparisons"][-1]["indication"] == "better"
+    assert content["comparisons"][-1]["bound"] == "at least"
+    assert content["comparisons"][0]["bound"] is None
     assert content["averages"][0]["models"] == ["Qwen3-8B", "Qwen3-14B"]
     assert content["averages"][0]["effect_percent"]["low"] is None
 

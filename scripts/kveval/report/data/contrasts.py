@@ -23,7 +23,8 @@ class ContrastPair:
     """How a cell differs from another one of its model at one level.
 
     `value` and `other_value`: means over runs as text; `effect`, `low`, `high`: per cent of the other cell (NaN:
-    unknown); `verdict` with its `reason`, both from the comparison alone.
+    unknown); `verdict` with its `reason`, both from the comparison alone; `bound`: "at least" or "at most", where the
+    effect is only known to be so large.
     """
 
     level: int | None
@@ -34,11 +35,12 @@ class ContrastPair:
     high: float
     verdict: str
     reason: str
+    bound: str = ""
 
     @property
     def difference(self) -> str:
         """The effect with its interval, as text."""
-        return numerals.effect(self.effect, self.low, self.high)
+        return " ".join(filter(None, (self.bound, numerals.effect(self.effect, self.low, self.high))))
 
 
 def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> ContrastPair:
@@ -59,7 +61,9 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     if mirrored:
         effect, low, high = (100 * (1 / (1 + value / 100) - 1) for value in (effect, high, low))
         verdict = _MIRRORED.get(verdict, verdict)
-    return ContrastPair(level, value, other_value, effect, low, high, verdict, _text(row["reason"]))
+    return ContrastPair(
+        level, value, other_value, effect, low, high, verdict, _text(row["reason"]), _text(row.get("bound"))
+    )
 
 
 def _row(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:

@@ -105,6 +105,7 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True)) if row["baseline"] else None,
         "level": _whole(row["level"]),
         "effect_percent": _effect(row),
+        "bound": text(row.get("bound")) or None,
         "p_holm": _number(row["p_holm"]),
         "verdict": row["verdict"],
         "indication": text(row.get("indication")) or None,
