@@ -14,6 +14,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast, contrasts, parity_power, runs_to_resolve, welch
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.levels.noise import needed_for
+from kveval.analysis.statistics.evidence import Evidence, Sides, of_levels
 from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import Rows, Starvation, allowing_for, starvation
@@ -26,6 +27,11 @@ Kind = Literal["baseline", "contrast", "peak"]
 # Why an open loop's throughput has no verdict.
 OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
 OTHER_HARDWARE = "measured on other hardware than what it is compared with"
+_BLOCKS = {
+    "blocks": Evidence("blocks", "shared"),
+    "bridge": Evidence("blocks", "bridged"),
+    "other time": Evidence("blocks", "measured at another time", "indicates"),
+}
 PAST_THE_PEAK = (
     "fewer requests were in flight than asked for, at a level above the cell's peak, where fewer deliver more: "
     "compare at a lower level, or give the load generator more processors"
@@ -60,7 +66,8 @@ class Pair:
 class ComparedCell:
     """A comparison in the making.
 
-    `obstacle`: what keeps it from a verdict; `other_time`: the two were not measured in the same blocks.
+    `obstacle`: what keeps it from a verdict; `other_time`: the two were not measured in the same blocks; `evidence`:
+    what it rests on, by name.
     """
 
     arm: Cell
@@ -76,6 +83,16 @@ class ComparedCell:
     group: tuple[Any, ...] = ()
     contrast: Contrast | None = None
     indicative: str = ""
+    evidence: dict[str, Evidence] = field(default_factory=dict)
+
+    def rest_on(self, *found: Evidence) -> None:
+        """Add what the comparison rests on; of two of a name the graver one stays. What refuses is the obstacle."""
+        for evidence in found:
+            known = self.evidence.get(evidence.name)
+            if known is None or evidence.weight > known.weight:
+                self.evidence[evidence.name] = evidence
+                if evidence.severity == "refuses":
+                    self.obstacle = evidence.reason
 
     @property
     def judged(self) -> bool:
@@ -176,6 +193,7 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
     of_reference, of_arm = ([rows[run][which] for run in kept] for which in (0, 1))
     entry.pair = Pair(tuple(kept), columns[:, 0], columns[:, 1], of_reference, of_arm)
     entry.other_time = selection.pairing.kind == "other time"
+    entry.rest_on(_BLOCKS[selection.pairing.kind], *of_levels(Sides(metric, of_reference, of_arm)))
     if fit < MIN_RUNS:
         entry.obstacle, entry.left_out = _obstacle(len(values), fit, entry.left_out), ""
     levels = sorted({selection.reference_levels[run] for run in kept})
