@@ -124,3 +124,28 @@ def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
     """Name the quantiles that lie beyond the last event: events were seen, and too many requests were cut off."""
     names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
     return ";".join(name for name in names if np.isnan(row[name]))
+
+
+def request_tokens(requests: Requests, start: float, end: float, turns: int) -> dict[str, float]:
+    """Return the mean tokens of a completed request's prompt and answer, and their relative standard errors.
+
+    Later turns of a conversation repeat what came before, and a faster server gets to more of them: prompts are those
+    of first turns, NaN where `turns` were asked for and no request says its own.
+    """
+    done, finish = requests.status("completed"), requests.column("end")
+    within = done & (finish >= start) & (finish < end)
+    turn = requests.column("turn")
+    first = (turn == 0) if turns > 1 else np.isnan(turn) | (turn == 0)
+    prompts, outputs = requests.column("prompt_tokens")[done & first], requests.column("output_tokens")[within]
+    row: dict[str, float] = {}
+    for name, values in {"prompt": prompts, "output": outputs}.items():
+        mean, error = _mean_with_error(values[~np.isnan(values)])
+        row |= {f"request_{name}_tokens": mean, f"request_{name}_tokens_se": error}
+    return row
+
+
+def _mean_with_error(values: Array) -> tuple[float, float]:
+    if not len(values) or not values.mean() > 0:
+        return np.nan, np.nan
+    mean = float(values.mean())
+    return mean, float(values.std(ddof=1)) / mean / len(values) ** 0.5 if len(values) > 1 else np.nan

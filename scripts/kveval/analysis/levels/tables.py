@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.levels import aggregates, checks, checks_import, checks_run, records
-from kveval.analysis.levels.configuration import effective_configuration, server_build
+from kveval.analysis.levels.configuration import declared_work, effective_configuration, gpu_conditions, server_build
 from kveval.analysis.levels.first_visits import prompt_shares
 from kveval.analysis.levels.noise import counting_error, cut_error, drift
 from kveval.analysis.levels.outcomes import Outcome, checks_in, columns, judge
@@ -94,14 +94,16 @@ def level_row(
             code="requests_missing",
             missing=report.requests_missing,
         )
+    turns = workload_of(run.workload).turns
     if report.requests_missing:
         # A sample of the requests says nothing about the window's throughput, and less than the statistics of them all.
         requests, window = Requests(()), (report.start, report.end)
-        measured, received = aggregates.measured(report), np.nan
+        measured, received = aggregates.measured(report) | aggregates.request_tokens(report, turns), np.nan
     else:
         requests = Requests(report.requests)
         window = _window(run, report, requests)
-        measured, received = records.measured(requests, *window), float(np.nansum(requests.column("output_tokens")))
+        measured = records.measured(requests, *window) | records.request_tokens(requests, *window, turns)
+        received = float(np.nansum(requests.column("output_tokens")))
     row: dict[str, Any] = {
         **_identity(run, level),
         "window_start": window[0],
@@ -109,6 +111,7 @@ def level_row(
         "duration_s": window[1] - window[0],
         "warmup_s": window[0] - (report.start - report.warmup_s),
         "warmup_wanted_s": settling_s(requests),
+        "workload": declared_work(run, report, level.level),
         "strategy": report.strategy,
         "streams_asked": _known(workloads.streams_at(workload_of(run.workload), level.level)),
         "rate_req_s": _known(report.rate_req_s or workloads.rate_req_s_at(workload_of(run.workload), level.level)),
@@ -117,6 +120,7 @@ def level_row(
         **records.within_run(report, requests, *window),
         **_noise(run, level, report, requests, window),
         **_server_side(level, received, required),
+        "activity": activity(run, _exercised(required, level.counters)),
         "turns_seen": _turns_seen(report),
         "guidellm_version": guidellm_version,
     }
@@ -181,9 +185,11 @@ def _conditions(run: Run, level: int) -> dict[str, Any]:
         "run_started": run.started,
         "run_finished": run.finished,
         "hardware": run.hardware.get("fingerprint", ""),
+        **gpu_conditions(run),
         "clock_offset_s": run.clock_offset_s,
         "device_tokens": np.nan if device is None else float(device),
         "tier_tokens": float(run.budget.get("tokens", np.nan)) if run.cell.cpu_blocks else 0.0,
+        "tier_reported_tokens": _known(run.budget.get("reported_tokens")),
         "working_set_tokens": working_set_tokens(workload, level),
         "prefix_tokens": prefix_tokens(workload, level),
         "turn_prompt_tokens": float(workload.get("prompt_tokens", np.nan)),
@@ -289,6 +295,16 @@ def _exercised(required: Sequence[Mapping[str, Any]], counters: Mapping[str, Cha
         entry["counter"] in counters and counters[entry["counter"]].delta >= entry.get("at_least", 1)
         for entry in required
     )
+
+
+def activity(run: Run, exercised: bool | None) -> str:
+    """Return whether a level shows that its arm was active; "" for one that has nothing to show, such as a baseline.
+
+    An arm with a tier, or with counters that nothing read, has.
+    """
+    if exercised is not None:
+        return "shown" if exercised else "none"
+    return "not shown" if run.cell.cpu_blocks or run.exercised.get("unread") else ""
 
 
 def _turns_seen(report: LevelReport) -> float:

@@ -34,6 +34,7 @@ from kveval.analysis.statistics.comparison import (
 )
 from kveval.analysis.statistics.evidence import NAMES, Evidence
 from kveval.analysis.statistics.evidence import columns as evidence_columns
+from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
 from kveval.analysis.statistics.level_selection import Chosen, common_level, declared, falls_with_load, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
 from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
@@ -131,6 +132,7 @@ _NEEDED = (
     *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
     *("requests_completed", "rate_req_s", "configuration", "hardware", "run_started", "run_finished"),
     *COLUMNS,
+    *INPUT_COLUMNS,
 )
 Question = tuple[Cell, Cell | None, Kind]
 

@@ -1,12 +1,13 @@
 """What a verdict rests on: every input of a claim, in a few words, and what it does to the verdict.
 
-An input that holds for a pair of levels is a function in `INPUTS`; one that needs more than those is given to
+An input that the levels' rows tell is a function in `inputs.INPUTS`; one that needs more than those is given to
 `ComparedCell.rest_on` by whoever knows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,13 +27,14 @@ class Evidence:
     """What one input of a comparison is.
 
     `says`: a few words, as they stand in a table and beside the verdict's word; `reason`: the whole of it, where it is
-    not sound, with what would do away with it.
+    not sound, with what would do away with it. `bars_parity`: equality cannot be shown over it.
     """
 
     name: str
     says: str
     severity: Severity = "sound"
     reason: str = ""
+    bars_parity: bool = False
 
     @property
     def weight(self) -> int:
@@ -45,23 +47,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Sides:
-    """The rows of levels.csv that a comparison of a metric rests on, one a run."""
+    """The rows of levels.csv that a comparison of a metric rests on, one a run; those of one place are a pair."""
 
     metric: str
     reference: Rows
     arm: Rows
 
 
-Input = Callable[[Sides], Evidence | None]
-INPUTS: tuple[Input, ...] = ()
-"""What is looked at in every pair of levels that is compared."""
-
-
-def of_levels(sides: Sides) -> list[Evidence]:
-    """Return what the levels themselves say; nothing where there is none on one of the sides."""
-    if not sides.reference or not sides.arm:
-        return []
-    return [found for look in INPUTS if (found := look(sides)) is not None]
+def number(row: Mapping[str, Any], column: str) -> float:
+    """Return a number of a level's row, NaN where it has none."""
+    value = row.get(column)
+    return math.nan if value is None else float(value)
 
 
 def columns(found: Iterable[Evidence]) -> dict[str, str]:

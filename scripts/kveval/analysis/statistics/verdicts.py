@@ -40,7 +40,7 @@ def _bound(entry: ComparedCell) -> str:
 
 def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
     if entry.exercised is False:
-        return NOT_EXERCISED, "the arm's own counters did not move at this level"
+        return NOT_EXERCISED, entry.evidence["activity"].reason
     if entry.replicate:
         return NOT_ASSESSED, "configured exactly as what it is compared with: a replicate, its difference is noise"
     if entry.obstacle == "single run":
@@ -51,6 +51,9 @@ def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
 def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
     """Equivalence first, then difference, else what it would take to tell."""
     row = entry.row
+    barred = [found.name for found in entry.evidence.values() if found.bars_parity]
+    if row["p_parity_holm"] < alpha and barred:
+        return INCONCLUSIVE, f"equality is not shown where {' and '.join(barred)} differ"
     if row["p_parity_holm"] < alpha:
         return PARITY, f"within +-{100 * margin:g} % (TOST)"
     if row["p_holm"] < alpha:
