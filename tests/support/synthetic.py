@@ -12,6 +12,7 @@ from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 from kveval.store.run_file import Run
 
+WORKLOAD = "prompt_tokens=64;output_tokens=64;prefix_tokens=2000;prefix_count=20;turns=3;primed=0"
 EFFECTS = {"no-offload": 0.0, "native-offload": 0.12, "lmcache-redis": -0.12, "idle": 0.0}
 BASELINES: dict[str, str | None] = {name: None if name == "no-offload" else "no-offload" for name in EFFECTS}
 METRICS: dict[str, dict[str, Any]] = {
@@ -77,7 +78,10 @@ def level_row(model: str, scenario: str, run: int, level: int, rate: float) -> d
             "guidellm_version": "0.8.1",
         },
         **{"device_tokens": 17_920.0, "tier_tokens": 160_000.0 if tier else 0.0, "working_set_tokens": 40_000.0},
-        **{"prefix_tokens": 2000.0, "turn_prompt_tokens": 64.0, "strategy": "concurrent"},
+        **{"prefix_tokens": 2000.0, "turn_prompt_tokens": 64.0, "strategy": "concurrent", "workload": WORKLOAD},
+        **{"request_prompt_tokens": 2064.0, "request_prompt_tokens_se": 0.0},
+        **{"request_output_tokens": 64.0, "request_output_tokens_se": 0.0, "gpus": 0.0, "gpu_throttled": ""},
+        **{"tier_reported_tokens": np.nan, "activity": {"no-offload": "", "idle": "none"}.get(scenario, "shown")},
         **times(scenario, run),
     }
     for name, share in {"ttft": 0.3, "tpot": 1 / 64, "itl": 0.7 / 63, "e2e": 1.0}.items():

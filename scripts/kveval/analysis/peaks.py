@@ -12,7 +12,8 @@ import pandas as pd
 from kveval.analysis.cells import KEYS, THROUGHPUT
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.levels.noise import QUANTILES
-from kveval.analysis.levels.tables import LATENCIES, run_tables
+from kveval.analysis.levels.records import LATENCIES
+from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics.level_selection import cross_fit, highest, log_table, plateau
 from kveval.analysis.system.metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
 from kveval.host.errors import Failure

@@ -187,7 +187,7 @@ def _description(
         "engine": IMPORTED,
         "levels": [_level(level, names, counters.get(level.level, {})) for level in plan.levels],
         # What nothing recorded cannot be proved: only a recording of the server's counters says whether the arm acted.
-        "exercised": {"required": plan.required if counters else []},
+        "exercised": {"required": plan.required} if counters else {"required": [], "unread": plan.required},
         "recording": {
             "sources": sources.recording,
             "window": window,

@@ -73,6 +73,26 @@ class Repeat(msgspec.Struct, frozen=True):
     ended: str
 
 
+class GpuConditions(msgspec.Struct, frozen=True):
+    """What a GPU was allowed and what it did during the levels, over the samples in which it worked.
+
+    `clock_limit_mhz`: of the streaming multiprocessors, by the hardware; `power_limit_w`: as enforced;
+    `throttle_reasons`: what held its clocks down, each with its share of the samples in `throttle_shares`.
+    What the driver does not tell is None.
+    """
+
+    index: int
+    name: str
+    samples: int
+    clock_mhz_mean: float | None = None
+    clock_limit_mhz: float | None = None
+    power_limit_w: float | None = None
+    power_w_mean: float | None = None
+    temperature_c_max: float | None = None
+    throttle_reasons: list[str] = []
+    throttle_shares: dict[str, float] = {}
+
+
 class CellName(msgspec.Struct, frozen=True):
     """The cell that was measured."""
 
@@ -111,6 +131,7 @@ class Run(msgspec.Struct, frozen=True):
     clock_offset_s: float = 0.0
     exercised: dict[str, Any] = {}
     repeats: list[Repeat] = []
+    gpu_conditions: list[GpuConditions] = []
 
     @property
     def software(self) -> dict[str, str]:

@@ -140,6 +140,10 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
         lambda: of_run(server={"facts": {"kv_cache_tokens": 16_000, "max_concurrency": 1.95}}),
         of_run,
     ),
+    checks_run.tier_capacity: (
+        lambda: of_run(budget={"tokens": 320_000, "device_tokens": 17_920}),
+        lambda: of_run(budget={"tokens": 160_000, "reported_tokens": 160_100, "device_tokens": 17_920}),
+    ),
     checks_run.hardware_probed: (lambda: of_run({"build": "vllm"}), of_run),
     checks_run.counter_names: (
         lambda: of_run(exercised={"required": [{"counter": "vllm_kv_offload_total", "at_least": 1}]}),

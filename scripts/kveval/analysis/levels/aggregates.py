@@ -10,6 +10,8 @@ import numpy as np
 
 from kveval.load.reports import Aggregate, ByStatus, LevelReport, Statistics
 
+# The 90th percentile of a normal distribution, in standard deviations.
+_P90 = 1.2816
 _NOTHING = Aggregate(tpot_includes_first_token=True, delivered_tokens=None)
 
 
@@ -69,3 +71,27 @@ def _latency(name: str, values: ByStatus) -> dict[str, float]:
 
 def _sum(values: Statistics | None) -> float:
     return np.nan if values is None else values.total
+
+
+def request_tokens(report: LevelReport, turns: int) -> dict[str, float]:
+    """Return the mean tokens of a completed request's prompt and answer, and their relative standard errors.
+
+    Prompts of later turns repeat what came before, and are not told apart here: NaN where turns were asked for.
+    """
+    aggregate = report.aggregate
+    outputs = aggregate.output_tokens.completed if aggregate else None
+    prompts = aggregate.prompt_tokens.completed if aggregate and turns == 1 else None
+    row: dict[str, float] = {}
+    for name, values in {"prompt": prompts, "output": outputs}.items():
+        mean, error = _mean_with_error(values)
+        row |= {f"request_{name}_tokens": mean, f"request_{name}_tokens_se": error}
+    return row
+
+
+def _mean_with_error(values: Statistics | None) -> tuple[float, float]:
+    """Mean and relative standard error, the spread taken from the median and the 90th percentile."""
+    if values is None or not values.mean > 0:
+        return np.nan, np.nan
+    if values.p50 is None or values.p90 is None or not values.count:
+        return values.mean, np.nan
+    return values.mean, (values.p90 - values.p50) / _P90 / values.mean / values.count**0.5

@@ -146,6 +146,33 @@ def kv_capacity(level: JudgedLevel) -> Outcome | None:
     return None
 
 
+@check("R15")
+def tier_capacity(level: JudgedLevel) -> Outcome | None:
+    """The tier in host memory holds as many tokens as the cell's `cpu_blocks`, within 2 % or one block of the server.
+
+    By all that the run says of it: tokens and bytes of its budget, and what the server reported.
+    """
+    run, budget = level.run, level.run.budget
+    asked = run.cell.cpu_blocks * BLOCK_TOKENS
+    per_token = run.specification.get("model", {}).get("kv_bytes_per_token")
+    sizes = {"its budget is": budget.get("tokens"), "the server reported": budget.get("reported_tokens")}
+    if per_token and budget.get("tier_bytes"):
+        sizes["its bytes are those of"] = budget["tier_bytes"] // per_token
+    allowed = max(_TOLERANCE * asked, int(run.specification.get("block_size", BLOCK_TOKENS)))
+    for says, tokens in sizes.items():
+        if asked and tokens is not None and abs(tokens - asked) > allowed:
+            return fail(
+                f"a tier of {run.cell.cpu_blocks:,} blocks holds {asked:,} tokens, {says} {tokens:,}: "
+                "give the server the size asked for, or name the cell after what it has"
+            )
+    beyond = (budget.get("reported_bytes") or 0) - (budget.get("tier_bytes") or 0)
+    if not asked or not budget.get("tier_bytes") or beyond <= 0:
+        return None
+    return note(
+        f"the server holds {beyond / 2**20:,.1f} MiB beyond the tier's {sizing.gib(budget['tier_bytes']):.3g} GiB"
+    )
+
+
 @check("R16")
 def hardware_probed(level: JudgedLevel) -> Outcome | None:
     """The machine is described as it was probed, and its GPUs can hold the cache that the server says it has."""

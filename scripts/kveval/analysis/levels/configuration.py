@@ -1,17 +1,31 @@
-"""One hash of all that actually ran: two cells with the same one are replicates, whatever their names say."""
+"""What ran, in columns: one hash of it all, the server's build, the work that was asked for, the GPUs' conditions.
+
+Two cells with the same hash are replicates, whatever their names say.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kveval.load import levels as workloads
+from kveval.load.reports import LevelReport
+from kveval.load.workload import workload_of
 from kveval.spec.servers.registry import SERVERS, server_version
-from kveval.store.run_file import Run
+from kveval.store.run_file import IMPORTED, Run
 
 # What of a specification is software under load; the cell's name and its declared size are not.
 _FACTS = ("engine", "weights", "model", "versions", "build", "block_size", "companions", "workload", "reset_caches")
+
+# Column after "gpu_" -> what run.json calls it.
+_GPU_CONDITIONS = {
+    "power_limit_w": "power_limit_w",
+    "clock_limit_mhz": "clock_limit_mhz",
+    "clock_mhz": "clock_mhz_mean",
+}
 
 
 def effective_configuration(run: Run) -> str:
@@ -41,6 +55,60 @@ def server_build(run: Run) -> str:
     image = images.get("server", "") if isinstance(images, Mapping) else ""
     parts = [image, run.specification.get("build") or "", server_version(run.versions)]
     return " ".join(str(part) for part in parts if part)
+
+
+def declared_work(run: Run, report: LevelReport, level: int) -> str:
+    """Return what was asked for at a level, as `name=value;...`; what is not known is left out.
+
+    Without what may differ between runs that do the same work: levels, seconds, limits of time, the seed.
+    """
+    workload = workload_of(run.workload)
+    said: dict[str, Any] = {
+        "prompt_tokens": workload.prompt_tokens,
+        "output_tokens": workload.output_tokens,
+        "prompt_stdev": workload.prompt_spread.stdev if workload.prompt_spread else 0,
+        "output_stdev": workload.output_spread.stdev if workload.output_spread else 0,
+        "prefix_tokens": workloads.prefix_tokens_at(workload, level),
+        "prefix_count": workloads.prefix_count_at(workload, level),
+        "turns": workload.turns,
+        "primed": int(workload.prime),
+        "burst_factor": workload.bursts.factor if workload.bursts else None,
+    }
+    if run.engine == IMPORTED:
+        said |= _imported_work(report, said)
+    return ";".join(f"{name}={value:g}" for name, value in said.items() if value is not None)
+
+
+def _imported_work(report: LevelReport, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of results from elsewhere: without the load's settings in the report lengths are only as seen."""
+    data = report.data
+    if data is not None:
+        spreads = {"prompt_stdev": data.prompt_stdev, "output_stdev": data.output_stdev}
+        return {"prompt_tokens": data.prompt_tokens, "output_tokens": data.output_tokens, **spreads, "primed": None}
+    unsaid = dict.fromkeys(("prompt_tokens", "output_tokens", "prompt_stdev", "output_stdev", "primed"))
+    unsaid |= {name: None for name in ("prefix_tokens", "prefix_count") if not said[name]}
+    return unsaid | ({"turns": None} if said["turns"] == 1 else {})
+
+
+def gpu_conditions(run: Run) -> dict[str, Any]:
+    """Return the number of GPUs, NaN if it is not known, and in what state they computed; means over them.
+
+    `gpu_throttled`: the reasons for which any was held back, `;`-joined.
+    """
+    found = run.gpu_conditions
+    gpus = run.hardware.get("gpus")
+    return {
+        "gpus": float(len(gpus)) if gpus is not None and run.engine != IMPORTED else math.nan,
+        **{
+            f"gpu_{name}": _mean([value for gpu in found if (value := getattr(gpu, source)) is not None])
+            for name, source in _GPU_CONDITIONS.items()
+        },
+        "gpu_throttled": ";".join(sorted({reason for gpu in found for reason in gpu.throttle_reasons})),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(sum(values)) / len(values) if values else math.nan
 
 
 def _steady(argv: Sequence[str]) -> list[str]:

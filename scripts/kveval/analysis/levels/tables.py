@@ -1,9 +1,4 @@
-"""Makes tables of a measured run: one row a level, one row a request.
-
-Throughput counts every output token delivered inside the measurement window, those of unfinished requests too.
-Quantiles of TTFT and E2E allow for the requests that the window cut off; TPOT and ITL are those of the requests that
-ended inside it. What was not observed is NaN, never 0.
-"""
+"""Makes tables of a measured run: one row a level, one row a request. What was not observed is NaN, never 0."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -13,26 +8,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.estimators.intervals import batch_means, compound_poisson
-from kveval.analysis.estimators.survival import Observed, quantiles
-from kveval.analysis.levels import aggregates, checks, checks_import, checks_run
-from kveval.analysis.levels.configuration import effective_configuration, server_build
+from kveval.analysis.levels import aggregates, checks, checks_import, checks_run, records
+from kveval.analysis.levels.configuration import declared_work, effective_configuration, gpu_conditions, server_build
 from kveval.analysis.levels.first_visits import prompt_shares
-from kveval.analysis.levels.noise import QUANTILES, counting_error, cut_error, drift, quantile_error, whole
+from kveval.analysis.levels.noise import counting_error, cut_error, drift
 from kveval.analysis.levels.outcomes import Outcome, checks_in, columns, judge
-from kveval.analysis.levels.requests import Array, Requests
+from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
-from kveval.load.reports import CLOSED_LOOP, LevelReport, LoadReport, read_report
+from kveval.load.reports import LevelReport, LoadReport, read_report
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
 
 LEVEL_CHECKS = checks_in(checks, checks_import, checks_run)
-LATENCIES = ("ttft", "tpot", "itl", "e2e")
-# Latencies are compared by these; of the others no error is needed.
-_WITH_ERROR = ("ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90")
-BATCHES = 10
 # How a warm-up may differ from what was asked before the rest of it is cut off here: requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
 # A level takes 30 s, or as long as nine of ten requests, to settle; a short level gets a quarter of its time.
@@ -105,14 +94,16 @@ def level_row(
             code="requests_missing",
             missing=report.requests_missing,
         )
+    turns = workload_of(run.workload).turns
     if report.requests_missing:
         # A sample of the requests says nothing about the window's throughput, and less than the statistics of them all.
         requests, window = Requests(()), (report.start, report.end)
-        measured, received = aggregates.measured(report), np.nan
+        measured, received = aggregates.measured(report) | aggregates.request_tokens(report, turns), np.nan
     else:
         requests = Requests(report.requests)
         window = _window(run, report, requests)
-        measured, received = _measured(requests, *window), float(np.nansum(requests.column("output_tokens")))
+        measured = records.measured(requests, *window) | records.request_tokens(requests, *window, turns)
+        received = float(np.nansum(requests.column("output_tokens")))
     row: dict[str, Any] = {
         **_identity(run, level),
         "window_start": window[0],
@@ -120,14 +111,16 @@ def level_row(
         "duration_s": window[1] - window[0],
         "warmup_s": window[0] - (report.start - report.warmup_s),
         "warmup_wanted_s": settling_s(requests),
+        "workload": declared_work(run, report, level.level),
         "strategy": report.strategy,
         "streams_asked": _known(workloads.streams_at(workload_of(run.workload), level.level)),
         "rate_req_s": _known(report.rate_req_s or workloads.rate_req_s_at(workload_of(run.workload), level.level)),
         **measured,
         "concurrency_shortfall": _shortfall(run, level, report, float(measured["concurrency_mean"])),
-        **within_run(report, requests, *window),
+        **records.within_run(report, requests, *window),
         **_noise(run, level, report, requests, window),
         **_server_side(level, received, required),
+        "activity": activity(run, _exercised(required, level.counters)),
         "turns_seen": _turns_seen(report),
         "guidellm_version": guidellm_version,
     }
@@ -156,7 +149,7 @@ def request_rows(level: int, report: LevelReport) -> pd.DataFrame:
         table[name] = pd.to_datetime(pd.Series(requests.column(name)), unit="s", utc=True).astype("datetime64[ns, UTC]")
     for name in ("prompt_tokens", "output_tokens"):
         table[name] = pd.Series(requests.column(name)).astype("Int64")
-    for name in LATENCIES:
+    for name in records.LATENCIES:
         table[f"{name}_ms"] = requests.column(f"{name}_ms")
     table["conversation"] = [record.conversation for record in report.requests]
     table["turn"] = pd.Series(requests.column("turn")).astype("Int64")
@@ -192,9 +185,11 @@ def _conditions(run: Run, level: int) -> dict[str, Any]:
         "run_started": run.started,
         "run_finished": run.finished,
         "hardware": run.hardware.get("fingerprint", ""),
+        **gpu_conditions(run),
         "clock_offset_s": run.clock_offset_s,
         "device_tokens": np.nan if device is None else float(device),
         "tier_tokens": float(run.budget.get("tokens", np.nan)) if run.cell.cpu_blocks else 0.0,
+        "tier_reported_tokens": _known(run.budget.get("reported_tokens")),
         "working_set_tokens": working_set_tokens(workload, level),
         "prefix_tokens": prefix_tokens(workload, level),
         "turn_prompt_tokens": float(workload.get("prompt_tokens", np.nan)),
@@ -243,104 +238,6 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
     return start, report.end
 
 
-def _measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
-    """Throughput, counts and latencies of the window from the requests' records."""
-    seconds = end - start
-    begin, finish = requests.column("start"), requests.column("end")
-    first = requests.column("first_token")
-    tokens, prompts = requests.column("output_tokens"), requests.column("prompt_tokens")
-    done, errored = requests.status("completed"), requests.status("errored")
-    completed = done & (finish >= start) & (finish < end)
-    failed = errored & ~((finish < start) | (begin >= end))
-    # In flight when the window closed, whether it was cut off then or finished a moment later.
-    unfinished = ~errored & (begin < end) & ~(finish < end)
-    began_output = (first >= start) & (first < end) & ~errored
-    delivered = float(requests.delivered(start, end).sum())
-    counts = {
-        "requests_completed": int(completed.sum()),
-        "requests_incomplete": int(unfinished.sum()),
-        "requests_errored": int(failed.sum()),
-    }
-    total = sum(counts.values())
-    overlap = np.clip(np.minimum(finish, end) - np.maximum(begin, start), 0, None)
-    prompt_tokens = float(np.nansum(prompts[began_output]))
-    row: dict[str, Any] = {
-        **counts,
-        "requests_total": total,
-        "incomplete_share": counts["requests_incomplete"] / total if total else np.nan,
-        "throughput_tok_s": delivered / seconds,
-        "throughput_completed_tok_s": float(np.nansum(tokens[completed])) / seconds,
-        "throughput_req_s": counts["requests_completed"] / seconds,
-        "total_tok_s": (prompt_tokens + delivered) / seconds,
-        "prompt_tokens": prompt_tokens,
-        "output_tokens": delivered,
-        "concurrency_mean": float(np.nansum(overlap)) / seconds,
-    }
-    times = {"ttft": _to_first_token(requests, start, end), "e2e": _to_completion(requests, start, end)}
-    for name in LATENCIES:
-        values = requests.column(f"{name}_ms")[began_output if name == "ttft" else completed]
-        row |= _statistics(name, values[~np.isnan(values)], times.get(name))
-    for name, observed in times.items():
-        row |= {f"{name}_count": observed.events, f"{name}_censored": observed.censored}
-    row["not_reached"] = _not_reached(row, times)
-    return row
-
-
-def _to_first_token(requests: Requests, start: float, end: float) -> Observed:
-    """Times to the first token, ms, as far as the window saw them; without errored requests and those never sent."""
-    return _seen(requests, requests.column("first_token"), requests.column("ttft_ms"), start, end)
-
-
-def _to_completion(requests: Requests, start: float, end: float) -> Observed:
-    """Times to completion, ms, as far as the window saw them."""
-    finish = np.where(requests.status("completed"), requests.column("end"), np.nan)
-    return _seen(requests, finish, requests.column("e2e_ms"), start, end)
-
-
-def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: float) -> Observed:
-    """Return for how long of its wait each request was watched; `when` and `age_ms` say when the wait ended."""
-    begin = requests.column("start")
-    over = when < start
-    watched = ~requests.status("errored") & (begin < end) & ~over
-    # A request that was cut off before the window, when the generator stopped, has waited no longer.
-    watched &= ~(requests.column("end") < start)
-    event = watched & (when < end) & ~np.isnan(age_ms)
-    entry = 1000 * np.maximum(start - begin, 0)
-    left = np.where(event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin))
-    # The generator's own figure may be a rounding below the age at which the request was first seen.
-    leave = np.maximum(left, np.nextafter(entry, np.inf))
-    return Observed(entry[watched], leave[watched], event[watched])
-
-
-def _statistics(name: str, values: Array, times: Observed | None) -> dict[str, float]:
-    """Return mean and quantiles of a latency, the quantiles from `times` where requests were cut off."""
-    row = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
-    if times is not None:
-        found = quantiles(times, list(QUANTILES.values()))
-    elif len(values):
-        found = [float(value) for value in np.quantile(values, list(QUANTILES.values()), method="inverted_cdf")]
-    else:
-        found = [np.nan] * len(QUANTILES)
-    row |= {f"{name}_ms_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
-    observed = whole(values) if times is None else times
-    errors = {f"{name}_ms_{label}": share for label, share in QUANTILES.items() if f"{name}_ms_{label}" in _WITH_ERROR}
-    return row | {f"{column}_se": quantile_error(observed, share) for column, share in errors.items()}
-
-
-def within_run(report: LevelReport, requests: Requests, start: float, end: float) -> dict[str, Any]:
-    """Return the throughput's 95 % interval from this run alone: a diagnostic, never enough for a verdict."""
-    if report.strategy in CLOSED_LOOP:
-        method = "batch means"
-        interval = batch_means(requests.delivered_in_parts(start, end, BATCHES) * BATCHES / (end - start))
-    else:
-        method = "conversations"
-        names = [record.conversation or str(number) for number, record in enumerate(requests.records)]
-        _, unit = np.unique(np.array(names, dtype=str), return_inverse=True)
-        amounts = np.bincount(unit, weights=requests.delivered(start, end)).astype(np.float64)
-        interval = compound_poisson(amounts, end - start)
-    return {"within_low_tok_s": interval[0], "within_high_tok_s": interval[1], "within_method": method}
-
-
 def _shortfall(run: Run, level: LevelRun, report: LevelReport, achieved: float) -> float:
     """Return by which share fewer requests were in flight than a closed loop was asked for, at least 0."""
     asked = workloads.streams_at(workload_of(run.workload), level.level) or report.streams
@@ -363,12 +260,6 @@ def _noise(
         "first_visit_share": visits,
         "unshared_share": unshared,
     }
-
-
-def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
-    """Name the quantiles that lie beyond the last event: events were seen, and too many requests were cut off."""
-    names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
-    return ";".join(name for name in names if np.isnan(row[name]))
 
 
 def _server_side(level: LevelRun, received: float, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -404,6 +295,16 @@ def _exercised(required: Sequence[Mapping[str, Any]], counters: Mapping[str, Cha
         entry["counter"] in counters and counters[entry["counter"]].delta >= entry.get("at_least", 1)
         for entry in required
     )
+
+
+def activity(run: Run, exercised: bool | None) -> str:
+    """Return whether a level shows that its arm was active; "" for one that has nothing to show, such as a baseline.
+
+    An arm with a tier, or with counters that nothing read, has.
+    """
+    if exercised is not None:
+        return "shown" if exercised else "none"
+    return "not shown" if run.cell.cpu_blocks or run.exercised.get("unread") else ""
 
 
 def _turns_seen(report: LevelReport) -> float:

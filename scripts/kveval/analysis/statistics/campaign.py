@@ -32,13 +32,16 @@ from kveval.analysis.statistics.comparison import (
     estimate,
     fill,
 )
+from kveval.analysis.statistics.evidence import NAMES, Evidence
+from kveval.analysis.statistics.evidence import columns as evidence_columns
+from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
 from kveval.analysis.statistics.level_selection import Chosen, common_level, declared, falls_with_load, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
 from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import verdict
 
-METHOD = 3
+METHOD = 4
 """Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
 # Metric -> True if more is better.
 METRICS: dict[str, bool] = {
@@ -119,14 +122,17 @@ def compare_all(
 
 _COLUMNS = [
     *(*KEYS, "metric", "level", "baseline", "effect_percent", "low_percent", "high_percent", "bound"),
-    *("p_value", "p_parity", "p_holm", "p_parity_holm", "q_value", "discovery", "verdict", "indication", "reason"),
+    *("p_value", "p_parity", "p_holm", "p_parity_holm", "q_value", "discovery"),
+    *("verdict", "qualifier", "indication", "reason"),
     *("runs", "sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent", "method"),
     *("levels_compared", "replicate", "method_hash"),
+    *(f"basis_{name}" for name in NAMES),
 ]
 _NEEDED = (
     *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
     *("requests_completed", "rate_req_s", "configuration", "hardware", "run_started", "run_finished"),
     *COLUMNS,
+    *INPUT_COLUMNS,
 )
 Question = tuple[Cell, Cell | None, Kind]
 
@@ -244,8 +250,10 @@ class _Campaign:
         arm, reference = (
             {row.get("hardware") for row in self.rows[cell].values()} for cell in (entry.arm, entry.reference) if cell
         )
-        if arm != reference and not entry.obstacle:
-            entry.obstacle = OTHER_HARDWARE
+        if arm == reference:
+            entry.rest_on(Evidence("hardware", "the same"))
+        else:
+            entry.rest_on(Evidence("hardware", "other", "refuses", OTHER_HARDWARE))
 
     def _below_the_peak(self, entry: ComparedCell) -> None:
         """Refuse a cell that the load generator held back where it delivers less the more is asked of it."""
@@ -304,6 +312,7 @@ def _judge(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str, mo
         for entry, adjusted in zip(judged, holm([entry.row[source] for entry in judged]), strict=True):
             entry.row[target] = adjusted
     for entry in entries:
+        entry.row |= evidence_columns(entry.evidence.values())
         entry.row["verdict"], reason = verdict(entry, more_is_better, settings.alpha, settings.margin)
         held_back = entry.pair.starvation.text() if entry.judged else ""
         left_out = f"without {entry.left_out}" if entry.left_out else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,9 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast, contrasts, parity_power, runs_to_resolve, welch
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.levels.noise import needed_for
+from kveval.analysis.statistics.evidence import Evidence, Sides
+from kveval.analysis.statistics.failed_requests import bounds
+from kveval.analysis.statistics.inputs import of_levels
 from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import Rows, Starvation, allowing_for, starvation
@@ -26,6 +29,11 @@ Kind = Literal["baseline", "contrast", "peak"]
 # Why an open loop's throughput has no verdict.
 OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
 OTHER_HARDWARE = "measured on other hardware than what it is compared with"
+_BLOCKS = {
+    "blocks": Evidence("blocks", "shared"),
+    "bridge": Evidence("blocks", "bridged"),
+    "other time": Evidence("blocks", "measured at another time", "indicates"),
+}
 PAST_THE_PEAK = (
     "fewer requests were in flight than asked for, at a level above the cell's peak, where fewer deliver more: "
     "compare at a lower level, or give the load generator more processors"
@@ -60,7 +68,8 @@ class Pair:
 class ComparedCell:
     """A comparison in the making.
 
-    `obstacle`: what keeps it from a verdict; `other_time`: the two were not measured in the same blocks.
+    `obstacle`: what keeps it from a verdict; `other_time`: the two were not measured in the same blocks; `evidence`:
+    what it rests on, by name.
     """
 
     arm: Cell
@@ -76,6 +85,16 @@ class ComparedCell:
     group: tuple[Any, ...] = ()
     contrast: Contrast | None = None
     indicative: str = ""
+    evidence: dict[str, Evidence] = field(default_factory=dict)
+
+    def rest_on(self, *found: Evidence) -> None:
+        """Add what the comparison rests on; of two of a name the graver one stays. What refuses is the obstacle."""
+        for evidence in found:
+            known = self.evidence.get(evidence.name)
+            if known is None or evidence.weight > known.weight:
+                self.evidence[evidence.name] = evidence
+                if evidence.severity == "refuses":
+                    self.obstacle = evidence.reason
 
     @property
     def judged(self) -> bool:
@@ -145,39 +164,70 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
     return "" if counted >= needed else f"{counted:.0f} latencies observed, {needed} needed"
 
 
-def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> None:
-    """Read an entry's values, and say what keeps it from a verdict.
+@dataclass
+class _PairedRuns:
+    """The pairs of runs with a value on both sides, by run of the reference.
 
-    Runs with a level that failed a check are left out. If too few remain for a verdict, all are kept to describe the
-    effect.
+    `unusable`: those with a level that may enter no verdict; `moved`: whether the counters that prove arms active moved
+    on both sides, where there are such; `reasons`: why runs stay out.
     """
-    values: dict[int, tuple[float, float]] = {}
-    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-    reasons: dict[int, str] = {}
-    unusable: set[int] = set()
-    moved: list[bool] = []
+
+    values: dict[int, tuple[float, float]] = field(default_factory=dict)
+    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=dict)
+    unusable: set[int] = field(default_factory=set)
+    moved: dict[int, bool] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> set[int]:
+        """The pairs in which an arm was not active."""
+        return {run for run, active in self.moved.items() if not active}
+
+
+def _paired_runs(selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> _PairedRuns:
+    found = _PairedRuns()
     for arm_run, reference_run in selection.pairing.pairs:
         ours = arm.get((arm_run, selection.arm_levels[arm_run]))
         theirs = reference.get((reference_run, selection.reference_levels[reference_run]))
-        if ours is not None and not pd.isna(ours["exercised"]):
-            moved.append(bool(ours["exercised"]))
+        active = [bool(row["exercised"]) for row in (ours, theirs) if row is not None and pd.notna(row["exercised"])]
+        if active:
+            found.moved[reference_run] = all(active)
+        if active and not all(active):
+            found.reasons[arm_run] = "not active"
         if ours is None or theirs is None or not (ours[metric] > 0 and theirs[metric] > 0):
             continue
-        values[reference_run] = float(np.log(theirs[metric])), float(np.log(ours[metric]))
-        rows[reference_run] = theirs, ours
+        found.values[reference_run] = float(np.log(theirs[metric])), float(np.log(ours[metric]))
+        found.rows[reference_run] = theirs, ours
         if reason := unfit(theirs, metric) or unfit(ours, metric):
-            reasons[arm_run if unfit(ours, metric) else reference_run] = reason
-            unusable.add(reference_run)
-    fit = len(values) - len(unusable)
-    kept = sorted(values.keys() - unusable) if fit >= MIN_RUNS else sorted(values)
-    entry.exercised = any(moved) if moved else None
-    entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(reasons.items()))
-    columns = np.array([values[run] for run in kept], dtype=np.float64).reshape(-1, 2)
-    of_reference, of_arm = ([rows[run][which] for run in kept] for which in (0, 1))
+            found.reasons[arm_run if unfit(ours, metric) else reference_run] = reason
+            found.unusable.add(reference_run)
+    return found
+
+
+def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> None:
+    """Read an entry's values, and say what keeps it from a verdict.
+
+    Runs in which an arm was not active, or with a level that failed a check, are left out. If too few remain for a
+    verdict, all active ones are kept to describe the effect; all, if none was.
+    """
+    found = _paired_runs(selection, reference, arm, metric)
+    known, idle = found.values.keys(), found.idle
+    usable = sorted(known - found.unusable - idle)
+    fit = len(usable)
+    kept = usable if fit >= MIN_RUNS else sorted(known - idle) or sorted(known)
+    # That there is none follows from arms that were not active, if with them there would be enough.
+    too_idle = bool(idle) and fit < MIN_RUNS and (fit + len(idle - found.unusable) >= MIN_RUNS or not known - idle)
+    entry.exercised = not too_idle if found.moved else None
+    entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(found.reasons.items()))
+    columns = np.array([found.values[run] for run in kept], dtype=np.float64).reshape(-1, 2)
+    of_reference, of_arm = ([found.rows[run][which] for run in kept] for which in (0, 1))
     entry.pair = Pair(tuple(kept), columns[:, 0], columns[:, 1], of_reference, of_arm)
     entry.other_time = selection.pairing.kind == "other time"
     if fit < MIN_RUNS:
-        entry.obstacle, entry.left_out = _obstacle(len(values), fit, entry.left_out), ""
+        entry.obstacle, entry.left_out = _obstacle(len(known), fit, entry.left_out), ""
+    if found.moved:
+        entry.rest_on(_activity(len(found.moved) - len(idle), len(found.moved), enough=not too_idle))
+    entry.rest_on(_BLOCKS[selection.pairing.kind], *of_levels(Sides(metric, of_reference, of_arm)))
     levels = sorted({selection.reference_levels[run] for run in kept})
     entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, levels))}
     kind, runs = selection.pairing.kind, tuple(kept)
@@ -189,6 +239,17 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
         bool(entry.obstacle),
         tuple(selection.reference_levels[run] for run in runs),
     )
+
+
+def _activity(active: int, known: int, *, enough: bool) -> Evidence:
+    """What the counters that prove arms active say of the runs; `enough`: a verdict can rest on those."""
+    if not active:
+        return Evidence("activity", "not active", "refuses", "the arm's own counters did not move at this level")
+    said = f"active in {active} of {known} runs"
+    if enough:
+        return Evidence("activity", said)
+    reason = f"the arm's own counters moved in {active} of {known} runs at this level, {MIN_RUNS} needed"
+    return Evidence("activity", said, "refuses", reason)
 
 
 def _obstacle(known: int, fit: int, reasons: str) -> str:
@@ -231,6 +292,8 @@ def describe(entry: ComparedCell, contrast: Contrast, sd: float, cells: int, mar
     `sd` is the spread of one run on the ln scale.
     """
     contrast = allowing_for(contrast, entry.pair.reference_rows, entry.pair.arm_rows, entry.row["metric"])
+    below, above = bounds(Sides(entry.row["metric"], entry.pair.reference_rows, entry.pair.arm_rows))
+    contrast = replace(contrast, below=contrast.below + below, above=contrast.above + above)
     entry.contrast = contrast
     low, high = contrast.interval(1 - alpha)
     entry.row |= {

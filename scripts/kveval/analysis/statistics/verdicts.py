@@ -7,8 +7,9 @@ from kveval.analysis.statistics.comparison import ComparedCell
 BETTER, WORSE, PARITY, INCONCLUSIVE = "better", "worse", "parity", "inconclusive"
 VERDICTS = (BETTER, WORSE, PARITY, INCONCLUSIVE)
 INDICATIVE, INDICATIVE_TIME = "indicative", "indicative (measured at another time)"
+INDICATIVE_ACTIVITY = "indicative (activity not shown)"
 SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = "not assessed (single run)", "not assessed", "not exercised"
-WITHOUT_VERDICT = (INDICATIVE, INDICATIVE_TIME, SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED)
+WITHOUT_VERDICT = (INDICATIVE, INDICATIVE_TIME, INDICATIVE_ACTIVITY, SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED)
 
 
 def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
@@ -23,11 +24,13 @@ def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: flo
     word, reason = _word(entry, more_is_better, alpha, margin)
     if word in (BETTER, WORSE):
         entry.row["bound"] = _bound(entry)
-    if not (entry.indicative or entry.other_time):
-        return word, reason
+    weighty = [found for found in entry.evidence.values() if found.severity in ("qualifies", "indicates")]
+    why = "; ".join(part for part in (entry.indicative, *(found.reason for found in weighty), reason) if part)
+    only = ", ".join(found.says for found in weighty if found.severity == "indicates")
+    if not (entry.indicative or only):
+        return word, why
     entry.row["indication"] = word
-    label = INDICATIVE_TIME if entry.other_time else INDICATIVE
-    return label, "; ".join(part for part in (entry.indicative, reason) if part)
+    return f"{INDICATIVE} ({only})" if only else INDICATIVE, why
 
 
 def _bound(entry: ComparedCell) -> str:
@@ -37,7 +40,7 @@ def _bound(entry: ComparedCell) -> str:
 
 def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
     if entry.exercised is False:
-        return NOT_EXERCISED, "the arm's own counters did not move at this level"
+        return NOT_EXERCISED, entry.evidence["activity"].reason
     if entry.replicate:
         return NOT_ASSESSED, "configured exactly as what it is compared with: a replicate, its difference is noise"
     if entry.obstacle == "single run":
@@ -48,6 +51,9 @@ def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
 def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
     """Equivalence first, then difference, else what it would take to tell."""
     row = entry.row
+    barred = [found.name for found in entry.evidence.values() if found.bars_parity]
+    if row["p_parity_holm"] < alpha and barred:
+        return INCONCLUSIVE, f"equality is not shown where {' and '.join(barred)} differ"
     if row["p_parity_holm"] < alpha:
         return PARITY, f"within +-{100 * margin:g} % (TOST)"
     if row["p_holm"] < alpha:

@@ -8,13 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SyntheticData:
-    """Synthetic prompts: tokens per turn, and the prefixes that conversations open with."""
+    """Synthetic prompts: tokens per turn, with their standard deviations, and the prefixes of conversations."""
 
     prompt_tokens: int
     output_tokens: int
     prefix_tokens: int = 0
     prefix_count: int = 0
     turns: int = 1
+    prompt_stdev: float = 0.0
+    output_stdev: float = 0.0
 
     @property
     def reuse_possible(self) -> bool:
@@ -44,6 +46,8 @@ def synthetic_data(sources: Iterable[Any]) -> SyntheticData | None:
             prefix_tokens=tokens,
             prefix_count=int(prefix_count or 1) if tokens else 0,
             turns=int(fields.get("turns") or 1),
+            prompt_stdev=float(fields.get("prompt_tokens_stdev") or 0),
+            output_stdev=float(fields.get("output_tokens_stdev") or 0),
         )
     except (TypeError, ValueError):
         return None

@@ -1,0 +1,151 @@
+"""A level's row from its requests' records: throughput, counts and latencies of the window.
+
+Throughput counts every output token delivered inside the measurement window, those of unfinished requests too.
+Quantiles of TTFT and E2E allow for the requests that the window cut off; TPOT and ITL are those of the requests that
+ended inside it. What was not observed is NaN, never 0.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kveval.analysis.estimators.intervals import batch_means, compound_poisson
+from kveval.analysis.estimators.survival import Observed, quantiles
+from kveval.analysis.levels.noise import QUANTILES, quantile_error, whole
+from kveval.analysis.levels.requests import Array, Requests
+from kveval.load.reports import CLOSED_LOOP, LevelReport
+
+LATENCIES = ("ttft", "tpot", "itl", "e2e")
+# Latencies are compared by these; of the others no error is needed.
+_WITH_ERROR = ("ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90")
+BATCHES = 10
+
+
+def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
+    """Throughput, counts and latencies of the window from the requests' records."""
+    seconds = end - start
+    begin, finish = requests.column("start"), requests.column("end")
+    first = requests.column("first_token")
+    tokens, prompts = requests.column("output_tokens"), requests.column("prompt_tokens")
+    done, errored = requests.status("completed"), requests.status("errored")
+    completed = done & (finish >= start) & (finish < end)
+    failed = errored & ~((finish < start) | (begin >= end))
+    # In flight when the window closed, whether it was cut off then or finished a moment later.
+    unfinished = ~errored & (begin < end) & ~(finish < end)
+    began_output = (first >= start) & (first < end) & ~errored
+    delivered = float(requests.delivered(start, end).sum())
+    counts = {
+        "requests_completed": int(completed.sum()),
+        "requests_incomplete": int(unfinished.sum()),
+        "requests_errored": int(failed.sum()),
+    }
+    total = sum(counts.values())
+    overlap = np.clip(np.minimum(finish, end) - np.maximum(begin, start), 0, None)
+    prompt_tokens = float(np.nansum(prompts[began_output]))
+    row: dict[str, Any] = {
+        **counts,
+        "requests_total": total,
+        "incomplete_share": counts["requests_incomplete"] / total if total else np.nan,
+        "throughput_tok_s": delivered / seconds,
+        "throughput_completed_tok_s": float(np.nansum(tokens[completed])) / seconds,
+        "throughput_req_s": counts["requests_completed"] / seconds,
+        "total_tok_s": (prompt_tokens + delivered) / seconds,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": delivered,
+        "concurrency_mean": float(np.nansum(overlap)) / seconds,
+    }
+    times = {"ttft": _to_first_token(requests, start, end), "e2e": _to_completion(requests, start, end)}
+    for name in LATENCIES:
+        values = requests.column(f"{name}_ms")[began_output if name == "ttft" else completed]
+        row |= _statistics(name, values[~np.isnan(values)], times.get(name))
+    for name, observed in times.items():
+        row |= {f"{name}_count": observed.events, f"{name}_censored": observed.censored}
+    row["not_reached"] = _not_reached(row, times)
+    return row
+
+
+def _to_first_token(requests: Requests, start: float, end: float) -> Observed:
+    """Times to the first token, ms, as far as the window saw them; without errored requests and those never sent."""
+    return _seen(requests, requests.column("first_token"), requests.column("ttft_ms"), start, end)
+
+
+def _to_completion(requests: Requests, start: float, end: float) -> Observed:
+    """Times to completion, ms, as far as the window saw them."""
+    finish = np.where(requests.status("completed"), requests.column("end"), np.nan)
+    return _seen(requests, finish, requests.column("e2e_ms"), start, end)
+
+
+def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: float) -> Observed:
+    """Return for how long of its wait each request was watched; `when` and `age_ms` say when the wait ended."""
+    begin = requests.column("start")
+    over = when < start
+    watched = ~requests.status("errored") & (begin < end) & ~over
+    # A request that was cut off before the window, when the generator stopped, has waited no longer.
+    watched &= ~(requests.column("end") < start)
+    event = watched & (when < end) & ~np.isnan(age_ms)
+    entry = 1000 * np.maximum(start - begin, 0)
+    left = np.where(event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin))
+    # The generator's own figure may be a rounding below the age at which the request was first seen.
+    leave = np.maximum(left, np.nextafter(entry, np.inf))
+    return Observed(entry[watched], leave[watched], event[watched])
+
+
+def _statistics(name: str, values: Array, times: Observed | None) -> dict[str, float]:
+    """Return mean and quantiles of a latency, the quantiles from `times` where requests were cut off."""
+    row = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
+    if times is not None:
+        found = quantiles(times, list(QUANTILES.values()))
+    elif len(values):
+        found = [float(value) for value in np.quantile(values, list(QUANTILES.values()), method="inverted_cdf")]
+    else:
+        found = [np.nan] * len(QUANTILES)
+    row |= {f"{name}_ms_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
+    observed = whole(values) if times is None else times
+    errors = {f"{name}_ms_{label}": share for label, share in QUANTILES.items() if f"{name}_ms_{label}" in _WITH_ERROR}
+    return row | {f"{column}_se": quantile_error(observed, share) for column, share in errors.items()}
+
+
+def within_run(report: LevelReport, requests: Requests, start: float, end: float) -> dict[str, Any]:
+    """Return the throughput's 95 % interval from this run alone: a diagnostic, never enough for a verdict."""
+    if report.strategy in CLOSED_LOOP:
+        method = "batch means"
+        interval = batch_means(requests.delivered_in_parts(start, end, BATCHES) * BATCHES / (end - start))
+    else:
+        method = "conversations"
+        names = [record.conversation or str(number) for number, record in enumerate(requests.records)]
+        _, unit = np.unique(np.array(names, dtype=str), return_inverse=True)
+        amounts = np.bincount(unit, weights=requests.delivered(start, end)).astype(np.float64)
+        interval = compound_poisson(amounts, end - start)
+    return {"within_low_tok_s": interval[0], "within_high_tok_s": interval[1], "within_method": method}
+
+
+def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
+    """Name the quantiles that lie beyond the last event: events were seen, and too many requests were cut off."""
+    names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
+    return ";".join(name for name in names if np.isnan(row[name]))
+
+
+def request_tokens(requests: Requests, start: float, end: float, turns: int) -> dict[str, float]:
+    """Return the mean tokens of a completed request's prompt and answer, and their relative standard errors.
+
+    Later turns of a conversation repeat what came before, and a faster server gets to more of them: prompts are those
+    of first turns, NaN where `turns` were asked for and no request says its own.
+    """
+    done, finish = requests.status("completed"), requests.column("end")
+    within = done & (finish >= start) & (finish < end)
+    turn = requests.column("turn")
+    first = (turn == 0) if turns > 1 else np.isnan(turn) | (turn == 0)
+    prompts, outputs = requests.column("prompt_tokens")[done & first], requests.column("output_tokens")[within]
+    row: dict[str, float] = {}
+    for name, values in {"prompt": prompts, "output": outputs}.items():
+        mean, error = _mean_with_error(values[~np.isnan(values)])
+        row |= {f"request_{name}_tokens": mean, f"request_{name}_tokens_se": error}
+    return row
+
+
+def _mean_with_error(values: Array) -> tuple[float, float]:
+    if not len(values) or not values.mean() > 0:
+        return np.nan, np.nan
+    mean = float(values.mean())
+    return mean, float(values.std(ddof=1)) / mean / len(values) ** 0.5 if len(values) > 1 else np.nan

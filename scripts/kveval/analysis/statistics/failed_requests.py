@@ -1,0 +1,89 @@
+"""What requests that failed may do to a comparison: they took time, delivered little, and are in no latency."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.levels.noise import QUANTILES
+from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number
+
+_COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
+COLUMNS = (*_COUNTS, *(f"{name}_ms_{label}" for name in ("ttft", "tpot", "itl", "e2e") for label in QUANTILES))
+"""Columns of a level that say how many failed, and how latencies grow towards their tail."""
+# Below, and with no difference between the sides, failed requests are not worth a word beside the verdict.
+_WORTH_SAYING = 0.001
+_ALPHA = 0.05
+
+
+def failed_requests(sides: Sides) -> Evidence:
+    """Return how many requests failed on each side, and whether more did on one (Fisher's exact test)."""
+    (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
+    if not failed and not failed_there:
+        return Evidence("errors", "none")
+    said = f"{_share(failed, total)} of requests failed against {_share(failed_there, total_there)}"
+    unlike = _unlike(failed, total, failed_there, total_there)
+    if not unlike and max(failed / total, failed_there / total_there) < _WORTH_SAYING:
+        return Evidence("errors", said)
+    reason = (
+        f"errors: {failed} of {total:,} requests failed, {failed_there} of {total_there:,} in what it is compared with:"
+        " see the servers' logs"
+    )
+    return Evidence("errors", said, "qualifies", reason, bars_parity=unlike)
+
+
+def bounds(sides: Sides) -> tuple[float, float]:
+    """Return how far failed requests may have moved a difference of ln, as how far the truth lies below and above it.
+
+    Throughput: by their share at most, to either side. Latencies: as if those that failed had been the slowest of all,
+    the quantile q of the others is q (1 - share) of all; quantiles between the known ones are interpolated on the ln
+    scale.
+    """
+    (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
+    if not failed and not failed_there:
+        return 0.0, 0.0
+    ours, theirs = failed / total, failed_there / total_there
+    if sides.metric == THROUGHPUT:
+        either = -math.log1p(-ours) - math.log1p(-theirs)
+        return either, either
+    return _rise(sides.reference, sides.metric, theirs), _rise(sides.arm, sides.metric, ours)
+
+
+def _rise(rows: Rows, metric: str, share: float) -> float:
+    """The rise of ln of a quantile if so many more requests lay beyond it; the mean over runs."""
+    name, label = metric.split("_ms_")
+    at = QUANTILES[label]
+    found = []
+    for row in rows:
+        known = [
+            (where, math.log(value))
+            for which, where in QUANTILES.items()
+            if (value := number(row, f"{name}_ms_{which}")) > 0
+        ]
+        above = [(where, log) for where, log in known if where >= at]
+        # Without a further quantile the step to the last one tells.
+        segment = above[:2] if len(above) > 1 else known[-2:]
+        if len(segment) == 2:
+            (low, first), (high, second) = segment
+            found.append((second - first) / (high - low) * (at / (1 - share) - at))
+    return float(np.mean(found)) if found else 0.0
+
+
+def _unlike(failed: int, total: int, failed_there: int, total_there: int) -> bool:
+    # Slow to import, and nearly always nothing failed.
+    from scipy.stats import fisher_exact  # noqa: PLC0415
+
+    table = [[failed, total - failed], [failed_there, total_there - failed_there]]
+    return float(fisher_exact(table).pvalue) < _ALPHA
+
+
+def _counts(rows: Rows) -> tuple[int, int]:
+    """Failed requests and all, over runs; at least one, so that there is a share."""
+    failed = round(sum(np.nan_to_num(number(row, "requests_errored")) for row in rows))
+    return failed, max(1, round(sum(np.nan_to_num(number(row, name)) for row in rows for name in _COUNTS)))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2g} %" if part else "none"

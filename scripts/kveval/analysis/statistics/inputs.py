@@ -1,0 +1,134 @@
+"""The inputs of a comparison that the rows of its levels tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from kveval.analysis.statistics import failed_requests, same_work
+from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number
+
+COLUMNS = (
+    *same_work.COLUMNS,
+    *failed_requests.COLUMNS,
+    *("server_build", "tier_tokens", "tier_reported_tokens", "activity"),
+    *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
+)
+"""Columns of a level that the inputs are read from."""
+# The check of a level whose tier is not as large as its cell says.
+TIER_CHECK = "tier_capacity"
+_LIMITS = {"gpu_power_limit_w": ("power limits", "W"), "gpu_clock_limit_mhz": ("clock limits", "MHz")}
+# Limits are set; clocks move a little with temperature and load.
+_SAME_LIMIT = 0.01
+_SAME_CLOCK = 0.05
+
+
+def of_levels(sides: Sides) -> list[Evidence]:
+    """Return what the levels themselves say; nothing where there is none on one of the sides."""
+    if not sides.reference or not sides.arm:
+        return []
+    return [found for look in INPUTS if (found := look(sides)) is not None]
+
+
+def build(sides: Sides) -> Evidence:
+    """Return whether both ran one build of the server."""
+    ours, theirs = (
+        sorted({str(row.get("server_build") or "") for row in rows} - {"", "nan"})
+        for rows in (sides.arm, sides.reference)
+    )
+    if not ours or not theirs:
+        return Evidence("build", "not recorded", "unknown")
+    if ours == theirs:
+        return Evidence("build", "the same")
+    ran = f"{' and '.join(ours)}, against {' and '.join(theirs)}"
+    return Evidence("build", "other build", "qualifies", f"the difference is the arm's and the build's: it ran {ran}")
+
+
+def activity(sides: Sides) -> Evidence | None:
+    """Return whether the arm, and what it is compared with, were shown active; nothing to show: None."""
+    for rows in (sides.arm, sides.reference):
+        found = {str(row.get("activity") or "") for row in rows}
+        if "not shown" in found and not found & {"shown", "none"}:
+            reason = "no counter of the server was recorded that shows the arm active: record the server's metrics"
+            return Evidence("activity", "activity not shown", "indicates", reason)
+    return None
+
+
+def tier(sides: Sides) -> Evidence:
+    """Return whether tiers are as large as their cells say."""
+    for row in (*sides.arm, *sides.reference):
+        if TIER_CHECK in str(row.get("checks_failed") or "").split(";"):
+            asked = f"{number(row, 'tier_tokens'):,.0f} tokens"
+            has = number(row, "tier_reported_tokens")
+            said = f"{has:,.0f} tokens for {asked}" if has > 0 else "other than asked for"
+            reason = f"a tier of another size ({said}): see the check, and measure with a tier of the size asked for"
+            return Evidence("tier", said, "refuses", reason)
+    sizes = {number(row, "tier_tokens") for row in sides.arm}
+    if sizes == {0.0}:
+        return Evidence("tier", "none")
+    if any(math.isnan(size) for size in sizes):
+        return Evidence("tier", "not recorded", "unknown")
+    return Evidence("tier", "as asked for")
+
+
+def clocks(sides: Sides) -> Evidence:
+    """Return whether the GPUs computed under one power limit and at one clock."""
+    everything = (*sides.arm, *sides.reference)
+    if all(number(row, "gpus") == 0 for row in everything):
+        return Evidence("clocks", "no GPU")
+    differing = [*_limits(sides), *_clock(sides)]
+    if differing:
+        said = "; ".join(differing)
+        reason = f"the GPUs had other {said} in what it is compared with: set them alike (nvidia-smi -pl, -lgc)"
+        return Evidence("clocks", f"other {said}", "refuses", reason)
+    held = _held_back(sides.arm), _held_back(sides.reference)
+    if held[0] != held[1]:
+        only = [
+            f"{', '.join(sorted(one - other))} {where}"
+            for one, other, where in ((*held, "in the arm alone"), (*held[::-1], "in what it is compared with alone"))
+            if one - other
+        ]
+        return Evidence("clocks", "GPU throttled on one side", "qualifies", f"GPUs throttled: {'; '.join(only)}")
+    if all(math.isnan(number(row, "gpu_power_limit_w")) for row in everything):
+        return Evidence("clocks", "not recorded", "unknown")
+    return Evidence("clocks", "the same")
+
+
+def _limits(sides: Sides) -> Iterator[str]:
+    for column, (words, unit) in _LIMITS.items():
+        ours, theirs = _known(sides.arm, column), _known(sides.reference, column)
+        both = [*ours, *theirs]
+        if ours and theirs and max(both) > (1 + _SAME_LIMIT) * min(both):
+            yield f"{words}: {_range(ours)} against {_range(theirs)} {unit}"
+
+
+def _clock(sides: Sides) -> Iterator[str]:
+    """Clocks that differ though nothing is known to have held back the slower side: that one was set lower."""
+    ours, theirs = _known(sides.arm, "gpu_clock_mhz"), _known(sides.reference, "gpu_clock_mhz")
+    if not ours or not theirs:
+        return
+    one, other = float(np.mean(ours)), float(np.mean(theirs))
+    slower = sides.arm if one < other else sides.reference
+    if abs(math.log(one / other)) > _SAME_CLOCK and not _held_back(slower) - {"applications_clocks_setting"}:
+        yield f"clocks: {one:,.0f} against {other:,.0f} MHz"
+
+
+def _held_back(rows: Rows) -> set[str]:
+    """The reasons for which GPUs were held back in any of the runs."""
+    texts = [row.get("gpu_throttled") for row in rows]
+    return {reason for text in texts if isinstance(text, str) for reason in text.split(";") if reason}
+
+
+def _known(rows: Rows, column: str) -> list[float]:
+    return [value for row in rows if not math.isnan(value := number(row, column))]
+
+
+def _range(values: list[float]) -> str:
+    return " to ".join(f"{value:,.0f}" for value in sorted({min(values), max(values)}))
+
+
+Input = Callable[[Sides], Evidence | None]
+INPUTS: tuple[Input, ...] = (same_work.same_work, activity, build, clocks, tier, failed_requests.failed_requests)
+"""What is looked at in the levels of every comparison."""

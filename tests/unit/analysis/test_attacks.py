@@ -1,0 +1,214 @@
+"""Campaigns built to mislead: each gets no claim that it must not get, and what is like it and sound keeps its own."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.support.synthetic import BASELINES, WORKLOAD, levels_table
+
+from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.campaign import compare_all
+
+ARM = "native-offload"
+EFFECTS = {"no-offload": 0.0, ARM: 0.1}
+
+
+def campaign(effect: float = 0.1, **changes: object) -> pd.DataFrame:
+    """A baseline and an arm, 5 runs of three levels."""
+    return levels_table(effects={"no-offload": 0.0, ARM: effect}, **changes)
+
+
+def of_arm(levels: pd.DataFrame, **changes: object) -> pd.DataFrame:
+    """The same campaign with columns of the arm's levels changed."""
+    changed = levels.copy()
+    for column, value in changes.items():
+        if column not in changed:
+            changed[column] = np.nan if isinstance(value, int | float) else ""
+        changed.loc[changed["scenario"] == ARM, column] = value
+    return changed
+
+
+def judged(levels: pd.DataFrame, metric: str = "throughput_tok_s") -> pd.Series:
+    """The row of the arm against its baseline."""
+    table = compare_all(levels, BASELINES).baseline
+    return table[table["metric"] == metric].iloc[0]
+
+
+def active_in(levels: pd.DataFrame, *runs: int) -> pd.DataFrame:
+    """The same campaign with an arm whose counters moved in these runs alone."""
+    return levels.assign(
+        exercised=levels["exercised"].where(levels["scenario"] != ARM, levels["run"].isin(runs)).astype("boolean")
+    )
+
+
+# --- the arm's counters moved in 1 of 5 runs
+
+
+def test_an_arm_that_was_active_in_one_of_five_runs_is_not_exercised() -> None:
+    row = judged(active_in(campaign(), 3))
+    assert row["verdict"] == words.NOT_EXERCISED
+    assert row["basis_activity"] == "refuses: active in 1 of 5 runs"
+
+
+def test_an_arm_is_judged_on_its_active_runs_where_these_are_enough() -> None:
+    levels = active_in(campaign(), 1, 2, 3, 4)
+    # The run without the arm would hide the effect.
+    levels.loc[(levels["scenario"] == ARM) & (levels["run"] == 5), "throughput_tok_s"] /= 1.5
+    row = judged(levels)
+    assert (row["verdict"], row["runs"]) == (words.BETTER, 4)
+    assert row["basis_activity"] == "active in 4 of 5 runs"
+    assert "run 5: not active" in row["reason"]
+
+
+# --- not the same work
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"request_output_tokens": 32.0},
+        {"request_prompt_tokens": 1032.0},
+        {"workload": WORKLOAD.replace("prefix_count=20", "prefix_count=200")},
+        {"workload": WORKLOAD.replace("prompt_tokens=64", "prompt_tokens=256")},
+        {"workload": WORKLOAD.replace("turns=3", "turns=1")},
+        {"strategy": "constant"},
+    ],
+    ids=["half the answer", "half the prompt", "other prefixes", "other prompts", "other turns", "other load"],
+)
+@pytest.mark.parametrize("metric", ["throughput_tok_s", "e2e_ms_p50"])
+def test_other_work_is_not_compared(metric: str, changes: dict[str, object]) -> None:
+    row = judged(of_arm(campaign(), **changes), metric)
+    assert row["verdict"] == words.NOT_ASSESSED
+    assert row["basis_work"].startswith("refuses: ")
+    assert " against " in row["reason"]
+
+
+def test_other_work_says_both_sides() -> None:
+    row = judged(of_arm(campaign(), workload=WORKLOAD.replace("prefix_count=20", "prefix_count=200")))
+    assert row["basis_work"] == "refuses: prefixes 200 against 20"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # What nobody declared may have been the same.
+        {"workload": "prompt_tokens=64"},
+        {"workload": ""},
+        # Lengths drawn at random, as 60 requests may differ by chance.
+        {"request_output_tokens": 70.0, "request_output_tokens_se": 0.05},
+        # Long answers are cut off under load: 40 % of them, with a standard deviation of 30 %.
+        {
+            "request_output_tokens": 52.0,
+            "request_output_tokens_se": 0.3 / 1000**0.5,
+            "requests_completed": 1000,
+            "incomplete_share": 0.4,
+        },
+    ],
+    ids=["half declared", "not declared", "random lengths", "cut off"],
+)
+def test_the_same_work_is_compared(changes: dict[str, object]) -> None:
+    row = judged(of_arm(campaign(), **changes))
+    assert (row["verdict"], row["basis_work"]) == (words.BETTER, "the same")
+
+
+def test_prompts_are_not_held_against_those_that_another_version_counted() -> None:
+    row = judged(of_arm(campaign(), request_prompt_tokens=64.0, guidellm_version="0.5.3"))
+    assert row["verdict"] == words.BETTER
+
+
+# --- an import without a recording
+
+
+def test_an_arm_that_nothing_shows_active_is_only_indicated() -> None:
+    row = judged(of_arm(campaign(), exercised=pd.NA, activity="not shown"))
+    assert (row["verdict"], row["indication"]) == (words.INDICATIVE_ACTIVITY, words.BETTER)
+
+
+def test_a_baseline_has_no_activity_to_show() -> None:
+    assert judged(campaign())["verdict"] == words.BETTER
+    # A recording of some of the runs shows the arm.
+    levels = campaign()
+    later = (levels["scenario"] == ARM) & (levels["run"] > 2)
+    levels.loc[later, "exercised"], levels.loc[later, "activity"] = pd.NA, "not shown"
+    assert judged(levels)["verdict"] == words.BETTER
+
+
+# --- another image or build
+
+
+def test_another_build_is_said_beside_the_verdict() -> None:
+    row = judged(of_arm(campaign(), server_build="lmcache/vllm 0.11.0"))
+    assert (row["verdict"], row["qualifier"]) == (words.BETTER, "other build")
+    assert "lmcache/vllm 0.11.0" in row["reason"]
+    assert judged(campaign())["qualifier"] == ""
+
+
+# --- GPU clocks and power limits
+
+
+def on_gpus(levels: pd.DataFrame, **changes: object) -> pd.DataFrame:
+    gpus = {"gpus": 2.0, "gpu_power_limit_w": 700.0, "gpu_clock_limit_mhz": 1980.0, "gpu_clock_mhz": 1900.0}
+    return of_arm(levels.assign(**gpus), **changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"gpu_power_limit_w": 500.0}, {"gpu_clock_limit_mhz": 1410.0}, {"gpu_clock_mhz": 1400.0}]
+)
+def test_other_clocks_or_power_limits_allow_no_verdict(changes: dict[str, object]) -> None:
+    row = judged(on_gpus(campaign(-0.1), **changes))
+    assert row["verdict"] == words.NOT_ASSESSED
+    assert row["basis_clocks"].startswith("refuses: other ")
+
+
+def test_a_gpu_that_was_throttled_on_one_side_is_said_beside_the_verdict() -> None:
+    row = judged(on_gpus(campaign(-0.1), gpu_throttled="sw_thermal_slowdown", gpu_clock_mhz=1700.0))
+    assert (row["verdict"], row["qualifier"]) == (words.WORSE, "GPU throttled on one side")
+
+
+def test_equal_clocks_are_sound() -> None:
+    row = judged(on_gpus(campaign(-0.1), gpu_clock_mhz=1880.0))
+    assert (row["verdict"], row["qualifier"], row["basis_clocks"]) == (words.WORSE, "", "the same")
+
+
+# --- a tier of twice its cpu_blocks
+
+
+def test_a_tier_of_another_size_has_no_verdict() -> None:
+    row = judged(of_arm(campaign(), checks_failed="tier_capacity", tier_reported_tokens=320_000.0))
+    assert row["verdict"] == words.NOT_ASSESSED
+    assert row["basis_tier"] == "refuses: 320,000 tokens for 160,000 tokens"
+
+
+# --- 0.7 % errors, all on the slowest requests
+
+
+def with_errors(levels: pd.DataFrame, share: float, scenario: str = ARM) -> pd.DataFrame:
+    changed = levels.copy()
+    of = changed["scenario"] == scenario
+    changed.loc[of, "requests_errored"] = (share * changed.loc[of, "requests_completed"]).round().astype(int)
+    return changed
+
+
+def test_errors_of_the_arm_alone_bar_parity() -> None:
+    flat = campaign(0.0, sd=0.003)
+    assert judged(flat)["verdict"] == words.PARITY
+    row = judged(with_errors(flat, 0.007))
+    assert row["verdict"] == words.INCONCLUSIVE
+    assert row["qualifier"] == "0.69 % of requests failed against none"
+
+
+def test_errors_widen_the_interval_to_the_side_they_may_hide() -> None:
+    sound, erring = (judged(levels, "e2e_ms_p90") for levels in (campaign(0.0), with_errors(campaign(0.0), 0.007)))
+    assert erring["low_percent"] == pytest.approx(sound["low_percent"])
+    assert erring["high_percent"] > sound["high_percent"] + 1
+
+
+def test_errors_alike_on_both_sides_leave_parity() -> None:
+    flat = campaign(0.0, sd=0.003)
+    row = judged(with_errors(with_errors(flat, 0.005), 0.005, "no-offload"))
+    assert row["verdict"] == words.PARITY
+    assert row["qualifier"] == "0.48 % of requests failed against 0.48 %"
+
+
+def test_a_large_effect_outlives_a_few_errors() -> None:
+    row = judged(with_errors(campaign(), 0.007))
+    assert (row["verdict"], row["qualifier"]) == (words.BETTER, "0.69 % of requests failed against none")
