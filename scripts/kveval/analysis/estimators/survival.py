@@ -2,7 +2,8 @@
 
 A request that had no first token when the window closed has waited at least that long: it is censored. One that was
 already waiting when the window opened is seen from that age on: it enters late (left truncation). The product-limit
-estimator takes both as they are (Kaplan and Meier 1958; with late entries Lynden-Bell 1971).
+estimator takes both as they are (Kaplan and Meier 1958; with late entries Lynden-Bell 1971). Subjects that belong
+together, as the turns of a conversation do, are one unit of its error (Ying and Wei 1994).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-# While subjects still enter, a risk set smaller than this share of all says nothing: a single early event in a set of
-# one would end the curve (Lai and Ying 1991 weigh such sets with 0, too).
+# A risk set smaller than this share of the subjects that enter later says nothing: a single early event in a set of one
+# would end the curve (Lai and Ying 1991 weigh such sets with 0, too). One that is small because most have left already
+# is the tail, and counts.
 _SMALLEST_RISK_SET = 0.05
 
 
@@ -24,12 +26,14 @@ _SMALLEST_RISK_SET = 0.05
 class Observed:
     """Times of subjects: each was watched from age `entry` to age `exit`; `event`: it ended then, else it was cut off.
 
-    Arrays of equal length, ages in one unit of time.
+    Arrays of equal length, ages in one unit of time. `unit`: a number for what subjects belong to; None where each
+    stands for itself.
     """
 
     entry: Array
     exit: Array
     event: npt.NDArray[np.bool_]
+    unit: npt.NDArray[np.intp] | None = None
 
     @property
     def events(self) -> int:
@@ -42,18 +46,33 @@ class Observed:
         return len(self.event) - self.events
 
 
-def survival(observed: Observed) -> tuple[Array, Array]:
-    """Return the ages at which events happened, rising, and the share that lasts longer than each."""
+@dataclass(frozen=True)
+class _Steps:
+    """The ages at which events happened, rising; the events at each; those at risk, as far as their number counts."""
+
+    times: Array
+    deaths: Array
+    at_risk: Array
+
+    @property
+    def lasting(self) -> Array:
+        """The share that lasts longer than each age."""
+        return np.cumprod(1 - self.deaths / self.at_risk)
+
+
+def _steps(observed: Observed) -> _Steps:
     times, deaths = np.unique(observed.exit[observed.event], return_counts=True)
-    if not len(times):
-        return times, np.empty(0, dtype=np.float64)
     entered = np.searchsorted(np.sort(observed.entry), times, side="left")
     left = np.searchsorted(np.sort(observed.exit), times, side="left")
-    at_risk = entered - left
-    entering = times < observed.entry.max()
-    counted = (at_risk > 0) & ~(entering & (at_risk < _SMALLEST_RISK_SET * len(observed.event)))
-    factors: Array = np.where(counted, 1 - deaths / np.maximum(at_risk, 1), 1.0)
-    return times, np.cumprod(factors, dtype=np.float64)
+    at_risk, to_come = entered - left, len(observed.entry) - entered
+    counted = at_risk > _SMALLEST_RISK_SET * to_come
+    return _Steps(times, deaths.astype(np.float64), np.where(counted, at_risk, np.inf))
+
+
+def survival(observed: Observed) -> tuple[Array, Array]:
+    """Return the ages at which events happened, rising, and the share that lasts longer than each."""
+    steps = _steps(observed)
+    return steps.times, steps.lasting
 
 
 def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
@@ -62,9 +81,42 @@ def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
     Without censoring and late entries it is the smallest observed value that at least this share does not exceed.
     """
     times, lasting = survival(observed)
-    found = []
-    for share in shares:
-        # The tolerance is for products such as 0.9 x 8/9, which should be 0.8.
-        reached = np.flatnonzero(lasting <= 1 - share + 1e-9)
-        found.append(float(times[reached[0]]) if len(reached) else np.nan)
-    return found
+    reached = [_reached(lasting, share) for share in shares]
+    return [float(times[step]) if step < len(times) else np.nan for step in reached]
+
+
+def _reached(lasting: Array, share: float) -> int:
+    """The first step at which no more than the rest lasts longer, or the number of steps."""
+    # The tolerance is for products such as 0.9 x 8/9, which should be 0.8.
+    found = np.flatnonzero(lasting <= 1 - share + 1e-9)
+    return int(found[0]) if len(found) else len(lasting)
+
+
+def effective_count(observed: Observed, share: float) -> float:
+    """Return how many subjects that all stand for themselves would tell as much about a quantile; NaN without events.
+
+    n = S (1 - S) / Var(S) at the last event before the quantile. Var(S) = S^2 m / (m - 1) sum over the m units of
+    (sum over their subjects of [ended by then] / Y - sum over the events seen of d / Y^2)^2, d events of Y at risk: the
+    sandwich variance of the product-limit estimate, which for units of one subject is Greenwood's.
+    """
+    steps = _steps(observed)
+    if not len(steps.times):
+        return np.nan
+    lasting = steps.lasting
+    step = min(max(_reached(lasting, share) - 1, 0), len(lasting) - 1)
+    survivors, until = float(lasting[step]), float(steps.times[step])
+    if not 0 < survivors < 1:
+        return float(observed.events)
+    hazard = np.concatenate([[0.0], np.cumsum(steps.deaths / steps.at_risk**2)])
+    entry, leave = np.minimum(observed.entry, until), np.minimum(observed.exit, until)
+    seen = hazard[np.searchsorted(steps.times, leave, "right")] - hazard[np.searchsorted(steps.times, entry, "right")]
+    ended = observed.event & (observed.exit <= until)
+    of_its_own = 1 / steps.at_risk[np.minimum(np.searchsorted(steps.times, observed.exit), len(steps.times) - 1)]
+    influence = np.where(ended, of_its_own, 0.0) - seen
+    if observed.unit is not None:
+        influence = np.bincount(observed.unit, weights=influence)[np.unique(observed.unit)]
+    units = len(influence)
+    if units < 2:
+        return np.nan
+    variance = survivors**2 * units / (units - 1) * float((influence**2).sum())
+    return min(survivors * (1 - survivors) / variance, float(len(observed.entry)))

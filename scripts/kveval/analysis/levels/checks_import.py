@@ -84,9 +84,14 @@ def saturated_open_loop(level: JudgedLevel) -> Outcome | None:
     report = level.report
     if report.closed_loop:
         return None
-    answered, sent = level.row["throughput_req_s"], level.rate_req_s
+    answered, sent, in_flight = level.row["throughput_req_s"], level.rate_req_s, level.row["concurrency_mean"]
+    if sent is None and in_flight < 1:
+        return warn(
+            f"strategy {report.strategy} sends at a rate of its own: {in_flight:.2g} requests in flight, so that"
+            " throughput is what was sent"
+        )
     if sent is None:
-        message = f"strategy {report.strategy} sends everything at once ({level.row['concurrency_mean']:.0f} in flight)"
+        message = f"strategy {report.strategy} sends everything at once ({in_flight:.0f} in flight)"
     elif not _missing(level, sent):
         return None
     else:

@@ -15,6 +15,7 @@ COLUMNS: Mapping[Severity, str] = {"fail": "checks_failed", "warn": "checks_warn
 """The columns with the names of a level's outcomes, `;`-joined."""
 MESSAGES = "checks_messages"
 """The column with the outcomes themselves, as JSON."""
+_OF_THROUGHPUT = ("steadiness",)
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,15 @@ def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:
     """Return the outcomes in a level's row. Raises msgspec.DecodeError for a row that `columns` did not make."""
     text = row[MESSAGES]
     return msgspec.json.decode(text, type=list[Outcome]) if isinstance(text, str) and text else []
+
+
+def failed_checks(row: Mapping[Any, Any], of_throughput: bool) -> list[str]:
+    """Return the names of the checks by which a level disqualifies its throughput, or its latencies.
+
+    Of latencies an unsteady rate is a limit: they are those of all the states that the window saw.
+    """
+    names = [name for name in str(row[COLUMNS["fail"]] or "").split(";") if name]
+    return [name for name in names if of_throughput or name not in _OF_THROUGHPUT]
 
 
 def add_outcomes(table: pd.DataFrame, outcomes: Sequence[Sequence[Outcome]]) -> pd.DataFrame:

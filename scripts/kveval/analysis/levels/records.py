@@ -12,7 +12,7 @@ import numpy as np
 
 from kveval.analysis.estimators.intervals import batch_means, compound_poisson
 from kveval.analysis.estimators.survival import Observed, quantiles
-from kveval.analysis.levels.noise import QUANTILES, quantile_error, whole
+from kveval.analysis.levels.noise import QUANTILES, quantile_error, quantile_interval, whole
 from kveval.analysis.levels.requests import Array, Requests
 from kveval.load.reports import CLOSED_LOOP, LevelReport
 
@@ -28,12 +28,11 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
     begin, finish = requests.column("start"), requests.column("end")
     first = requests.column("first_token")
     tokens, prompts = requests.column("output_tokens"), requests.column("prompt_tokens")
-    done, errored = requests.status("completed"), requests.status("errored")
-    completed = done & (finish >= start) & (finish < end)
+    errored, completed = requests.status("errored"), requests.completed(start, end)
     failed = errored & ~((finish < start) | (begin >= end))
     # In flight when the window closed, whether it was cut off then or finished a moment later.
-    unfinished = ~errored & (begin < end) & ~(finish < end)
-    began_output = (first >= start) & (first < end) & ~errored
+    unfinished = ~errored & (begin < end) & ~(finish <= end)
+    began_output = (first >= start) & (first <= end) & ~errored
     delivered = float(requests.delivered(start, end).sum())
     counts = {
         "requests_completed": int(completed.sum()),
@@ -57,8 +56,9 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
     }
     times = {"ttft": _to_first_token(requests, start, end), "e2e": _to_completion(requests, start, end)}
     for name in LATENCIES:
-        values = requests.column(f"{name}_ms")[began_output if name == "ttft" else completed]
-        row |= _statistics(name, values[~np.isnan(values)], times.get(name))
+        values = requests.column(f"{name}_ms")
+        known = (began_output if name == "ttft" else completed) & ~np.isnan(values)
+        row |= _statistics(name, values[known], times.get(name) or whole(values[known], requests.conversations[known]))
     for name, observed in times.items():
         row |= {f"{name}_count": observed.events, f"{name}_censored": observed.censored}
     row["not_reached"] = _not_reached(row, times)
@@ -83,27 +83,23 @@ def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: flo
     watched = ~requests.status("errored") & (begin < end) & ~over
     # A request that was cut off before the window, when the generator stopped, has waited no longer.
     watched &= ~(requests.column("end") < start)
-    event = watched & (when < end) & ~np.isnan(age_ms)
+    event = watched & (when <= end) & ~np.isnan(age_ms)
     entry = 1000 * np.maximum(start - begin, 0)
     left = np.where(event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin))
     # The generator's own figure may be a rounding below the age at which the request was first seen.
     leave = np.maximum(left, np.nextafter(entry, np.inf))
-    return Observed(entry[watched], leave[watched], event[watched])
+    return Observed(entry[watched], leave[watched], event[watched], requests.conversations[watched])
 
 
-def _statistics(name: str, values: Array, times: Observed | None) -> dict[str, float]:
-    """Return mean and quantiles of a latency, the quantiles from `times` where requests were cut off."""
+def _statistics(name: str, values: Array, times: Observed) -> dict[str, float]:
+    """Return a latency's mean of `values`, and its quantiles and their errors by `times`."""
     row = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
-    if times is not None:
-        found = quantiles(times, list(QUANTILES.values()))
-    elif len(values):
-        found = [float(value) for value in np.quantile(values, list(QUANTILES.values()), method="inverted_cdf")]
-    else:
-        found = [np.nan] * len(QUANTILES)
+    found = quantiles(times, list(QUANTILES.values()))
     row |= {f"{name}_ms_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
-    observed = whole(values) if times is None else times
     errors = {f"{name}_ms_{label}": share for label, share in QUANTILES.items() if f"{name}_ms_{label}" in _WITH_ERROR}
-    return row | {f"{column}_se": quantile_error(observed, share) for column, share in errors.items()}
+    row |= {f"{column}_se": quantile_error(times, share) for column, share in errors.items()}
+    low, high = quantile_interval(times, QUANTILES["p99"])
+    return row | {f"{name}_ms_p99_low": low, f"{name}_ms_p99_high": high}
 
 
 def within_run(report: LevelReport, requests: Requests, start: float, end: float) -> dict[str, Any]:
@@ -113,9 +109,7 @@ def within_run(report: LevelReport, requests: Requests, start: float, end: float
         interval = batch_means(requests.delivered_in_parts(start, end, BATCHES) * BATCHES / (end - start))
     else:
         method = "conversations"
-        names = [record.conversation or str(number) for number, record in enumerate(requests.records)]
-        _, unit = np.unique(np.array(names, dtype=str), return_inverse=True)
-        amounts = np.bincount(unit, weights=requests.delivered(start, end)).astype(np.float64)
+        amounts = np.bincount(requests.conversations, weights=requests.delivered(start, end)).astype(np.float64)
         interval = compound_poisson(amounts, end - start)
     return {"within_low_tok_s": interval[0], "within_high_tok_s": interval[1], "within_method": method}
 

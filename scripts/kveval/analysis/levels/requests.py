@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
@@ -34,6 +35,23 @@ class Requests:
     def status(self, name: str) -> npt.NDArray[np.bool_]:
         """Return which records ended as `name`."""
         return np.array([record.status == name for record in self.records], dtype=np.bool_)
+
+    def completed(self, start: float, end: float) -> npt.NDArray[np.bool_]:
+        """Return which records were completed in [start, end]; windows may end with their last request."""
+        finish = self.column("end")
+        return self.status("completed") & (finish >= start) & (finish <= end)
+
+    def mean_latency_s(self, start: float, end: float) -> float:
+        """Return the mean latency of the requests completed in [start, end], NaN without any."""
+        seconds = self.column("e2e_ms")[self.completed(start, end)] / 1000
+        known = seconds[~np.isnan(seconds)]
+        return float(known.mean()) if len(known) else np.nan
+
+    @cached_property
+    def conversations(self) -> npt.NDArray[np.intp]:
+        """Return the number of each record's conversation; a record without one is one of its own."""
+        names = [record.conversation or str(number) for number, record in enumerate(self.records)]
+        return np.unique(np.array(names, dtype=str), return_inverse=True)[1]
 
     def delivered(self, start: float, end: float) -> Array:
         """Return the output tokens each request delivered in [start, end), see `delivered_tokens`."""

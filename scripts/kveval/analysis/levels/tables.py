@@ -248,10 +248,10 @@ def _noise(
     run: Run, level: LevelRun, report: LevelReport, requests: Requests, window: tuple[float, float]
 ) -> dict[str, float]:
     """The run's own noise, for the statistics; that of the throughput in a closed loop alone."""
-    change, error = drift(requests, *window)
     visits, unshared = prompt_shares(run.workload, level.level, requests, window)
     streams = report.streams or workloads.streams_at(workload_of(run.workload), level.level)
     closed = report.closed_loop and streams is not None
+    change, error = drift(requests, *window, streams if closed else None)
     return {
         "throughput_se": counting_error(requests, *window) if closed else np.nan,
         "throughput_cut": cut_error(requests, *window, float(streams or 1)) if closed else np.nan,

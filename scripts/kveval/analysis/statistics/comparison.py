@@ -14,6 +14,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast, contrasts, parity_power, runs_to_resolve, welch
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.levels.noise import needed_for
+from kveval.analysis.levels.outcomes import failed_checks
 from kveval.analysis.statistics.evidence import Evidence, Sides
 from kveval.analysis.statistics.failed_requests import bounds
 from kveval.analysis.statistics.inputs import of_levels
@@ -153,8 +154,8 @@ def usable(row: Mapping[str, Any], metric: str) -> bool:
 
 def unfit(row: Mapping[str, Any], metric: str) -> str:
     """Return why a level may not enter a verdict on a metric, nothing if it may."""
-    if row["checks_failed"]:
-        return f"failed {str(row['checks_failed']).replace(';', ', ')}"
+    if failed := failed_checks(row, metric == THROUGHPUT):
+        return f"failed {', '.join(failed)}"
     if metric == THROUGHPUT and row.get("rate_req_s", np.nan) > 0:
         return OPEN_LOOP
     if metric == THROUGHPUT:

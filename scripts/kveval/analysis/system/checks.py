@@ -9,9 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
+from kveval.analysis.system import hit_ratio
 
 # A prompt's blocks are taken as it is processed, so that running requests hold less than all of theirs for a while.
 _PARTLY = 0.5
+# A hit ratio that rises evenly by 0.15 changes by as much from the first third to the last.
+_FILLED = 0.1
 _KV_USAGE = ("kv_cache_usage_percent", "kv_cache_usage_max_percent")
 _CLOSED_LOOP = ("synchronous", "concurrent")
 
@@ -109,6 +112,21 @@ def clock_offset(sampled: Sampled) -> Outcome | None:
     if abs(offset) <= 1.0:
         return None
     return note(f"the recording's clock is {offset:+.1f} s off; its window was moved by that")
+
+
+@check("R8")
+def caches_filled(sampled: Sampled) -> Outcome | None:
+    """The share of the prompts that caches had changed by no more than 10 points, or 2 standard errors, in the window.
+
+    From its first third to its last. A cache that still fills makes every number one of the level's length.
+    """
+    change, error = (sampled.value(name) for name in hit_ratio.COLUMNS)
+    if not abs(change) > max(_FILLED, 2 * error):
+        return None
+    return warn(
+        f"the hit ratio of the prompts changed by {100 * change:+.0f} points from the first third of the window to the"
+        " last: the numbers are not those of a cache in its lasting state: longer warm-ups, or primed prefixes"
+    )
 
 
 @check("R4")

@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, judge
-from kveval.analysis.system import checks
+from kveval.analysis.system import checks, hit_ratio
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
 from kveval.config.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
@@ -28,6 +28,7 @@ from kveval.spec.servers.registry import recorded_as
 SYSTEM_CHECKS = checks_in(checks)
 # Fewest samples in a window that say something about it.
 MIN_SAMPLES = 30
+_FEWEST_SAMPLES = 2
 # A CPU that never idles is 100.00000000000001 % busy.
 _ROUNDING = 1e-9
 SAMPLES = "pcp_samples"
@@ -158,6 +159,14 @@ class SystemRecording:
             notes.insert(0, f"not recorded: {', '.join(found['absent'])}")
         lists = {name: tuple(keys) for name, keys in found.items()}
         return Reduced(values, max(counts), notes, breakdown, **lists)
+
+    def value(self, key: str, window: Window) -> float:
+        """Return a metric over a part of a window, from two samples on; NaN where it has no value."""
+        reader = self._reader(key, window, _FEWEST_SAMPLES) if key in self._metrics else None
+        try:
+            return reader.value()[0] if reader else np.nan
+        except _Unavailable:
+            return np.nan
 
     def _reader(self, key: str, window: Window, least: int) -> _Reader | None:
         """Return how to read a metric from the first of its sources that was recorded, None if none was."""
@@ -368,15 +377,17 @@ def with_system_metrics(
             reason = NO_RECORDING if run not in opened else NO_WINDOW
             breakdown = {f"{key}{BY_INSTANCE}": "" for key, metric in metrics.items() if metric.breakdown}
             reduced = Reduced(dict.fromkeys(metrics, np.nan), 0, [reason], breakdown)
+            drift = dict.fromkeys(hit_ratio.COLUMNS, np.nan)
             outcomes.append([])
         else:
             reduced = opened[run].reduce(window, min_samples)
-            sampled = checks.Sampled({**level, **reduced.values}, reduced, min_samples)
+            drift = hit_ratio.drift(opened[run].value, window, level)
+            sampled = checks.Sampled({**level, **reduced.values, **drift}, reduced, min_samples)
             outcomes.append(judge(SYSTEM_CHECKS, sampled))
             for name in sampled.impossible():
                 reduced.values[name] = np.nan
         notes = " | ".join(reduced.notes)
-        rows.append({**reduced.values, **reduced.breakdown, SAMPLES: reduced.samples, NOTES: notes})
+        rows.append({**drift, **reduced.values, **reduced.breakdown, SAMPLES: reduced.samples, NOTES: notes})
     added = pd.DataFrame(rows, index=levels.index)
     return add_outcomes(pd.concat([levels, added], axis=1), outcomes)
 
