@@ -245,6 +245,24 @@ def test_what_disqualifies_a_level_is_said_at_once(
     assert chain.pointer.exists()
 
 
+@needs_pcp
+@pytest.mark.parametrize("cell", ["no-offload/0", "native-offload/10000"])
+@pytest.mark.parametrize("changed", [0, 4])
+def test_a_server_whose_cache_changes_answers_is_found_out(chain: Chain, cell: str, changed: int) -> None:
+    chain.cell = f"Qwen3-0.6B/{cell}"
+    arm, blocks = cell.split("/")
+    matrix = [{"models": ["Qwen3-0.6B"], "scenarios": [arm], "cpu_blocks": [int(blocks)]}]
+    chain.configure(matrix=matrix, server={"env": {"FAULT": "changes its answers" if changed else ""}})
+    job = chain.start()
+    assert job.end(PATIENCE_S) == 0, job.words()
+    source = "device" if arm == "no-offload" else "tier"
+    said = f"{changed} of 4 greedy answers changed when the {source} served their prompts" in job.said()
+    found = pointed_run(chain.pointer).answers
+    assert found is not None
+    assert (found.changed, found.same, found.served_from, found.unchecked) == (changed, 4 - changed, source, "")
+    assert said == (changed > 0)
+
+
 def test_without_pcp_nothing_starts(chain: Chain) -> None:
     chain.env |= {"PCP_CONF": str(chain.folder / "none.conf")}
     job = chain.start()

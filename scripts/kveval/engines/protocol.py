@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from kveval.host.errors import Failure
 from kveval.load.guidellm import Level, Primed
+from kveval.store.run_file import Answers
 from kveval.store.store import Key, Store
 
 Say = Callable[[str], None]
@@ -82,6 +83,9 @@ class Server(Protocol):
 
     def counters(self) -> dict[str, float]:
         """Read the counters of the server and of what stands beside it, summed over replicas."""
+
+    def check_answers(self, *, tier: bool, longest: int) -> Answers:
+        """Compare its answers cold and from its cache, see kveval.engines.servers.answers; leaves caches filled."""
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> Sequence[Check]:
         """Return the watches that find it hanging; see kveval.engines.watchdog.StallWatch for the three times."""

@@ -25,7 +25,7 @@ from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archive, verify_archive
 from kveval.spec.servers.registry import software_of
 from kveval.spec.specification import Specification
-from kveval.store.run_file import Repeat
+from kveval.store.run_file import Answers, Repeat
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0
@@ -62,6 +62,8 @@ class Attempt:
                 self.progress.say("starting the server")
                 with self._phase("server_start_s"):
                     server = session.handle.start()
+                with self._phase("answers_s"):
+                    answers = self._answers(session)
                 self.progress.say(f"server up after {server.startup_s:.0f} s; starting the recording")
                 with self._phase("recording_start_s"), contextlib.ExitStack() as starting:
                     recorder = starting.enter_context(session.recording())
@@ -89,10 +91,28 @@ class Attempt:
                 "phases": {name: round(seconds, 2) for name, seconds in self.phases.items()},
                 "times": {**spent(levels), "total_s": round(time.monotonic() - begin, 2)},
                 "recording": archive,
+                "answers": msgspec.to_builtins(answers),
             },
         )
         for leftover in ("model", "pcp"):
             shutil.rmtree(self.scratch / leftover, ignore_errors=True)
+
+    def _answers(self, session: RunSession) -> Answers:
+        """Compare the server's answers cold and from its cache, and empty the caches again."""
+        specification = self.job.specification
+        tier = specification.file_tier or specification.budget.host_bytes > 0
+        server = session.handle.server
+        found = server.check_answers(tier=tier, longest=specification.model.max_model_len)
+        server.require_alive()
+        # Never by a new server: what these few prompts leave in a tier that cannot be emptied, the warm-up leaves too.
+        session.handle.refresh(restart=False)
+        found = msgspec.structs.replace(found, unchecked=session.anonymous(found.unchecked))
+        if found.unchecked:
+            self.progress.say(f"answers from the cache are not checked: {found.unchecked}")
+        elif found.changed:
+            said = f"{found.changed} of {found.prompts} greedy answers changed"
+            self.progress.say(f"{said} when the {found.served_from} served their prompts")
+        return found
 
     def _description(self, session: RunSession, server: Server, levels: list[dict[str, Any]]) -> dict[str, Any]:
         """Return what run.json says beside times and the recording."""

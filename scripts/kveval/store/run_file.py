@@ -73,8 +73,43 @@ class Repeat(msgspec.Struct, frozen=True):
     ended: str
 
 
+class AnswerDifference(msgspec.Struct, frozen=True):
+    """Where the answers to a prompt, numbered from 0, part first: at which token, and which there were.
+
+    `margin_nats`: by how much the cold answer's token was likelier there than the other one, None where the other was
+    not among the likeliest; within the tolerance, `near_tie`, it takes no more than another order of additions.
+    """
+
+    prompt: int
+    token: int
+    cold: str
+    again: str
+    margin_nats: float | None
+    near_tie: bool
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """How greedy answers to `prompts` prompts, `tokens` tokens each, compare: cold, and served from a cache.
+
+    `same`, `near_ties` and `changed` add up to `prompts`; `served_from`: "tier", "device" for an arm without a tier, or
+    "none"; `served_tokens`: of all `prompt_tokens`, those that the cache had. `unchecked`: why this shows nothing.
+    """
+
+    prompts: int = 0
+    tokens: int = 0
+    same: int = 0
+    near_ties: int = 0
+    changed: int = 0
+    served_from: str = "none"
+    prompt_tokens: int = 0
+    served_tokens: int = 0
+    tolerance_nats: float = 0.0
+    first_difference: AnswerDifference | None = None
+    unchecked: str = ""
+
+
 class GpuConditions(msgspec.Struct, frozen=True):
-    """What a GPU was allowed and what it did during the levels, over the samples in which it worked.
+    """Clocks, power and heat of a GPU during the levels, over the samples in which it worked.
 
     `clock_limit_mhz`: of the streaming multiprocessors, by the hardware; `power_limit_w`: as enforced;
     `throttle_reasons`: what held its clocks down, each with its share of the samples in `throttle_shares`.
@@ -131,6 +166,8 @@ class Run(msgspec.Struct, frozen=True):
     clock_offset_s: float = 0.0
     exercised: dict[str, Any] = {}
     repeats: list[Repeat] = []
+    # None of runs that were not asked: imports, and what was measured before this was checked.
+    answers: Answers | None = None
     gpu_conditions: list[GpuConditions] = []
 
     @property

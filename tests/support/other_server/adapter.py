@@ -10,7 +10,7 @@ from typing import Any
 
 from kveval.config.campaign import ServerConfig
 from kveval.config.catalogue import Scenario
-from kveval.engines.servers.protocol import Ask
+from kveval.engines.servers.protocol import Ask, Completion
 from kveval.host.logs import LogForm
 from kveval.spec.arms import ArmArguments, Platform
 from kveval.spec.servers.software import ServerSoftware
@@ -93,7 +93,10 @@ class ToyProgram:
     def generated(self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float) -> int:
         return int(ask("/say", "POST", {"length": prompt_tokens}, timeout_s)["said"])
 
-    def emptied(self, ask: Ask) -> bool:
+    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, timeout_s: float) -> Completion | None:
+        return None
+
+    def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:
         return bool(ask("/caches", "DELETE")["empty"])
 
     def startup_facts(self, log_text: str) -> dict[str, Any]:

@@ -29,7 +29,10 @@ AssertionError
 """
 FAULT = os.environ.get("FAULT", "")
 lock = threading.Lock()
-state = {"tokens": 0, "running": 0, "served": 0}
+state = {"tokens": 0, "running": 0, "served": 0, "device_hits": 0, "tier_hits": 0}
+# Prompts that were answered, by where their keys and values are: to be found again by greedy requests alone.
+held: dict[str, set[str]] = {"device": set(), "tier": set()}
+HAS_TIER = "--kv-transfer-config" in sys.argv
 
 
 def crash_in(seconds: float, engine: "subprocess.Popen[bytes]") -> None:
@@ -43,6 +46,26 @@ def engine_runs(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ"
     return False
+
+
+def greedy(prompt: str, tokens: int) -> dict[str, object]:
+    """Answer with words of the prompt, each of which is likelier than the next by 3 nats."""
+    length = len(prompt.split())
+    source = next((name for name in ("device", "tier") if prompt in held[name]), None)
+    if source is not None:
+        state[f"{source}_hits"] += length
+    held["device"].add(prompt)
+    if HAS_TIER:
+        held["tier"].add(prompt)
+    number = prompt.partition(" is ")[2][:5]
+    wrong = FAULT == "changes its answers" and source is not None
+    words = [f"{'not ' if wrong and place else ''}{number}-{place}" for place in range(tokens)]
+    likeliest = [{f"{number}-{place}": -0.1, f"not {number}-{place}": -3.1} for place in range(tokens)]
+    told = {"tokens": words, "token_logprobs": [-0.1] * tokens, "top_logprobs": likeliest}
+    return {
+        "choices": [{"text": " ".join(words), "logprobs": told}],
+        "usage": {"prompt_tokens": length, "completion_tokens": tokens},
+    }
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -61,6 +84,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5',
                     "# TYPE vllm:generation_tokens_total counter",
                     f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {state["tokens"]}',
+                    "# TYPE vllm:prefix_cache_hits_total counter",
+                    f'vllm:prefix_cache_hits_total{{engine="0",model_name="m"}} {state["device_hits"]}',
+                    "# TYPE vllm:external_prefix_cache_hits_total counter",
+                    f'vllm:external_prefix_cache_hits_total{{engine="0",model_name="m"}} {state["tier_hits"]}',
                 ]
             self.answer("\n".join(lines) + "\n", kind="text/plain; version=0.0.4")
         elif self.path == "/version":
@@ -71,13 +98,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer("")
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path == "/v1/completions":
-            self.complete()
-        else:
-            self.answer({"success": True})
+            asked = json.loads(body)
+            self.complete(asked["prompt"] if asked.get("logprobs") else None, asked.get("max_tokens", 0))
+            return
+        if self.path.startswith("/reset_prefix_cache"):
+            held["device"].clear()
+            if "reset_external=true" in self.path:
+                held["tier"].clear()
+        self.answer({"success": True})
 
-    def complete(self) -> None:
+    def complete(self, prompt: str | None, tokens: int) -> None:
         with lock:
             state["running"] += 1
             state["served"] += 1
@@ -94,7 +126,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with lock:
             state["running"] -= 1
             state["tokens"] += TOKENS_PER_REQUEST
-        self.answer({"usage": {"completion_tokens": TOKENS_PER_REQUEST}})
+        if prompt is None:
+            self.answer({"usage": {"completion_tokens": TOKENS_PER_REQUEST}})
+        else:
+            self.answer(greedy(prompt, tokens))
 
     def answer(self, content: object, kind: str = "application/json") -> None:
         body = (content if isinstance(content, str) else json.dumps(content)).encode()

@@ -30,6 +30,9 @@ GEOMETRY = {"layers": 28, "kv_heads": 8, "head_dim": 128}
 SERVED = {"geometry": GEOMETRY, "kv_bytes_per_token": 114_688, "max_model_len": 8192, "tensor_parallel_size": 1}
 
 
+CHANGED = {"prompts": 4, "changed": 2, "served_from": "tier", "tolerance_nats": 0.25}
+
+
 def run(specification: dict[str, Any] | None = None, **changes: Any) -> Run:
     """A run whose description holds together; `specification` is merged into its own."""
     description = run_description("m", "native-offload", 10_000, 1)
@@ -134,6 +137,7 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
     checks_run.tier_below_prefixes: (lambda: level(tier_tokens=399_999.0), level),
     checks_run.workload_varies: (lambda: of_run({"workload": {"prefix_count": {"per_level": 2}}}), of_run),
     checks_run.not_exercised: (lambda: level(exercised=False), lambda: level(exercised=None)),
+    checks_run.answers: (lambda: of_run(answers=CHANGED), lambda: of_run(answers={**CHANGED, "changed": 0})),
     checks_run.provenance: (lambda: of_run(versions={"vllm": "0.31.0", "guidellm": "0.8.1"}), of_run),
     checks_run.kv_bytes: (lambda: of_run({"model": {**SERVED, "kv_bytes_per_token": 163_840}}), of_run),
     checks_run.kv_capacity: (

@@ -68,6 +68,25 @@ def not_exercised(level: JudgedLevel) -> Outcome | None:
     return warn("the counters that prove the arm active did not move")
 
 
+@check("R13")
+def answers(level: JudgedLevel) -> Outcome | None:
+    """The answers that the arm gives cold and served from its cache are the same, near ties of two tokens aside."""
+    found = level.run.answers
+    if found is None:
+        return None
+    if found.unchecked:
+        return note(f"not checked whether the cache changes answers: {found.unchecked}")
+    if not found.changed:
+        return None
+    source = "the tier" if found.served_from == "tier" else "the device's own cache"
+    said = f"{found.changed} of {found.prompts} greedy answers changed when {source} served their prompts"
+    first = found.first_difference
+    if first is not None:
+        margin = "more than the likeliest few" if first.margin_nats is None else f"{first.margin_nats:.2f} nats"
+        said += f": at token {first.token + 1}, {margin} apart ({found.tolerance_nats:g} are numerics)"
+    return fail(said) if found.served_from == "tier" else warn(said)
+
+
 @check("R14")
 def provenance(level: JudgedLevel) -> Outcome | None:
     """The run says what ran: the server's arguments and environment, and the versions that answered."""

@@ -22,6 +22,7 @@ from kveval.engines.kubernetes.shared_objects import release_shared
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.host.gpu_conditions import INTERVAL_S, GpuWatch
 from kveval.host.http import free_port
 from kveval.host.processes import Terminated
 from kveval.load import guidellm as load
@@ -113,13 +114,15 @@ class ClusterSession:
         self.pcp_version = ""
         self._jobs: LoadJobs | None = None
         self._recording: recordings.ClusterRecording | None = None
+        self._gpus = GpuWatch(lambda asked: self.handle.server.in_every(["nvidia-smi", *asked]))
         # Made now, so that its image is pulled while the server starts.
         place.api.apply(recording_documents(job.campaign, place.site, {}))
 
     @property
     def checks(self) -> Sequence[Check]:
-        """Nobody else may measure this run."""
-        return [(self._lease.check, _LEASE_CHECK_S)]
+        """Nobody else may measure this run; look at the GPUs."""
+        watches = [(self._gpus.sample, INTERVAL_S)] if self._job.specification.on_cluster.gpus else []
+        return [(self._lease.check, _LEASE_CHECK_S), *watches]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[recordings.ClusterRecording]:
@@ -171,6 +174,7 @@ class ClusterSession:
         server, recorder = self.handle.server, self._recording
         assert recorder is not None
         pods = [*server.watched, recorder.pod, *self._generator.pods]
+        gpus = self._gpus.conditions()
         return {
             "cluster": {
                 "kubernetes": str(self._place.api.get("/version").get("gitVersion", "")),
@@ -179,6 +183,7 @@ class ClusterSession:
                 "replicas": len(server.replicas),
             },
             "clock_offset_s": self._generator.clock_offset_s(recorder),
+            **({"gpu_conditions": gpus} if gpus else {}),
         }
 
     def close(self) -> None:

@@ -19,11 +19,13 @@ from kveval.engines.kubernetes.sidecars import PodSidecar, command_line, environ
 from kveval.engines.kubernetes.wait.rollout import require_unchanged
 from kveval.engines.kubernetes.wait.wait import RolloutError
 from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
-from kveval.engines.servers import declared
+from kveval.engines.servers import answers, declared
+from kveval.engines.servers.answers import Questioned
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.watchdog import StallWatch, Work, read_work
 from kveval.host.http import HttpError
 from kveval.host.logs import last_words
+from kveval.store.run_file import Answers
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -137,6 +139,22 @@ class ClusterServer:
         for replica in self.replicas:
             declared.warm_up(self.program, replica.reach.ask, served_model, prompt_tokens, replica.log)
 
+    def check_answers(self, *, tier: bool, longest: int) -> Answers:
+        """Compare every replica's answers cold and from its cache; leaves caches filled.
+
+        They are asked in their pods, because a router might send the two halves of the question to two of them.
+        """
+        served_model = self.place.specification.model.served_name
+
+        def asked(numbered: tuple[int, Replica]) -> Answers:
+            number, replica = numbered
+            ask, version = replica.reach.ask, self.version
+            server = Questioned(self.program, ask, served_model, version, lambda: _counters(replica), replica.log)
+            # What replicas share must not have served one of them before: each has its own prompts.
+            return answers.check(server, tier=tier, longest=longest, seed=number)
+
+        return answers.together(every(enumerate(self.replicas), asked))
+
     def require_declared(self) -> None:
         """Check version, model and sizes of every replica and sidecar against what the campaign declares."""
         specification = self.place.specification
@@ -195,6 +213,13 @@ class ClusterServer:
             "file_tier_files": float(sum(int(files) for files, _ in found)),
             "file_tier_bytes": float(sum(int(size) for _, size in found)),
         }
+
+    def in_every(self, argv: Sequence[str]) -> str | None:
+        """Run a command in every replica's container and return what they print; None where one has none to run."""
+        try:
+            return "\n".join(every(self.replicas, lambda replica: self._run(replica, argv)))
+        except (ClusterError, DeploymentError):
+            return None
 
     def _run(self, replica: Replica, argv: Sequence[str | None]) -> str:
         words = [word for word in argv if word is not None]

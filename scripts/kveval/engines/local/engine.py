@@ -16,6 +16,7 @@ from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host import hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
+from kveval.host.gpu_conditions import INTERVAL_S, local_watch
 from kveval.host.lock import host_lock
 from kveval.host.processes import Supervisor, supervisor
 from kveval.host.registry import registry_path, remove_leftovers
@@ -98,13 +99,15 @@ class HostSession:
         self._scratch = scratch
         self._processes = processes
         self._cpus = cpus
+        self._gpus = local_watch()
         self.pcp_version = require_pcp()
         self.handle = local.LocalServerHandle(self._deployment, say)
 
     @property
     def checks(self) -> Sequence[Check]:
-        """Note the shared memory that a server has mapped, before it may be killed."""
-        return [(self._processes.note_shared_memory, _SHARED_MEMORY_CHECK_S)]
+        """Note the shared memory that a server has mapped, before it may be killed; look at the GPUs."""
+        watches = [] if self._gpus is None else [(self._gpus.sample, INTERVAL_S)]
+        return [(self._processes.note_shared_memory, _SHARED_MEMORY_CHECK_S), *watches]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recording]:
@@ -170,8 +173,10 @@ class HostSession:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Return the cores that the server had, and those of what stood beside it."""
-        return {"cores": {"server": sorted(self._cores.server), "beside": sorted(self._cores.beside)}}
+        """Return the cores that the server had, and those of what stood beside it; how the GPUs were."""
+        cores = {"server": sorted(self._cores.server), "beside": sorted(self._cores.beside)}
+        found = [] if self._gpus is None else self._gpus.conditions()
+        return {"cores": cores, **({"gpu_conditions": found} if found else {})}
 
     @contextlib.contextmanager
     def _deployment(self, ports: dict[str, int]) -> Iterator[local.Deployment]:

@@ -16,7 +16,8 @@ import psutil
 from kveval.engines.counters import read_counters
 from kveval.engines.local.sidecars import fill, sidecars
 from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
-from kveval.engines.servers import declared
+from kveval.engines.servers import answers, declared
+from kveval.engines.servers.answers import Questioned
 from kveval.engines.servers.program import Sidecar, SidecarPortTaken
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.servers.registry import program_of
@@ -27,6 +28,7 @@ from kveval.host.ports import foreign_listeners
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session, lives, title_of
 from kveval.spec.specification import SidecarSpec
+from kveval.store.run_file import Answers
 
 _PORT_ATTEMPTS = 3
 _HEALTH_ANSWER_S = 2.0
@@ -150,6 +152,15 @@ class Deployment:
     def warm_up(self, prompt_tokens: int) -> None:
         """Have the server generate a few tokens, before anything is measured."""
         declared.warm_up(self.program, self.ask, self.served_model, prompt_tokens, self.log)
+
+    def check_answers(self, *, tier: bool, longest: int) -> Answers:
+        """Compare its answers cold and from its cache; leaves caches filled."""
+
+        def counters() -> dict[str, float]:
+            return read_counters(self.metrics_url, self.program.software.prefix)
+
+        asked = Questioned(self.program, self.ask, self.served_model, self.version, counters, self.log)
+        return answers.check(asked, tier=tier, longest=longest)
 
     def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
         """Send one request to the server. Raises HttpError."""

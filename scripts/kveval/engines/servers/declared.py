@@ -10,10 +10,13 @@ from kveval.engines.protocol import DeploymentError
 from kveval.engines.servers.protocol import Ask, ServerProgram
 
 
-def reset_caches(program: ServerProgram, ask: Ask, log: object, timeout_s: float = 20.0) -> None:
-    """Empty its caches; it may refuse while transfers are in flight. Raises DeploymentError when it always does."""
+def reset_caches(program: ServerProgram, ask: Ask, log: object, timeout_s: float = 20.0, *, tiers: bool = True) -> None:
+    """Empty its caches, or without `tiers` only the device's; it may refuse while transfers are in flight.
+
+    Raises DeploymentError when it always does.
+    """
     deadline = time.monotonic() + timeout_s
-    while not program.emptied(ask):
+    while not program.emptied(ask, tiers=tiers):
         if time.monotonic() > deadline:
             message = f"the server refused to reset its caches for {timeout_s:.0f} s; see {log}"
             raise DeploymentError(message, code="caches_not_reset")

@@ -1,6 +1,7 @@
 """The questions that an engine has for the program that serves, on this host or in a pod."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,15 @@ class Ask(Protocol):
 
     def __call__(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
         """Ask."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A greedy answer: its tokens, and at each place the likeliest tokens with their log-probabilities, nats."""
+
+    prompt_tokens: int
+    tokens: Sequence[str]
+    likeliest: Sequence[Mapping[str, float]]
 
 
 class ServerProgram(Protocol):
@@ -62,8 +72,11 @@ class ServerProgram(Protocol):
     def generated(self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float) -> int:
         """Have it generate a few tokens from a prompt of `prompt_tokens`; return how many it did."""
 
-    def emptied(self, ask: Ask) -> bool:
-        """Have it empty the device's cache and the tiers of its own; False when it refuses for now."""
+    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, timeout_s: float) -> Completion | None:
+        """Have it continue a text by `tokens` tokens, the likeliest each time; None where it does not tell them."""
+
+    def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:
+        """Have it empty the device's cache and, with `tiers`, those of its own; False when it refuses for now."""
 
     def startup_facts(self, log_text: str) -> dict[str, Any]:
         """Read what it says of itself at start-up, as far as it does.

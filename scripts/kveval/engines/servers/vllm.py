@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from kveval.engines.servers.protocol import Ask
+from kveval.engines.servers.protocol import Ask, Completion
 from kveval.host.logs import LogForm
 from kveval.spec.servers.vllm import VLLM
 from kveval.spec.specification import Specification
@@ -26,6 +26,8 @@ _QUEUE_FROM_WORKER_BYTES = 240 * _MIB
 # From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was;
 # earlier ones pinned private memory.
 _SHARED_TIER_SINCE = Version("0.32")
+# Log-probabilities told at each place of a greedy answer.
+_LIKELIEST = 5
 
 
 class VllmProgram:
@@ -100,9 +102,20 @@ class VllmProgram:
         answer = ask("/v1/completions", method="POST", body=body, timeout_s=timeout_s)
         return int(answer.get("usage", {}).get("completion_tokens", 0)) if isinstance(answer, dict) else 0
 
-    def emptied(self, ask: Ask) -> bool:
+    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, timeout_s: float) -> Completion | None:
+        """Complete a text greedily, tokens told by their numbers."""
+        body = {"model": served_model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
+        body |= {"temperature": 0, "seed": 0, "logprobs": _LIKELIEST, "return_tokens_as_token_ids": True}
+        answer = ask("/v1/completions", method="POST", body=body, timeout_s=timeout_s)
+        try:
+            told = answer["choices"][0]["logprobs"]
+            return Completion(int(answer["usage"]["prompt_tokens"]), told["tokens"], told["top_logprobs"])
+        except (LookupError, TypeError):
+            return None
+
+    def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:
         """Use the development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
-        answer = ask("/reset_prefix_cache?reset_external=true", method="POST")
+        answer = ask(f"/reset_prefix_cache{'?reset_external=true' if tiers else ''}", method="POST")
         # Before 0.14 it answers 200 with an empty body; later ones say whether it worked.
         return not isinstance(answer, dict) or bool(answer.get("success", True))
 

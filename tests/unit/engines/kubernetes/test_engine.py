@@ -37,6 +37,7 @@ from kveval.engines.protocol import ServerDied
 from kveval.engines.servers.program import SidecarError
 from kveval.engines.servers.vllm import VllmProgram
 from kveval.engines.watchdog import StallError
+from kveval.host.gpu_conditions import GpuWatch
 from kveval.host.http import HttpError
 from kveval.measure.known_defects import recognised
 from kveval.spec.loading import load_config
@@ -411,8 +412,10 @@ class Replicas:
         return ok({"success": True})
 
 
-def two_servers(tmp_path: Path, answers: Callable[[Call], Reply]) -> ClusterServer:
-    here = replace(place(FakeTransport(answers)), specification=SPECIFICATION)
+def two_servers(
+    tmp_path: Path, answers: Callable[[Call], Reply], environment: dict[str, str] | None = None
+) -> ClusterServer:
+    here = replace(place(FakeTransport(answers, environment=environment)), specification=SPECIFICATION)
     pods = [made("Pod", f"server-{number}") for number in range(2)]
     replicas = [
         Replica(
@@ -469,6 +472,57 @@ def test_every_replica_is_asked_warmed_up_and_emptied(tmp_path: Path) -> None:
     for number in range(2):
         assert answers.asked.count(f"POST server-{number}:8000/v1/completions") == 2
         assert answers.asked.count(f"POST server-{number}:8000/reset_prefix_cache") == 1
+
+
+class Answering(Replicas):
+    """Two servers whose tiers keep what they have answered; the tier of the one named in `wrong` returns other text."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.kept: dict[str, dict[str, int]] = {f"server-{number}": {} for number in range(2)}
+        self.hits = {"server-0": 0, "server-1": 0}
+
+    def __call__(self, call: Call) -> Reply:
+        pod, _, path = call.path.partition("/pods/")[2].partition(":8000/proxy")
+        if path == "/metrics":
+            page = "# TYPE vllm:external_prefix_cache_hits_total counter\n"
+            return Reply(200, {}, f"{page}vllm:external_prefix_cache_hits_total {self.hits[pod]}\n".encode())
+        if path != "/v1/completions":
+            return super().__call__(call)
+        prompt, kept = call.body["prompt"], self.kept[pod]
+        known = prompt in kept
+        self.hits[pod] += 800 * known
+        text = f"{kept.setdefault(prompt, len(kept))}"
+        told = {"tokens": ["not " * (known and pod == self.wrong) + text], "top_logprobs": [{text: -0.1, "z": -9.0}]}
+        return ok({"choices": [{"logprobs": told}], "usage": {"prompt_tokens": 800}})
+
+
+@pytest.mark.parametrize(("wrong", "changed"), [("", 0), ("server-1", 4)])
+def test_every_replica_is_asked_in_its_own_pod_whether_its_tier_changes_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, changed: int
+) -> None:
+    monkeypatch.setattr("kveval.engines.servers.answers._STORING_S", (0.0,))
+    answers = Answering(wrong)
+    server = two_servers(tmp_path, answers)
+    server.version = "0.32.0"
+    found = server.check_answers(tier=True, longest=8192)
+    assert (found.prompts, found.changed, found.same) == (8, changed, 8 - changed)
+    assert (found.served_from, found.served_tokens, found.unchecked) == ("tier", 8 * 800, "")
+    # What one stored must not serve another.
+    assert not answers.kept["server-0"].keys() & answers.kept["server-1"].keys()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_gpus_are_asked_in_every_pod_and_need_not_answer(tmp_path: Path, there: bool) -> None:
+    program = tmp_path / "nvidia-smi"
+    says = 'echo "GPU-$$, H100, 1755, 1980, 700, 689, 64, 100, 0x4"' if there else "exit 9"
+    program.write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o755)
+    server = two_servers(tmp_path, Replicas(), {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    watch = GpuWatch(lambda asked: server.in_every(["nvidia-smi", *asked]))
+    watch.sample()
+    assert [found["index"] for found in watch.conditions()] == ([0, 1] if there else [])
 
 
 def test_a_replica_without_requests_may_rest_while_another_works(tmp_path: Path) -> None:

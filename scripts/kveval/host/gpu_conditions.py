@@ -1,0 +1,165 @@
+"""The conditions that GPUs worked under: clocks, power and what held them down, as nvidia-smi tells."""
+
+import csv
+import os
+import re
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+INTERVAL_S = 10.0
+Smi = Callable[[Sequence[str]], str | None]
+"""Runs nvidia-smi with these arguments where the GPUs are; returns what it printed, None where it failed."""
+
+_FIELDS = (
+    "uuid",
+    "name",
+    "clocks.sm",
+    "clocks.max.sm",
+    "enforced.power.limit",
+    "power.draw",
+    "temperature.gpu",
+    "utilization.gpu",
+)
+# The first is the second's name since driver 535; a field that is not known fails the whole query.
+_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+# Bits of NVML's clocks event reasons. Those of an idle GPU (0x1) hold nothing down.
+_BITS = {
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One GPU at one moment: MHz, W, degrees C, percent; None for what its driver does not tell."""
+
+    uuid: str
+    name: str
+    reasons: tuple[str, ...]
+    clock_mhz: float | None
+    clock_limit_mhz: float | None
+    power_limit_w: float | None
+    power_w: float | None
+    temperature_c: float | None
+    utilization_percent: float | None
+
+
+def parse(text: str) -> list[GpuSample]:
+    """Read what nvidia-smi prints for `arguments`: a line a GPU, without head and units; other lines are left out."""
+    rows = (row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) == len(_FIELDS) + 1)
+    return [
+        GpuSample(uuid, name, _reasons(mask), *map(_number, values))
+        for uuid, name, *values, mask in rows
+        if uuid.startswith("GPU-")
+    ]
+
+
+def arguments(reasons: str, chosen: str = "") -> list[str]:
+    """Return nvidia-smi's arguments; `chosen`: GPUs by index or UUID, comma-separated, all for ""."""
+    of_these = [f"--id={chosen}"] if chosen else []
+    return [*of_these, f"--query-gpu={','.join((*_FIELDS, reasons))}", "--format=csv,noheader,nounits"]
+
+
+@dataclass
+class GpuWatch:
+    """Samples of the GPUs that `smi` reaches; what cannot be asked, a few times in a row, is not asked again."""
+
+    smi: Smi
+    chosen: str = ""
+    samples: list[GpuSample] = field(default_factory=list)
+    _names: list[str] = field(default_factory=lambda: list(_REASONS))
+    _failed: int = 0
+
+    def sample(self) -> None:
+        """Take a sample; that there is none is no failure of a measurement."""
+        if self._failed >= _TRIES:
+            return
+        for name in self._names:
+            found = parse(self.smi(arguments(name, self.chosen)) or "")
+            if found:
+                self.samples += found
+                self._names, self._failed = [name], 0
+                return
+        self._failed += 1
+
+    def conditions(self) -> list[dict[str, Any]]:
+        """Return what run.json says, see kveval.store.run_file.GpuConditions."""
+        return summary(self.samples)
+
+
+def summary(samples: Sequence[GpuSample]) -> list[dict[str, Any]]:
+    """Sum up the samples by GPU, those in which it worked; GPUs that never did are left out unless none did."""
+    by_gpu: dict[str, list[GpuSample]] = {}
+    for sample in samples:
+        by_gpu.setdefault(sample.uuid, []).append(sample)
+    # One that does not tell whether it worked counts as working.
+    working = {uuid: [one for one in found if one.utilization_percent != 0] for uuid, found in by_gpu.items()}
+    chosen = {uuid: found for uuid, found in working.items() if found} or by_gpu
+    return [_one(index, chosen[uuid]) for index, uuid in enumerate(by_gpu) if uuid in chosen]
+
+
+def local_watch(environment: Mapping[str, str] = os.environ) -> GpuWatch | None:
+    """Return the watch of this host's GPUs, those that CUDA_VISIBLE_DEVICES names; None without nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    # It knows no parts of GPUs: with MIG all are looked at.
+    named = environment.get("CUDA_VISIBLE_DEVICES", "")
+    return GpuWatch(_here, named if re.fullmatch(r"(?:(?:\d+|GPU-[\w-]+),?)+", named) else "")
+
+
+def _here(asked: Sequence[str]) -> str | None:
+    try:
+        return subprocess.run(["nvidia-smi", *asked], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (subprocess.SubprocessError, OSError):
+        return None
+
+
+def _one(index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
+    def values(name: str) -> list[float]:
+        return [value for sample in samples if (value := getattr(sample, name)) is not None]
+
+    def reduced(reduce: Callable[[list[float]], float], name: str) -> float | None:
+        found = values(name)
+        return round(reduce(found), 1) if found else None
+
+    counts = {reason: sum(reason in sample.reasons for sample in samples) for reason in _BITS.values()}
+    shares = {reason: round(count / len(samples), 3) for reason, count in counts.items() if count}
+    return {
+        "index": index,
+        "name": samples[0].name,
+        "samples": len(samples),
+        "clock_mhz_mean": reduced(statistics.fmean, "clock_mhz"),
+        "clock_limit_mhz": reduced(min, "clock_limit_mhz"),
+        "power_limit_w": reduced(min, "power_limit_w"),
+        "power_w_mean": reduced(statistics.fmean, "power_w"),
+        "temperature_c_max": reduced(max, "temperature_c"),
+        "throttle_reasons": sorted(shares),
+        "throttle_shares": shares,
+    }
+
+
+def _number(text: str) -> float | None:
+    """Read a number; what a GPU lacks is told in words: [N/A], [Not Supported], [Unknown Error]."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _reasons(mask: str) -> tuple[str, ...]:
+    try:
+        bits = int(mask, 16)
+    except ValueError:
+        return ()
+    return tuple(name for bit, name in _BITS.items() if bits & bit)

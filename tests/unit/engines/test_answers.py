@@ -1,0 +1,206 @@
+"""Answers cold and from a cache: what counts as the same, a near tie or changed, and what shows nothing."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kveval.engines.protocol import DeploymentError
+from kveval.engines.servers import answers
+from kveval.engines.servers.answers import TOLERANCE_NATS, Questioned, check, compared, prompts, together
+from kveval.engines.servers.protocol import Completion
+from kveval.engines.servers.vllm import VllmProgram
+from kveval.host.http import HttpError
+from kveval.store.run_file import Answers
+
+HITS = {True: "vllm:external_prefix_cache_hits_total", False: "vllm:prefix_cache_hits_total"}
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "_STORING_S", (0.0, 0.0))
+    monkeypatch.setattr(answers, "_COUNTED_S", 0.0)
+
+
+@dataclass
+class Server:
+    """A server with a device cache and a tier; `wrong` makes of a cached answer what it says instead."""
+
+    tier: bool = True
+    margin_nats: float = 3.0
+    wrong: Mapping[int, str] = field(default_factory=dict)
+    stores: int = 0
+    """Which of the resets is the first to find everything in the tier."""
+    blind: bool = False
+    resets: int = 0
+    hits: dict[str, float] = field(default_factory=lambda: dict.fromkeys(HITS.values(), 0.0))
+    device: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+
+    def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
+        self.asked.append(path)
+        if path == "/reset_prefix_cache":
+            self.resets += 1
+            self.device.clear()
+            return {"success": True}
+        assert path == "/v1/completions"
+        assert isinstance(body, dict)
+        assert body["temperature"] == 0
+        return self.complete(body["prompt"], body["max_tokens"])
+
+    def complete(self, prompt: str, tokens: int) -> Any:
+        length = len(prompt.split())
+        cached = prompt in self.device or (self.tier and self.resets > self.stores and prompt in self.seen)
+        if cached:
+            self.hits[HITS[self.tier and prompt not in self.device]] += length
+        self.device.add(prompt)
+        self.seen.add(prompt)
+        text = "any" if self.blind else prompt[prompt.index(" is ") + 4 :][:5]
+        words = [f"{text}-{place}" for place in range(tokens)]
+        top = [{word: -0.1, f"other-{place}": -0.1 - self.margin_nats} for place, word in enumerate(words)]
+        if cached:
+            words = [self.wrong.get(place, word) for place, word in enumerate(words)]
+        return {
+            "choices": [{"logprobs": {"tokens": words, "top_logprobs": top}}],
+            "usage": {"prompt_tokens": length, "completion_tokens": tokens},
+        }
+
+    def questioned(self, version: str = "0.32.0") -> Questioned:
+        return Questioned(VllmProgram(), self.ask, "m", version, lambda: self.hits, "a.log")
+
+
+@pytest.mark.parametrize("tier", [True, False])
+def test_equal_answers_from_the_cache_are_the_same(tier: bool) -> None:
+    server = Server(tier=tier)
+    found = check(server.questioned(), tier=tier, longest=8192)
+    assert (found.same, found.near_ties, found.changed, found.prompts, found.tokens) == (4, 0, 0, 4, 16)
+    assert found.served_from == ("tier" if tier else "device")
+    assert found.served_tokens == found.prompt_tokens
+    assert (found.unchecked, found.first_difference, found.tolerance_nats) == ("", None, TOLERANCE_NATS)
+    # The tier keeps what it has: nothing asks to empty it.
+    assert server.asked.count("/reset_prefix_cache") == tier
+
+
+def test_another_token_where_the_cold_one_was_far_likelier_is_a_changed_answer() -> None:
+    found = check(Server(wrong={5: "other-5", 9: "nowhere"}).questioned(), tier=True, longest=8192)
+    assert (found.same, found.near_ties, found.changed) == (0, 0, 4)
+    first = found.first_difference
+    assert first is not None
+    assert (first.prompt, first.token, first.again, first.near_tie) == (0, 5, "other-5", False)
+    assert first.margin_nats == pytest.approx(3.0)
+
+
+def test_a_token_that_is_not_among_the_likeliest_is_a_changed_answer() -> None:
+    found = check(Server(margin_nats=0.3, wrong={0: "nowhere"}).questioned(), tier=True, longest=8192)
+    assert found.changed == 4
+    assert found.first_difference is not None
+    assert found.first_difference.margin_nats is None
+
+
+def completion(*margins: float, tokens: Sequence[str] = ()) -> Completion:
+    top = [{f"a{place}": -0.5, f"b{place}": -0.5 - margin} for place, margin in enumerate(margins)]
+    return Completion(100, tokens or [f"a{place}" for place in range(len(margins))], top)
+
+
+@pytest.mark.parametrize(
+    ("margin", "near", "changed"), [(0.0, 1, 0), (0.24, 1, 0), (0.26, 0, 1)], ids=["tie", "near", "apart"]
+)
+def test_a_near_tie_is_told_from_a_change_by_the_margin_where_answers_part(
+    margin: float, near: int, changed: int
+) -> None:
+    # What follows the first difference answers another text.
+    parted = completion(4.0, margin, 4.0, tokens=["a0", "b1", "b2"])
+    found = compared([completion(4.0, margin, 4.0), completion(4.0)], [parted, completion(4.0)], 200, tier=True)
+    assert (found.same, found.near_ties, found.changed) == (1, near, changed)
+
+
+def test_a_shorter_answer_is_another_one() -> None:
+    found = compared([completion(4.0, 4.0)], [completion(4.0)], 100, tier=False)
+    assert found.changed == 1
+
+
+def test_of_a_near_tie_and_a_change_the_change_is_told() -> None:
+    cold = [completion(0.1), completion(4.0)]
+    found = compared(cold, [completion(0.1, tokens=["b0"]), completion(4.0, tokens=["b0"])], 200, tier=True)
+    assert found.first_difference is not None
+    assert found.first_difference.prompt == 1
+
+
+def test_a_tier_that_is_slow_to_store_is_asked_again() -> None:
+    server = Server(stores=1)
+    found = check(server.questioned(), tier=True, longest=8192)
+    assert (server.resets, found.served_from, found.unchecked) == (2, "tier", "")
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (Server(stores=9), "the tier served 0 of the prompts'"),
+        (Server(margin_nats=0.2), "every token of the answers is a near tie"),
+        (Server(blind=True), "the answers do not depend on what is cached"),
+    ],
+    ids=["not stored", "random weights", "nothing read"],
+)
+def test_what_shows_nothing_is_not_checked(server: Server, reason: str) -> None:
+    found = check(server.questioned(), tier=True, longest=8192)
+    assert found.unchecked.startswith(reason)
+    assert found.prompts == 4
+
+
+def raising(error: Exception) -> Any:
+    def ask(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        raising(HttpError("no answer")),
+        raising(DeploymentError("refused")),
+        lambda *_, **__: {"usage": {"completion_tokens": 4}},
+        lambda *_, **__: None,
+    ],
+    ids=["no answer", "refused", "no tokens", "no JSON"],
+)
+def test_a_server_that_does_not_say_enough_ends_no_run(ask: Any) -> None:
+    found = check(Questioned(VllmProgram(), ask, "m", "0.32.0", dict, ""), tier=True, longest=8192)
+    assert found.unchecked
+    assert found.prompts == 0
+
+
+def test_a_release_without_the_counter_is_not_checked() -> None:
+    found = check(Server().questioned("0.11.0"), tier=True, longest=8192)
+    assert "0.11.0 does not count" in found.unchecked
+
+
+@pytest.mark.parametrize("longest", [256, 1024, 8192, 131072])
+def test_prompts_fit_ask_the_same_and_differ_from_their_beginning(longest: int) -> None:
+    texts = prompts(longest, 0)
+    assert len(set(texts)) == 4
+    assert len({text[-40:] for text in texts}) == 1
+    assert len({text[:40] for text in texts}) == 4
+    # A token of a byte-level tokenizer is seldom shorter than two characters.
+    assert all(len(text) / 2 <= longest for text in texts)
+    # What is asked is among what is told.
+    assert all(
+        text.count("the number of the blue door") + text.count("The number of the blue door") == 2 for text in texts
+    )
+    assert texts == prompts(longest, 0)
+    assert not set(texts) & set(prompts(longest, 1))
+
+
+def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
+    good, bad = (check(Server(wrong=wrong).questioned(), tier=True, longest=8192) for wrong in ({}, {3: "other-3"}))
+    found = together([good, bad])
+    assert (found.prompts, found.same, found.changed, found.served_from) == (8, 4, 4, "tier")
+    assert found.first_difference == bad.first_difference
+    lacking = together([good, Answers(unchecked="why")])
+    assert (lacking.unchecked, lacking.served_from) == ("why", "none")
+    assert together([good]) == good
+    for one, other in itertools.permutations([good, bad]):
+        assert together([one, other]).changed == 4

@@ -1,0 +1,74 @@
+"""What an attempt does between the server's start and the recording: answers are compared, caches emptied again."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.config_files import BASE, CONFIG, LMCACHE, RAW
+
+from kveval.config.campaign import Cell
+from kveval.engines.job import Job
+from kveval.engines.protocol import ServerDied
+from kveval.host.redaction import Redactor
+from kveval.measure.attempt import Attempt
+from kveval.measure.progress import Progress
+from kveval.spec.loading import load_config
+from kveval.store.run_file import Answers
+
+
+class Session:
+    """A run whose server answers as it is told to, and notes what it is asked."""
+
+    def __init__(self, found: Answers, *, dead: bool = False) -> None:
+        self.asked: list[Any] = []
+        self.found, self.dead = found, dead
+        self.handle = SimpleNamespace(server=self, refresh=lambda restart: self.asked.append(("refresh", restart)))
+
+    def check_answers(self, *, tier: bool, longest: int) -> Answers:
+        self.asked.append(("answers", tier, longest))
+        return self.found
+
+    def require_alive(self) -> None:
+        if self.dead:
+            raise ServerDied("gone")
+
+    def anonymous(self, text: str) -> str:
+        return text.replace("/secret", "{scratch}")
+
+
+def attempt(folder: Path, cell: Cell) -> Attempt:
+    specification = load_config(RAW["config"], CONFIG).specification(cell)
+    job = Job(specification, specification.measurement_id, 1, folder, folder)
+    return Attempt(job, folder, None, {}, Progress("run", 60.0, folder / "log"), Redactor.of([]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("cell", "tier"), [(LMCACHE, True), (BASE, False)])
+def test_a_tier_is_asked_of_an_arm_that_has_one_and_caches_are_emptied_after(
+    tmp_path: Path, cell: Cell, tier: bool
+) -> None:
+    session = Session(Answers(prompts=4, same=4, served_from="tier"))
+    found = attempt(tmp_path, cell)._answers(session)  # type: ignore[arg-type]
+    assert found == session.found
+    assert session.asked == [("answers", tier, 8192), ("refresh", False)]
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        (Answers(prompts=4, changed=2, served_from="tier"), "2 of 4 greedy answers changed when the tier served"),
+        (Answers(unchecked="refused; see /secret/log"), "not checked: refused; see {scratch}/log"),
+    ],
+)
+def test_what_the_answers_do_not_show_or_show_is_said_without_this_hosts_paths(
+    tmp_path: Path, found: Answers, word: str
+) -> None:
+    kept = attempt(tmp_path, LMCACHE)._answers(Session(found))  # type: ignore[arg-type]
+    assert "/secret" not in kept.unchecked
+    assert word in (tmp_path / "log").read_text()
+
+
+def test_a_server_that_died_meanwhile_is_the_failure(tmp_path: Path) -> None:
+    with pytest.raises(ServerDied):
+        attempt(tmp_path, LMCACHE)._answers(Session(Answers(unchecked="no answer"), dead=True))  # type: ignore[arg-type]
