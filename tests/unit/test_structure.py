@@ -70,6 +70,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "importing/settings.py": FOREIGN,
     "importing/table.py": FOREIGN,
     "importing/trees.py": FOREIGN,
+    "load/reports/vllm_bench.py": FOREIGN,
 }
 """Modules that name vLLM in a string, and why; whatever else depends on it belongs into the adapter."""
 

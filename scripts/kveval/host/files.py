@@ -17,6 +17,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def is_lfs_pointer(content: bytes) -> bool:
+    """Return whether the first bytes of a file say that Git LFS has the file and this names it only."""
+    return content.startswith(b"version https://git-lfs.github.com/spec/")
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Offer a file to write beside `path`, whose place it takes when the body ends; of a failed body nothing is left.

@@ -35,8 +35,8 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
         dtype=model.dtype,
     )
     budget = {**msgspec.structs.asdict(sizes), "device_tokens": device_tokens}
-    known = bool(first.settings.values)
-    argv = ["vllm", "serve", model.hf_id, *first.settings.args] if known else []
+    args = first.settings.args
+    argv = [] if args is None else ["vllm", "serve", model.hf_id, *args]
     versions = {**({"vllm": vllm} if vllm != UNKNOWN_RELEASE else {}), "guidellm": " / ".join(guidellm)}
     utilization = first.settings.values.get("GPU Memory Utilization")
     return {
@@ -56,7 +56,7 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
             "argv": argv,
             "env": dict(first.settings.env),
             # Arms whose arguments are not known must not pass for arms that ran with the same.
-            "companions": [] if known else [f"declared as {declared.arm}"],
+            "companions": [] if args is not None else [f"declared as {declared.arm}"],
             "budget": budget,
             "workload": _workload(good),
             "configuration": first.configuration,

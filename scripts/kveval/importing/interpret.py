@@ -86,7 +86,7 @@ class Result:
     @property
     def configuration(self) -> str | None:
         """Hash of everything that makes two servers alike, the load left out; None where it is not known."""
-        if not self.settings.values or self.declared is None:
+        if self.settings.args is None or self.declared is None:
             return None
         defining = {**self.settings.defining, "hardware": self.declared.hardware, "software": self.declared.software}
         return content_hash(defining, spaced=True)
@@ -256,14 +256,14 @@ def _blocks(
     """Return the size of the CPU tier that ran, and what there is to say about it."""
     if tier is not None:
         return _sized(tier, declared, scenario)
-    if settings.values and not connectors(settings):
+    if settings.args is not None and not connectors(settings):
         without = Remark("no KV connector among the arguments: it ran without a CPU tier", "no_connector")
         return 0, (without,) if scenario.cpu_tier else ()
     if not scenario.cpu_tier:
         return 0, ()
     if declared is not None:
         what, code = "its arguments are not known", "arguments_unknown"
-        if settings.values:
+        if settings.args is not None:
             what, code = "the arguments do not size it", "arguments_size_none"
         return declared, (Remark(f"{declared} cpu_blocks as declared; {what}", code, (declared,)),)
     said = f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`"

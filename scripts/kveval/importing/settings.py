@@ -17,6 +17,8 @@ from kveval.spec import sizing
 CONFIG_NAME = "benchmark-config.txt"
 # LMCache's own default, GiB per rank.
 _LMCACHE_DEFAULT_GIB = 5.0
+# As the suites of llm-d and of OpenShift AI name them, in lower case.
+_ARGS_KEYS = ("vllm extra args", "vllm additional args")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL", re.IGNORECASE)
 _LMCACHE = ("LMCacheConnectorV1", "LMCacheMPConnector", "LMCacheConnector")
 
@@ -36,10 +38,13 @@ class Tier:
 
 @dataclass(frozen=True)
 class ServedSettings:
-    """The content of benchmark-config.txt; `values` are its lines, secrets left out."""
+    """The content of benchmark-config.txt; `values` are its lines, secrets left out.
+
+    `args` is None where no line gives the server's arguments, or none that can be read; empty where it gives none.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict)
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
@@ -51,9 +56,10 @@ class ServedSettings:
     def argument(self, name: str) -> str | None:
         """Return the value of a server argument `--name VALUE` or `--name=VALUE`, the last one if it is repeated."""
         found = None
-        for position, argument in enumerate(self.args):
-            if argument == name and position + 1 < len(self.args):
-                found = self.args[position + 1]
+        args = self.args or ()
+        for position, argument in enumerate(args):
+            if argument == name and position + 1 < len(args):
+                found = args[position + 1]
             elif argument.startswith(f"{name}="):
                 found = argument.partition("=")[2]
         return found
@@ -64,7 +70,7 @@ class ServedSettings:
         kept = ("GPU Memory Utilization", "Model", "Replicas", "EPP Backend")
         return {
             **{key: self.values[key] for key in kept if key in self.values},
-            "args": list(self.args),
+            "args": list(self.args or ()),
             "env": {name: value for name, value in sorted(self.env.items()) if name != "HOME"},
         }
 
@@ -78,20 +84,22 @@ def parse_settings(text: str) -> ServedSettings:
             values[key.strip()] = value.strip()
         elif line.strip():
             problems.append(f"{CONFIG_NAME}, line {number}: no `key: value`")
-    args = _words(values, "vLLM Extra Args", problems)
-    pairs = (word.partition("=") for word in _words(values, "vLLM Env Vars", problems))
+    keys = [key for key in values if key.lower() in _ARGS_KEYS]
+    words = [_words(values, key, problems) for key in keys]
+    args = None if not words or None in words else tuple(word for line in words for word in line or ())
+    pairs = (word.partition("=") for word in _words(values, "vLLM Env Vars", problems) or ())
     env = {name: "(left out)" if _SECRET.search(name) else value for name, equals, value in pairs if equals}
     if "vLLM Env Vars" in values:
         values["vLLM Env Vars"] = shlex.join(f"{name}={value}" for name, value in env.items())
-    return ServedSettings(values, tuple(args), env, tuple(problems))
+    return ServedSettings(values, args, env, tuple(problems))
 
 
-def _words(values: Mapping[str, str], key: str, problems: list[str]) -> list[str]:
+def _words(values: Mapping[str, str], key: str, problems: list[str]) -> list[str] | None:
     try:
         return shlex.split(values.get(key, ""))
     except ValueError as error:
         problems.append(f"{CONFIG_NAME}: {key} cannot be split into words ({error})")
-        return []
+        return None
 
 
 def transfer_config(settings: ServedSettings) -> dict[str, Any]:
@@ -172,8 +180,9 @@ def ignored_sizes(settings: ServedSettings) -> list[str]:
 
 
 def ranks(settings: ServedSettings, model: Model) -> int:
-    """Return the tensor-parallel size: the argument's, else the model's in the catalogue."""
-    given = _number(settings.argument("--tensor-parallel-size") or settings.argument("-tp"))
+    """Return the tensor-parallel size: the argument's, else the file's, else the model's in the catalogue."""
+    named = settings.argument("--tensor-parallel-size") or settings.argument("-tp")
+    given = _number(named or settings.values.get("Tensor Parallel Size"))
     return int(given) if given else model.tensor_parallel_size
 
 

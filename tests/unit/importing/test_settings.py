@@ -47,8 +47,23 @@ def test_reads_lines_arguments_and_environment_and_leaves_secrets_out() -> None:
 
 def test_what_cannot_be_split_is_said() -> None:
     settings = parse_settings("vLLM Extra Args: --a 'b\n")
-    assert settings.args == ()
+    assert settings.args is None
     assert "cannot be split" in settings.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "args"),
+    [
+        ("vLLM Extra Args", "--a b", ("--a", "b")),
+        ("VLLM Additional Args", "--a b", ("--a", "b")),
+        ("vLLM Extra Args", "", ()),
+        ("Num CPU Blocks", "20000", None),
+    ],
+)
+def test_the_arguments_are_those_of_their_line_and_unknown_without_one(
+    key: str, value: str, args: tuple[str, ...] | None
+) -> None:
+    assert parse_settings(f"Model: m\n{key}: {value}\n").args == args
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,13 @@ def aggregate_only(level: JudgedLevel) -> Outcome | None:
         return None
     finished = level.report.completed + level.report.errored
     kept = max(0, finished - level.report.requests_missing)
+    edges = "requests at the window's edges count whole"
+    if level.report.latencies_kept:
+        return warn(f"the report has no start times of its requests: not checked are steadiness and warm-up; {edges}")
     later = f"; the first {level.row['warmup_s']:.0f} s are a warm-up" if level.row["warmup_s"] else ""
     return warn(
         f"the report keeps {kept} of {finished} finished requests: not checked are steadiness, warm-up and turns;"
-        f" requests at the window's edges count whole{later}"
+        f" {edges}{later}"
     )
 
 

@@ -10,6 +10,7 @@ from packaging.version import InvalidVersion, Version
 from kveval.analysis.levels.checks import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.config.types import BLOCK_TOKENS, on_cpu
+from kveval.load.reports import VLLM_BENCH
 from kveval.spec import sizing
 from kveval.spec.servers.registry import SERVERS, served_by, server_version
 from kveval.spec.servers.vllm import VLLM
@@ -231,7 +232,8 @@ def tpot_definition(level: JudgedLevel) -> Outcome | None:
     """TPOT includes the first token, as GuideLLM 0.4 and later define it: latency = TPOT x output tokens."""
     version = str(level.row.get("guidellm_version", ""))
     try:
-        Version(version)
+        # What comes of another program is computed to this definition.
+        Version("0" if version == VLLM_BENCH else version)
     except InvalidVersion:
         return warn(f"GuideLLM {version or 'of unknown version'}: what TPOT means is not known")
     requests = level.requests

@@ -1,7 +1,7 @@
-"""Typed reading of GuideLLM reports: one decoder per schema, one neutral result for everything after it.
+"""Typed reading of load reports: one decoder per schema, one neutral result for everything after it.
 
-`read_report` reads a file of any version (0.2 to 0.8). What differs between versions ends here; docs/importing.md says
-what each version's numbers mean.
+`read_report` reads a file of GuideLLM 0.2 to 0.8 or of `vllm bench serve`. What differs between versions ends here;
+docs/importing.md says what each version's numbers mean.
 """
 
 from kveval.load.reports.data import SyntheticData
@@ -17,9 +17,11 @@ from kveval.load.reports.model import (
     Status,
 )
 from kveval.load.reports.reading import decode_report, read_report
+from kveval.load.reports.vllm_bench import NAME as VLLM_BENCH
 
 __all__ = [
     "CLOSED_LOOP",
+    "VLLM_BENCH",
     "Aggregate",
     "ByStatus",
     "LevelReport",

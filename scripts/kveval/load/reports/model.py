@@ -14,7 +14,7 @@ CLOSED_LOOP = ("synchronous", "concurrent")
 
 
 class ReportFileError(Failure):
-    """A GuideLLM report cannot be used; the message says which, why and what would be right."""
+    """A report cannot be used; the message says which, why and what would be right."""
 
 
 # A struct, because there are hundreds of thousands: ten times as fast to make as a frozen dataclass.
@@ -95,8 +95,10 @@ class LevelReport:
     """One benchmark of a report: its measurement window (epoch seconds, warm-up and cool-down cut off) and requests.
 
     `requests` are all records kept, those of the warm-up too. `completed`, `incomplete` and `errored` are the
-    generator's own totals for the window; `requests_missing` is how many finished requests the report did not keep.
-    `streams` is the number of requests that the strategy keeps in flight, `rate_req_s` what an open loop sends.
+    generator's own totals for the window; `requests_missing` is how many finished requests the report did not keep, and
+    `latencies_kept` whether `aggregate` is of the latencies of all of them nevertheless, which came without the times
+    of their starts. `streams` is the number of requests that the strategy keeps in flight, `rate_req_s` what an open
+    loop sends.
     """
 
     strategy: str
@@ -114,6 +116,7 @@ class LevelReport:
     aggregate: Aggregate | None = None
     data: SyntheticData | None = None
     model: str | None = None
+    latencies_kept: bool = False
 
     @property
     def closed_loop(self) -> bool:
@@ -123,7 +126,10 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """A GuideLLM report, whatever its version; `schema` is 0 for reports that do not name theirs (before 0.5)."""
+    """A report, whatever its version; `schema` is 0 for reports that do not name theirs (GuideLLM before 0.5).
+
+    `guidellm_version` is the program's name where it is not GuideLLM.
+    """
 
     guidellm_version: str
     schema: int

@@ -1,6 +1,5 @@
 """Reads a file into the neutral result: decompression, which schema it is, one decoder per schema."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,15 +8,15 @@ from typing import Any
 import msgspec
 import zstandard
 
-from kveval.load.reports import schema_03, schema_04_preview, schema_1, schema_2
+from kveval.host.files import is_lfs_pointer
+from kveval.load.reports import schema_03, schema_04_preview, schema_1, schema_2, vllm_bench
 from kveval.load.reports.data import synthetic_data
 from kveval.load.reports.model import LevelReport, LoadReport, ReportFileError
+from kveval.load.reports.wire import decode_json
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Files have been compressed twice by accident; more layers are no report.
 _MAX_LAYERS = 3
-# GuideLLM writes with Python's json, which has words for what JSON has none.
-_NOT_JSON = re.compile(rb"([:\[,]\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
 
 
 class _Metadata(msgspec.Struct):
@@ -94,20 +93,28 @@ _DECODERS = {
 
 
 def read_report(path: Path) -> LoadReport:
-    """Read a GuideLLM report of any version; plain JSON, or compressed by zstd once or twice.
+    """Read a report of GuideLLM or of `vllm bench serve`; plain JSON, or compressed by zstd once or twice.
 
-    Raises ReportError when the file is missing, empty or truncated, is no GuideLLM report, has a schema without a
+    Raises ReportFileError when the file is missing, empty or truncated, is no such report, has a schema without a
     decoder, or holds no benchmark.
     """
     return decode_report(_content(path), str(path))
 
 
 def decode_report(content: bytes, name: str) -> LoadReport:
-    """Decode a report's JSON; `name` is what errors call it. Raises ReportError as `read_report` does."""
-    head = _head(content, name)
+    """Decode a report's JSON; `name` is what errors call it. Raises ReportFileError as `read_report` does."""
+    try:
+        head = _head(content, name)
+    except ReportFileError:
+        if (report := _vllm_bench(content, name)) is None:
+            raise
+        return report
     if head.benchmarks is None:
+        if (report := _vllm_bench(content, name)) is not None:
+            return report
         raise ReportFileError(
-            f"{name}: not a GuideLLM report (it has no list 'benchmarks')", code="no_list_of_benchmarks"
+            f"{name}: not a report of GuideLLM (it has no list 'benchmarks') or of {vllm_bench.NAME}",
+            code="no_list_of_benchmarks",
         )
     schema = _schema(head, name)
     if not head.benchmarks:
@@ -121,26 +128,36 @@ def decode_report(content: bytes, name: str) -> LoadReport:
         except msgspec.DecodeError as error:
             message = f"{name}: benchmark {number} is not as {schema.name} has it ({error})"
             raise ReportFileError(message, code="not_its_schema", guidellm=schema.guidellm) from error
-        if not level.end > level.start > 0:
-            raise ReportFileError(
-                f"{name}: benchmark {number} has the empty window {level.start}..{level.end}: nothing was measured",
-                code="empty_window",
-            )
+        _require_window(level, number, name)
         levels.append(replace(level, data=level.data or data, model=level.model or head.model))
     version = head.metadata.guidellm_version if head.metadata else None
     return LoadReport(guidellm_version=version or schema.guidellm, schema=schema.number, levels=tuple(levels))
 
 
+def _vllm_bench(content: bytes, name: str) -> LoadReport | None:
+    try:
+        levels = vllm_bench.results_of(content)
+    except (msgspec.DecodeError, ValueError) as error:
+        message = f"{name}: not as {vllm_bench.NAME} writes it ({error})"
+        raise ReportFileError(message, code="not_its_schema", guidellm=vllm_bench.NAME) from error
+    if levels is None:
+        return None
+    for number, level in enumerate(levels):
+        _require_window(level, number, name)
+    return LoadReport(guidellm_version=vllm_bench.NAME, schema=0, levels=tuple(levels))
+
+
+def _require_window(level: LevelReport, number: int, name: str) -> None:
+    if not level.end > level.start > 0:
+        raise ReportFileError(
+            f"{name}: benchmark {number} has the empty window {level.start}..{level.end}: nothing was measured",
+            code="empty_window",
+        )
+
+
 def _head(content: bytes, name: str) -> _Head:
     try:
-        try:
-            return msgspec.json.decode(content, type=_Head)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            if not _NOT_JSON.search(content):
-                raise
-            return msgspec.json.decode(_NOT_JSON.sub(rb"\1null", content), type=_Head)
+        return decode_json(content, _Head)
     except msgspec.ValidationError as error:
         raise ReportFileError(f"{name}: not a GuideLLM report ({error})", code="not_a_report") from error
     except msgspec.DecodeError as error:
@@ -185,6 +202,8 @@ def _content(path: Path) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise ReportFileError(f"{path}: the report cannot be read ({error.strerror})", code="unreadable") from error
+    if is_lfs_pointer(content):
+        raise ReportFileError(f"{path}: a Git LFS pointer, not the file: git lfs pull", code="lfs_pointer")
     for _ in range(_MAX_LAYERS):
         if not content.startswith(_ZSTD_MAGIC):
             break

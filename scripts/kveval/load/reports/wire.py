@@ -1,5 +1,6 @@
 """The fields that all schemas share, and their translation."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -7,6 +8,22 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from kveval.load.reports.model import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics, Status
+
+# Python's json writes words for what JSON has none.
+_NOT_JSON = re.compile(rb"([:\[,]\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
+Decoded = TypeVar("Decoded")
+
+
+def decode_json(content: bytes, kind: type[Decoded]) -> Decoded:
+    """Decode JSON as Python writes it: NaN and Infinity are missing values. Raises msgspec.DecodeError."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if not _NOT_JSON.search(content):
+            raise
+        return msgspec.json.decode(_NOT_JSON.sub(rb"\1null", content), type=kind)
 
 
 class Percentiles(msgspec.Struct):
