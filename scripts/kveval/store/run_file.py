@@ -111,6 +111,8 @@ class Run(msgspec.Struct, frozen=True):
     clock_offset_s: float = 0.0
     exercised: dict[str, Any] = {}
     repeats: list[Repeat] = []
+    # Of an imported run, what its names say.
+    declared: dict[str, Any] = {}
 
     @property
     def software(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
@@ -34,6 +35,12 @@ class Requests:
     def status(self, name: str) -> npt.NDArray[np.bool_]:
         """Return which records ended as `name`."""
         return np.array([record.status == name for record in self.records], dtype=np.bool_)
+
+    @cached_property
+    def conversations(self) -> npt.NDArray[np.intp]:
+        """Return the number of each record's conversation; a record without one is one of its own."""
+        names = [record.conversation or str(number) for number, record in enumerate(self.records)]
+        return np.unique(np.array(names, dtype=str), return_inverse=True)[1]
 
     def delivered(self, start: float, end: float) -> Array:
         """Return the output tokens each request delivered in [start, end), see `delivered_tokens`."""
