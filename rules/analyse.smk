@@ -23,6 +23,7 @@ rule extract_peak:
         required=PLAN.required_counters,
         version=PLAN.server_version if PLAN.elsewhere.runs else CAMPAIGN.server.declared_version,
         min_samples=CAMPAIGN.min_samples,
+        goodput=json.dumps(CAMPAIGN.goodput and CAMPAIGN.goodput.declared),
         # So far, a cell without a peak must not keep the others out of the report.
         lenient=lambda wildcards: "--lenient" if wildcards.so_far else "",
         metrics=METRICS,
@@ -33,6 +34,7 @@ rule extract_peak:
         f"python {SCRIPTS}/extract_peak.py"
         " --measurements {input.measurements:q} --pcp {input.pcp:q} --required {params.required:q}"
         " --metrics {params.metrics:q} --release {params.version:q} --min-samples {params.min_samples}"
+        " --goodput {params.goodput:q}"
         " --requests {output.requests:q} --output {output.levels:q} {output.peak:q} {params.lenient}"
 
 
@@ -94,7 +96,9 @@ rule summarise_campaign:
         complete=f"{ANALYSIS}/complete_metrics.csv",
         peaks=f"{ANALYSIS}/peak_throughput_all.csv",
         comparison=f"{ANALYSIS}/comparison.csv",
+        runs=f"{ANALYSIS}/runs.jsonl.zst",
     output:
+        **({"costs": f"{ANALYSIS}/costs.csv"} if CAMPAIGN.prices else {}),
         summary=f"{ANALYSIS}/summary.csv",
         detailed=f"{ANALYSIS}/detailed.csv",
         pcp_summary_stats=f"{ANALYSIS}/pcp_summary_stats.csv",

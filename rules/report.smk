@@ -9,10 +9,11 @@ JUDGED = {
 }
 ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
 # What the comparison writes beside its verdicts.
-BESIDE_VERDICTS = [f"{ANALYSIS}/{name}.csv" for name in ("contrasts", "averages", "checks")]
+BESIDE_VERDICTS = [f"{ANALYSIS}/{name}.csv" for name in ("contrasts", "averages", "checks", "peak_comparison")]
 SUMMARIES = [f"{ANALYSIS}/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats")]
-# Tables that the report names and does not read.
-LINKED = [f"{ANALYSIS}/{name}.csv" for name in ("pcp_metrics_peak", "peak_comparison")]
+SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
+# A table that the report names and does not read.
+LINKED = [f"{ANALYSIS}/pcp_metrics_peak.csv"]
 # The list of what is exported, not the files of every cell: Snakemake keeps a record of all inputs for each output.
 BENCHMARK_REPORTS = f"{RESULTS}/analysis/benchmark_reports.txt"
 

@@ -16,10 +16,11 @@ if __name__ == "__main__":
     parser.add_argument("--required", type=json.loads, required=True, help="JSON: counters that prove the arm active")
     parser.add_argument("--release", required=True, help="of the server, for metrics whose names changed")
     parser.add_argument("--min-samples", type=int, required=True, help="of a window")
+    parser.add_argument("--goodput", type=json.loads, help="JSON: limits on a request's latencies; null for none")
     parser.add_argument("--output", type=Path, nargs=2, required=True, help="the table of levels and that of the peak")
     parser.add_argument("--lenient", action="store_true", help="write why there is no peak instead of failing")
     given = parser.parse_args()
-    requests, levels = tables_of_runs(given.measurements, given.required)
+    requests, levels = tables_of_runs(given.measurements, given.required, given.goodput)
     requests.to_parquet(given.requests, index=False)
     with reason_instead_of(given.output if given.lenient else []):
         metrics = yaml.safe_load(given.metrics.read_text())

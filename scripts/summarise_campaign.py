@@ -4,16 +4,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kveval.analysis.costs import costs
 from kveval.analysis.peaks import read_table
 from kveval.analysis.summaries import summary_tables
 from kveval.report.data.reading import make_plan
+from kveval.store.run_file import collected_runs
 
 
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, Any]) -> None:
-    """`given`: the campaign's tables; `made`: the three summaries."""
+    """`given`: the campaign's tables and runs; `made`: the summaries, and `costs` where prices are declared."""
     complete, peaks, comparison = (read_table(Path(given[name])) for name in ("complete", "peaks", "comparison"))
     known = make_plan(plan, {})
     tables = summary_tables(complete, peaks, comparison, known.baseline_of, known.parameters)
+    if "costs" in made:
+        runs = collected_runs(Path(given["runs"]))
+        tables["costs"] = costs(complete, peaks, comparison, runs, known.prices, known.stores)
     for name, path in made.items():
         tables[name].to_csv(path, index=False)
 

@@ -11,10 +11,12 @@ import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT
 from kveval.analysis.estimators.intervals import mean_interval
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics.level_selection import cross_fit, highest, log_table, plateau
+from kveval.analysis.statistics.limits_met import comparable
 from kveval.analysis.system.metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
 from kveval.host.errors import Failure
 from kveval.store.derived import readable
@@ -30,7 +32,7 @@ _TEXT = (
     *("checks_failed", "checks_warned", "checks_noted", "checks_messages", NOTES, "baseline", "reason", "measurement"),
     *("plateau", "selection", "not_reached", "within_method", "configuration", "run_started", "run_finished"),
     *("hardware", "guidellm_version", "indication", "levels_compared", "method", "method_hash", "verdict", "panel"),
-    *("missing", "bound"),
+    *("missing", "bound", "goodput_limits"),
 )
 
 
@@ -39,13 +41,14 @@ class PeaksError(Failure):
 
 
 def tables_of_runs(
-    pointers: Iterable[Path], required: Sequence[Mapping[str, Any]]
+    pointers: Iterable[Path], required: Sequence[Mapping[str, Any]], limits: Mapping[str, Any] | None = None
 ) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
     """Return requests.parquet of a cell's runs, and the levels of each, see `run_tables`.
 
-    `pointers`: the runs' measurement.json; `required`: counters that prove the arm active.
+    `pointers`: the runs' measurement.json; `required`: counters that prove the arm active; `limits`: those of the
+    campaign's goodput, None if it has none.
     """
-    runs = [run_tables(stored_run(pointer), required, scenario_name(pointer)) for pointer in pointers]
+    runs = [run_tables(stored_run(pointer), required, scenario_name(pointer), limits) for pointer in pointers]
     return pd.concat([requests for _, requests in runs], ignore_index=True), [levels for levels, _ in runs]
 
 
@@ -107,6 +110,28 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
         "exercised": _all_or_none(at["exercised"]),
         "checks_failed": _union(at["checks_failed"]),
         "measurement": at["measurement"].iloc[0],
+        **(_best_goodput(levels) if GOODPUT in levels else {}),
+    }
+
+
+def _best_goodput(levels: pd.DataFrame) -> dict[str, Any]:
+    """The level at which the most meets the limits, by the mean of ln goodput, and what did there over the runs.
+
+    Where nothing did at any level, there is no such level and goodput is 0. NaN where it is not known.
+    """
+    logs = log_table(comparable(levels), GOODPUT)
+    some = bool((levels[GOODPUT] > 0).any())
+    level = highest(logs) if some and not logs.empty else None
+    at = levels if level is None else levels[levels["level"] == level]
+    values = at[GOODPUT].to_numpy(dtype=np.float64)
+    low, high = mean_interval(np.log(values)) if (values > 0).all() else (np.nan, np.nan)
+    return {
+        "goodput_level": np.nan if level is None else level,
+        GOODPUT: values.mean(),
+        "goodput_low_per_s": low,
+        "goodput_high_per_s": high,
+        "goodput_share": at["goodput_met"].sum() / at["goodput_settled"].sum() if len(at) else np.nan,
+        "goodput_limits": levels["goodput_limits"].iloc[0],
     }
 
 

@@ -23,6 +23,7 @@ from kveval.config.types import (
     VersionText,
     on_cpu,
 )
+from kveval.config.value import GoodputLimits, Prices
 from kveval.config.workload import Workload
 
 
@@ -246,6 +247,10 @@ class Campaign(Strict):
         30, description="samples of the recording that a level needs; with fewer its system metrics are n/a"
     )
     comparison: Comparison = Comparison()
+    goodput: GoodputLimits | None = Field(
+        None, description="latencies within which a request counts; its rate is then compared like throughput"
+    )
+    prices: Prices | None = Field(None, description="of an hour; the report then says what tokens and requests cost")
     models: dict[Name, Model] = Field({}, description="this campaign's own, beside config/models.yaml")
     scenarios: dict[Name, Scenario] = Field({}, description="this campaign's own, beside config/scenarios.yaml")
     workloads: dict[Name, Workload] = Field({}, description="this campaign's own, beside config/workloads.yaml")
@@ -258,6 +263,14 @@ class Campaign(Strict):
         if self.engine != "kubernetes" and (self.cluster is not None or self.server.release is not None):
             said = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
             raise Mistake(said, "cluster_alone")
+        return self
+
+    @model_validator(mode="after")
+    def _device_priced(self) -> Self:
+        prices = self.prices
+        if prices is not None and prices.host_hour_usd is None and self.server.on_cpu:
+            said = f"prices: build {self.server.build} has no GPU to pay for; give host_hour_usd"
+            raise Mistake(said, "no_gpu_to_price")
         return self
 
     @model_validator(mode="after")

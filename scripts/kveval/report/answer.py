@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of, rank_of
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.analysis.system.tier_activity import tier_activity
@@ -20,6 +21,7 @@ from kveval.report.data.contrasts import pair
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
 from kveval.report.surer import surer
+from kveval.report.tables.goodput import goodput_sentence
 from kveval.report.tables.results import effect_text, is_against_baseline, text
 from kveval.report.tables.tiers import tier_text
 
@@ -180,6 +182,8 @@ def _of_one_model(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], 
         against = _listed(_distinct(row.against for row in rows if row.against), "or")
         what = "deliver more output tokens per second than" if metric == THROUGHPUT else "answer sooner than"
         yield f"No arm was shown to {what} {against}."
+    if within := goodput_sentence(plan, measured, rows[0].model):
+        yield within
     others = "; ".join(_said(plan, [row for row in rows if row not in better[:1]]))
     if others:
         yield f"{others[0].upper()}{others[1:]}."
@@ -260,10 +264,11 @@ def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], met
         _without(rows): sum(row.verdict not in words.VERDICTS for row in rows),
     }
     yield from _counted(rows, rest)
-    latency = _key_rows(plan, measured, TTFT) if metric != TTFT else []
-    verdicts = [row.verdict for row in latency]
     decided = {"better": words.BETTER, "worse": words.WORSE, "at parity": words.PARITY}
-    yield from _counted(latency, {said: verdicts.count(word) for said, word in decided.items()})
+    for other in (GOODPUT, TTFT):
+        compared = _key_rows(plan, measured, other) if other != metric else []
+        verdicts = [row.verdict for row in compared]
+        yield from _counted(compared, {said: verdicts.count(word) for said, word in decided.items()})
 
 
 def _without(rows: Sequence[KeyRow]) -> str:

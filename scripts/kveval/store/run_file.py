@@ -166,6 +166,8 @@ class Run(msgspec.Struct, frozen=True):
     clock_offset_s: float = 0.0
     exercised: dict[str, Any] = {}
     repeats: list[Repeat] = []
+    # Of an imported run, what its names say.
+    declared: dict[str, Any] = {}
     # None of runs that were not asked: imports, and what was measured before this was checked.
     answers: Answers | None = None
     gpu_conditions: list[GpuConditions] = []

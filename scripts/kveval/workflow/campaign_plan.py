@@ -142,7 +142,7 @@ class WorkflowPlan:
         workload = self.config.catalogue.workloads.get(self.config.campaign.workload)
         if self.elsewhere.runs or workload is None or workload.searched or not workload.fixed_levels:
             return [*FAMILIES]
-        return families_of(Extent(len(workload.fixed_levels), len(self.models)))
+        return families_of(Extent(len(workload.fixed_levels), len(self.models), bool(self.config.campaign.goodput)))
 
     @cached_property
     def so_far(self) -> SoFar:
@@ -333,6 +333,8 @@ class WorkflowPlan:
             "server_version": campaign.server.declared_version,
             "margin": campaign.comparison.margin,
             "alpha": campaign.comparison.alpha,
+            "goodput": campaign.goodput.declared if campaign.goodput else {},
+            "prices": campaign.prices.declared if campaign.prices else {},
         }
 
     @cached_property

@@ -39,12 +39,20 @@ def counting_error(requests: Requests, start: float, end: float) -> float:
     tokens, seconds = requests.column("output_tokens")[done], requests.column("e2e_ms")[done] / 1000
     known = ~np.isnan(seconds)
     tokens, seconds = tokens[known], seconds[known]
-    count, total = len(tokens), float(tokens.sum())
+    return renewal_error(tokens, seconds)
+
+
+def renewal_error(rewards: Array, seconds: Array) -> float:
+    """Return the standard error of ln of a closed loop's rate, from the reward and the latency of each request.
+
+    As in `counting_error`; NaN where nothing was rewarded.
+    """
+    count, total = len(rewards), float(rewards.sum())
     if not total > 0 or not seconds.sum() > 0:
         return np.nan
     if count == 1:
         return 1.0
-    residual = tokens - total / float(seconds.sum()) * seconds
+    residual = rewards - total / float(seconds.sum()) * seconds
     return math.sqrt(count / (count - 1) * float((residual**2).sum())) / total
 
 

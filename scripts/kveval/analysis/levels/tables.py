@@ -11,6 +11,7 @@ import pandas as pd
 from kveval.analysis.levels import aggregates, checks, checks_import, checks_run, records
 from kveval.analysis.levels.configuration import declared_work, effective_configuration, gpu_conditions, server_build
 from kveval.analysis.levels.first_visits import prompt_shares
+from kveval.analysis.levels.goodput import goodput, unmeasured
 from kveval.analysis.levels.noise import counting_error, cut_error, drift
 from kveval.analysis.levels.outcomes import Outcome, checks_in, columns, judge
 from kveval.analysis.levels.requests import Requests
@@ -34,12 +35,16 @@ class LevelsError(Failure):
 
 
 def run_tables(
-    directory: Path, required: Sequence[Mapping[str, Any]] | None = None, scenario: str | None = None
+    directory: Path,
+    required: Sequence[Mapping[str, Any]] | None = None,
+    scenario: str | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read a measurement's folder and return its levels and its requests as tables.
 
     `required`: the counters that prove the arm active (`counter`, `at_least`) as the catalogue names them now; without
     it, as it named them when the run was measured. `scenario`: the name to give the run's scenario, its own if None.
+    `limits`: the campaign's goodput, see `levels.goodput`; without it there are no columns of goodput.
     Raises RunFileError, ReportError or LevelsError with the file that is wrong. A level that failed while measuring
     is a row of NaN that fails the check `level_failed`.
     """
@@ -54,7 +59,7 @@ def run_tables(
             continue
         report = read(directory / level.report)
         benchmark = _benchmark(report, level)
-        rows.append(level_row(run, level, benchmark, report.guidellm_version, required))
+        rows.append(level_row(run, level, benchmark, report.guidellm_version, required, limits))
         requests.append(request_rows(level.level, benchmark))
     if not rows:
         raise LevelsError(f"{directory}: the run has no level")
@@ -80,9 +85,14 @@ def _benchmark(report: LoadReport, level: LevelRun) -> LevelReport:
 
 
 def level_row(
-    run: Run, level: LevelRun, report: LevelReport, guidellm_version: str, required: Sequence[Mapping[str, Any]] = ()
+    run: Run,
+    level: LevelRun,
+    report: LevelReport,
+    guidellm_version: str,
+    required: Sequence[Mapping[str, Any]] = (),
+    limits: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Compute one row of levels.csv; `required` proves the arm active, see `run_tables`.
+    """Compute one row of levels.csv; `required` and `limits` as in `run_tables`.
 
     A report that did not keep every request gives what its own statistics say, if it was imported. Raises LevelsError
     when it was measured here, where every request is kept.
@@ -119,6 +129,7 @@ def level_row(
         "concurrency_shortfall": _shortfall(run, level, report, float(measured["concurrency_mean"])),
         **records.within_run(report, requests, *window),
         **_noise(run, level, report, requests, window),
+        **(_goodput(run, level, report, requests, window, limits) if limits else {}),
         **_server_side(level, received, required),
         "activity": activity(run, _exercised(required, level.counters)),
         "turns_seen": _turns_seen(report),
@@ -260,6 +271,22 @@ def _noise(
         "first_visit_share": visits,
         "unshared_share": unshared,
     }
+
+
+def _goodput(
+    run: Run,
+    level: LevelRun,
+    report: LevelReport,
+    requests: Requests,
+    window: tuple[float, float],
+    limits: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The rate of what met the campaign's limits; NaN for a report that did not keep every request."""
+    if report.requests_missing:
+        return unmeasured(limits)
+    workload = workload_of(run.workload)
+    streams = report.streams or workloads.streams_at(workload, level.level)
+    return goodput(requests, window, limits, workload.turns, streams if report.closed_loop else None)
 
 
 def _server_side(level: LevelRun, received: float, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

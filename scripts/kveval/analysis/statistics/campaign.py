@@ -18,6 +18,8 @@ import pandas as pd
 from kveval.analysis.cells import KEYS, THROUGHPUT, partner
 from kveval.analysis.estimators.intervals import Contrast, holm
 from kveval.analysis.levels.checks import STARVED
+from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.statistics import limits_met
 from kveval.analysis.statistics.comparison import (
     OTHER_HARDWARE,
     PAST_THE_PEAK,
@@ -39,7 +41,7 @@ from kveval.analysis.statistics.level_selection import Chosen, common_level, dec
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
 from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
 from kveval.analysis.statistics.uncertainty import COLUMNS
-from kveval.analysis.statistics.verdicts import verdict
+from kveval.analysis.statistics.verdicts import BETTER, WORSE, verdict
 
 METHOD = 4
 """Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
@@ -90,16 +92,18 @@ def compare_all(
     complete: pd.DataFrame,
     baselines: Mapping[str, str | None],
     settings: ComparisonSettings | None = None,
-    metrics: Mapping[str, bool] = METRICS,
+    metrics: Mapping[str, bool] | None = None,
 ) -> Comparisons:
     """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
 
     `complete`: the rows of complete_metrics.csv. `baselines`: scenario -> the scenario it is compared with, None for
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
     Effects are per cent of the reference. `p_holm` is adjusted over the scenarios and contrasts of one model and
-    metric, `q_value` over all models of a metric (Benjamini and Hochberg).
+    metric, `q_value` over all models of a metric (Benjamini and Hochberg). `metrics`: by default METRICS, and goodput
+    where the levels have it.
     """
     settings = settings or ComparisonSettings()
+    metrics = metrics or METRICS | ({GOODPUT: True} if GOODPUT in complete else {})
     campaign = _Campaign(complete, baselines, settings, metrics)
     common: list[ComparedCell] = []
     peaks: list[ComparedCell] = []
@@ -109,9 +113,10 @@ def compare_all(
             entries = [campaign.at_common_level(question, metric) for question in questions]
             _judge(entries, campaign, metric, more_is_better)
             common += entries
-        entries = [campaign.at_own_peaks(question) for question in questions if question[2] == "baseline"]
-        _judge(entries, campaign, THROUGHPUT, more_is_better=True)
-        peaks += entries
+        for metric in (name for name in (THROUGHPUT, GOODPUT) if name in metrics):
+            entries = [campaign.at_own_peaks(question, metric) for question in questions if question[2] == "baseline"]
+            _judge(entries, campaign, metric, more_is_better=True)
+            peaks += entries
     against_baseline = [entry for entry in common if entry.kind == "baseline"]
     _overview(against_baseline, settings.q)
     _overview(peaks, settings.q)
@@ -131,8 +136,7 @@ _COLUMNS = [
 _NEEDED = (
     *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
     *("requests_completed", "rate_req_s", "configuration", "hardware", "run_started", "run_finished"),
-    *COLUMNS,
-    *INPUT_COLUMNS,
+    *(*COLUMNS, *INPUT_COLUMNS, *limits_met.COLUMNS),
 )
 Question = tuple[Cell, Cell | None, Kind]
 
@@ -154,6 +158,7 @@ class _Campaign:
         self.settings = settings
         self.hash = method_hash(settings)
         self._baselines = baselines
+        complete = limits_met.comparable(complete)
         needed = complete[[name for name in complete if _needed(str(name), metrics)]].astype(object)
         self._tables: dict[Cell, pd.DataFrame] = {
             _cell(key): table for key, table in needed.groupby(list(KEYS), sort=False)
@@ -161,8 +166,13 @@ class _Campaign:
         self.rows: dict[Cell, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
         self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
         self._spans = {cell: run_spans(rows.values()) for cell, rows in self.rows.items()}
-        self._peaks = {cell: own_peak(table, THROUGHPUT) for cell, table in self._tables.items()}
-        self._common: dict[Cell, Chosen] = {}
+        self._peaks = {
+            (cell, metric): own_peak(table, metric)
+            for cell, table in self._tables.items()
+            for metric in (THROUGHPUT, GOODPUT)
+            if metric == THROUGHPUT or (metric in table and not limits_met.nothing_met(table))
+        }
+        self._common: dict[tuple[Cell, str], Chosen] = {}
         self._pairings: dict[tuple[Cell, Cell], Pairing] = {}
         self._configurations = configurations(self.rows)
         self.replicates = replicate_groups(self.rows)
@@ -188,15 +198,18 @@ class _Campaign:
             self._pairings[arm, reference] = pair_runs(self._spans[arm], self._spans[reference])
         return self._pairings[arm, reference]
 
-    def common_level(self, cell: Cell) -> tuple[Cell, Chosen]:
-        """Return the level at which what refers to `cell` is compared, and the cell whose peak that is."""
-        base = self._baseline(cell) or cell
-        if base not in self._common:
+    def common_level(self, cell: Cell, metric: str = THROUGHPUT) -> tuple[Cell, Chosen]:
+        """Return the level at which what refers to `cell` is compared, and the cell whose peak that is.
+
+        Goodput is compared where the baseline's goodput is best, everything else at the peak of its throughput.
+        """
+        base, of = self._baseline(cell) or cell, GOODPUT if metric == GOODPUT else THROUGHPUT
+        if (base, of) not in self._common:
             others = [table for other, table in self._tables.items() if self._baseline(other) == base]
             level = self.settings.level
             chosen = declared(self._tables[base], level) if isinstance(level, int) else None
-            self._common[base] = chosen or common_level(self._tables[base], others, THROUGHPUT)
-        return base, self._common[base]
+            self._common[base, of] = chosen or common_level(self._tables[base], others, of)
+        return base, self._common[base, of]
 
     def level_of_model(self, model: str) -> int | None:
         """Return the level that most of a model's comparisons with a baseline use."""
@@ -213,38 +226,49 @@ class _Campaign:
         entry = self._entry(question, metric)
         if reference is None:
             return entry
-        base, common = self.common_level(reference)
+        base, common = self.common_level(reference, metric)
         of_base = None if base == reference else dict(self.pairing(reference, base).pairs)
         selection = common_selection(self.pairing(arm, reference), common, of_base)
         entry.row["level"] = common.level
         fill(entry, selection, self.rows[reference], self.rows[arm], metric)
         self._same_machine(entry)
         self._below_the_peak(entry)
+        if metric == GOODPUT:
+            limits_met.require_comparable(entry)
         entry.kind = kind
         return entry
 
-    def at_own_peaks(self, question: Question) -> ComparedCell:
+    def at_own_peaks(self, question: Question, metric: str) -> ComparedCell:
         """Return a comparison of peaks, each cell at its own, chosen by the other half of its runs."""
         arm, reference, _ = question
-        entry = self._entry((arm, reference, "peak"), THROUGHPUT)
+        entry = self._entry((arm, reference, "peak"), metric)
         if reference is None:
             return entry
         pairing = self.pairing(arm, reference)
-        ours, theirs = self._peaks[arm], self._peaks[reference]
+        ours, theirs = self._peak(arm, reference, metric), self._peak(reference, arm, metric)
         entry.row["level"] = ours.level
         selection = Selection(
             pairing,
             {run: ours.by_run.get(run, 0) for run, _ in pairing.pairs},
             {run: theirs.by_run.get(run, 0) for _, run in pairing.pairs},
         )
-        fill(entry, selection, self.rows[reference], self.rows[arm], THROUGHPUT)
+        fill(entry, selection, self.rows[reference], self.rows[arm], metric)
         used = sorted(
             {level for levels in (selection.arm_levels, selection.reference_levels) for level in levels.values()}
         )
         entry.row["levels_compared"] = ";".join(map(str, used))
         self._same_machine(entry)
         entry.group = (entry.group[0], reference, *entry.group[2:4])
+        if metric == GOODPUT:
+            limits_met.require_comparable(entry)
         return entry
+
+    def _peak(self, cell: Cell, other: Cell, metric: str) -> Chosen:
+        """A cell's own peak; that of the other one for a cell where nothing met the limits at any level."""
+        found = self._peaks.get((cell, metric))
+        if found is None and (other, metric) in self._peaks:
+            found = declared(self._tables[cell], self._peaks[other, metric].level or 0)
+        return found or Chosen(None, {})
 
     def _same_machine(self, entry: ComparedCell) -> None:
         arm, reference = (
@@ -314,9 +338,13 @@ def _judge(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str, mo
     for entry in entries:
         entry.row |= evidence_columns(entry.evidence.values())
         entry.row["verdict"], reason = verdict(entry, more_is_better, settings.alpha, settings.margin)
-        held_back = entry.pair.starvation.text() if entry.judged else ""
-        left_out = f"without {entry.left_out}" if entry.left_out else ""
-        entry.row["reason"] = "; ".join(part for part in (reason, held_back, left_out) if part)
+        remarks = [entry.pair.starvation.text() if entry.judged else ""]
+        if metric == GOODPUT and entry.judged:
+            remarks.append(limits_met.none_met(entry))
+            if limits_met.one_side_only(entry) and entry.row["verdict"] in (BETTER, WORSE):
+                entry.row["bound"] = "at least"
+        remarks.append(f"without {entry.left_out}" if entry.left_out else "")
+        entry.row["reason"] = "; ".join(part for part in (reason, *remarks) if part)
 
 
 def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str) -> None:

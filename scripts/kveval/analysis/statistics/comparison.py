@@ -12,7 +12,8 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast, contrasts, parity_power, runs_to_resolve, welch
-from kveval.analysis.levels.checks import MIN_RUNS
+from kveval.analysis.levels.checks import MIN_RUNS, STARVED
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import failed_checks
 from kveval.analysis.statistics.evidence import Evidence, Sides
@@ -27,6 +28,8 @@ Cell = tuple[str, str, int]
 # (run, level) -> row of complete_metrics.csv
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak"]
+MIN_SETTLED = 10
+"""Requests, or sessions, of a level that met or missed the limits: with fewer their rate says too little."""
 # Why an open loop's throughput has no verdict.
 OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
 OTHER_HARDWARE = "measured on other hardware than what it is compared with"
@@ -160,9 +163,19 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
         return OPEN_LOOP
     if metric == THROUGHPUT:
         return ""
+    if metric == GOODPUT:
+        return _unfit_for_goodput(row)
     counted = row["ttft_count" if metric.startswith("ttft") else "requests_completed"]
     needed = needed_for(metric.rsplit("_", 1)[1])
     return "" if counted >= needed else f"{counted:.0f} latencies observed, {needed} needed"
+
+
+def _unfit_for_goodput(row: Mapping[str, Any]) -> str:
+    """Under less load than was asked for limits are kept more easily, and nobody knows by how much."""
+    if row["concurrency_shortfall"] > STARVED:
+        return f"{100 * row['concurrency_shortfall']:.0f} % fewer requests in flight than asked for"
+    few = row["goodput_settled"] < MIN_SETTLED
+    return f"{row['goodput_settled']:.0f} met or missed the limits, {MIN_SETTLED} needed" if few else ""
 
 
 @dataclass

@@ -14,6 +14,7 @@ import numpy as np
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import STARVED
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import uneven
 
 Rows = Sequence[Mapping[str, Any]]
@@ -22,10 +23,11 @@ COLUMNS = (
     *("concurrency_mean", "e2e_ms_mean"),
 )
 """Columns of a level that say it, beside `METRIC_se` of each latency."""
-# Of the noise within runs, the part that the standard error cannot fall below. The spread of runs holds that noise
-# already: with all of it as the floor, intervals of three runs that differ by nothing else would cover 98.7 %, not 95;
-# with half of it they cover 96.
-_FLOOR = 0.5
+# The spread of runs holds the noise within runs already: with all of it as the floor, intervals of three runs that
+# differ by nothing else would cover 98.7 %, not 95; with half of it they cover 96.
+FLOOR = 0.5
+"""Of the noise within runs, the part that the standard error cannot fall below."""
+_CUT = {THROUGHPUT: "throughput_cut", GOODPUT: "goodput_cut"}
 # An effect that changed by D from the first third to the last one, taken to change evenly, lies anywhere within 1.5 D.
 _EVENLY = 1.5 / np.sqrt(12)
 
@@ -64,9 +66,10 @@ def starvation(reference: Rows, arm: Rows) -> Starvation:
 
 def allowing_for(contrast: Contrast, reference: Rows, arm: Rows, metric: str) -> Contrast:
     """Return a contrast with what the levels it rests on say of their own noise and biases; rows are one a run."""
-    floor = _FLOOR * float(np.hypot(_error_of_mean(reference, metric), _error_of_mean(arm, metric)))
-    cut = float(np.hypot(_mean(reference, "throughput_cut"), _mean(arm, "throughput_cut")))
-    systematic = float(np.hypot(cut if metric == THROUGHPUT else 0.0, _drift(reference, arm)))
+    floor = FLOOR * float(np.hypot(_error_of_mean(reference, metric), _error_of_mean(arm, metric)))
+    cut = _CUT.get(metric)
+    cut_of_both = float(np.hypot(_mean(reference, cut), _mean(arm, cut))) if cut else 0.0
+    systematic = float(np.hypot(cut_of_both, _drift(reference, arm)))
     below = above = 0.0
     if starvation(reference, arm):
         below, above = _bias(reference, metric), _bias(arm, metric)
@@ -105,8 +108,10 @@ def _rise(row: Mapping[str, Any], metric: str) -> float:
     short = float(np.nan_to_num(_value(row, "concurrency_shortfall")))
     if short <= 0:
         return 0.0
-    if metric == THROUGHPUT or short >= 1:
-        return float(-np.log1p(-short)) if short < 1 else np.inf
+    if metric == GOODPUT or short >= 1:
+        return np.inf
+    if metric == THROUGHPUT:
+        return float(-np.log1p(-short))
     name, quantile = metric.split("_ms_")
     longer = _value(row, "e2e_ms_mean") * (1 / (1 - short) - 1)
     whole, first = _value(row, f"e2e_ms_{quantile}"), _value(row, f"ttft_ms_{quantile}")

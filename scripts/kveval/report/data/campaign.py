@@ -27,7 +27,8 @@ class ReportPlan:
 
     `scenarios`: name -> title, baseline (None for a baseline itself) and `exercised`, the counters that prove the arm
     active; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
-    model itself, whatever stood for it; `server_version`: the release declared.
+    model itself, whatever stood for it; `server_version`: the release declared. `goodput`: limits on latencies, see
+    `analysis.levels.goodput`, and `prices`, see `analysis.costs`; empty where none are declared.
     """
 
     name: str
@@ -41,6 +42,8 @@ class ReportPlan:
     alpha: float = 0.05
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     server_version: str = "0"
+    goodput: Mapping[str, Any] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
     # Of each of `cells`, where they differ: a baseline that is measured again has more.
     cell_runs: Sequence[int] = ()
 
@@ -73,6 +76,11 @@ class ReportPlan:
         return {name: entry.get("baseline") for name, entry in self.scenarios.items()}
 
     @property
+    def stores(self) -> frozenset[str]:
+        """The scenarios whose arm has a store, such as Redis."""
+        return frozenset(name for name, entry in self.scenarios.items() if entry.get("store"))
+
+    @property
     def baselines(self) -> frozenset[str]:
         """The scenarios that others are compared with."""
         return frozenset(str(entry["baseline"]) for entry in self.scenarios.values() if entry.get("baseline"))
@@ -94,6 +102,8 @@ class Measured:
     # Effects averaged over models, and the outcomes of checks of the campaign as a whole.
     averages: pd.DataFrame = field(default_factory=pd.DataFrame)
     checks: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # Peaks against the baselines' peaks, in the form of `comparison`.
+    peak_comparison: pd.DataFrame = field(default_factory=pd.DataFrame)
     # The searches that found the levels, where they were not given.
     pilots: Sequence[Pilot] = ()
 

@@ -34,7 +34,7 @@ class FigureData:
     order. `baselines`: scenarios that others are compared with. `device`: GPU, or CPU where the server runs on it.
     `unit`: what levels count. `tiers`: of the cells that were measured. `recordings`: cell and run -> pcp.parquet;
     `metrics`: the content of config/metrics.yaml, `server_version`: the server's release, for the names in the
-    recordings.
+    recordings. `counted`: what goodput counts, requests or sessions.
     """
 
     levels: pd.DataFrame
@@ -51,6 +51,7 @@ class FigureData:
     recordings: Mapping[tuple[CellKey, int], Path] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     server_version: str = "0"
+    counted: str = "requests"
 
     @cached_property
     def models(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 METRIC_TITLES = {
     "throughput_tok_s": "Throughput",
+    "goodput_per_s": "Goodput",
     "ttft_ms_p50": "Median TTFT",
     "ttft_ms_p90": "P90 TTFT",
     "tpot_ms_p50": "Median TPOT",

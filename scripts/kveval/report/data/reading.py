@@ -39,7 +39,7 @@ def read_measured(
     recorded = {(key_of(run), run.run): path for run, path in zip(found, recordings, strict=True)} if recordings else {}
     beside = {
         name: read_table(path)
-        for name in ("contrasts", "averages", "checks")
+        for name in ("contrasts", "averages", "checks", "peak_comparison")
         if (path := comparison.with_name(f"{name}.csv")).exists()
     }
     tables = read_table(levels), read_table(peaks), read_table(comparison)
@@ -63,6 +63,7 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         recordings=measured.recordings,
         metrics=plan.metrics,
         server_version=plan.server_version,
+        counted=plan.goodput.get("of", "requests"),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.host.errors import Failure
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import NothingToDraw, write_title
@@ -56,16 +57,16 @@ def write_family(family: str, data: FigureData, folder: Path) -> None:
     """Write a family's figures that have something to show into `folder`, as PNG and SVG, and a MANIFEST.
 
     It has three entries: `drawn`, names; `lacking`, names with what the data lack; `left_out`, names of those that have
-    no answer in a campaign of this extent, with its levels and models.
+    no answer in a campaign of this extent, with its levels and models, and whether it declares limits.
     """
-    extent = Extent(len(data.grid), len(data.models))
+    extent = Extent(len(data.grid), len(data.models), GOODPUT in data.levels)
     drawn: list[str] = []
     lacking: dict[str, str] = {}
     left_out: dict[str, str] = {}
     folder.mkdir(parents=True, exist_ok=True)
     for figure in figures_of(data.models, family):
         if not figure.entry.answers(extent):
-            left_out[figure.name] = f"not for levels: {extent.levels}, models: {extent.models}"
+            left_out[figure.name] = f"not for {', '.join(f'{what}: {of}' for what, of in extent._asdict().items())}"
             continue
         try:
             write_figure(figure.name, data, [folder / f"{figure.name}.{suffix}" for suffix in ("png", "svg")])

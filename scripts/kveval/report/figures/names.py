@@ -19,10 +19,11 @@ MANIFEST = "figures.json"
 
 
 class Extent(NamedTuple):
-    """The size of a campaign: the levels of its load, and its models."""
+    """The size of a campaign: the levels of its load, and its models; `limits`: whether it declares any for goodput."""
 
     levels: int
     models: int
+    limits: bool = False
 
 
 def _always(_: Extent) -> bool:
@@ -35,6 +36,10 @@ def _few(extent: Extent) -> bool:
 
 def _several(extent: Extent) -> bool:
     return extent.levels > 2
+
+
+def _limited(extent: Extent) -> bool:
+    return extent.limits
 
 
 def _wide(extent: Extent) -> bool:
@@ -76,6 +81,7 @@ FIGURES = (
     FigureEntry("performance_delta_heatmap_all", "effects", "across models", "Which arm pays for which model?", _wide),
     FigureEntry("latency_comparison_all", "arms", "across models", "How long do requests take?", _several),
     FigureEntry("benchmark_results", "throughput", "across models", "What does throughput cost in latency?", _several),
+    FigureEntry("goodput", "throughput", "across models", "How much meets the limits?", _limited),
     FigureEntry("hit_rates_by_tier", "caches", "offload", "Where do the prompt tokens come from?"),
     FigureEntry("pcp_prefix_cache_hits", "caches", "offload", "How do hit rates change with load?", _several),
     FigureEntry("pcp_offload_traffic", "caches", "offload", "How much KV cache moves to and from the tier?", _several),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matplotlib.figure import Figure
 
 from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import from_zero, logarithmic, panels, seconds_or_ms, thousands
-from kveval.report.figures.level_axes import curves, geometric_interval, highest_shown
+from kveval.report.figures.axes import NothingToDraw, from_zero, logarithmic, panels, seconds_or_ms, thousands
+from kveval.report.figures.level_axes import curves, geometric_interval, highest_shown, run_range
 
 
 def throughput_curve_all(data: FigureData, model: str) -> Figure:
@@ -48,4 +51,24 @@ def benchmark_results(data: FigureData) -> Figure:
             axes.set_ylabel(label.format(unit=unit))
             axes.set_title(model if column == THROUGHPUT else " ")
             axes.set_xlabel(data.unit.axis if model == data.models[-1] else "")
+    return figure
+
+
+def goodput(data: FigureData) -> Figure:
+    """Goodput against load, and the share of what met the limits or missed them; one row of panels a model."""
+    if not data.levels[GOODPUT].notna().any():
+        raise NothingToDraw("no report kept the requests with the latencies that the limits are about")
+    figure, grid = panels(data, (len(data.models), 2), 2.6, legend=data.cells)
+    levels = data.levels.assign(met_percent=100 * data.levels["goodput_share"])
+    limits = str(levels["goodput_limits"].iloc[0])
+    for row, model in zip(grid, data.models, strict=True):
+        for axes, column in zip(row, (GOODPUT, "met_percent"), strict=True):
+            curves(axes, replace(data, levels=levels), model, column, run_range)
+            axes.set_xlabel(data.unit.axis if model == data.models[-1] else "")
+        from_zero(row[0])
+        row[0].set_ylabel(f"goodput, {data.counted} a second")
+        row[0].set_title(model)
+        row[1].set_ylim(-3, 103)
+        row[1].set_ylabel("met the limits, %")
+        row[1].set_title(limits if model == data.models[0] else " ", fontsize="medium", fontweight="normal")
     return figure

@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import CellKey, cell_named
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
 from kveval.report.data.metric_titles import METRIC_TITLES
@@ -44,7 +45,8 @@ def evidence_title(cell: CellKey) -> str:
 def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
     """The runs of one cell: a row per comparison, or per quantity where it is compared with nothing."""
     level, compared = measured.common_level(cell[0]), measured.compared_of(cell)
-    alone = [{"metric": metric, "level": level} for metric in METRIC_TITLES] if level is not None else []
+    alone = [{"metric": metric, "level": level} for metric in METRIC_TITLES if metric in measured.levels]
+    alone = alone if level is not None else []
     rows = [_row(measured, cell, row, folder) for row in compared.to_dict("records") or alone]
     header = ["quantity", "verdict", "effect, % (95 %)", "its runs", "against", "runs of that", measured.unit.heading]
     kept = [number for number in range(len(header)) if any(row[number] for row in rows)]
@@ -67,7 +69,7 @@ def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path
 
 
 def _unit(metric: str) -> str:
-    return "ms" if "_ms" in metric else "output tok/s"
+    return {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
 
 
 def _values(measured: Measured, cell: CellKey, metric: str, level: float, folder: Path) -> str:

@@ -11,6 +11,7 @@ from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label
 from kveval.report.data.run_facts import hardware, repeats
 from kveval.report.parts.blocks import Pictures, of_models
+from kveval.report.parts.value import value
 from kveval.report.sections import Block, Bullets, Paragraph, Section
 from kveval.report.tables.guidance import guidance_table
 from kveval.report.tables.not_assessed import alike
@@ -43,6 +44,7 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
     """Yield the sections between the first screen and the appendices."""
     shown = [block for name in OVERVIEW for block in pictures.take(name)]
     yield Section("By model", [*_overview(plan, measured), *shown, *_models(plan, measured, pictures)])
+    yield from value(plan, measured, pictures)
     pairs = list(of_models(pair_table(plan, measured)))
     if pairs:
         yield Section("Arms against each other", [Paragraph(PAIRS), *pairs])

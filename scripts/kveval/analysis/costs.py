@@ -1,0 +1,143 @@
+"""Costs: what tokens and requests cost at declared prices, and at which price of memory a tier pays.
+
+Every cost rests on what was measured at the level where the cells of a model are compared, and carries the interval of
+the throughput behind it; prices have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, cell_of, common_level
+from kveval.analysis.estimators.intervals import mean_interval
+from kveval.analysis.statistics.verdicts import VERDICTS
+from kveval.config.types import on_cpu
+from kveval.store.run_file import Run
+
+GIB = 2**30
+TOKENS, REQUESTS = "usd_per_million_tokens", "device_s_per_1000_requests"
+CHANGE = ("change_percent", "change_low_percent", "change_high_percent")
+BREAK_EVEN = ("break_even_usd_per_gib_hour", "break_even_low", "break_even_high")
+_COLUMNS = [
+    *(*KEYS, "level", "servers", "gpus", "tier_gib", "usd_per_hour"),
+    *(f"{name}{end}" for name in (TOKENS, REQUESTS) for end in ("", "_low", "_high")),
+    *("baseline", *CHANGE, *BREAK_EVEN),
+]
+
+
+@dataclass(frozen=True)
+class ServersPaid:
+    """The servers of a run together: GPUs, and GiB of host memory of its tiers; NaN for what is not known."""
+
+    servers: int
+    gpus: float
+    tier_gib: float
+
+    @classmethod
+    def of(cls, run: Run, *, store: bool) -> ServersPaid:
+        """Return what a run took. `store`: whether its arm has a store, whose memory counts as far as it is limited."""
+        specification = run.specification
+        deployment, model = specification.get("deployment") or {}, specification.get("model") or {}
+        servers = int(deployment.get("replicas") or run.declared.get("replicas") or 1)
+        gpus = deployment.get("gpus", model.get("tensor_parallel_size", np.nan))
+        tier = run.budget.get("tier_bytes", run.budget.get("requested_bytes", np.nan)) if run.cell.cpu_blocks else 0
+        held = sum(map(_limit_bytes, specification.get("companions", ()))) if store else 0
+        return cls(
+            servers,
+            0.0 if on_cpu(specification.get("build")) else float(servers * gpus),
+            (servers * tier + (held or np.nan if store else 0)) / GIB,
+        )
+
+    def usd_per_hour(self, prices: Mapping[str, float], *, memory: bool = True) -> float:
+        """Return the price of an hour; with `memory` that of the tiers, if GiB have a price. NaN where it has none."""
+        price = self.servers * prices.get("host_hour_usd", 0.0)
+        if "gpu_hour_usd" in prices:
+            price += self.gpus * prices["gpu_hour_usd"]
+        if memory and "host_gib_hour_usd" in prices:
+            price += self.tier_gib * prices["host_gib_hour_usd"]
+        return price or np.nan
+
+
+def _limit_bytes(beside: Any) -> float:
+    """The memory that a store beside the server may take; 0 for a program without such a limit."""
+    argv = list(beside.get("argv", ())) if isinstance(beside, Mapping) else []
+    return float(argv[argv.index("--maxmemory") + 1]) if "--maxmemory" in argv else 0.0
+
+
+def costs(
+    levels: pd.DataFrame,
+    peaks: pd.DataFrame,
+    comparison: pd.DataFrame,
+    runs: Sequence[Run],
+    prices: Mapping[str, float],
+    stores: Collection[str] = (),
+) -> pd.DataFrame:
+    """Return costs.csv: a row per cell that was measured, at the level where its model's cells are compared.
+
+    `prices`: per hour, of the campaign's key `prices`; `stores`: scenarios whose arm has a store. Runs that failed a
+    check at the level are left out. Changes, and the price of memory at which a tier pays, are only of comparisons
+    with a verdict.
+    """
+    took: dict[CellKey, ServersPaid] = {}
+    for run in runs:
+        cell = run.cell.model, run.cell.scenario, run.cell.cpu_blocks
+        took.setdefault(cell, ServersPaid.of(run, store=run.cell.scenario in stores))
+    throughput = comparison[comparison["metric"] == THROUGHPUT]
+    compared = {cell_of(row): row for row in throughput.to_dict("records")}
+    rows = []
+    for key, of_cell in levels.groupby(list(KEYS), sort=False):
+        cell = cell_of(dict(zip(KEYS, key, strict=True)))
+        level = common_level(comparison, peaks, cell[0])
+        sound = of_cell[(of_cell["level"] == level) & (of_cell["checks_failed"].fillna("") == "")]
+        row = {**dict(zip(KEYS, cell, strict=True)), "level": level}
+        if cell in took:
+            row |= _costs(sound, took[cell], prices) | _against(compared.get(cell), took, prices)
+        rows.append(row)
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _costs(rows: pd.DataFrame, took: ServersPaid, prices: Mapping[str, float]) -> dict[str, Any]:
+    """The costs of a cell by its own runs at one level; intervals over runs."""
+    hour = took.usd_per_hour(prices)
+    devices = took.gpus or float(took.servers)
+    return {
+        **{"servers": took.servers, "gpus": took.gpus, "tier_gib": took.tier_gib, "usd_per_hour": hour},
+        **_inverse(TOKENS, hour / 3600 * 1e6, rows[THROUGHPUT]),
+        **_inverse(REQUESTS, devices * 1000, rows["throughput_req_s"]),
+    }
+
+
+def _inverse(name: str, factor: float, rates: pd.Series[float]) -> dict[str, float]:
+    """`factor` over the geometric mean of rates, with its interval over runs, 95 %."""
+    known = rates.to_numpy(dtype=np.float64)
+    known = known[known > 0]
+    low, high = mean_interval(np.log(known)) if len(known) else (np.nan, np.nan)
+    mean = float(np.exp(np.log(known).mean())) if len(known) else np.nan
+    return {name: factor / mean, f"{name}_low": factor / high, f"{name}_high": factor / low}
+
+
+def _against(
+    row: Mapping[Any, Any] | None, took: Mapping[CellKey, ServersPaid], prices: Mapping[str, float]
+) -> dict[str, Any]:
+    """The cost per token against that of the baseline, and the price of memory at which both are equal.
+
+    Throughput r times the baseline's costs A / (r B) as much a token, A and B what an hour of each costs. A GiB-hour of
+    the tier's M may cost (r B - A) / M, A without the tier's memory.
+    """
+    if row is None or row["verdict"] not in VERDICTS:
+        return {}
+    arm, base = took[cell_of(row)], took[cell_named(row["baseline"])].usd_per_hour(prices)
+    ratio, low, high = (1 + float(row[name]) / 100 for name in ("effect_percent", "low_percent", "high_percent"))
+    relative = arm.usd_per_hour(prices) / base
+    found = {"baseline": row["baseline"]}
+    found |= dict(zip(CHANGE, (100 * (relative / times - 1) for times in (ratio, high, low)), strict=True))
+    if arm.tier_gib > 0:
+        without = arm.usd_per_hour(prices, memory=False)
+        even = [(times * base - without) / arm.tier_gib for times in (ratio, low, high)]
+        found |= dict(zip(BREAK_EVEN, even, strict=True))
+    return found

@@ -1,0 +1,150 @@
+"""Goodput: the rate at which requests meet declared limits on their latencies (Zhong et al. 2024, DistServe).
+
+A request is settled when its fate is sealed: it meets the limits when it completes within all of them; it misses when
+the first of them passes, TTFT and E2E at that age, TPOT and ITL when it completes; one that fails misses then, or
+before. It counts in the window that holds that moment. In a steady state every request is settled once, wherever the
+window's ends cut it, so neither the rate nor the share is biased. One that was cut off before it was settled is in no
+count: nobody knows what became of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kveval.analysis.levels.noise import renewal_error
+from kveval.analysis.levels.requests import Array, Requests
+
+GOODPUT = "goodput_per_s"
+"""The column that is compared: requests, or sessions, per second that meet the limits."""
+TITLES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E"}
+_BY_AGE = ("ttft_ms", "e2e_ms")
+_AT_THE_END = ("tpot_ms", "itl_ms")
+
+Mask = npt.NDArray[np.bool_]
+
+
+def in_words(limits: Mapping[str, Any]) -> str:
+    """Return the limits as a phrase.
+
+    >>> in_words({"ttft_ms": 500.0, "itl_ms": 50.0, "of": "sessions"})
+    'TTFT up to 500 ms, ITL up to 50 ms in every turn'
+    """
+    said = ", ".join(f"{title} up to {limits[name]:,g} ms" for name, title in TITLES.items() if name in limits)
+    return f"{said} in every turn" if limits.get("of") == "sessions" else said
+
+
+@dataclass(frozen=True)
+class Settled:
+    """When each unit was settled, s since 1970 (inf: never seen), and whether it met the limits then."""
+
+    at: Array
+    met: Mask
+
+
+def goodput(
+    requests: Requests, window: tuple[float, float], limits: Mapping[str, Any], turns: int, streams: float | None
+) -> dict[str, Any]:
+    """Return a level's columns of goodput.
+
+    `limits`: latency, such as `ttft_ms`, -> longest; `of`: "sessions" where the unit is a conversation, of whose
+    `turns` each has to meet them. `streams`: in flight in a closed loop, None in an open one. All is NaN where nothing
+    was settled in the window, or requests lack the latencies that the limits are about.
+    """
+    start, end = window
+    settled = settle(requests, limits, end)
+    unknown = _unknown(requests, limits)
+    done = requests.status("completed")
+    if not len(done) or (done.any() and (unknown | ~done).all()):
+        return unmeasured(limits)
+    units = settled if limits.get("of") != "sessions" else _sessions(requests, settled, turns)
+    inside = (units.at >= start) & (units.at < end)
+    count, met = int(inside.sum()), int((inside & units.met).sum())
+    if not count:
+        return unmeasured(limits)
+    share = met / count
+    closed = streams is not None and limits.get("of") != "sessions"
+    return {
+        GOODPUT: met / (end - start),
+        "goodput_per_s_se": _closed_error(requests, settled, window) if closed else _binomial_error(met, count),
+        # At each end a stream is anywhere in its request: a variance of 1/12 of one; see `noise.cut_error`.
+        "goodput_cut": math.sqrt(streams * share / 6) / met if closed and streams and met else np.nan,
+        "goodput_met": met,
+        "goodput_settled": count,
+        "goodput_share": share,
+        "goodput_limits": in_words(limits),
+    }
+
+
+def unmeasured(limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a level whose requests cannot be held against the limits."""
+    numbers = (GOODPUT, "goodput_per_s_se", "goodput_cut", "goodput_met", "goodput_settled", "goodput_share")
+    return {**dict.fromkeys(numbers, np.nan), "goodput_limits": in_words(limits)}
+
+
+def settle(requests: Requests, limits: Mapping[str, Any], end: float) -> Settled:
+    """Return when each request was settled, as far as was seen by `end`, s since 1970."""
+    begin, finish = requests.column("start"), requests.column("end")
+    done, errored = requests.status("completed"), requests.status("errored")
+    missed = np.full(len(begin), np.inf)
+    for name in _BY_AGE:
+        if name in limits:
+            value = requests.column(name) if name == "ttft_ms" else np.where(done, requests.column(name), np.nan)
+            over = (value > limits[name]) | (np.isnan(value) & ~done)
+            missed = np.where(over, np.minimum(missed, begin + limits[name] / 1000), missed)
+    for name in _AT_THE_END:
+        if name in limits:
+            over = done & (requests.column(name) > limits[name])
+            missed = np.where(over, np.minimum(missed, finish), missed)
+    missed = np.where(errored, np.fmin(missed, np.fmax(finish, begin)), missed)
+    # Nobody watched a request after it was cut off.
+    seen = np.where(np.isnan(finish), end, finish)
+    missed = np.where(missed <= seen, missed, np.inf)
+    met = done & np.isinf(missed) & ~_unknown(requests, limits)
+    return Settled(np.where(met, finish, missed), met)
+
+
+def _unknown(requests: Requests, limits: Mapping[str, Any]) -> Mask:
+    """The completed requests that lack a latency which is limited; a single token has no gap to be too long."""
+    lacking = np.zeros(len(requests.records), dtype=np.bool_)
+    for name in TITLES:
+        if name in limits:
+            absent = np.isnan(requests.column(name))
+            lacking |= absent & (requests.column("output_tokens") > 1) if name == "itl_ms" else absent
+    return lacking & requests.status("completed")
+
+
+def _sessions(requests: Requests, settled: Settled, turns: int) -> Settled:
+    """Return the same by conversation: settled with the first turn that misses, or when all its turns have met.
+
+    Conversations whose beginning was not recorded are left out; without a name a request is one of its own.
+    """
+    unit = requests.conversations
+    count = int(unit.max(initial=-1)) + 1
+    turn = np.nan_to_num(requests.column("turn"))
+    missed, met_at, first = np.full(count, np.inf), np.full(count, -np.inf), np.full(count, np.inf)
+    np.minimum.at(missed, unit, np.where(settled.met, np.inf, settled.at))
+    np.maximum.at(met_at, unit, np.where(settled.met, settled.at, -np.inf))
+    np.minimum.at(first, unit, turn)
+    named = np.bincount(unit, weights=[record.conversation is not None for record in requests.records]) > 0
+    complete = np.bincount(unit, weights=settled.met) >= np.where(named, turns, 1)
+    met = complete & np.isinf(missed)
+    return Settled(np.where(first > 0, np.inf, np.where(met, met_at, missed)), met & (first == 0))
+
+
+def _closed_error(requests: Requests, settled: Settled, window: tuple[float, float]) -> float:
+    """The standard error of ln goodput of a closed loop: what met the limits per second of a stream's time."""
+    finish = requests.column("end")
+    seconds = requests.column("e2e_ms") / 1000
+    within = requests.status("completed") & (finish >= window[0]) & (finish < window[1]) & ~np.isnan(seconds)
+    return renewal_error(settled.met[within].astype(np.float64), seconds[within])
+
+
+def _binomial_error(met: int, count: int) -> float:
+    """The standard error of ln of a share, for a rate of arrivals that is the same for all that is compared."""
+    return math.sqrt((1 - met / count) / met) if met else np.nan

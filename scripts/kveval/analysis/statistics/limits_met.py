@@ -1,0 +1,97 @@
+"""Goodput in comparisons: none that met the limits is a result, and what else is particular to such a rate.
+
+A logarithm needs a number above 0. A level at which nothing met the limits counts as half a request, with the standard
+error that goes with it (sqrt(1 / 0.5) on the ln scale): a difference from it is claimed where chance alone would not
+leave none, and its size is a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.statistics.comparison import ComparedCell
+from kveval.analysis.statistics.uncertainty import FLOOR, Rows
+
+COLUMNS = ("goodput_met", "goodput_settled", "goodput_cut", "duration_s")
+"""Columns of a level that a comparison of goodput needs beside it."""
+_HALF = 0.5
+# Arrivals of two cells are alike if their rates differ by no more.
+_SAME_RATE = 0.01
+NONE_IN_EITHER = "nothing met the limits in either: looser limits or a lower level would tell them apart"
+OTHER_RATE = "requests were sent at other rates than to what it is compared with, as a sweep does"
+UNKNOWN = "nothing is known of the limits at this level in one of the two: not measured, or its report kept no requests"
+
+
+def comparable(levels: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of levels in which half a request stands where none met the limits."""
+    if GOODPUT not in levels:
+        return levels
+    none = levels[GOODPUT] == 0
+    # The floor takes a part of the noise within runs; here it is to take all.
+    error = math.sqrt(1 / _HALF) / FLOOR
+    return levels.assign(
+        **{
+            GOODPUT: levels[GOODPUT].mask(none, _HALF / levels["duration_s"]),
+            f"{GOODPUT}_se": levels[f"{GOODPUT}_se"].mask(none, error),
+        }
+    )
+
+
+def nothing_met(levels: pd.DataFrame) -> bool:
+    """Whether nothing met the limits at any level of any run; of levels as `comparable` returns them."""
+    return not bool((levels["goodput_met"] > 0).any())
+
+
+def require_comparable(entry: ComparedCell) -> None:
+    """Say what keeps two cells' goodput from a verdict beyond what keeps any quantity from one.
+
+    A side without any that met the limits has no spread over runs: it does not share one with other cells.
+    """
+    if one_side_only(entry):
+        entry.group = (*entry.group, entry.arm)
+    arm, reference = entry.pair.arm_rows, entry.pair.reference_rows
+    if not len(entry.pair):
+        entry.obstacle = UNKNOWN
+    elif entry.obstacle:
+        return
+    elif _without(arm) == len(arm) and _without(reference) == len(reference):
+        entry.obstacle = NONE_IN_EITHER
+    elif entry.kind != "peak" and _rates_differ(arm, reference):
+        entry.obstacle = OTHER_RATE
+
+
+def none_met(entry: ComparedCell) -> str:
+    """Return where nothing met the limits in how many of the runs compared; "" if there is no such run."""
+    sides = {"the arm": entry.pair.arm_rows, "what it is compared with": entry.pair.reference_rows}
+    said = [f"{who} in {_without(rows)} of {len(rows)} runs" for who, rows in sides.items() if _without(rows)]
+    return f"nothing met the limits in {' and in '.join(said)}, which counts as half a request" if said else ""
+
+
+def one_side_only(entry: ComparedCell) -> bool:
+    """Whether nothing met the limits in any run of one of the two: the difference is then at least as large."""
+    return any(rows and _without(rows) == len(rows) for rows in (entry.pair.arm_rows, entry.pair.reference_rows))
+
+
+def _without(rows: Rows) -> int:
+    return sum(row["goodput_met"] == 0 for row in rows)
+
+
+def _rates_differ(arm: Rows, reference: Rows) -> bool:
+    one, other = (_rate(rows) for rows in (arm, reference))
+    return bool(abs(one - other) > _SAME_RATE * max(one, other))
+
+
+def _rate(rows: Rows) -> float:
+    """Requests per second that were sent, mean over runs; NaN in a closed loop."""
+    return float(np.mean([_number(row, "rate_req_s") for row in rows]))
+
+
+def _number(row: Mapping[str, Any], column: str) -> float:
+    value = row.get(column)
+    return np.nan if value is None else float(value)

@@ -1,0 +1,103 @@
+"""The report's table of goodput: what of each arm's work met the limits, at one level for all and at its own best."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from kveval.analysis.cells import CellKey, cell_named, cell_of
+from kveval.analysis.levels.goodput import GOODPUT, in_words
+from kveval.analysis.statistics import verdicts as words
+from kveval.report.data import numbers as numerals
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
+from kveval.report.tables.results import effect_text, is_against_baseline, text, verdict_text
+
+NONE_MET = "none met"
+UNKNOWN = "not known"
+
+
+def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
+    """Every arm of a model with its goodput where the baseline's is best, and where its own is best."""
+    level = goodput_level(plan, measured, model)
+    counted = plan.goodput["of"]
+    header = ["arm", f"{counted} a second", "met the limits, %", "change, % of the baseline (95 %)", "verdict"]
+    header += [f"at its best ({measured.unit.heading})", "change of the best, % of the baseline's (95 %)", "verdict"]
+    rows = []
+    for cell in measured.with_peak(plan.cells_of(model)):
+        at = measured.levels_of(cell, level)
+        shares = 100 * at["goodput_share"].dropna()
+        row = [cell_label(cell), shown_goodput(at[GOODPUT]), _share(list(shares))]
+        row += [*_verdict(plan, measured.compared, cell), _best(measured, cell)]
+        rows.append([*row, *_verdict(plan, measured.peak_comparison, cell, explained=True)])
+    return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
+
+
+def goodput_level(plan: ReportPlan, measured: Measured, model: str) -> int | None:
+    """The level at which most of a model's arms are compared by goodput; without a comparison the best of a cell."""
+    table = measured.comparison
+    levels = table[(table["model"] == model) & (table["metric"] == GOODPUT)]["level"].dropna()
+    if levels.empty:
+        peaks = measured.peaks
+        levels = peaks[peaks["model"] == model]["goodput_level"].dropna()
+    return None if levels.empty else int(levels.mode().iloc[0])
+
+
+def shown_goodput(values: pd.Series[float]) -> str:
+    """Return the mean of a cell's runs at a level, which may be that nothing met the limits, or that nobody knows."""
+    known = values.dropna()
+    if known.empty:
+        return UNKNOWN
+    return numerals.mean_of(list(known)) if (known > 0).any() else NONE_MET
+
+
+def _share(values: list[float]) -> str:
+    """The mean of shares in per cent, no finer than a tenth."""
+    shown = numerals.mean_of(values) if values else ""
+    return shown if len(shown.partition(".")[2]) < 2 else numerals.rounded(sum(values) / len(values), 1)
+
+
+def _verdict(plan: ReportPlan, table: pd.DataFrame, cell: CellKey, *, explained: bool = False) -> list[str]:
+    """The change and the verdict of a cell against its baseline; blank for a baseline.
+
+    `explained`: with the reason where there is no verdict.
+    """
+    rows = [] if table.empty else rows_of(table, cell).to_dict("records")
+    found = [row for row in rows if row["metric"] == GOODPUT and is_against_baseline(plan, row)]
+    if not found:
+        return ["", ""]
+    reason = text(found[0]["reason"]) if explained and found[0]["verdict"] not in words.VERDICTS else ""
+    return [effect_text(found[0]), ": ".join(filter(None, (verdict_text(found[0]), reason)))]
+
+
+def _best(measured: Measured, cell: CellKey, unit: str = "") -> str:
+    """A cell's largest goodput with `unit` behind it, and the level."""
+    peak = measured.peak_of(cell)
+    if peak is None or pd.isna(peak[GOODPUT]):
+        return UNKNOWN
+    if math.isnan(peak["goodput_level"]):
+        return f"{NONE_MET} at any level"
+    level = int(peak["goodput_level"])
+    return f"{numerals.mean_of(list(measured.levels_of(cell, level)[GOODPUT]))}{unit} ({measured.unit.at(level)})"
+
+
+def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
+    """Return which arm of a model delivers most within the limits, each at its best; "" where there are none."""
+    table = measured.peak_comparison
+    if not plan.goodput or GOODPUT not in measured.levels or table.empty:
+        return ""
+    of_model = table[(table["model"] == model) & (table["metric"] == GOODPUT)].to_dict("records")
+    rows = [row for row in of_model if row["baseline"] and is_against_baseline(plan, row)]
+    within, counted = f"Within the limits ({in_words(plan.goodput)})", plan.goodput["of"]
+    better = [row for row in rows if row["verdict"] == words.BETTER]
+    if better:
+        row = max(better, key=lambda found: float(found["effect_percent"]))
+        arm, base = cell_of(row), cell_named(row["baseline"])
+        return (
+            f"{within} {cell_label(arm)} served at its best {_best(measured, arm, f' {counted} a second')},"
+            f" {cell_label(base)} {_best(measured, base)}: {effect_text(row)}."
+        )
+    if not rows:
+        return ""
+    against = " or ".join(dict.fromkeys(cell_label(cell_named(row["baseline"])) for row in rows))
+    return f"{within} no arm was shown to serve more {counted} a second at its best than {against}."
