@@ -333,6 +333,7 @@ class WorkflowPlan:
             "server_version": campaign.server.declared_version,
             "margin": campaign.comparison.margin,
             "alpha": campaign.comparison.alpha,
+            "primary": campaign.comparison.primary,
         }
 
     @cached_property
