@@ -117,7 +117,7 @@ def _verdicts_in(line: str) -> set[str]:
 def _percentages(rows: list[dict[Any, Any]]) -> Iterator[Percentage]:
     """Every effect of the comparison as the report prints it, with what it compares."""
     for row in rows:
-        shown = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
+        shown = numerals.effect(*(row[f"{name}_percent"] for name in ("effect", "low", "high", "interval")))
         cell = f"{row['model']}/{row['scenario']}/{row['cpu_blocks']}"
         if " %" in shown:
             yield Percentage(shown.partition(" %")[0], cell, str(row["baseline"]))

@@ -91,9 +91,9 @@ def level_row(model: str, scenario: str, run: int, level: int, rate: float) -> d
 
 
 def times(scenario: str, run: int) -> dict[str, str]:
-    """When a run was measured: an hour per block, the scenarios of a block one after the other."""
-    place = sorted(EFFECTS).index(scenario) if scenario in EFFECTS else len(EFFECTS)
-    start = pd.Timestamp("2026-01-01T00:00Z") + pd.Timedelta(hours=run, minutes=10 * place)
+    """When a run was measured: an hour per block, the scenarios of a block in an order of its own."""
+    place = crc32(f"{run}/{scenario}".encode()) % 50
+    start = pd.Timestamp("2026-01-01T00:00Z") + pd.Timedelta(hours=run, minutes=place)
     return {"run_started": start.isoformat(), "run_finished": (start + pd.Timedelta(minutes=9)).isoformat()}
 
 

@@ -119,12 +119,13 @@ def common_level(tables: Tables) -> Iterator[Outcome]:
 
 @check("R11")
 def multiplicity(tables: Tables) -> Iterator[Outcome]:
-    """Verdicts use p values adjusted by Holm's method over all comparisons of a model and metric."""
+    """Verdicts use p values adjusted by Holm's method: over all models on the primary metric, else model by model."""
     families: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for number, parts in enumerate(((tables.comparison, tables.contrasts), (tables.peak_comparison,))):
         for row in _rows(*parts):
             if pd.notna(row["p_holm"]):
-                families.setdefault((number, row["model"], row["metric"]), []).append(row)
+                model = "" if row["family"] == "primary" else row["model"]
+                families.setdefault((number, model, row["metric"]), []).append(row)
     for members in families.values():
         for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
             for row, right in zip(members, holm([row[source] for row in members]), strict=True):

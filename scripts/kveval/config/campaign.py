@@ -182,7 +182,14 @@ class Comparison(Strict):
         default=0.05, description="relative difference that does not matter"
     )
     alpha: Annotated[Number, Field(gt=0, lt=0.5)] = Field(
-        default=0.05, description="error rate of the family of verdicts"
+        default=0.05,
+        description="error rate of all verdicts on the primary metric together; of others per model and metric",
+    )
+    primary: Literal[
+        "throughput_tok_s", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90"
+    ] = Field(
+        default="throughput_tok_s",
+        description="the metric that the campaign is to decide on; verdicts on others are exploratory",
     )
     level: Literal["baseline peak"] | PositiveInt = Field(
         default="baseline peak", description="the level compared, streams"

@@ -333,6 +333,7 @@ class WorkflowPlan:
             "server_version": campaign.server.declared_version,
             "margin": campaign.comparison.margin,
             "alpha": campaign.comparison.alpha,
+            "primary": campaign.comparison.primary,
             "goodput": campaign.goodput.declared if campaign.goodput else {},
             "prices": campaign.prices.declared if campaign.prices else {},
         }

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.support.synthetic import comparison_table, levels_table
 
-from kveval.analysis.estimators.intervals import contrasts, holm, runs_to_resolve
+from kveval.analysis.estimators.intervals import contrasts, holm
+from kveval.analysis.estimators.planning import runs_to_resolve
 from kveval.analysis.statistics import verdicts as words
 
 tables = st.tuples(st.integers(3, 6), st.integers(2, 5)).flatmap(

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from kveval.analysis.estimators.spreads import Spreads, unequal
+
 Array = npt.NDArray[np.float64]
 
 
@@ -131,87 +133,23 @@ def contrasts(logs: Array, pairs: Pairs | None = None, method: str = "blocks") -
     blocks: theta = difference of means. Arms share a spread, the column that most refer to has its own: a baseline is
     often quieter or noisier than what is tried on it. Its variance is that of its distance from the arms' mean, theirs
     the mean square of what arms and blocks leave; they are independent, and Satterthwaite's (1946) degrees of freedom
-    are between R - 1 and those of all. From five runs on, a baseline that shows no other spread (F test, p > 0.1)
-    shares that of the arms, (R - 1)(K - 1) degrees of freedom. Where the cells' spreads differ more than threefold, or
-    with method "paired", each pair uses its own differences, R - 1 degrees of freedom.
+    are between R - 1 and those of all. From five runs on, a baseline that shows no other spread shares that of the
+    arms, (R - 1)(K - 1) degrees of freedom; an arm noisier than the others has its own (`spreads.Spreads`). Where the
+    cells' spreads differ more than threefold, or with method "paired", each pair uses its own differences, R - 1.
     """
     runs, cells = logs.shape
     if runs < 2 or cells < 2:
         raise ValueError(f"{runs} runs of {cells} cells cannot be compared; at least two of each are needed")
     pairs = pairs or [(cell, 0) for cell in range(1, cells)]
     means = logs.mean(axis=0)
-    if method == "paired" or unequal_spread(logs):
-        paired = np.column_stack([logs[:, arm] - logs[:, reference] for arm, reference in pairs])
-        errors = paired.std(axis=0, ddof=1) / np.sqrt(runs)
-        return [
-            Contrast(float(means[arm] - means[reference]), float(error), runs - 1, "paired")
-            for (arm, reference), error in zip(pairs, errors, strict=True)
-        ]
-    baseline = Counter(reference for _, reference in pairs).most_common(1)[0][0]
-    arms, own, own_df, between, between_df = _variances(logs, baseline)
+    spreads = Spreads(logs, Counter(reference for _, reference in pairs).most_common(1)[0][0])
+    name = "paired" if method == "paired" or unequal(logs) else "blocks"
     found = []
     for arm, reference in pairs:
-        with_baseline = baseline in (arm, reference)
-        variance, df = (own, own_df) if with_baseline or arms < 2 else (between, between_df)
-        found.append(Contrast(float(means[arm] - means[reference]), float(np.sqrt(variance / runs)), df, "blocks"))
+        variance = (spreads.paired if name == "paired" else spreads.of)(arm, reference)
+        error = float(np.sqrt(variance.value / runs))
+        found.append(Contrast(float(means[arm] - means[reference]), error, variance.df, name))
     return found
-
-
-def _variances(logs: Array, baseline: int) -> tuple[int, float, float, float, float]:
-    """The number of arms; the variance of a run's difference arm - baseline, and of that between two arms, with df."""
-    runs, cells = logs.shape
-    arms, free = np.delete(logs, baseline, axis=1), runs - 1
-    apart = float(np.var(logs[:, baseline] - arms.mean(axis=1), ddof=1))
-    if cells == 2:
-        return 1, apart, free, apart, free
-    among_df = free * (cells - 2)
-    among = float((residuals(arms) ** 2).sum()) / among_df
-    if runs >= _TESTABLE_RUNS and _alike(apart * (cells - 1) / cells, free, among, among_df):
-        df = free * (cells - 1)
-        pooled = 2 * float((residuals(logs) ** 2).sum()) / df
-        return cells - 1, pooled, df, pooled, df
-    parts = np.array([among * (cells - 2) / (cells - 1), apart])
-    weights = float((parts**2 / [among_df, free]).sum())
-    return cells - 1, float(parts.sum()), float(parts.sum() ** 2 / weights) if weights else free, 2 * among, among_df
-
-
-# From so many runs on the spread of one cell can be told from that of others at all.
-_TESTABLE_RUNS = 5
-
-
-def _alike(one: float, one_df: int, other: float, other_df: int) -> bool:
-    """Whether two variances show no difference: F test, two-sided, p > 0.1."""
-    if not (one > 0 and other > 0):
-        return one == other
-    tail = float(special.fdtr(one_df, other_df, one / other))
-    return 2 * min(tail, 1 - tail) > 0.1
-
-
-def residuals(logs: Array) -> Array:
-    """Return what cells and blocks leave of a table of ln values, runs x cells."""
-    centred: Array = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
-    return centred
-
-
-def unequal_spread(logs: Array, ratio: float = 3.0) -> bool:
-    """Whether the cells' spreads differ by more than `ratio`, and by more than chance (Bartlett's test).
-
-    Spreads about each block's median: what all cells of a block share is no spread of any of them, and one cell that
-    varies much does not lend its variation to the others, as it would through the block's mean. Two cells need no such
-    question, their blocks are their pairs; and two runs do not answer it.
-    """
-    from scipy.stats import bartlett  # noqa: PLC0415
-
-    if logs.shape[0] < 3 or logs.shape[1] < 3:
-        return False
-    freed: Array = logs - np.median(logs, axis=1, keepdims=True)
-    spreads = freed.std(axis=0, ddof=1)
-    if not spreads.max() > ratio * spreads.min():
-        return False
-    # Falling back without need costs power, failing to do so coverage: benchmarks/bench_statistics.py shows both. Of
-    # three cells a pair is most of what there is to pool, so that it costs little.
-    chance = 0.05 if logs.shape[1] == 3 else 0.03
-    return bool(spreads.min() == 0 or bartlett(*freed.T).pvalue < chance)
 
 
 def welch(arm: Array, reference: Array) -> Contrast:
@@ -231,42 +169,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(count)
     adjusted[order] = np.maximum.accumulate(stepped) if count else []
     return [float(value) for value in adjusted]
-
-
-def _degrees(runs: int, cells: int) -> float:
-    """The degrees of freedom of a contrast with the baseline, see `contrasts`, where all cells spread alike."""
-    all_of_them = (runs - 1) * (max(cells, 2) - 1)
-    return all_of_them if runs >= _TESTABLE_RUNS else 4 * all_of_them / (max(cells, 2) + 2)
-
-
-def runs_to_resolve(sd: float, margin: float, cells: int = 3, alpha: float = 0.05, power: float = 0.8) -> int | None:
-    """Return the runs per arm that find a difference of `margin` with the given power; `sd` is on the ln scale.
-
-    Unadjusted for the number of comparisons; `cells` sets the degrees of freedom. None above 1,000 runs.
-    All cells are taken to spread alike.
-    """
-    if sd == 0:
-        return 2
-
-    def sufficient(runs: int) -> bool:
-        freedom = _degrees(runs, cells)
-        shift = np.log1p(margin) / (sd * np.sqrt(2 / runs))
-        return bool(1 - special.nctdtr(freedom, shift, t_quantile(1 - alpha / 2, freedom)) >= power)
-
-    # Upwards one by one: far beyond the answer the noncentral t cannot be computed.
-    return next((runs for runs in range(2, 1001) if sufficient(runs)), None)
-
-
-def parity_power(sd: float, margin: float, runs: int, cells: int = 2, alpha: float = 0.05) -> float:
-    """Return the chance that two one-sided tests show parity where there is no difference at all.
-
-    Unadjusted for the number of comparisons. The standard error is itself estimated, so the chance is averaged over its
-    distribution: with three runs a small estimate often passes what the true spread would not.
-    """
-    if sd == 0:
-        return 1.0
-    freedom = _degrees(runs, cells)
-    shares = (np.arange(400) + 0.5) / 400
-    estimated = np.sqrt(special.chdtri(freedom, shares) / freedom)
-    bound = np.log1p(margin) / (sd * np.sqrt(2 / runs))
-    return float(np.clip(2 * special.ndtr(bound - t_quantile(1 - alpha, freedom) * estimated) - 1, 0, None).mean())

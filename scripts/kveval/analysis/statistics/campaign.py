@@ -30,9 +30,15 @@ from kveval.analysis.statistics.comparison import (
     Selection,
     common_selection,
     contrast_cells,
+    fill,
+)
+from kveval.analysis.statistics.estimates import (
+    claim_beyond_copies,
     describe,
     estimate,
-    fill,
+    plan_runs,
+    show_interval,
+    uncompared_copies,
 )
 from kveval.analysis.statistics.evidence import NAMES, Evidence
 from kveval.analysis.statistics.evidence import columns as evidence_columns
@@ -41,7 +47,7 @@ from kveval.analysis.statistics.level_selection import Chosen, common_level, dec
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
 from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
 from kveval.analysis.statistics.uncertainty import COLUMNS
-from kveval.analysis.statistics.verdicts import BETTER, WORSE, verdict
+from kveval.analysis.statistics.verdicts import BETTER, PARITY, WORSE, verdict
 
 METHOD = 4
 """Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
@@ -61,13 +67,15 @@ METRICS: dict[str, bool] = {
 class ComparisonSettings:
     """How to compare: the campaign's key `comparison`.
 
-    `margin` 0.05 means 5 %; `level` is streams, or "baseline peak"; `contrasts` are pairs of arms, as SCENARIO or
+    `margin` 0.05 means 5 %; `alpha` is the error rate of all verdicts on the `primary` metric together, and of those on
+    another per model; `level` is streams, or "baseline peak"; `contrasts` are pairs of arms, as SCENARIO or
     SCENARIO/CPU_BLOCKS; `method` is "blocks" (falling back to paired differences where spreads differ) or "paired"; `q`
     is the share of false discoveries of the overview over models.
     """
 
     margin: float = 0.05
     alpha: float = 0.05
+    primary: str = THROUGHPUT
     level: int | str = "baseline peak"
     contrasts: Sequence[Sequence[str]] = ()
     method: str = "blocks"
@@ -98,25 +106,30 @@ def compare_all(
 
     `complete`: the rows of complete_metrics.csv. `baselines`: scenario -> the scenario it is compared with, None for
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
-    Effects are per cent of the reference. `p_holm` is adjusted over the scenarios and contrasts of one model and
-    metric, `q_value` over all models of a metric (Benjamini and Hochberg). `metrics`: by default METRICS, and goodput
-    where the levels have it.
+    Effects are per cent of the reference. `p_holm` is adjusted over all comparisons of the primary metric, whatever the
+    model; else over those of one model and metric. `q_value` is over all models of a metric (Benjamini and Hochberg).
+    `metrics`: by default METRICS, and goodput where the levels have it.
     """
     settings = settings or ComparisonSettings()
     metrics = metrics or METRICS | ({GOODPUT: True} if GOODPUT in complete else {})
     campaign = _Campaign(complete, baselines, settings, metrics)
     common: list[ComparedCell] = []
     peaks: list[ComparedCell] = []
+    families: dict[tuple[str, ...], list[ComparedCell]] = {}
     for model in campaign.models:
-        questions = campaign.questions(model)
-        for metric, more_is_better in metrics.items():
+        questions, copies = campaign.questions(model), campaign.copies(model)
+        for metric in metrics:
             entries = [campaign.at_common_level(question, metric) for question in questions]
-            _judge(entries, campaign, metric, more_is_better)
+            _estimate(entries, [campaign.at_common_level(question, metric) for question in copies], campaign, metric)
+            families.setdefault((metric,) if metric == settings.primary else (metric, model), []).extend(entries)
             common += entries
         for metric in (name for name in (THROUGHPUT, GOODPUT) if name in metrics):
             entries = [campaign.at_own_peaks(question, metric) for question in questions if question[2] == "baseline"]
-            _judge(entries, campaign, metric, more_is_better=True)
+            _estimate(entries, [campaign.at_own_peaks(question, metric) for question in copies], campaign, metric)
+            families["peaks", metric, model] = entries
             peaks += entries
+    for family, members in families.items():
+        _judge(members, settings, metrics, "primary" if family == (settings.primary,) else "exploratory")
     against_baseline = [entry for entry in common if entry.kind == "baseline"]
     _overview(against_baseline, settings.q)
     _overview(peaks, settings.q)
@@ -126,8 +139,8 @@ def compare_all(
 
 
 _COLUMNS = [
-    *(*KEYS, "metric", "level", "baseline", "effect_percent", "low_percent", "high_percent", "bound"),
-    *("p_value", "p_parity", "p_holm", "p_parity_holm", "q_value", "discovery"),
+    *(*KEYS, "metric", "level", "baseline", "effect_percent", "low_percent", "high_percent"),
+    *("interval_percent", "bound", "p_value", "p_parity", "family", "p_holm", "p_parity_holm", "q_value", "discovery"),
     *("verdict", "qualifier", "indication", "reason"),
     *("runs", "sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent", "method"),
     *("levels_compared", "replicate", "method_hash"),
@@ -187,6 +200,12 @@ class _Campaign:
             asked += [(arm, reference, "contrast") for arm, reference in contrast_cells(cells, one, other)]
         return asked
 
+    def copies(self, model: str) -> list[Question]:
+        """Return the pairs of a model's cells that ran the same, as far as nobody asked for them."""
+        groups = [group for group in self.replicates if group[0][0] == model]
+        asked = [(arm, reference) for arm, reference, _ in self.questions(model)]
+        return [(arm, reference, "copies") for arm, reference in uncompared_copies(groups, asked)]
+
     def _baseline(self, cell: Cell) -> Cell | None:
         """Return the cell a cell is compared with, None if it is missing or not unique."""
         name = self._baselines.get(cell[1])
@@ -231,6 +250,7 @@ class _Campaign:
         selection = common_selection(self.pairing(arm, reference), common, of_base)
         entry.row["level"] = common.level
         fill(entry, selection, self.rows[reference], self.rows[arm], metric)
+        _leave_out_apart(entry, selection.pairing)
         self._same_machine(entry)
         self._below_the_peak(entry)
         if metric == GOODPUT:
@@ -253,6 +273,7 @@ class _Campaign:
             {run: theirs.by_run.get(run, 0) for _, run in pairing.pairs},
         )
         fill(entry, selection, self.rows[reference], self.rows[arm], metric)
+        _leave_out_apart(entry, selection.pairing)
         used = sorted(
             {level for levels in (selection.arm_levels, selection.reference_levels) for level in levels.values()}
         )
@@ -326,20 +347,42 @@ def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, An
     }
 
 
-def _judge(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str, more_is_better: bool) -> None:
-    """Estimate the comparisons of one model and metric, adjust them for each other, and give each its verdict."""
+def _leave_out_apart(entry: ComparedCell, pairing: Pairing) -> None:
+    """Say which runs were left out because the two cells did not have them together."""
+    if pairing.apart and not entry.obstacle:
+        runs = ", ".join(str(run) for run, _ in pairing.apart)
+        apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than in what it is compared with"
+        entry.left_out = "; ".join(part for part in (entry.left_out, apart) if part)
+
+
+def _estimate(
+    entries: Sequence[ComparedCell], copies: Sequence[ComparedCell], campaign: _Campaign, metric: str
+) -> None:
+    """Estimate the comparisons of one model and metric, beside those of cells that ran the same."""
     settings = campaign.settings
-    estimate(entries, settings.margin, settings.alpha, settings.method)
+    estimate([*entries, *copies], settings.margin, settings.alpha, settings.method)
+    claim_beyond_copies([*entries, *copies], settings.margin, settings.alpha)
     _borrow_spread(entries, campaign, metric)
+
+
+def _judge(
+    entries: Sequence[ComparedCell], settings: ComparisonSettings, metrics: Mapping[str, bool], family: str
+) -> None:
+    """Adjust the comparisons of a family for each other, and give each its verdict."""
     judged = [entry for entry in entries if entry.judged]
     for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
         for entry, adjusted in zip(judged, holm([entry.row[source] for entry in judged]), strict=True):
             entry.row[target] = adjusted
     for entry in entries:
-        entry.row |= evidence_columns(entry.evidence.values())
+        entry.row |= {"family": family, **evidence_columns(entry.evidence.values())}
+        plan_runs(entry, settings.margin, settings.alpha, len(judged))
+        more_is_better = metrics[entry.row["metric"]]
         entry.row["verdict"], reason = verdict(entry, more_is_better, settings.alpha, settings.margin)
+        if PARITY in (entry.row["verdict"], entry.row["indication"]):
+            # Two one-sided tests at alpha: their interval is the one that lies within the margin.
+            show_interval(entry, 1 - 2 * settings.alpha)
         remarks = [entry.pair.starvation.text() if entry.judged else ""]
-        if metric == GOODPUT and entry.judged:
+        if entry.row["metric"] == GOODPUT and entry.judged:
             remarks.append(limits_met.none_met(entry))
             if limits_met.one_side_only(entry) and entry.row["verdict"] in (BETTER, WORSE):
                 entry.row["bound"] = "at least"
@@ -362,8 +405,9 @@ def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric:
         return
     cells = len({cell for entry in entries for cell in (entry.arm, entry.reference)})
     for entry in single:
+        entry.cells = cells
         contrast = Contrast(entry.pair.difference, spread.sd * 2**0.5, spread.df, "replicates")
-        describe(entry, contrast, spread.sd, cells, campaign.settings.margin, campaign.settings.alpha)
+        describe(entry, contrast, spread.sd, campaign.settings.margin, campaign.settings.alpha)
         entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({spread.df} degrees of freedom)"
 
 

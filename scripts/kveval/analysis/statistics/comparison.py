@@ -1,9 +1,9 @@
-"""One comparison: which values it rests on, what keeps it from a verdict, how large and how sure it is."""
+"""One comparison: which values it rests on, and what keeps it from a verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -11,23 +11,22 @@ import numpy.typing as npt
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.intervals import Contrast, contrasts, parity_power, runs_to_resolve, welch
+from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import MIN_RUNS, STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import failed_checks
 from kveval.analysis.statistics.evidence import Evidence, Sides
-from kveval.analysis.statistics.failed_requests import bounds
 from kveval.analysis.statistics.inputs import of_levels
 from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
-from kveval.analysis.statistics.uncertainty import Rows, Starvation, allowing_for, starvation
+from kveval.analysis.statistics.uncertainty import Rows, Starvation, starvation
 
 Array = npt.NDArray[np.float64]
 Cell = tuple[str, str, int]
 # (run, level) -> row of complete_metrics.csv
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
-Kind = Literal["baseline", "contrast", "peak"]
+Kind = Literal["baseline", "contrast", "peak", "copies"]
 MIN_SETTLED = 10
 """Requests, or sessions, of a level that met or missed the limits: with fewer their rate says too little."""
 # Why an open loop's throughput has no verdict.
@@ -36,6 +35,7 @@ OTHER_HARDWARE = "measured on other hardware than what it is compared with"
 _BLOCKS = {
     "blocks": Evidence("blocks", "shared"),
     "bridge": Evidence("blocks", "bridged"),
+    "repeated": Evidence("blocks", "one run repeated late"),
     "other time": Evidence("blocks", "measured at another time", "indicates"),
 }
 PAST_THE_PEAK = (
@@ -73,7 +73,7 @@ class ComparedCell:
     """A comparison in the making.
 
     `obstacle`: what keeps it from a verdict; `other_time`: the two were not measured in the same blocks; `evidence`:
-    what it rests on, by name.
+    what it rests on, by name; `cells`: how many were measured in its blocks.
     """
 
     arm: Cell
@@ -87,6 +87,7 @@ class ComparedCell:
     replicate: bool = False
     other_time: bool = False
     group: tuple[Any, ...] = ()
+    cells: int = 2
     contrast: Contrast | None = None
     indicative: str = ""
     evidence: dict[str, Evidence] = field(default_factory=dict)
@@ -248,7 +249,7 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
     # Cells share a residual if they were measured in the same blocks.
     entry.group = (
         kind,
-        entry.reference if kind == "bridge" else None,
+        {"bridge": entry.reference, "repeated": entry.arm}.get(kind),
         runs,
         bool(entry.obstacle),
         tuple(selection.reference_levels[run] for run in runs),
@@ -272,57 +273,3 @@ def _obstacle(known: int, fit: int, reasons: str) -> str:
     if reasons:
         return f"{fit} usable common runs, {MIN_RUNS} needed ({reasons})"
     return "single run" if fit == 1 else f"{fit} common runs, {MIN_RUNS} needed"
-
-
-def estimate(entries: Sequence[ComparedCell], margin: float, alpha: float, method: str) -> None:
-    """Fill in effects; with two and more runs their standard errors, of all cells of the same blocks together."""
-    groups: dict[tuple[Any, ...], list[ComparedCell]] = {}
-    for entry in entries:
-        if len(entry.pair) == 0 or entry.reference is None:
-            continue
-        entry.row["effect_percent"] = percent(entry.pair.difference)
-        if len(entry.pair) >= 2 and entry.other_time:
-            contrast = welch(entry.pair.arm, entry.pair.reference)
-            describe(entry, contrast, float(contrast.se * np.sqrt(len(entry.pair) / 2)), 2, margin, alpha)
-        elif len(entry.pair) >= 2:
-            groups.setdefault(entry.group, []).append(entry)
-    for members in groups.values():
-        columns: dict[Cell, Array] = {}
-        for entry in members:
-            assert entry.reference is not None
-            columns.setdefault(entry.reference, entry.pair.reference)
-            columns.setdefault(entry.arm, entry.pair.arm)
-        order = {cell: number for number, cell in enumerate(columns)}
-        table = np.column_stack(list(columns.values()))
-        pairs = [(order[entry.arm], order[entry.reference]) for entry in members if entry.reference is not None]
-        for entry, contrast in zip(members, contrasts(table, pairs, method), strict=True):
-            sd = float(contrast.se * np.sqrt(len(table) / 2))
-            describe(entry, contrast, sd, len(columns), margin, alpha)
-
-
-def describe(entry: ComparedCell, contrast: Contrast, sd: float, cells: int, margin: float, alpha: float) -> None:
-    """Write a contrast into an entry, with what its runs say of their own noise and biases.
-
-    `sd` is the spread of one run on the ln scale.
-    """
-    contrast = allowing_for(contrast, entry.pair.reference_rows, entry.pair.arm_rows, entry.row["metric"])
-    below, above = bounds(Sides(entry.row["metric"], entry.pair.reference_rows, entry.pair.arm_rows))
-    contrast = replace(contrast, below=contrast.below + below, above=contrast.above + above)
-    entry.contrast = contrast
-    low, high = contrast.interval(1 - alpha)
-    entry.row |= {
-        "effect_percent": percent(contrast.theta),
-        "low_percent": percent(low),
-        "high_percent": percent(high),
-        "p_value": contrast.p_difference(),
-        "p_parity": contrast.p_equivalence(margin),
-        "sd_percent": 100 * sd,
-        "runs_to_resolve": runs_to_resolve(sd, margin, cells, alpha),
-        "parity_power_percent": 100 * parity_power(sd, margin, max(len(entry.pair), 2), cells, alpha),
-        "method": contrast.method,
-    }
-
-
-def percent(logarithm: float) -> float:
-    """Return a difference of logarithms as per cent of the reference."""
-    return float(100 * np.expm1(logarithm))

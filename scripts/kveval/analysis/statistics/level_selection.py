@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.estimators.intervals import residuals, t_quantile
+from kveval.analysis.estimators.intervals import t_quantile
+from kveval.analysis.estimators.spreads import residuals
 from kveval.analysis.levels.checks import MIN_RUNS, STARVED
 
 

@@ -1,31 +1,37 @@
 """Pairs of runs: those of two cells that belong together.
 
-Runs of one number are a block: every cell is measured once in it, in random order. A cell measured later than its
-baseline shares no blocks with it, unless the baseline was measured again among the new cells.
+Runs of one number are a block: every cell is measured once in it, in random order. What was measured later, a new cell
+or further runs, shares no blocks with runs of another day, whatever their numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["blocks", "bridge", "other time"]
+Kind = Literal["blocks", "bridge", "repeated", "other time"]
 # Start and end, seconds since 1970.
 Span = tuple[float, float]
+Spans = Mapping[int, Span]
+Pairs = tuple[tuple[int, int], ...]
+# Pairs that make a comparison one of blocks even where further pairs do not hold.
+_ENOUGH = 3
 
 
 @dataclass(frozen=True)
 class Pairing:
     """Pairs of runs (arm's, reference's). `kind`: blocks - run by run; bridge - with the runs that the reference has at
-    the arm's time; other time - run by run, but measured apart, so that blocks do not hold.
+    the arm's time; repeated - run by run, one of them late in one cell; other time - run by run, but measured apart,
+    so that blocks do not hold. `apart`: pairs of one number that were not measured together and are left out.
     """
 
-    pairs: tuple[tuple[int, int], ...]
+    pairs: Pairs
     kind: Kind
+    apart: Pairs = ()
 
 
 def run_spans(rows: Iterable[Mapping[str, Any]]) -> dict[int, Span]:
@@ -33,42 +39,54 @@ def run_spans(rows: Iterable[Mapping[str, Any]]) -> dict[int, Span]:
     spans: dict[int, Span] = {}
     for row in rows:
         if int(row["run"]) not in spans:
-            spans[int(row["run"])] = (_seconds(row.get("run_started")), _seconds(row.get("run_finished")))
+            spans[int(row["run"])] = (seconds(row.get("run_started")), seconds(row.get("run_finished")))
     return spans
 
 
-def _seconds(text: object) -> float:
+def seconds(text: object) -> float:
+    """Return the time that a table has as text, seconds since 1970; NaN where it has none."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return np.nan
 
 
-def pair_runs(arm: Mapping[int, Span], reference: Mapping[int, Span]) -> Pairing:
+def pair_runs(arm: Spans, reference: Spans) -> Pairing:
     """Pair the runs of two cells.
 
-    Cells measured in the same blocks were measured over the same time: their spans overlap, from the first run's start
-    to the last one's end. A single run has no block and is paired as it is. Runs of unknown time count as together.
+    Two runs are of one block if neither cell ran again in the time between them: what the machine is like on a day is
+    then in both. Pairs of one number count where they hold, if there are enough; else those of a bridge. A campaign of
+    few runs of which one was repeated late keeps it, since a single late run shares its day with no other. A single run
+    has no block and is paired as it is. Runs of unknown time count as together.
     """
     common = sorted(arm.keys() & reference.keys())
     numbered = tuple((run, run) for run in common)
-    if len(common) == 1 or (common and _together([arm[run] for run in common], [reference[run] for run in common])):
+    held = tuple(pair for pair in numbered if _together(*pair, arm, reference))
+    if len(common) == 1 or (common and held == numbered):
         return Pairing(numbered, "blocks")
+    if len(held) >= _ENOUGH:
+        return Pairing(held, "blocks", tuple(pair for pair in numbered if pair not in held))
     bridge = _nearest(arm, reference)
-    if len(bridge) >= 2 and _together([arm[run] for run, _ in bridge], [reference[run] for _, run in bridge]):
+    if len(bridge) >= 2 and all(_together(*pair, arm, reference) for pair in bridge):
         return Pairing(bridge, "bridge")
+    if len(numbered) >= _ENOUGH and len(numbered) - len(held) == 1:
+        return Pairing(numbered, "repeated")
     return Pairing(numbered or bridge, "other time" if numbered or bridge else "blocks")
 
 
-def _together(one: Sequence[Span], other: Sequence[Span]) -> bool:
-    if not np.isfinite([*one, *other]).all():
+def _together(arm_run: int, reference_run: int, arm: Spans, reference: Spans) -> bool:
+    """Whether no other run of either cell lies in the time between two of their runs."""
+    ours, theirs = arm[arm_run], reference[reference_run]
+    if not np.isfinite([*ours, *theirs]).all():
         return True
-    begins = max(min(begin for begin, _ in spans) for spans in (one, other))
-    ends = min(max(end for _, end in spans) for spans in (one, other))
-    return not begins > ends
+    begin, end = min(ours[1], theirs[1]), max(ours[0], theirs[0])
+    others = [
+        span for runs, own in ((arm, arm_run), (reference, reference_run)) for run, span in runs.items() if run != own
+    ]
+    return not any(begin <= first and last <= end for first, last in others)
 
 
-def _nearest(arm: Mapping[int, Span], reference: Mapping[int, Span]) -> tuple[tuple[int, int], ...]:
+def _nearest(arm: Spans, reference: Spans) -> Pairs:
     """Pair runs in the order of time with those successive runs of the reference that lie nearest."""
     ours, theirs = _by_time(arm), _by_time(reference)
     count = min(len(ours), len(theirs))
@@ -87,5 +105,5 @@ def _nearest(arm: Mapping[int, Span], reference: Mapping[int, Span]) -> tuple[tu
     return tuple(zip(*best, strict=True))
 
 
-def _by_time(spans: Mapping[int, Span]) -> list[int]:
+def _by_time(spans: Spans) -> list[int]:
     return sorted((run for run, (begin, _) in spans.items() if np.isfinite(begin)), key=lambda run: spans[run][0])

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from kveval.analysis.cells import ArmSize, CellKey, by_size, cell_named, common_level, rank_of
+from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey, by_size, cell_named, common_level, rank_of
 from kveval.analysis.levels.pilot import Pilot
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
@@ -40,6 +40,7 @@ class ReportPlan:
     metrics: Mapping[str, Mapping[str, Any]]
     margin: float = 0.05
     alpha: float = 0.05
+    primary: str = THROUGHPUT
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     server_version: str = "0"
     goodput: Mapping[str, Any] = field(default_factory=dict)

@@ -79,8 +79,10 @@ def with_interval(value: float, low: float, high: float) -> str:
     return f"{shown} ({rounded(low, decimals)} to {rounded(high, decimals)})"
 
 
-def effect(value: float, low: float, high: float) -> str:
+def effect(value: float, low: float, high: float, confidence: float = 95.0) -> str:
     """Return a difference in per cent with signs, no finer than its interval; a very wide one is cut off.
+
+    The interval says its confidence, per cent, where that is not the 95 % of the tables' headings.
 
     >>> effect(13.26, 10.6, 16.08), effect(2.0, -99.9, 3e9)
     ('+13.3 % (+10.6 to +16.1)', '+2 % (-100 to more than +1,000)')
@@ -90,10 +92,11 @@ def effect(value: float, low: float, high: float) -> str:
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
         return f"{_signed(value, 0)} % (no interval)"
+    of = "" if confidence == 95 or not math.isfinite(confidence) else f"{confidence:g} %: "
     if low <= _WIDEST < high:
-        return f"{_signed(value, 0)} % ({_signed(low, 0)} to more than {_signed(_WIDEST, 0)})"
+        return f"{_signed(value, 0)} % ({of}{_signed(low, 0)} to more than {_signed(_WIDEST, 0)})"
     decimals = min(_decimals_shown(low, high), 1)
-    return f"{_signed(value, decimals)} % ({_signed(low, decimals)} to {_signed(high, decimals)})"
+    return f"{_signed(value, decimals)} % ({of}{_signed(low, decimals)} to {_signed(high, decimals)})"
 
 
 def _signed(value: float, decimals: int) -> str:

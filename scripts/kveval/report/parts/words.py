@@ -7,14 +7,26 @@ WORDS = Table(
     [
         [
             "better, worse",
-            "the difference is significant after Holm's correction over a model's comparisons of a quantity",
+            "the difference is significant after Holm's correction: over all comparisons of the primary quantity, else"
+            " over those of a model and quantity",
         ],
         ["parity", "the difference is significantly smaller than the margin (two one-sided tests)"],
         ["inconclusive, undecided", "neither was shown; more runs or longer levels are needed"],
         ["not assessed", "no verdict is possible, for the reason given; an effect beside it describes these runs only"],
         ["not exercised", "the arm's counters did not move, so its numbers say nothing about it"],
-        ["interval", "95 %, over runs: Student's t on the logarithm; wide with few runs"],
-        ["chance that parity would show", "if there were no difference, at this spread and number of runs"],
+        [
+            "exploratory",
+            "of quantities other than the primary one: each model and quantity has the error rate to itself, so that of"
+            " many verdicts some are wrong",
+        ],
+        [
+            "interval",
+            "95 %, over runs: Student's t on the logarithm; wide with few runs. Of parity 90 %, the one that its test uses",
+        ],
+        [
+            "chance that parity would show",
+            "if none of the arms differed, at this spread and number of runs, after Holm's correction",
+        ],
         ["samples", "of the recording in the window; a published figure should rest on 30"],
         [
             "common level",

@@ -8,6 +8,7 @@ from typing import Any
 
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import versions
 from kveval.store.run_file import Run
 
@@ -40,7 +41,8 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
         "models": ", ".join(plan.models_by_size),
         "measured between (UTC)": f"{_minute(started[0])} and {_minute(started[-1])}" if started else numerals.MISSING,
         "margin that does not matter": f"{100 * plan.margin:g} %",
-        "error rate per model and quantity": f"{plan.alpha:g}",
+        "primary quantity": METRIC_TITLES[plan.primary],
+        "error rate": f"{plan.alpha:g} for all verdicts on it together; for others, per model and quantity",
         "way of comparing (hash)": f"`{method_of(measured) or numerals.MISSING}`",
     }
     return Table(["", ""], [[name, value] for name, value in facts.items()])

@@ -144,8 +144,8 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
 
 def effect_text(row: Mapping[Any, Any]) -> str:
     """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
-    effect = numerals.effect(row["effect_percent"], row["low_percent"], row["high_percent"])
-    return " ".join(part for part in (text(row.get("bound")), effect) if part)
+    numbers = (row["effect_percent"], row["low_percent"], row["high_percent"], row.get("interval_percent", 95.0))
+    return " ".join(part for part in (text(row.get("bound")), numerals.effect(*numbers)) if part)
 
 
 def _parity_chance(row: Mapping[Any, Any]) -> str:

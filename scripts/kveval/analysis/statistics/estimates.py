@@ -1,0 +1,175 @@
+"""Effects with their errors: of all cells of the same blocks together, with what runs and their times add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kveval.analysis.estimators.intervals import Contrast, contrasts, holm, welch
+from kveval.analysis.estimators.planning import parity_power, runs_to_resolve
+from kveval.analysis.statistics.comparison import Cell, ComparedCell
+from kveval.analysis.statistics.evidence import Evidence, Sides
+from kveval.analysis.statistics.failed_requests import bounds
+from kveval.analysis.statistics.pairing import seconds
+from kveval.analysis.statistics.run_times import Drift, alike_within, by_session, constant_offset, drift, sessions
+from kveval.analysis.statistics.uncertainty import Rows, allowing_for
+
+Array = npt.NDArray[np.float64]
+# Each half of the runs chose the level at which the other one is looked at. Where levels are alike, halves that choose
+# the same one are both high and else both low: a correlation of 0.29 (8 levels) to 0.36 (3) between them, which no
+# spread of runs shows.
+_CROSS_FITTED = 1.36
+
+
+def estimate(entries: Sequence[ComparedCell], margin: float, alpha: float, method: str) -> None:
+    """Fill in effects; with two and more runs their standard errors, of all cells of the same blocks together."""
+    groups: dict[tuple[Any, ...], list[ComparedCell]] = {}
+    for entry in entries:
+        if len(entry.pair) == 0 or entry.reference is None:
+            continue
+        entry.row["effect_percent"] = percent(entry.pair.difference)
+        if len(entry.pair) >= 2 and entry.other_time:
+            contrast = welch(entry.pair.arm, entry.pair.reference)
+            describe(entry, contrast, float(contrast.se * np.sqrt(len(entry.pair) / 2)), margin, alpha)
+        elif len(entry.pair) >= 2:
+            groups.setdefault(entry.group, []).append(entry)
+    for members in groups.values():
+        _of_blocks(members, margin, alpha, method)
+
+
+def _of_blocks(members: Sequence[ComparedCell], margin: float, alpha: float, method: str) -> None:
+    """Estimate the comparisons of cells that were measured in the same blocks."""
+    columns: dict[Cell, tuple[Array, Array]] = {}
+    for entry in members:
+        assert entry.reference is not None
+        columns.setdefault(entry.reference, (entry.pair.reference, _starts(entry.pair.reference_rows)))
+        columns.setdefault(entry.arm, (entry.pair.arm, _starts(entry.pair.arm_rows)))
+    place = {cell: number for number, cell in enumerate(columns)}
+    table, starts = (np.column_stack([column[which] for column in columns.values()]) for which in (0, 1))
+    pairs = [(place[entry.arm], place[entry.reference]) for entry in members if entry.reference is not None]
+    groups = sessions(starts)
+    together = alike_within(table, groups)
+    units = by_session(table, groups) if together else table
+    trend = drift(table, starts)
+    for entry, contrast, (arm, reference) in zip(members, contrasts(units, pairs, method), pairs, strict=True):
+        entry.cells = len(columns)
+        if together:
+            contrast = replace(contrast, theta=entry.pair.difference, method="sessions")
+            entry.rest_on(_sessions(len(groups), len(table)))
+        sd = float(contrast.se * np.sqrt(len(table) / 2))
+        if entry.kind == "peak":
+            contrast = replace(contrast, se=contrast.se * float(np.sqrt(_CROSS_FITTED)))
+        contrast = _after_drift(entry, contrast, trend, constant_offset(starts, arm, reference))
+        describe(entry, contrast, sd, margin, alpha)
+
+
+def _starts(rows: Rows) -> Array:
+    return np.array([seconds(row.get("run_started")) for row in rows], dtype=np.float64)
+
+
+def _sessions(count: int, runs: int) -> Evidence:
+    reason = f"runs of one session are alike: {count} sessions count, not {runs} runs; more sessions would tell more"
+    return Evidence("blocks", f"{count} sessions", "qualifies", reason)
+
+
+def _after_drift(entry: ComparedCell, contrast: Contrast, trend: Drift | None, offset: float | None) -> Contrast:
+    """Return a contrast with what the machine's drift may have done to it where the order never changed."""
+    if offset is None:
+        entry.rest_on(Evidence("order", "not known", "unknown"))
+        return contrast
+    if offset == 0 or trend is None:
+        entry.rest_on(Evidence("order", "varied"))
+        return contrast
+    error = trend.over(offset)
+    reason = (
+        f"every block was measured in the same order, in which a drift of the machine looks like the arm: what runs "
+        f"changed with time, {100 * error:.1f} % from one cell to the other, is allowed for; a random order needs no such"
+    )
+    entry.rest_on(Evidence("order", "fixed order", "qualifies", reason))
+    return contrast.with_error(error)
+
+
+def describe(entry: ComparedCell, contrast: Contrast, sd: float, margin: float, alpha: float) -> None:
+    """Write a contrast into an entry, with what its runs say of their own noise and biases.
+
+    `sd` is the spread of one run on the ln scale.
+    """
+    entry.row["sd_percent"] = 100 * sd
+    metric, reference, arm = entry.row["metric"], entry.pair.reference_rows, entry.pair.arm_rows
+    below, above = bounds(Sides(metric, reference, arm))
+    contrast = allowing_for(contrast, reference, arm, metric)
+    _write(entry, replace(contrast, below=contrast.below + below, above=contrast.above + above), margin, alpha)
+
+
+def _write(entry: ComparedCell, contrast: Contrast, margin: float, alpha: float) -> None:
+    entry.contrast = contrast
+    entry.row |= {
+        "effect_percent": percent(contrast.theta),
+        "p_value": contrast.p_difference(),
+        "p_parity": contrast.p_equivalence(margin),
+        "method": contrast.method,
+    }
+    show_interval(entry, 1 - alpha)
+
+
+def show_interval(entry: ComparedCell, confidence: float) -> None:
+    """Write the interval of so much confidence into an entry that was estimated."""
+    assert entry.contrast is not None
+    low, high = entry.contrast.interval(confidence)
+    entry.row |= {"low_percent": percent(low), "high_percent": percent(high), "interval_percent": 100 * confidence}
+
+
+def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: float) -> None:
+    """Widen comparisons by what cells that ran the same differ by, if that is more than chance.
+
+    `entries`: of one model and metric, those of copies with each other among them. A difference of copies is a bias
+    that the spread of runs does not show, and which may be in any other difference as well.
+    """
+    copies = [entry for entry in entries if entry.replicate and entry.contrast is not None]
+    adjusted = holm([entry.row["p_value"] for entry in copies])
+    beyond = [abs(each.contrast.theta) for each, p in zip(copies, adjusted, strict=True) if each.contrast and p < alpha]
+    for entry in entries if copies else ():
+        if entry.replicate or entry.contrast is None:
+            continue
+        if not beyond:
+            entry.rest_on(Evidence("replicates", "copies alike"))
+            continue
+        bias = max(beyond)
+        said = f"copies differ by {percent(bias):.1f} %"
+        reason = (
+            f"cells that ran the same differ by {percent(bias):.1f} %, more than chance: nothing smaller is claimed"
+        )
+        entry.rest_on(Evidence("replicates", said, "qualifies", reason))
+        widened = replace(entry.contrast, below=entry.contrast.below + bias, above=entry.contrast.above + bias)
+        _write(entry, widened, margin, alpha)
+
+
+def uncompared_copies(
+    groups: Sequence[Sequence[Cell]], asked: Sequence[tuple[Cell, Cell | None]]
+) -> list[tuple[Cell, Cell]]:
+    """Return the pairs of cells that ran the same and are not compared anyway."""
+    known = {frozenset(pair) for pair in asked}
+    pairs = (pair for group in groups for pair in combinations(group, 2))
+    return [(arm, reference) for reference, arm in pairs if frozenset((arm, reference)) not in known]
+
+
+def plan_runs(entry: ComparedCell, margin: float, alpha: float, comparisons: int) -> None:
+    """Write what it would take to tell, and what these runs could, adjusted for so many comparisons of the family."""
+    if entry.contrast is None:
+        return
+    sd, runs = entry.row["sd_percent"] / 100, max(len(entry.pair), 2)
+    count = max(comparisons, 1)
+    entry.row |= {
+        "runs_to_resolve": runs_to_resolve(sd, margin, entry.cells, alpha, count),
+        "parity_power_percent": 100 * parity_power(sd, margin, runs, entry.cells, alpha, count),
+    }
+
+
+def percent(logarithm: float) -> float:
+    """Return a difference of logarithms as per cent of the reference."""
+    return float(100 * np.expm1(logarithm))
