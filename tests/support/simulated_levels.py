@@ -57,15 +57,15 @@ class ClosedLoop:
         """Return the requests that ran within a window, cut off at its end, and the window; `settle` s go before."""
         start, end = settle, settle + self.seconds
         work = self._drawn(generator, self.streams, int(1.3 * end) + 40)
-        while work.sum(axis=1).min() < 2 * end:
+        while work.sum(axis=1).min() < (1 + self.fill + 2 * self.pace_sd) * end:
             work = np.concatenate([work, self._drawn(generator, self.streams, int(end))], axis=1)
         finish = self._at(generator, np.cumsum(work, axis=1), start, end)
         begin = np.concatenate([np.zeros((self.streams, 1)), finish[:, :-1]], axis=1)
-        number = np.arange(work.shape[1]) // self.turns
-        names = np.array([[f"{stream}-{each}" for each in number] for stream in range(self.streams)])
         inside = (begin < end) & (finish >= start)
-        rows = zip(begin[inside].tolist(), finish[inside].tolist(), names[inside].tolist(), strict=True)
-        return Requests([self._record(begun, ended, name, end) for begun, ended, name in rows]), (start, end)
+        stream, number = np.nonzero(inside)
+        rows = zip(begin[inside].tolist(), finish[inside].tolist(), stream, number // self.turns, strict=True)
+        records = [self._record(begun, ended, f"{of}-{each}", end) for begun, ended, of, each in rows]
+        return Requests(records), (start, end)
 
     def _drawn(self, generator: np.random.Generator, streams: int, count: int) -> Array:
         conversations = -(-count // self.turns)

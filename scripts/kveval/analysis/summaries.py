@@ -15,6 +15,11 @@ import pandas as pd
 from kveval.analysis.cells import KEYS, THROUGHPUT, ArmSize, by_size, common_level, partner, rank_of
 
 _COMPARED = {THROUGHPUT: "throughput", "ttft_ms_p50": "ttft_p50", "tpot_ms_p50": "tpot_p50"}
+# Statistic of a latency -> how the older evaluation's column of it begins.
+_STATISTICS = {
+    **{"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99"},
+    **{"p99_low": "p99_low", "p99_high": "p99_high"},
+}
 _DETAILS = {
     "level": "concurrency",
     THROUGHPUT: "output_tps",
@@ -24,7 +29,7 @@ _DETAILS = {
     **{
         f"{name}_ms_{statistic}": f"{label}_{name}_ms"
         for name in ("ttft", "tpot", "itl", "e2e")
-        for statistic, label in (("mean", "avg"), ("p50", "p50"), ("p90", "p90"), ("p99", "p99"))
+        for statistic, label in _STATISTICS.items()
     },
     "requests_completed": "completed",
     "requests_incomplete": "incomplete",

@@ -159,6 +159,10 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
     checks_system.kv_usage_physical: (lambda: sampled(kv_cache_usage_percent=0.45), sampled),
     checks_system.samples: (lambda: sampled({"samples": 29}), lambda: sampled({"samples": 30})),
     checks_system.clock_offset: (lambda: sampled(clock_offset_s=-37.0), lambda: sampled(clock_offset_s=0.4)),
+    checks_system.caches_filled: (
+        lambda: sampled(hit_ratio_drift=0.13, hit_ratio_drift_se=0.02),
+        lambda: sampled(hit_ratio_drift=0.13, hit_ratio_drift_se=0.07),
+    ),
     checks_system.queues: (lambda: sampled(requests_waiting=84.0), sampled),
     checks_system.server_rate: (
         lambda: sampled(server_generation_tok_s=700.0),

@@ -9,11 +9,12 @@ from tests.support.synthetic import level_row, run_description
 
 from kveval.analysis.levels import checks
 from kveval.analysis.levels.noise import drift
-from kveval.analysis.levels.outcomes import Outcome, add_outcomes, columns, judge, outcomes_of
+from kveval.analysis.levels.outcomes import Outcome, add_outcomes, columns, failed_checks, judge, outcomes_of
+from kveval.analysis.levels.records import measured
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.tables import LEVEL_CHECKS
 from kveval.load.reports import LevelReport, RequestRecord
-from kveval.store.run_file import Change, LevelRun, Run
+from kveval.store.run_file import IMPORTED, Change, LevelRun, Run
 
 
 def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.JudgedLevel:
@@ -82,7 +83,7 @@ def test_unsteady_delivery_is_said_and_two_states_in_one_window_fail() -> None:
     assert "steadiness" not in found(level())
     assert found(replace(level(), requests=steady(640.0, 120.0, late=1.2)))["steadiness"] == "warn"
     assert found(replace(level(), requests=steady(640.0, 120.0, late=2.0)))["steadiness"] == "fail"
-    change, _ = drift(steady(640.0, 120.0, late=1.2), 0.0, 120.0)
+    change, _ = drift(steady(640.0, 120.0, late=1.2), 0.0, 120.0, 8)
     assert change == pytest.approx(0.2 / 1.1, abs=0.01)
 
 
@@ -102,6 +103,48 @@ def test_a_report_of_another_level_or_window_fails() -> None:
     assert found(replace(good, report=replace(good.report, end=125.0)))["window"] == "fail"
     assert found(replace(good, report=replace(good.report, completed=1300)))["totals"] == "warn"
     assert found(replace(good, report=replace(good.report, warmup_s=0.0)))["warmup"] == "warn"
+
+
+def test_what_warm_up_was_asked_for_is_not_known_of_imports() -> None:
+    cut = replace(level().report, warmup_s=10.0)
+    here = of_engine("local", warmup_s=0.0)
+    assert found(replace(here, report=cut))["warmup"] == "warn"
+    assert "warmup" not in found(replace(of_engine(IMPORTED, warmup_s=0.0), report=cut))
+    # Where the settings of an import say it, it is held against that.
+    assert found(replace(of_engine(IMPORTED, warmup_s=30.0), report=cut))["warmup"] == "warn"
+
+
+def of_engine(engine: str, **workload: Any) -> checks.JudgedLevel:
+    good = level()
+    description = run_description("m", "native-offload", 1, 1)
+    description["specification"]["workload"] |= workload
+    return replace(good, run=msgspec.structs.replace(msgspec.convert(description, Run), engine=engine))
+
+
+def test_what_is_answered_as_it_comes_is_not_saturated() -> None:
+    """A strategy without a rate of its own: 0.008 requests in flight are no queue, but nobody knows the load."""
+
+    def everything(in_flight: float) -> str:
+        judged = open_loop(concurrency_mean=in_flight)
+        judged.run.specification["workload"] |= {"profile": "sweep"}
+        judged = replace(judged, report=replace(judged.report, strategy="throughput", rate_req_s=None))
+        return found(judged)["saturated_open_loop"]
+
+    assert everything(0.008) == "warn"
+    assert everything(64.0) == everything(np.nan) == "fail"
+
+
+def test_a_request_that_ends_with_the_window_was_completed() -> None:
+    row = measured(Requests(steady(640.0, 120.0).records[:100]), 0.0, 10.0)
+    assert (row["requests_completed"], row["requests_incomplete"]) == (100, 0)
+    assert row["ttft_count"] == row["e2e_count"] == 100
+
+
+def test_a_rate_of_no_one_state_says_nothing_against_latencies() -> None:
+    row = {"checks_failed": "steadiness;errors"}
+    assert failed_checks(row, of_throughput=True) == ["steadiness", "errors"]
+    assert failed_checks(row, of_throughput=False) == ["errors"]
+    assert failed_checks({"checks_failed": ""}, of_throughput=True) == []
 
 
 def test_nothing_known_is_nothing_failed() -> None:

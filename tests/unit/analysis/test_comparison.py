@@ -238,6 +238,14 @@ def test_of_equal_levels_one_that_passed_is_the_common_one() -> None:
     assert (table["level"].tolist(), table["verdict"].tolist()) == ([32], ["not assessed"])
 
 
+def test_a_rate_of_no_one_state_refuses_the_throughput_and_not_the_latencies() -> None:
+    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
+    levels.loc[levels["level"] == 32, "checks_failed"] = "steadiness"
+    table = compared(levels, level=32).baseline.set_index("metric")["verdict"]
+    assert table["throughput_tok_s"] == words.NOT_ASSESSED
+    assert table["ttft_ms_p50"] != words.NOT_ASSESSED
+
+
 def test_other_hardware_allows_no_verdict() -> None:
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
     levels.loc[levels["scenario"] == "native-offload", "hardware"] = "beef"

@@ -4,10 +4,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.simulated_levels import ClosedLoop
 from tests.unit.analysis.test_checks import steady
 
 from kveval.analysis.levels.first_visits import first_visits, prompt_shares
-from kveval.analysis.levels.noise import counting_error, cut_error, needed_for, quantile_error, whole
+from kveval.analysis.levels.noise import (
+    change_error,
+    counting_error,
+    cut_error,
+    drift,
+    needed_for,
+    quantile_error,
+    quantile_interval,
+    uneven,
+    whole,
+)
+from kveval.analysis.levels.records import measured
 from kveval.analysis.levels.requests import Requests
 from kveval.load.reports import RequestRecord
 
@@ -91,7 +103,70 @@ def test_the_error_of_a_quantile_is_that_of_samples_drawn_again(count: int, shar
 
 
 def test_a_quantile_needs_values_beyond_it() -> None:
-    assert [needed_for(name) for name in ("p50", "p90", "p99")] == [4, 20, 200]
+    assert [needed_for(name) for name in ("p50", "p90", "p99")] == [4, 20, 1000]
     assert np.isnan(quantile_error(whole(np.empty(0)), 0.5))
     assert np.isnan(counting_error(Requests(()), 0.0, 1.0))
     assert counting_error(loop(np.array([2.0])), 0.0, 3.0) == 1.0
+
+
+@pytest.mark.parametrize("count", [400, 1000])
+def test_the_interval_of_a_quantile_holds_it(count: int) -> None:
+    samples = np.random.default_rng(5).exponential(1.0, (400, count))
+    truth = -np.log(0.01)
+    intervals = np.array([quantile_interval(whole(sample), 0.99) for sample in samples])
+    held = (intervals[:, 0] <= truth) & (truth <= intervals[:, 1])
+    # With few values beyond it the interval of order statistics holds it more often than asked for.
+    assert 0.93 <= held.mean() <= 0.99
+
+
+def test_too_few_values_bound_a_quantile_from_below_only() -> None:
+    values = np.arange(1.0, 368.0)
+    low, high = quantile_interval(whole(values), 0.99)
+    assert low > 300
+    assert np.isnan(high)
+    assert np.isfinite(quantile_interval(whole(np.arange(1.0, 369.0)), 0.99)[1])
+    assert np.isnan(quantile_interval(whole(np.empty(0)), 0.99)).all()
+
+
+def test_turns_of_a_conversation_are_not_taken_for_so_many_requests() -> None:
+    """Turns that are almost alike: an interval from as many requests would hold the p99 in two of three windows."""
+    loop = ClosedLoop("light", 16, 100.0, turns=6, spread=0.4)
+    truth, generator = loop.true_quantile(0.99), np.random.default_rng(8)
+    rows = [measured(requests, *window) for requests, window in (loop.window(generator) for _ in range(60))]
+    held = [row["e2e_ms_p99_low"] <= truth and not row["e2e_ms_p99_high"] < truth for row in rows]
+    assert np.mean(held) >= 0.88
+    deviation = np.std(np.log([row["e2e_ms_p50"] for row in rows]))
+    assert np.mean([row["e2e_ms_p50_se"] for row in rows]) == pytest.approx(deviation, rel=0.3)
+
+
+def called_uneven(loop: ClosedLoop, count: int = 60) -> float:
+    generator = np.random.default_rng(3)
+    windows = (loop.window(generator) for _ in range(count))
+    return float(np.mean([uneven(*drift(requests, *window, loop.streams)) for requests, window in windows]))
+
+
+@pytest.mark.parametrize(
+    "loops",
+    [
+        [ClosedLoop(latencies, streams, seconds) for streams, seconds in ((1, 30.0), (8, 12.0), (8, 30.0), (32, 100.0))]
+        for latencies in ("light", "exponential", "heavy", "hits and misses")
+    ]
+    + [[ClosedLoop("light", streams, 60.0, pace_sd=0.05) for streams in (1, 8, 32)]],
+    ids=["light", "exponential", "heavy", "hits and misses", "a server with ups and downs"],
+)
+def test_few_steady_levels_are_called_uneven(loops: list[ClosedLoop]) -> None:
+    assert np.mean([called_uneven(loop) for loop in loops]) <= 0.06
+
+
+def test_a_rate_that_rises_is_found() -> None:
+    assert called_uneven(ClosedLoop("light", 32, 30.0, fill=0.2)) > 0.9
+    assert called_uneven(ClosedLoop("light", 8, 100.0, fill=0.2)) > 0.9
+
+
+def test_the_error_of_a_change_is_that_of_batches_drawn_again() -> None:
+    batches = np.random.default_rng(1).normal(0, 1, (2000, 9))
+    changes = batches[:, 6:].mean(axis=1) - batches[:, :3].mean(axis=1)
+    errors = np.array([change_error(row) for row in batches])
+    assert np.mean(np.abs(changes) > 2 * errors) == pytest.approx(0.05, abs=0.02)
+    # A straight line is no scatter.
+    assert change_error(np.arange(9.0)) == pytest.approx(0, abs=1e-9)

@@ -180,6 +180,16 @@ def test_metrics_join_their_level(recording: Path) -> None:
     assert absent["pcp_notes"][0] == NO_RECORDING
 
 
+def test_the_hit_ratio_is_followed_through_the_window(recording: Path) -> None:
+    """30 of 40 tokens are found in every second of the recording."""
+    catalogue = yaml.safe_load(CATALOGUE.read_text())
+    bare = levels().drop(columns=catalogue.keys() & set(levels()))
+    table = with_system_metrics(bare, {1: recording}, catalogue, "0.32.0")
+    assert table.loc[0, ["hit_ratio_drift", "hit_ratio_drift_se"]].tolist() == pytest.approx([0.0, 0.0], abs=1e-9)
+    other = with_system_metrics(levels(), {1: recording}, {"requests_running": entry()}, "0.32.0")
+    assert other[["hit_ratio_drift", "hit_ratio_drift_se"]].isna().all(axis=None)
+
+
 def test_more_requests_in_the_server_than_were_sent_fails_the_level(recording: Path) -> None:
     catalogue = {"requests_running": entry(), "requests_waiting": entry(scale=0.25)}
     judged = columns([Outcome("steadiness", "fail", "it rose")])

@@ -47,7 +47,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _RiskSets:
     """The ages at which events happened, rising; the events at each; those at risk, as far as their number counts."""
 
     times: Array
@@ -57,22 +57,22 @@ class _Steps:
     @property
     def lasting(self) -> Array:
         """The share that lasts longer than each age."""
-        return np.cumprod(1 - self.deaths / self.at_risk)
+        return np.cumprod(1 - self.deaths / self.at_risk, dtype=np.float64)
 
 
-def _steps(observed: Observed) -> _Steps:
+def _risk_sets(observed: Observed) -> _RiskSets:
     times, deaths = np.unique(observed.exit[observed.event], return_counts=True)
     entered = np.searchsorted(np.sort(observed.entry), times, side="left")
     left = np.searchsorted(np.sort(observed.exit), times, side="left")
     at_risk, to_come = entered - left, len(observed.entry) - entered
     counted = at_risk > _SMALLEST_RISK_SET * to_come
-    return _Steps(times, deaths.astype(np.float64), np.where(counted, at_risk, np.inf))
+    return _RiskSets(times, deaths.astype(np.float64), np.where(counted, at_risk, np.inf))
 
 
 def survival(observed: Observed) -> tuple[Array, Array]:
     """Return the ages at which events happened, rising, and the share that lasts longer than each."""
-    steps = _steps(observed)
-    return steps.times, steps.lasting
+    sets = _risk_sets(observed)
+    return sets.times, sets.lasting
 
 
 def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
@@ -95,28 +95,27 @@ def _reached(lasting: Array, share: float) -> int:
 def effective_count(observed: Observed, share: float) -> float:
     """Return how many subjects that all stand for themselves would tell as much about a quantile; NaN without events.
 
-    n = S (1 - S) / Var(S) at the last event before the quantile. Var(S) = S^2 m / (m - 1) sum over the m units of
-    (sum over their subjects of [ended by then] / Y - sum over the events seen of d / Y^2)^2, d events of Y at risk: the
-    sandwich variance of the product-limit estimate, which for units of one subject is Greenwood's.
+    n = S (1 - S) / Var(S) at the last event before the quantile. Var(S) = S^2 sum over the units of (sum over their
+    subjects of [ended by then] / (Y - d) - sum over the events seen of d / (Y (Y - d)))^2, d events of Y at risk: the
+    infinitesimal jackknife of the product-limit estimate. For complete samples of subjects it is their number.
     """
-    steps = _steps(observed)
-    if not len(steps.times):
+    sets = _risk_sets(observed)
+    if not len(sets.times):
         return np.nan
-    lasting = steps.lasting
-    step = min(max(_reached(lasting, share) - 1, 0), len(lasting) - 1)
-    survivors, until = float(lasting[step]), float(steps.times[step])
+    lasting = sets.lasting
+    last = min(max(_reached(lasting, share) - 1, 0), len(lasting) - 1)
+    survivors = float(lasting[last])
     if not 0 < survivors < 1:
         return float(observed.events)
-    hazard = np.concatenate([[0.0], np.cumsum(steps.deaths / steps.at_risk**2)])
-    entry, leave = np.minimum(observed.entry, until), np.minimum(observed.exit, until)
-    seen = hazard[np.searchsorted(steps.times, leave, "right")] - hazard[np.searchsorted(steps.times, entry, "right")]
-    ended = observed.event & (observed.exit <= until)
-    of_its_own = 1 / steps.at_risk[np.minimum(np.searchsorted(steps.times, observed.exit), len(steps.times) - 1)]
-    influence = np.where(ended, of_its_own, 0.0) - seen
+    times, deaths, at_risk = (each[: last + 1] for each in (sets.times, sets.deaths, sets.at_risk))
+    hazard = np.concatenate([[0.0], np.cumsum(deaths / at_risk / (at_risk - deaths))])
+    until_exit, until_entry = (np.searchsorted(times, each, "right") for each in (observed.exit, observed.entry))
+    ended = observed.event & (observed.exit <= times[-1])
+    influence = hazard[until_entry] - hazard[until_exit]
+    influence[ended] += 1 / (at_risk - deaths)[np.searchsorted(times, observed.exit[ended])]
     if observed.unit is not None:
         influence = np.bincount(observed.unit, weights=influence)[np.unique(observed.unit)]
-    units = len(influence)
-    if units < 2:
+    if len(influence) < 2:
         return np.nan
-    variance = survivors**2 * units / (units - 1) * float((influence**2).sum())
-    return min(survivors * (1 - survivors) / variance, float(len(observed.entry)))
+    count = (1 - survivors) / survivors / float((influence**2).sum())
+    return min(count, float(len(observed.entry)))

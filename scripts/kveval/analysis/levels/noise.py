@@ -146,7 +146,8 @@ def quantile_interval(observed: Observed, share: float, confidence: float = 0.95
     count = effective_count(observed, share)
     if not count >= 1:
         return np.nan, np.nan
-    size = math.floor(count)
+    # The tolerance is for complete samples, whose number it is.
+    size = math.floor(count + 1e-6)
     least, most = binom.ppf([(1 - confidence) / 2, (1 + confidence) / 2], size, share)
     low, high = quantiles(observed, [least / size, (most + 1) / size])
     return (low if least else np.nan), high

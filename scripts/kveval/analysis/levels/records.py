@@ -31,7 +31,7 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
     errored, completed = requests.status("errored"), requests.completed(start, end)
     failed = errored & ~((finish < start) | (begin >= end))
     # In flight when the window closed, whether it was cut off then or finished a moment later.
-    unfinished = ~errored & (begin < end) & ~(finish <= end)
+    unfinished = ~errored & (begin < end) & ~(finish < end) & ~completed
     began_output = (first >= start) & (first <= end) & ~errored
     delivered = float(requests.delivered(start, end).sum())
     counts = {
