@@ -228,16 +228,22 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _hits(measured: Measured, rows: Sequence[KeyRow]) -> Iterator[str]:
-    """The share of prompt tokens that each arm's tier served at the level of the comparison."""
+    """The share of prompt tokens that each arm's tier served where cells are compared, else what preempted requests got."""
     activity = tier_activity(measured.runs)
     cells: dict[str, CellKey] = {cell_label(key): key for key in map(cell_of, measured.peaks.to_dict("records"))}
-    shares = []
+    shares, reloads = [], []
     for row in rows:
-        if row.arm in cells and row.level is not None:
-            at = rows_of(activity, cells[row.arm])
-            share = at[at["level"] == row.level]["external_hit_percent"].mean()
-            shares += [f"{tier_text(share)} % with {row.arm}"] if pd.notna(share) else []
-    if shares:
+        if row.arm not in cells or row.level is None:
+            continue
+        at = rows_of(activity, cells[row.arm])
+        means = at[at["level"] == row.level][["external_hit_percent", "requests_preempted", "reloaded_tokens"]].mean()
+        share, preempted, reloaded = means
+        shares += [f"{tier_text(share)} % with {row.arm}"] if pd.notna(share) else []
+        if share == 0 and preempted > 0 and reloaded > 0:
+            reloads.append(f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {row.arm}")
+    if reloads:
+        yield f"Of preempted requests the tier's part was loaded instead of computed again: {_few(reloads)}."
+    elif shares:
         yield f"Of the prompt tokens the tier behind the device served {_few(shares)}."
 
 

@@ -55,6 +55,19 @@ def test_vllms_own_tier_counts_bytes():
     assert np.isnan(found["second_written_mb"])
 
 
+def test_what_is_loaded_beyond_hits_of_prompts_is_of_preempted_requests():
+    counters = {
+        "vllm:external_prefix_cache_hits_total": 5_000.0,
+        "vllm:kv_offload_load_bytes_total": 1024 * 17_000.0,
+        "vllm:num_preemptions_total": 17.0,
+    }
+    found = row(run("native-offload", **DEVICE, **counters))
+    assert (found["requests_preempted"], found["reloaded_tokens"]) == (17.0, 12_000.0)
+    without = row(run("no-offload", **DEVICE, **{"vllm:num_preemptions_total": 21.0}))
+    assert without["requests_preempted"] == 21.0
+    assert np.isnan(without["reloaded_tokens"])
+
+
 @pytest.mark.parametrize("store", ["redis", "valkey"])
 def test_lmcaches_tier_counts_chunks_and_its_store_bytes(store):
     found = row(

@@ -25,6 +25,8 @@ COLUMNS = {
     "store_hit_percent": "of these, found by LMCache only in its store",
     "loaded_mb": "MB copied from the tier in host memory to the device",
     "stored_mb": "MB copied from the device to the tier in host memory",
+    "requests_preempted": "requests that lost their place on the device before they were done, for others to go on",
+    "reloaded_tokens": "tokens loaded beyond those found for prompts: what preempted requests had",
     "second_read_mb": "MB read from what stands behind that tier",
     "second_written_mb": "MB written to it",
     "second_entries": "keys or files in it at the end of the level",
@@ -62,6 +64,7 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
         moved("lmcache_mp_num_chunks_loaded_total"),
         moved("lmcache_mp_l1_write_chunks_total"),
     )
+    loaded_tokens = served("offload_load_bytes") / _bytes_per_token(run.specification)
     store_read = [moved(f"{name}_sent_bytes_total") for name in _STORES]
     store_written = [moved(f"{name}_received_bytes_total") for name in _STORES]
     return {
@@ -71,6 +74,9 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
         "store_hit_percent": _share(moved("lmcache_mp_lookup_hit_l2_tokens_total"), asked),
         "loaded_mb": _first(served("offload_load_bytes") / 1e6, chunks_loaded * chunk_mb),
         "stored_mb": _first(served("offload_store_bytes") / 1e6, chunks_stored * chunk_mb),
+        "requests_preempted": served("requests_preempted"),
+        # What the server loads of a preempted request is no hit of its prompt.
+        "reloaded_tokens": float(np.maximum(0, loaded_tokens - served("external_prefix_cache_hits"))),
         "second_read_mb": _first(served("file_tier_read_bytes"), *store_read) / 1e6,
         "second_written_mb": _first(served("file_tier_written_bytes"), *store_written) / 1e6,
         "second_entries": _first(*(_after(level, name) for name in ("file_tier_files", "redis_keys", "valkey_keys"))),

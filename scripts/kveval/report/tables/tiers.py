@@ -13,10 +13,13 @@ _HEADER = {
     "store_hit_percent": "of that only in the store, %",
     "loaded_mb": "tier to device, MB",
     "stored_mb": "device to tier, MB",
+    "requests_preempted": "requests preempted",
+    "reloaded_tokens": "loaded again for them, tokens",
     "second_read_mb": "read from behind the tier, MB",
     "second_written_mb": "written there, MB",
     "second_entries": "keys or files there at the end",
 }
+_PREEMPTION = {"requests_preempted", "reloaded_tokens"}
 
 
 def tiers_table(plan: ReportPlan, measured: Measured, model: str = "", level: int | None = None) -> Table:
@@ -25,7 +28,8 @@ def tiers_table(plan: ReportPlan, measured: Measured, model: str = "", level: in
     Of one model and level, if asked: without the columns that name them.
     """
     activity = tier_activity(measured.runs)
-    columns = [name for name in COLUMNS if name in _HEADER and activity[name].notna().any()]
+    told = _HEADER.keys() - (set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION)
+    columns = [name for name in COLUMNS if name in told and activity[name].notna().any()]
     rows = []
     for cell in plan.ordered if not model else plan.cells_of(model):
         for found, values in rows_of(activity, cell).groupby("level"):
