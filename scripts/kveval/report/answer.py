@@ -228,7 +228,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _hits(measured: Measured, rows: Sequence[KeyRow]) -> Iterator[str]:
-    """The share of prompt tokens that each arm's tier served where cells are compared, else what preempted requests got."""
+    """The share of prompt tokens that each tier served where cells are compared, else what preempted requests got."""
     activity = tier_activity(measured.runs)
     cells: dict[str, CellKey] = {cell_label(key): key for key in map(cell_of, measured.peaks.to_dict("records"))}
     shares, reloads = [], []
