@@ -53,9 +53,10 @@ class ClosedLoop:
         generator = np.random.default_rng(0)
         return 1000 * float(np.quantile(self._drawn(generator, count // self.turns, self.turns), share))
 
-    def window(self, generator: np.random.Generator, settle: float = 20.0) -> tuple[Requests, tuple[float, float]]:
-        """Return the requests that ran within a window, cut off at its end, and the window; `settle` s go before."""
-        start, end = settle, settle + self.seconds
+    def window(self, generator: np.random.Generator) -> tuple[Requests, tuple[float, float]]:
+        """Return the requests that ran within a window, cut off at its end, and the window, once the loop settled."""
+        start = 20.0 * self.turns
+        end = start + self.seconds
         work = self._drawn(generator, self.streams, int(1.3 * end) + 40)
         while work.sum(axis=1).min() < (1 + self.fill + 2 * self.pace_sd) * end:
             work = np.concatenate([work, self._drawn(generator, self.streams, int(end))], axis=1)
