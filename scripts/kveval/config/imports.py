@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StrictBool
 from kveval.config.campaign import Campaign, MatrixEntry, ServerConfig
 from kveval.config.catalogue import Catalogue
 from kveval.config.problems import ConfigProblem, Mistake
-from kveval.config.result_names import NameProblem, pattern_regex
+from kveval.config.result_names import NamePattern, NameProblem
 from kveval.config.types import CountInt, Name, PositiveInt, Strict, Text, VersionText
 
 
@@ -20,10 +20,10 @@ class Import(Strict):
     hardware: Text | None = Field(None, description="only results of this hardware, as their names have it")
     software: Text | None = Field(None, description="only results of this release, as their names have it")
     replicas: PositiveInt | None = Field(None, description="only results with this number of replicas")
-    models: dict[Text, Name] = Field({}, description="models as the tree calls them -> as models.yaml does")
+    models: dict[Text, Name] = Field({}, description="models as names and reports call them -> as models.yaml does")
     scenarios: dict[Text, Name] = Field({}, description="arms as the tree calls them -> as scenarios.yaml does")
     pattern: Text | None = Field(
-        None, description="names of single report files, with {model}, {arm}, ...: oct2025-{model}-{arm}.json"
+        None, description="names of single report files, with {model}, {arm}, ...: {arm}/benchmarks-{model}.json"
     )
     vllm: VersionText | None = Field(None, description="vLLM's release, where no start-up log names it")
     cpu_blocks: dict[Name, CountInt] = Field(
@@ -92,9 +92,7 @@ def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Ite
                 yield ConfigProblem(place, f"{key}.archives[{number}]", said, code="absent")
         if asked.pattern is not None:
             try:
-                pattern_regex(
-                    asked.pattern, {*catalogue.models, *asked.models}, {*catalogue.scenarios, *asked.scenarios}
-                )
+                NamePattern(asked.pattern, {*catalogue.models, *asked.models}, {*catalogue.scenarios, *asked.scenarios})
             except NameProblem as problem:
                 yield ConfigProblem(place, f"{key}.pattern", str(problem), code=problem.code)
         earlier = seen.setdefault(asked.model_dump_json(), index)

@@ -77,12 +77,37 @@ def parse_fields(name: str, models: Collection[str], arms: Collection[str]) -> D
     return _declared(match)
 
 
-def pattern_regex(pattern: str, models: Collection[str], arms: Collection[str]) -> re.Pattern[str]:
-    """Return the expression of a file-name pattern such as `oct2025-{model}-{arm}.json`.
+class NamePattern:
+    """A pattern of the names of report files, such as `oct2025-{model}-{arm}.json` or `{arm}/benchmarks.json`.
 
-    {model} and {arm} stand for known names, {software} for a text without `_`, {hardware}, {replicas} and {rate} for
-    themselves, {any} for anything without `/`. Raises NameProblem for another placeholder, or without {arm}.
+    One with folders is of so many of a path's last parts. {model} and {arm} stand for known names, {software} for a
+    text without `_`, {hardware}, {replicas} and {rate} for themselves, {any} for anything without `/`. Raises
+    NameProblem for another placeholder, or without {arm}.
     """
+
+    def __init__(self, pattern: str, models: Collection[str], arms: Collection[str]) -> None:
+        self.pattern = pattern
+        # From known names to any, so that an unknown one is told from a name of another form.
+        self._expressions = [
+            _pattern_regex(pattern, some_models, some_arms)
+            for some_models, some_arms in ((models, arms), (models, None), (None, arms), (None, None))
+        ]
+
+    def part(self, path: str) -> str | None:
+        """Return the part of a path that the pattern is of, None where the path is of another form."""
+        part = "/".join(path.split("/")[-1 - self.pattern.count("/") :])
+        return part if self._expressions[-1].fullmatch(part) else None
+
+    def declared(self, part: str) -> Declared:
+        """Return what a name declares, as known names as far as that can be. Raises NameProblem for another form."""
+        for expression in self._expressions:
+            if (match := expression.fullmatch(part)) is not None:
+                return _declared(match)
+        raise NameProblem(f"{part!r} is not of the import's pattern {self.pattern!r}", code="other_pattern")
+
+
+def _pattern_regex(pattern: str, models: Collection[str] | None, arms: Collection[str] | None) -> re.Pattern[str]:
+    """Return the expression of a pattern with these names, any for None. Raises NameProblem."""
     kinds = {
         "model": _alternatives("model", models),
         "arm": f"{_alternatives('arm', arms)}{_SIZE}",
@@ -109,12 +134,6 @@ def pattern_regex(pattern: str, models: Collection[str], arms: Collection[str]) 
     return re.compile(rf"{expression}(?:\.zst){{0,3}}")
 
 
-def match_pattern(regex: re.Pattern[str], name: str) -> Declared | None:
-    """Return what a file's name declares, None if it is not of the pattern."""
-    match = regex.fullmatch(name)
-    return None if match is None else _declared(match)
-
-
 def parse_hardware(name: str, also: Collection[str] = ()) -> NamedHardware:
     """Return what a hardware name says; `also` are names that are known whatever they say. Raises NameProblem."""
     match = re.fullmatch(_HARDWARE, name)
@@ -133,7 +152,9 @@ def _fields(models: Collection[str], arms: Collection[str]) -> re.Pattern[str]:
     )
 
 
-def _alternatives(name: str, known: Collection[str]) -> str:
+def _alternatives(name: str, known: Collection[str] | None) -> str:
+    if known is None:
+        return f"(?P<{name}>[^/]+?)"
     # Longest first, so that a name which begins with another one is not cut short.
     return f"(?P<{name}>{'|'.join(re.escape(entry) for entry in sorted(known, key=len, reverse=True)) or '(?!)'})"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kveval.host.files import is_lfs_pointer
 from kveval.pcp.archive.files import Member, split_name
 from kveval.pcp.archive.index import read_index
 from kveval.pcp.archive.problems import ProblemLog
@@ -45,10 +46,19 @@ def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
     for base, members in sorted(bases.items()):
         span = _span(root, base, members)
         if span is None:
-            problems.append(f"{base}: no PCP archive (none of its files starts with a label)")
+            pointer = any(is_lfs_pointer(_head(root / path)) for path in members)
+            why = (
+                "Git LFS pointers, not the files: git lfs pull" if pointer else "none of its files starts with a label"
+            )
+            problems.append(f"{base}: no PCP archive ({why})")
         else:
             found.append(span)
     return sorted(found, key=lambda span: (span.start_ns, span.base)), problems
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(64)
 
 
 def covering(found: Sequence[Span], start_s: float, end_s: float) -> list[Span]:

@@ -2,10 +2,11 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kveval.config.catalogue import Catalogue
 from kveval.config.imports import ImportCampaign
 from kveval.host.errors import Failure
 from kveval.importing.plan import ImportPlan, make_plan
@@ -17,6 +18,8 @@ from kveval.spec.resolve import exercised_counters
 from kveval.spec.servers.vllm import VLLM
 
 _SAY_EVERY_S = 5.0
+# Of everything that a message lists.
+_SHOWN = 8
 
 
 class NothingToImport(Failure):
@@ -50,11 +53,58 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
         said = f"{error.filename}: cannot be read ({error.strerror})"
         raise NothingToImport(said, code="unreadable", path=error.filename) from error
     if not plan.runs:
-        reasons = dict.fromkeys(f"{entry.result.source.found.place}: {entry.result.reason}" for entry in plan.listed)
-        examples = "".join(f"\n  {reason}" for reason in list(reasons)[:5])
-        said = f"campaign {config.campaign.name}: nothing can be imported; {summary(plan)}{examples}"
-        raise NothingToImport(said, statuses=[entry.result.status for entry in plan.listed])
+        raise _nothing(config, plan)
     return plan
+
+
+def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
+    """Return what to say when nothing can be imported: the reasons, and how JSON files that are there can be named."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for entry in plan.listed:
+        result = entry.result
+        key = (result.status, result.code or result.reason)
+        groups.setdefault(key, []).append(f"{result.source.found.place}: {result.reason}")
+    said = [f"{len(found)} {status}, such as {found[0]}" for (status, _), found in list(groups.items())[:_SHOWN]]
+    files = [other for _, other in plan.others if other.file]
+    said += [f"left out: {other.place}: {other.reason}" for other in files[:_SHOWN]]
+    if len(files) > _SHOWN:
+        said.append(f"left out: {len(files) - _SHOWN} JSON files more")
+    pattern = suggested_pattern([other.place for other in files], config.catalogue)
+    if pattern is not None:
+        said.append(
+            f"name them in the import, such as `pattern: '{pattern}'`; {{arm}} and {{model}} stand for names of the"
+            " catalogues, or for those that the import's `scenarios` and `models` translate"
+        )
+    lines = "".join(f"\n  {line}" for line in said)
+    return NothingToImport(
+        f"campaign {config.campaign.name}: nothing can be imported; {summary(plan)}{lines}",
+        statuses=[entry.result.status for entry in plan.listed],
+        files=[other.place for other in files],
+        pattern=pattern,
+    )
+
+
+def suggested_pattern(files: Sequence[str], catalogue: Catalogue) -> str | None:
+    """Return a pattern that the first of some files could be of, None without one.
+
+    A known model or arm in the path is taken for that; without a known arm the innermost folder is, or the file's name.
+    """
+    if not files:
+        return None
+    found = "/".join(files[0].split("/")[-2:])
+    for kind, names in (("model", catalogue.models), ("arm", catalogue.scenarios)):
+        known = next((name for name in sorted(names, key=len, reverse=True) if name in found), None)
+        if known is not None:
+            found = found.replace(known, f"{{{kind}}}", 1)
+    folder, _, name = found.rpartition("/")
+    if "{arm}" not in found:
+        if folder and "{" not in folder:
+            return f"{{arm}}/{name}"
+        stem, dot, suffix = name.partition(".json")
+        before, model, after = stem.partition("{model}")
+        stem = f"{before}{model}{after[:1]}{{arm}}" if after else f"{{arm}}{before[-1:]}{model}"
+        name = f"{stem if model else '{arm}'}{dot}{suffix}"
+    return f"{folder}/{name}" if "{" in folder else name
 
 
 def campaign_imports(campaign: Path | Mapping[str, Any], catalogues: Path, index: Path) -> ImportPlan:

@@ -10,9 +10,12 @@ import msgspec
 from kveval import __version__
 from kveval.config.catalogue import Model
 from kveval.importing.interpret import FoundLevel, Result, effective
+from kveval.load.levels import OPEN_LOOP
 from kveval.spec import sizing
 
 UNKNOWN_RELEASE = "0"
+# Requests a minute: what a rate loses when it is written in requests a second.
+_SAME_RATE = 1e-3
 Members = Sequence[tuple[Result, FoundLevel | None]]
 
 
@@ -81,16 +84,16 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
     levels = sorted({level.level for _, level in good})
     seconds = max(level.facts.end - level.facts.start for _, level in good)
     asked = [result.settings.number("Max Seconds") for result, _ in good]
-    closed = all(level.facts.streams is not None for _, level in good)
+    profile = _profile([level for _, level in good])
     data = next((level.facts.data for _, level in good if level.facts.data), None)
     tokens = next((level.facts.tokens for _, level in good if level.facts.tokens), None) or (0.0, 0.0)
     settings = good[0][0].settings
     prompt, output, prefix_tokens, _, turns = data or (round(tokens[0]), round(tokens[1]), 0, 0, 1)
     said = settings.number("Prefix Tokens")
     return {
-        "profile": "concurrent" if closed else "sweep",
-        "levels": levels if closed else [],
-        "sweep_size": None if closed else len(levels),
+        "profile": profile,
+        "levels": [] if profile == "sweep" else levels,
+        "sweep_size": len(levels) if profile == "sweep" else None,
         "seconds": float(max((number for number in asked if number), default=round(seconds, 1))),
         "warmup_s": 0.0,
         "prompt_tokens": prompt,
@@ -99,6 +102,15 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
         "prefix_count": _prefix_count(good),
         "turns": settings.number("Turns") or turns,
     }
+
+
+def _profile(levels: Sequence[FoundLevel]) -> str:
+    """Return how requests were sent: at fixed streams, at rates of whole requests a minute, or as a sweep does."""
+    if all(level.facts.streams is not None for level in levels):
+        return "concurrent"
+    strategies = {level.facts.strategy for level in levels}
+    declared = all(abs(60 * (level.facts.rate_req_s or 0.0) - level.level) < _SAME_RATE for level in levels)
+    return strategies.pop() if declared and len(strategies) == 1 and strategies <= set(OPEN_LOOP) else "sweep"
 
 
 def _prefix_count(good: Sequence[tuple[Result, FoundLevel]]) -> int | dict[str, int]:

@@ -11,11 +11,13 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from kveval.host.files import write_bytes
+from kveval.config.result_names import NamePattern
+from kveval.host.files import is_lfs_pointer, write_bytes
 from kveval.importing.trees import FoundTree, Stamp, Tree, scan
 from kveval.load.reports import LevelReport, ReportFileError, read_report
+from kveval.load.reports.vllm_bench import VLLM_BENCH
 
-_VERSION = 1
+_VERSION = 2
 _VLLM = re.compile(rb"(?:vLLM API server version |LLM engine \(v)(\d+\.\d+\.\d+[\w.+]*)")
 _DEVICE_TOKENS = re.compile(rb"GPU KV cache size: ([\d,]+) tokens")
 # Both lines come with the start of the server; what follows is one line a request.
@@ -41,13 +43,14 @@ class LevelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class IndexedReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The facts in the files of one result; `error` is why its report gives nothing."""
+    """The facts in the files of one result; `error` is why its report gives nothing, `code` the kind of reason."""
 
     report: str | None = None
     guidellm: str | None = None
     schema: int = 0
     levels: list[LevelFacts] = []
     error: str | None = None
+    code: str = ""
     notes: list[str] = []
     settings: str | None = None
     vllm: str | None = None
@@ -74,7 +77,7 @@ class Catalogued(msgspec.Struct, frozen=True):
 
 def read_tree(
     root: Path,
-    pattern: re.Pattern[str] | None,
+    pattern: NamePattern | None,
     cache: Path,
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -107,17 +110,21 @@ def read_facts(root: Path, found: FoundTree) -> IndexedReport:
             settings = (root / found.config.path).read_text(errors="replace")
         except OSError as error:
             notes.append(f"{found.config.path} cannot be read ({error.strerror})")
-    vllm, device_tokens = _startup_facts(root, found.logs)
+    vllm, device_tokens = _startup_facts(root, found.logs, notes)
     facts = IndexedReport(settings=settings, notes=notes, vllm=vllm, device_tokens=device_tokens)
     if not found.reports:
         return msgspec.structs.replace(facts, error="there is no report: GuideLLM writes it at its end")
-    errors = []
-    for stamp in found.reports:
+    errors, codes = [], []
+    for number, stamp in enumerate(found.reports):
         try:
             report = read_report(root / stamp.path)
         except ReportFileError as error:
             errors.append(str(error).replace(f"{root}/", ""))
+            codes.append(error.code)
             continue
+        errors += [f"{other.path} is left out: {stamp.path} was read" for other in found.reports[number + 1 :]]
+        if report.guidellm_version == VLLM_BENCH:
+            notes.append(f"{VLLM_BENCH} writes its date without a zone, to the second: it is read as UTC")
         return msgspec.structs.replace(
             facts,
             report=stamp.path,
@@ -126,7 +133,7 @@ def read_facts(root: Path, found: FoundTree) -> IndexedReport:
             levels=[_level_facts(level) for level in report.levels],
             notes=[*notes, *errors],
         )
-    return msgspec.structs.replace(facts, error="; ".join(errors))
+    return msgspec.structs.replace(facts, error="; ".join(errors), code=codes[0])
 
 
 def _level_facts(level: LevelReport) -> LevelFacts:
@@ -167,8 +174,11 @@ def _why_unusable(level: LevelReport) -> str | None:
     return None
 
 
-def _startup_facts(root: Path, logs: Iterable[Stamp]) -> tuple[str | None, int | None]:
-    """Return what the server's start-up log says: its version, and the tokens that its KV cache holds."""
+def _startup_facts(root: Path, logs: Iterable[Stamp], notes: list[str]) -> tuple[str | None, int | None]:
+    """Return what the server's start-up log says: its version, and the tokens that its KV cache holds.
+
+    Adds to `notes` that a log is none.
+    """
     for stamp in logs:
         try:
             with (root / stamp.path).open("rb") as file:
@@ -177,6 +187,8 @@ def _startup_facts(root: Path, logs: Iterable[Stamp]) -> tuple[str | None, int |
                 head = zstandard.ZstdDecompressor().decompressobj().decompress(head)[:_LOG_HEAD]
         except (OSError, zstandard.ZstdError):
             continue
+        if is_lfs_pointer(head):
+            notes.append(f"{stamp.path}: a Git LFS pointer, not the file: git lfs pull")
         version, tokens = _VLLM.search(head), _DEVICE_TOKENS.search(head)
         if version or tokens:
             return version and version[1].decode(), tokens and int(tokens[1].replace(b",", b""))

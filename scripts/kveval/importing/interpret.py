@@ -4,7 +4,6 @@ The cell is that of what ran: its model and the size of its CPU tier come from a
 them. The arm keeps its name, because arguments alone do not tell arms apart; two arms configured alike are found later.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,12 +14,11 @@ from kveval.config.imports import Import
 from kveval.config.result_names import (
     Declared,
     NamedHardware,
+    NamePattern,
     NameProblem,
-    match_pattern,
     parse_fields,
     parse_folder,
     parse_hardware,
-    pattern_regex,
 )
 from kveval.host.hashing import content_hash
 from kveval.importing.index import Catalogued, LevelFacts
@@ -36,6 +34,7 @@ from kveval.importing.settings import (
 
 IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
 UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"
+LEFT_OUT = "left out"
 # A size rounded to whole gigabytes is no other budget.
 _SAME_BUDGET = 0.01
 
@@ -114,7 +113,8 @@ def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result
         name, scenario = _scenario(declared, asked, catalogue)
         model, remarks = _model(source, declared, settings, asked, catalogue)
         if source.facts.error is not None:
-            raise _Refused(DAMAGED if source.found.reports else NO_REPORT, source.facts.error)
+            there = source.found.reports and source.facts.code != "lfs_pointer"
+            raise _Refused(DAMAGED if there else NO_REPORT, source.facts.error, source.facts.code)
         levels = _levels(source.facts.levels)
         if all(level.error for level in levels):
             raise _Refused(DAMAGED, str(levels[0].error), "no_request")
@@ -158,11 +158,11 @@ def known_models(asked: Import, catalogue: Catalogue) -> set[str]:
     return {*catalogue.models, *asked.models}
 
 
-def import_pattern(asked: Import, catalogue: Catalogue) -> re.Pattern[str] | None:
-    """Return the expression of the import's pattern, None without one. Raises NameProblem."""
+def import_pattern(asked: Import, catalogue: Catalogue) -> NamePattern | None:
+    """Return the import's pattern, None without one. Raises NameProblem."""
     if asked.pattern is None:
         return None
-    return pattern_regex(asked.pattern, known_models(asked, catalogue), known_arms(asked, catalogue))
+    return NamePattern(asked.pattern, known_models(asked, catalogue), known_arms(asked, catalogue))
 
 
 def _declared(source: Catalogued, asked: Import, catalogue: Catalogue) -> Declared:
@@ -171,19 +171,17 @@ def _declared(source: Catalogued, asked: Import, catalogue: Catalogue) -> Declar
         return parse_folder(found.name)
     if found.form == "benchmark":
         return parse_fields(found.name, known_models(asked, catalogue), known_arms(asked, catalogue))
-    regex = import_pattern(asked, catalogue)
-    declared = match_pattern(regex, found.name) if regex else None
-    if declared is None:
-        said = f"{found.name!r} is not of the import's pattern {asked.pattern!r}"
-        raise NameProblem(said, code="other_pattern")
-    return declared
+    pattern = import_pattern(asked, catalogue)
+    if pattern is None:
+        raise AssertionError("results of a pattern are found by it")
+    return pattern.declared(found.name)
 
 
 def _require_selected(declared: Declared, asked: Import) -> None:
     for key in ("hardware", "software", "replicas"):
         wanted, found = getattr(asked, key), getattr(declared, key)
         if wanted is not None and found is not None and wanted != found:
-            raise _Refused(NOT_SELECTED, f"{key} {found} is not imported here ({key}: {wanted} is)")
+            raise _Refused(NOT_SELECTED, f"{key} {found} is not imported here ({key}: {wanted} is)", key)
 
 
 def _hardware(name: str, asked: Import) -> NamedHardware:
@@ -205,14 +203,15 @@ def _model(
 ) -> tuple[str, tuple[Remark, ...]]:
     """Return the model that ran, and the remark that it is another than the name's.
 
-    Models are compared by the last part of their ids: a server that was given a folder names that.
+    Models are compared by the last part of their ids: a server that was given a folder names that. The import's
+    `models` translate what arguments and report name, too.
     """
     named = None if declared.model is None else asked.models.get(declared.model, declared.model)
     if named is not None and named not in catalogue.models:
         said = f"unknown model {declared.model!r} (an entry of models.yaml, or translated by the import)"
         raise NameProblem(said, code="unknown_model")
     given = [settings.values.get("Model"), *(level.model for level in source.facts.levels)]
-    ran = sorted({_tail(name) for name in given if name})
+    ran = sorted({_tail(_translated(name, asked, catalogue)) for name in given if name})
     if named is not None and ran in ([], [_tail(catalogue.models[named].hf_id)]):
         return named, ()
     if len(ran) != 1:
@@ -220,11 +219,19 @@ def _model(
         raise _Refused(UNKNOWN, found, "several_models" if ran else "no_model")
     names = [name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]]
     if len(names) != 1:
-        what = "is not in models.yaml" if not names else f"is {' and '.join(names)} in models.yaml"
+        what = f"is {' and '.join(names)} in models.yaml"
+        if not names:
+            what = f"is not in models.yaml: add it there, or say `models: {{{ran[0]}: NAME}}` in the import"
         raise _Refused(UNKNOWN, f"the model that ran, {ran[0]}, {what}", "unlisted_model")
     if named is None:
         return names[0], ()
     return names[0], (Remark(f"the name says {declared.model}, {ran[0]} ran", "other_model", (declared.model, ran[0])),)
+
+
+def _translated(name: str, asked: Import, catalogue: Catalogue) -> str:
+    """Return the id of a model by the catalogue where the import translates its name, else the name."""
+    meant = asked.models.get(name) or asked.models.get(_tail(name))
+    return catalogue.models[meant].hf_id if meant in catalogue.models else name
 
 
 def _tail(model: str) -> str:
@@ -232,13 +239,17 @@ def _tail(model: str) -> str:
 
 
 def _levels(facts: list[LevelFacts]) -> tuple[FoundLevel, ...]:
-    """Number the benchmarks: by streams where all keep a number in flight, else in the order of their load.
+    """Number the benchmarks: by streams where all keep a number in flight, by requests a minute where all have a rate.
 
-    A report may repeat a number of streams; such levels are told apart by their run.
+    Those of a sweep, which has both, are numbered in the order of their load. A report may repeat a number of streams;
+    such levels are told apart by their run.
     """
     numbered = list(enumerate(facts))
     if all(level.streams is not None for level in facts):
         return tuple(FoundLevel(level.streams or 0, number, level, level.usable) for number, level in numbered)
+    per_minute = [round(60 * (level.rate_req_s or 0.0)) for level in facts]
+    if all(per_minute) and len(set(per_minute)) == len(per_minute):
+        return tuple(FoundLevel(per_minute[number], number, level, level.usable) for number, level in numbered)
     by_load = sorted(numbered, key=lambda entry: _load(entry[1]))
     return tuple(FoundLevel(rank, number, level, level.usable) for rank, (number, level) in enumerate(by_load, start=1))
 

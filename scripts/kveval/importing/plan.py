@@ -1,4 +1,4 @@
-"""Runs of cells, made of results: the levels of one configuration are a run, repetitions of them further runs."""
+"""Everything that a campaign imports: its results interpreted, made runs of cells, and what each needs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,22 +11,12 @@ import msgspec
 from kveval.config.campaign import Cell
 from kveval.config.catalogue import Catalogue
 from kveval.config.imports import Import, ImportCampaign
-from kveval.config.result_names import Declared
 from kveval.host.hashing import content_hash
 from kveval.importing.describe import describe_run
 from kveval.importing.index import read_tree
-from kveval.importing.interpret import (
-    AMBIGUOUS,
-    COPY,
-    DAMAGED,
-    NO_REPORT,
-    FoundLevel,
-    Remark,
-    Result,
-    import_pattern,
-    interpret,
-)
-from kveval.importing.trees import Tree, stamps_of
+from kveval.importing.interpret import AMBIGUOUS, COPY, LEFT_OUT, Remark, Result, import_pattern, interpret
+from kveval.importing.runs import PlacedLevel, drafts_of, joined
+from kveval.importing.trees import LeftOut, Tree, stamps_of
 
 _ALIKE = "configured_alike"
 
@@ -88,11 +78,11 @@ class Listed:
 
 @dataclass(frozen=True)
 class ImportPlan:
-    """All runs to import, and all results that were found, imported or not."""
+    """All runs to import, all results that were found, imported or not, and what holds none, by tree."""
 
     runs: Sequence[RunPlan]
     listed: Sequence[Listed]
-    others: Sequence[tuple[str, str]]
+    others: Sequence[tuple[str, LeftOut]]
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -119,15 +109,8 @@ class ImportPlan:
             for entry in self.listed
         ]
         reasons = [(entry.result.status, entry.result.reason) for entry in self.listed]
-        return content_hash([listed, reasons, [run.stamp for run in self.runs], list(self.others)], spaced=True)
-
-
-@dataclass(frozen=True)
-class _Member:
-    """A level of a result in the run that it belongs to."""
-
-    result: Result
-    level: FoundLevel | None
+        others = [(tree, other.place, other.reason) for tree, other in self.others]
+        return content_hash([listed, reasons, [run.stamp for run in self.runs], others], spaced=True)
 
 
 Required = Callable[[str, str], list[dict[str, Any]]]
@@ -164,17 +147,17 @@ def make_plan(
         (asked.path, asked.archives): stamps_of(Path(asked.path), asked.archives) or tree.shared_archives
         for asked, tree, _ in trees
     }
-    drafts = [(asked, members) for asked, _, results in trees for members in _runs(results)]
-    drafts.sort(key=lambda draft: (_cell(draft[1]), _start(draft[1])))
+    made = [drafts_of(number, results) for number, (_, _, results) in enumerate(trees)]
+    drafts, left_out = joined(draft for found in made for draft in found)
     runs: list[RunPlan] = []
     taken: dict[Cell, int] = {}
-    placed: dict[tuple[str, str], list[tuple[int, tuple[Remark, ...]]]] = {}
-    for asked, members in drafts:
-        cell = _cell(members)
+    placed: dict[tuple[int, str], list[tuple[int, tuple[Remark, ...]]]] = {}
+    for draft in drafts:
+        (asked, _, _), members, cell = trees[draft.tree], draft.members, draft.cell
         number = taken[cell] = taken.get(cell, 0) + 1
-        remarks = _remarks(members, alike)
+        remarks = _remarks(cell, members, alike)
         for member in members:
-            place = (asked.path, member.result.source.found.place)
+            place = (draft.tree, member.result.source.found.place)
             placed.setdefault(place, []).append((number, remarks if member.result.cell else ()))
         found = next((m.result.source.facts.vllm for m in members if m.result.source.facts.vllm), None)
         vllm = found or campaign.vllm(asked)
@@ -200,11 +183,21 @@ def make_plan(
             )
         )
     listed = [
-        _listed(asked.path, result, placed.get((asked.path, result.source.found.place), []))
-        for asked, _, results in trees
+        _listed(
+            asked.path,
+            _without_place(result, left_out.get((number, result.source.found.place))),
+            placed.get((number, result.source.found.place), []),
+        )
+        for number, (asked, _, results) in enumerate(trees)
         for result in results
     ]
-    return ImportPlan(runs, listed, [(asked.path, place) for asked, tree, _ in trees for place in tree.others])
+    return ImportPlan(runs, listed, [(asked.path, other) for asked, tree, _ in trees for other in tree.others])
+
+
+def _without_place(result: Result, reason: str | None) -> Result:
+    if reason is None or result.cell is None:
+        return result
+    return replace(result, status=LEFT_OUT, reason=reason, code="no_common_level", cell=None)
 
 
 def _without_copies(tree: str, results: Sequence[Result], seen: dict[tuple[Any, ...], str]) -> list[Result]:
@@ -256,72 +249,12 @@ def _alike(results: Iterable[Result]) -> dict[str, set[Cell]]:
     return {configuration: found for configuration, found in cells.items() if len(found) > 1}
 
 
-def _runs(results: Sequence[Result]) -> list[list[_Member]]:
-    """Return the runs of a tree: per name and configuration, one level of each number, in the order of their times.
-
-    A result that gave nothing joins the run it was meant for as a level that failed.
-    """
-    named: dict[tuple[str, Declared], list[Result]] = {}
-    for result in results:
-        if result.declared is not None:
-            parent = result.source.found.place.rpartition("/")[0]
-            named.setdefault((parent, replace(result.declared, rate=None)), []).append(result)
-    found = []
-    for group in named.values():
-        configurations: dict[tuple[Cell, str | None], dict[int, list[_Member]]] = {}
-        for result in group:
-            if result.cell is not None:
-                levels = configurations.setdefault((result.cell, result.configuration), {})
-                for level in result.levels:
-                    levels.setdefault(level.level, []).append(_Member(result, level))
-        runs = [run for levels in configurations.values() for run in _repetitions(levels)]
-        if runs:
-            _add_failed(runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)])
-        found += runs
-    return [sorted(run, key=_number) for run in found if any(m.level and not m.level.error for m in run)]
-
-
-def _repetitions(levels: Mapping[int, Sequence[_Member]]) -> list[list[_Member]]:
-    """Return run k as the k-th occurrence in time of every level."""
-    ordered = [sorted(members, key=_member_start) for members in levels.values()]
-    count = max(len(members) for members in ordered)
-    return [[members[k] for members in ordered if k < len(members)] for k in range(count)]
-
-
-def _add_failed(runs: Sequence[list[_Member]], failed: Iterable[Result]) -> None:
-    for result in failed:
-        rate = result.declared.rate if result.declared else None
-        if rate is None:
-            continue
-        run = next((run for run in runs if rate not in {_number(member) for member in run}), None)
-        if run is not None:
-            run.append(_Member(result, None))
-
-
-def _number(member: _Member) -> int:
-    if member.level is not None:
-        return member.level.level
-    return (member.result.declared.rate if member.result.declared else None) or 0
-
-
-def _member_start(member: _Member) -> float:
-    return member.level.facts.start if member.level else 0.0
-
-
-def _start(members: Sequence[_Member]) -> float:
-    return min(member.level.facts.start for member in members if member.level)
-
-
-def _cell(members: Sequence[_Member]) -> Cell:
-    return next(member.result.cell for member in members if member.result.cell is not None)
-
-
-def _level_plan(member: _Member) -> LevelPlan:
+def _level_plan(member: PlacedLevel) -> LevelPlan:
     result, level = member.result, member.level
     found = result.source.found
     if level is None or level.error is not None:
         reason = result.reason if level is None else level.error
-        return LevelPlan(level=_number(member), place=found.place, error=reason)
+        return LevelPlan(level=member.number, place=found.place, error=reason)
     return LevelPlan(
         level=level.level,
         place=found.place,
@@ -335,10 +268,9 @@ def _level_plan(member: _Member) -> LevelPlan:
     )
 
 
-def _remarks(members: Sequence[_Member], alike: Mapping[str, set[Cell]]) -> tuple[Remark, ...]:
+def _remarks(cell: Cell, members: Sequence[PlacedLevel], alike: Mapping[str, set[Cell]]) -> tuple[Remark, ...]:
     """Return what there is to say about a run: what its results' names, arguments and reports do not agree on."""
     found = [remark for member in members for remark in member.result.remarks]
-    cell = _cell(members)
     for configuration in {member.result.configuration for member in members} & alike.keys():
         others = sorted(other.path for other in alike[str(configuration)] - {cell})
         said = f"configured like {' and '.join(others)}: a difference between them is noise (A/A)"

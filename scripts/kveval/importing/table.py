@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kveval.importing.interpret import IMPORTED, NOT_SELECTED, effective
+from kveval.importing.interpret import IMPORTED, LEFT_OUT, NOT_SELECTED, effective
 from kveval.importing.plan import ImportPlan, Listed
 
 COLUMNS = (
@@ -29,12 +29,12 @@ def write_table(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[
 
 
 def rows(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[dict[str, Any]]:
-    """Yield one row a result; then the places among the results that hold none."""
+    """Yield one row a result; then the folders and JSON files that hold none."""
     for listed in plan.listed:
         yield _row(listed, recordings)
-    for tree, place in plan.others:
-        reason = "neither benchmark-config.txt nor guidellm-results.json in it"
-        yield {"tree": tree, "result": place, "status": "no result", "reason": reason}
+    for tree, other in plan.others:
+        status = LEFT_OUT if other.file else "no result"
+        yield {"tree": tree, "result": other.place, "status": status, "reason": other.reason}
 
 
 def summary(plan: ImportPlan) -> str:
@@ -61,21 +61,26 @@ def findings(plan: ImportPlan, shown: int = 12) -> str:
         lines += [f"- {status}: `{entry.result.source.found.place}`: {entry.result.reason}" for entry in found[:shown]]
         if len(found) > shown:
             lines.append(f"- {status}: {len(found) - shown} more")
+    files = [other for _, other in plan.others if other.file]
+    if files:
+        lines.append(f"- JSON files that are no results: `{files[0].place}` ({files[0].reason}){_more(len(files) - 1)}")
     remarks: dict[str, list[str]] = {}
     for entry in plan.listed:
         for remark in entry.remarks:
             remarks.setdefault(remark.text, []).append(entry.result.source.found.place)
     for text, places in list(remarks.items())[:shown]:
-        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        lines.append(f"- {text}: `{places[0]}`{more}")
+        lines.append(f"- {text}: `{places[0]}`{_more(len(places) - 1)}")
     if len(remarks) > shown:
         lines.append(f"- {len(remarks) - shown} more remarks")
     return "\n".join(lines)
 
 
 def _first(names: Sequence[str], shown: int) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    return ", ".join(names[:shown]) + _more(len(names) - shown)
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
 
 
 def _row(listed: Listed, recordings: Mapping[tuple[str, int], Sequence[str]]) -> dict[str, Any]:

@@ -1,17 +1,19 @@
 """Finding the results in a tree, by looking at names and sizes only: no file is opened here.
 
 Three forms: a folder per level with guidellm-results.json[.zst] and pcp-archives/; benchmark_..._guidellm.json beside
-benchmark_..._pcp.tar.xz; and single files whose names follow a pattern given with the import.
+benchmark_..._pcp.tar.xz; and single files whose names follow a pattern given with the import. JSON files that are of
+none of them are listed.
 """
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from kveval.config.result_names import NamePattern
 from kveval.importing.settings import CONFIG_NAME
 
 REPORT_NAME = "guidellm-results.json"
@@ -19,6 +21,7 @@ ARCHIVES_NAME = "pcp-archives"
 _REPORT = re.compile(rf"{re.escape(REPORT_NAME)}(\.zst)*")
 _BENCHMARK = re.compile(r"(?P<stem>benchmark_\d{8}_\d{6}_(?P<parameters>.+))_guidellm\.json(\.zst)*")
 _TAR = re.compile(r"(?P<stem>.+)_pcp\.(tar(\.(xz|zst|gz|bz2))?|tgz|txz|tzst)")
+_JSON = re.compile(r".+\.jsonl?(\.zst)*")
 _LOG = re.compile(r"vllm-startup\.log(\.zst)*")
 # Trees are shallow: results, perhaps a folder for each campaign or repetition, a folder for each level.
 _MAX_DEPTH = 5
@@ -50,16 +53,24 @@ class FoundTree(msgspec.Struct, frozen=True):
         return [*self.reports, *([self.config] if self.config else []), *self.logs]
 
 
+class LeftOut(msgspec.Struct, frozen=True, order=True):
+    """A folder or a JSON file in which no result is seen, and why."""
+
+    place: str
+    reason: str
+    file: bool = False
+
+
 @dataclass
 class Tree:
-    """A tree's content: results, places beside results that are none, and archives that belong to no single result."""
+    """A tree's content: results, what is left out, and archives that belong to no single result."""
 
     results: list[FoundTree] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
+    others: list[LeftOut] = field(default_factory=list)
     shared_archives: list[Stamp] = field(default_factory=list)
 
 
-def scan(root: Path, pattern: re.Pattern[str] | None = None) -> Tree:
+def scan(root: Path, pattern: NamePattern | None = None) -> Tree:
     """Find every result below `root`, sorted by place. Raises OSError when the folder cannot be read."""
     tree = Tree()
     _scan_folder(root, "", pattern, tree, _MAX_DEPTH)
@@ -80,32 +91,50 @@ def stamps_of(root: Path, paths: Sequence[str]) -> list[Stamp]:
     return found
 
 
-def _scan_folder(root: Path, folder: str, pattern: re.Pattern[str] | None, tree: Tree, depth: int) -> bool:
+def _scan_folder(root: Path, folder: str, pattern: NamePattern | None, tree: Tree, depth: int) -> bool:
     """Take in one folder; return whether results were found directly in it."""
     files, folders = _entries(root, folder)
-    if any(_REPORT.fullmatch(name) or name == CONFIG_NAME for name in files):
-        tree.results.append(_result_folder(root, folder, files, folders))
+    reported = any(_REPORT.fullmatch(name) for name in files)
+    patterned = [] if reported else _patterned(root, folder, files, folders, pattern)
+    if reported or (CONFIG_NAME in files and not patterned):
+        result = _result_folder(root, folder, files, folders)
+        tree.results.append(result)
+        _leave_out(folder, set(files) - {stamp.path.rpartition("/")[2] for stamp in result.reports}, pattern, tree)
         return True
-    own = set(_benchmarks(root, folder, files, tree)) | set(_patterned(root, folder, files, pattern, tree))
+    tree.results += patterned
+    own = {*_benchmarks(root, folder, files, tree), *(found.place.rpartition("/")[2] for found in patterned)}
+    _leave_out(folder, set(files) - own, pattern, tree)
     shared = [name for name in files if _TAR.fullmatch(name) and name not in own]
     tree.shared_archives += [_stamp(files[name], folder) for name in sorted(shared)]
     plain, any_result = [], False
     for name in sorted(folders):
         place = _join(folder, name)
         if name == ARCHIVES_NAME:
-            tree.shared_archives += _files_below(root, place)
+            # Beside benchmark-config.txt they are the archives of the results in this folder.
+            tree.shared_archives += [] if CONFIG_NAME in files else _files_below(root, place)
         elif depth and _scan_folder(root, place, pattern, tree, depth - 1):
             any_result = True
         else:
             plain.append(place)
     if any_result:
         # A folder among results that holds none itself, and none below it, was meant to be one.
-        tree.others += [place for place in plain if not _holds_results(place, tree)]
+        reason = "neither benchmark-config.txt nor guidellm-results.json in it"
+        tree.others += [LeftOut(place, reason) for place in plain if not _holds(place, tree)]
     return bool(own)
 
 
-def _holds_results(place: str, tree: Tree) -> bool:
-    return any(found.place.startswith(f"{place}/") for found in tree.results)
+def _leave_out(folder: str, names: Iterable[str], pattern: NamePattern | None, tree: Tree) -> None:
+    """List the JSON files of a folder that are no results."""
+    reason = "its name is of no known form"
+    if pattern is not None:
+        reason = f"its name is not of the import's pattern {pattern.pattern!r}"
+    tree.others += [LeftOut(_join(folder, name), reason, file=True) for name in names if _JSON.fullmatch(name)]
+
+
+def _holds(place: str, tree: Tree) -> bool:
+    """Whether a folder holds a result, or a file that is listed itself."""
+    listed = (*(found.place for found in tree.results), *(other.place for other in tree.others))
+    return any(found.startswith(f"{place}/") for found in listed)
 
 
 def _result_folder(root: Path, folder: str, files: dict[str, os.DirEntry[str]], folders: list[str]) -> FoundTree:
@@ -147,13 +176,19 @@ def _benchmarks(root: Path, folder: str, files: dict[str, os.DirEntry[str]], tre
 
 
 def _patterned(
-    root: Path, folder: str, files: dict[str, os.DirEntry[str]], pattern: re.Pattern[str] | None, tree: Tree
-) -> Iterator[str]:
+    root: Path, folder: str, files: dict[str, os.DirEntry[str]], folders: list[str], pattern: NamePattern | None
+) -> list[FoundTree]:
+    """Return the reports of the import's pattern, each with what its folder has beside benchmark-config.txt."""
+    found = []
+    beside = _result_folder(root, folder, files, folders) if CONFIG_NAME in files else FoundTree("", "", "")
     for name in sorted(files):
-        if pattern is not None and pattern.fullmatch(name) and not _BENCHMARK.fullmatch(name):
+        place = _join(folder, name)
+        part = None if pattern is None or _BENCHMARK.fullmatch(name) else pattern.part(place)
+        if part is not None:
             stamp = _stamp(files[name], folder)
-            tree.results.append(FoundTree(place=stamp.path, form="pattern", name=name, reports=[stamp]))
-            yield name
+            own = {"place": place, "form": "pattern", "name": part, "reports": [stamp]}
+            found.append(msgspec.structs.replace(beside, **own))
+    return found
 
 
 def _files_below(root: Path, folder: str) -> list[Stamp]:

@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 
 from kveval.config.result_names import (
     Declared,
+    NamePattern,
     NameProblem,
-    match_pattern,
     parse_fields,
     parse_folder,
     parse_hardware,
-    pattern_regex,
 )
 
 MODELS = {"Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B", "Qwen3-32B-AWQ"}
@@ -114,18 +113,49 @@ def test_older_names_without_a_known_arm_are_refused(name: str) -> None:
     assert error.value.code == "no_known_arm"
 
 
-def test_a_pattern_takes_known_names_alone() -> None:
-    regex = pattern_regex("oct2025-{model}-{arm}.json", MODELS, {"default", "offload", "lmcache"})
-    assert match_pattern(regex, "oct2025-Qwen3-0.6B-default.json") == Declared("default", model="Qwen3-0.6B")
-    # The longer of two models that both fit.
-    assert match_pattern(regex, "oct2025-Qwen3-32B-AWQ-lmcache.json.zst.zst") == Declared(
-        "lmcache", model="Qwen3-32B-AWQ"
-    )
-    for name in ("oct2025-Qwen3-0.6B-other.json", "xoct2025-Qwen3-8B-offload.json", "oct2025-Qwen3-8B-offload.json.gz"):
-        assert match_pattern(regex, name) is None
-    assert match_pattern(pattern_regex("{any}_{arm}_{rate}.json", MODELS, ARMS), "a b_no-offload_50.json") == Declared(
-        "no-offload", rate=50
-    )
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        ("oct2025-{model}-{arm}.json", "a/oct2025-Qwen3-0.6B-default.json", Declared("default", model="Qwen3-0.6B")),
+        # The longer of two models that both fit.
+        (
+            *("oct2025-{model}-{arm}.json", "oct2025-Qwen3-32B-AWQ-default.json.zst.zst"),
+            Declared("default", model="Qwen3-32B-AWQ"),
+        ),
+        ("{any}_{arm}_{rate}.json", "a b_no-offload_50.json", Declared("no-offload", rate=50)),
+        ("{arm}/benchmarks.json", "first/default/benchmarks.json", Declared("default")),
+        (
+            "{model}/{any}/{arm}-{rate}.json",
+            "Qwen3-8B/x/no-offload-4.json",
+            Declared("no-offload", None, model="Qwen3-8B", rate=4),
+        ),
+        # What is not known is named, as far as the rest of the name leaves no doubt of it.
+        ("oct2025-{model}-{arm}.json", "oct2025-Qwen3-0.6B-other-arm.json", Declared("other-arm", model="Qwen3-0.6B")),
+        ("{model}_{arm}.json", "Qwen9_default.json", Declared("default", model="Qwen9")),
+    ],
+)
+def test_a_pattern_reads_the_last_parts_of_a_path(pattern: str, path: str, expected: Declared) -> None:
+    names = NamePattern(pattern, MODELS, {*ARMS, "default"})
+    part = names.part(path)
+    assert part is not None
+    assert names.declared(part) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("oct2025-{model}-{arm}.json", "xoct2025-Qwen3-8B-offload.json"),
+        ("oct2025-{model}-{arm}.json", "oct2025-Qwen3-8B-offload.json.gz"),
+        ("{arm}/benchmarks.json", "benchmarks.json"),
+        ("{arm}/benchmarks.json", "default/other.json"),
+    ],
+)
+def test_a_path_of_another_form_is_none_of_the_patterns(pattern: str, path: str) -> None:
+    names = NamePattern(pattern, MODELS, ARMS)
+    assert names.part(path) is None
+    with pytest.raises(NameProblem) as error:
+        names.declared(path)
+    assert error.value.code == "other_pattern"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +169,7 @@ def test_a_pattern_takes_known_names_alone() -> None:
 )
 def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, code: str, placeholder: str) -> None:
     with pytest.raises(NameProblem) as error:
-        pattern_regex(pattern, MODELS, ARMS)
+        NamePattern(pattern, MODELS, ARMS)
     assert (error.value.code, error.value.facts) == (code, {"placeholder": placeholder})
 
 

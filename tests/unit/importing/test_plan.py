@@ -173,11 +173,14 @@ def test_a_buffer_before_files_is_no_tier(tree: Path) -> None:
 
 def test_levels_of_one_name_with_other_arguments_are_another_run(tree: Path) -> None:
     write_level(tree, MODEL, "native-offload", 1, archive=False, args=native(10_000))
-    write_level(tree, MODEL, "native-offload", 4, archive=False, args=native(10_000) + " --max-num-seqs 8")
+    write_level(tree, MODEL, "native-offload", 4, archive=False, args=native(10_000))
     write_level(tree, MODEL, "native-offload", 8, archive=False, args=native(5_000))
+    other = native(10_000) + " --max-num-seqs 8"
+    for rate in (4, 16):
+        write_level(tree / "again", MODEL, "native-offload", rate, archive=False, args=other, start=START + HOUR)
     assert cells(plan(tree)) == {
         f"{MODEL}/native-offload/5000": [[8]],
-        f"{MODEL}/native-offload/10000": [[1], [4]],
+        f"{MODEL}/native-offload/10000": [[1, 4], [4, 16]],
     }
 
 
@@ -187,7 +190,11 @@ def test_levels_of_one_name_with_other_arguments_are_another_run(tree: Path) -> 
         (lambda report: report.write_bytes(report.read_bytes()[:-3]), "damaged", "truncated zstd file"),
         (lambda report: report.write_bytes(b""), "damaged", "the report is empty"),
         (lambda report: report.write_text('{"benchmarks": []}'), "damaged", "holds no benchmark"),
-        (lambda report: report.write_bytes(zstandard.compress(b'{"results": 1}')), "damaged", "not a GuideLLM report"),
+        (
+            lambda report: report.write_bytes(zstandard.compress(b'{"results": 1}')),
+            "damaged",
+            "not a report of GuideLLM",
+        ),
         (lambda report: report.unlink(), "no report", "GuideLLM writes it at its end"),
     ],
 )
@@ -268,7 +275,7 @@ def test_results_of_several_releases_are_never_mixed_in_one_cell(tree: Path) -> 
         write_level(tree, MODEL, "no-offload", 1, archive=False, software=release, start=START + number * HOUR)
     with pytest.raises(NothingToImport, match=r"llm-d-0\.4\.0 and llm-d-0\.5\.0") as error:
         plan(tree)
-    assert (error.value.code, error.value.facts) == ("nothing_to_import", {"statuses": ["ambiguous", "ambiguous"]})
+    assert (error.value.code, error.value.facts["statuses"]) == ("nothing_to_import", ["ambiguous", "ambiguous"])
     planned = plan(tree, software="llm-d-0.5.0")
     assert cells(planned) == {f"{MODEL}/no-offload/0": [[1]]}
     assert listed(planned, f"llm-d-0.4.0_{MODEL}_no-offload_replica1_rate1").result.status == "not selected"
@@ -393,7 +400,7 @@ def test_places_beside_results_that_hold_none_are_listed(tree: Path) -> None:
     (tree / "results" / "analysis").mkdir()
     (tree / "docs").mkdir()
     planned = plan(tree)
-    assert [place for _, place in planned.others] == ["results/analysis"]
+    assert [other.place for _, other in planned.others] == ["results/analysis"]
     assert list(rows(planned, {}))[-1]["status"] == "no result"
 
 
@@ -410,9 +417,9 @@ def test_a_plan_reads_again_only_what_changed(tree: Path, monkeypatch: pytest.Mo
     assert opened == [folders[1].name]
     assert changed.runs[0].stamp != first.runs[0].stamp
     write_config(folders[2], folders[2].name, args="--max-num-seqs 4")
-    assert cells(plan(tree)) == {f"{MODEL}/no-offload/0": [[1, 4], [8]]}
+    assert cells(plan(tree)) == {f"{MODEL}/no-offload/0": [[1, 4]]}
     shutil.rmtree(folders[0])
-    assert cells(plan(tree)) == {f"{MODEL}/no-offload/0": [[4], [8]]}
+    assert cells(plan(tree)) == {f"{MODEL}/no-offload/0": [[4]]}
     assert opened == [folders[1].name, folders[2].name]
 
 
@@ -438,7 +445,7 @@ def test_nothing_to_import_is_an_error_with_examples(tree: Path) -> None:
     write_level(tree, "Qwen9-1B", "no-offload", 1, archive=False)
     with pytest.raises(NothingToImport) as error:
         plan(tree)
-    assert error.value.facts == {"statuses": ["unknown"]}
+    assert error.value.facts == {"statuses": ["unknown"], "files": [], "pattern": None}
     assert folder_name("Qwen9-1B", "no-offload", 1) in str(error.value)
 
 

@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from kveval.analysis.levels.checks import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.config.types import BLOCK_TOKENS, on_cpu
-from kveval.load.reports import VLLM_BENCH
+from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
 from kveval.spec.servers.registry import SERVERS, served_by, server_version
 from kveval.spec.servers.vllm import VLLM

@@ -17,11 +17,9 @@ from kveval.load.reports.model import (
     Status,
 )
 from kveval.load.reports.reading import decode_report, read_report
-from kveval.load.reports.vllm_bench import NAME as VLLM_BENCH
 
 __all__ = [
     "CLOSED_LOOP",
-    "VLLM_BENCH",
     "Aggregate",
     "ByStatus",
     "LevelReport",

@@ -113,7 +113,7 @@ def decode_report(content: bytes, name: str) -> LoadReport:
         if (report := _vllm_bench(content, name)) is not None:
             return report
         raise ReportFileError(
-            f"{name}: not a report of GuideLLM (it has no list 'benchmarks') or of {vllm_bench.NAME}",
+            f"{name}: not a report of GuideLLM (it has no list 'benchmarks') or of {vllm_bench.VLLM_BENCH}",
             code="no_list_of_benchmarks",
         )
     schema = _schema(head, name)
@@ -138,13 +138,13 @@ def _vllm_bench(content: bytes, name: str) -> LoadReport | None:
     try:
         levels = vllm_bench.results_of(content)
     except (msgspec.DecodeError, ValueError) as error:
-        message = f"{name}: not as {vllm_bench.NAME} writes it ({error})"
-        raise ReportFileError(message, code="not_its_schema", guidellm=vllm_bench.NAME) from error
+        message = f"{name}: not as {vllm_bench.VLLM_BENCH} writes it ({error})"
+        raise ReportFileError(message, code="not_its_schema", guidellm=vllm_bench.VLLM_BENCH) from error
     if levels is None:
         return None
     for number, level in enumerate(levels):
         _require_window(level, number, name)
-    return LoadReport(guidellm_version=vllm_bench.NAME, schema=0, levels=tuple(levels))
+    return LoadReport(guidellm_version=vllm_bench.VLLM_BENCH, schema=0, levels=tuple(levels))
 
 
 def _require_window(level: LevelReport, number: int, name: str) -> None:

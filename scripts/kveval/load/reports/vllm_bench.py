@@ -24,7 +24,7 @@ import numpy.typing as npt
 from kveval.load.reports.model import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics
 from kveval.load.reports.wire import decode_json
 
-NAME = "vllm bench serve"
+VLLM_BENCH = "vllm bench serve"
 _DATE = "%Y%m%d-%H%M%S"
 # The last request ends that much before the window does, so that it lies inside.
 _EDGE_S = 1e-3
@@ -168,7 +168,7 @@ def _records(result: _Result) -> _Records | None:
         latency = np.array(result.latencies, dtype=float)
     else:
         latency = ttft + (np.array([sum(gaps) for gaps in result.itls]) if result.itls else 0.0)
-    prompts = np.array(result.input_lens or [np.nan] * count, dtype=float)
+    prompts = np.array(result.input_lens, dtype=float) if result.input_lens else np.full(count, np.nan)
     return _Records(
         done=done,
         prompts=prompts,

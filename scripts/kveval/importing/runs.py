@@ -1,0 +1,182 @@
+"""Runs made of results: the levels of one configuration are a run, repetitions of them further runs."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from kveval.config.campaign import Cell
+from kveval.config.result_names import Declared
+from kveval.importing.interpret import DAMAGED, NO_REPORT, FoundLevel, Result
+
+# Lengths that are drawn at random differ from level to level.
+_SAME_LENGTH = 0.05
+
+
+@dataclass(frozen=True)
+class PlacedLevel:
+    """A level of a result in the run that it belongs to; without one, a result that gave nothing."""
+
+    result: Result
+    level: FoundLevel | None
+
+    @property
+    def number(self) -> int:
+        """The level, that which the name declares where there is none."""
+        if self.level is not None:
+            return self.level.level
+        return (self.result.declared.rate if self.result.declared else None) or 0
+
+    @property
+    def start(self) -> float:
+        """The level's start, epoch seconds."""
+        return self.level.facts.start if self.level else 0.0
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One run; `tree` is the number of the import that it is of."""
+
+    tree: int
+    members: tuple[PlacedLevel, ...]
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that it is a run of."""
+        return next(member.result.cell for member in self.members if member.result.cell is not None)
+
+    @property
+    def start(self) -> float:
+        """The start of its first level."""
+        return min(member.start for member in self.members if member.level)
+
+    @property
+    def levels(self) -> frozenset[int]:
+        """The levels that it has numbers of."""
+        return frozenset(m.number for m in self.members if m.level is not None and not m.level.error)
+
+    def continues(self, other: "Draft") -> bool:
+        """Whether two runs are alike in everything but their levels, of which they share none."""
+        tokens = zip(self._tokens, other._tokens, strict=True)
+        return (
+            not {member.number for member in self.members} & {member.number for member in other.members}
+            and self._kind == other._kind
+            and all(math.isclose(mine, others, rel_tol=_SAME_LENGTH) for mine, others in tokens)
+        )
+
+    @property
+    def _kind(self) -> tuple[Any, ...]:
+        """Everything but levels that the parts of a run have in common: tree, name, arguments, prompts and arrivals."""
+        first = next(member.result for member in self.members if member.result.cell is not None)
+        # How many prefixes there are may follow the level.
+        shapes = {
+            (d[0], d[1], d[2], d[4]) for member in self.members if member.level and (d := member.level.facts.data)
+        }
+        declared = first.declared and replace(first.declared, rate=None)
+        closed = all(member.level.facts.streams is not None for member in self.members if member.level)
+        return self.tree, declared, first.configuration, shapes, closed
+
+    @property
+    def _tokens(self) -> tuple[float, float]:
+        """Mean tokens of a prompt and of an answer, 0 where they are not known."""
+        known = [member.level.facts.tokens for member in self.members if member.level and member.level.facts.tokens]
+        return (fmean(prompt for prompt, _ in known), fmean(answer for _, answer in known)) if known else (0.0, 0.0)
+
+
+def drafts_of(tree: int, results: Sequence[Result]) -> list[Draft]:
+    """Return the runs of a tree: per name and configuration, one level of each number, in the order of their times.
+
+    A result that gave nothing joins the run it was meant for as a level that failed.
+    """
+    named: dict[tuple[str, Declared], list[Result]] = {}
+    for result in results:
+        if result.declared is not None:
+            parent = result.source.found.place.rpartition("/")[0]
+            named.setdefault((parent, replace(result.declared, rate=None)), []).append(result)
+    found = []
+    for group in named.values():
+        configurations: dict[tuple[Cell, str | None], dict[int, list[PlacedLevel]]] = {}
+        for result in group:
+            if result.cell is not None:
+                levels = configurations.setdefault((result.cell, result.configuration), {})
+                for level in result.levels:
+                    levels.setdefault(level.level, []).append(PlacedLevel(result, level))
+        runs = [run for levels in configurations.values() for run in _repetitions(levels)]
+        if runs:
+            _add_failed(runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)])
+        found += runs
+    usable = [run for run in found if any(m.level and not m.level.error for m in run)]
+    return [_draft(tree, run) for run in usable]
+
+
+def joined(drafts: Iterable[Draft]) -> tuple[list[Draft], dict[tuple[int, str], str]]:
+    """Return the runs that can be compared, in the order of their cells and times, and why others cannot.
+
+    Runs of a cell without a common level are parts of one where nothing but their levels differs; else those are kept
+    that share a level, those with most levels first. The reasons are by tree and place of a result.
+    """
+    cells: dict[Cell, list[Draft]] = {}
+    for draft in drafts:
+        cells.setdefault(draft.cell, []).append(draft)
+    kept: list[Draft] = []
+    left_out: dict[tuple[int, str], str] = {}
+    for runs in cells.values():
+        own = _with_common_level(runs if _common(runs) else _parts_joined(runs))
+        kept += own
+        taken = {id(member) for run in own for member in run.members}
+        for run in (run for run in runs if id(run.members[0]) not in taken):
+            levels, others = (", ".join(map(str, sorted(some))) for some in (run.levels, _common(own)))
+            reason = (
+                f"its levels ({levels}) are none of those of the cell's other runs ({others}), and it differs in more"
+            )
+            for member in run.members:
+                left_out[run.tree, member.result.source.found.place] = reason
+    places = {(run.tree, member.result.source.found.place) for run in kept for member in run.members}
+    reasons = {place: reason for place, reason in left_out.items() if place not in places}
+    return sorted(kept, key=lambda run: (run.cell, run.start)), reasons
+
+
+def _common(runs: Sequence[Draft]) -> frozenset[int]:
+    return frozenset.intersection(*(run.levels for run in runs))
+
+
+def _parts_joined(runs: Iterable[Draft]) -> list[Draft]:
+    """Return the runs with those made one that are alike but for their levels: each in the first that has a place."""
+    done: list[Draft] = []
+    for run in sorted(runs, key=lambda run: run.start):
+        first = next((number for number, other in enumerate(done) if run.continues(other)), None)
+        if first is None:
+            done.append(run)
+        else:
+            done[first] = _draft(run.tree, (*done[first].members, *run.members))
+    return done
+
+
+def _with_common_level(runs: Sequence[Draft]) -> list[Draft]:
+    kept: list[Draft] = []
+    for run in sorted(runs, key=lambda run: (-len(run.levels), run.start)):
+        if not kept or _common([*kept, run]):
+            kept.append(run)
+    return kept
+
+
+def _draft(tree: int, members: Iterable[PlacedLevel]) -> Draft:
+    return Draft(tree, tuple(sorted(members, key=lambda member: member.number)))
+
+
+def _repetitions(levels: Mapping[int, Sequence[PlacedLevel]]) -> list[list[PlacedLevel]]:
+    """Return run k as the k-th occurrence in time of every level."""
+    ordered = [sorted(members, key=lambda member: member.start) for members in levels.values()]
+    count = max(len(members) for members in ordered)
+    return [[members[k] for members in ordered if k < len(members)] for k in range(count)]
+
+
+def _add_failed(runs: Sequence[list[PlacedLevel]], failed: Iterable[Result]) -> None:
+    for result in failed:
+        rate = result.declared.rate if result.declared else None
+        if rate is None:
+            continue
+        run = next((run for run in runs if rate not in {member.number for member in run}), None)
+        if run is not None:
+            run.append(PlacedLevel(result, None))
