@@ -64,7 +64,7 @@ class Spreads:
 
     @property
     def _arms(self) -> int:
-        return self.logs.shape[1] - 1
+        return int(self.logs.shape[1]) - 1
 
     @cached_property
     def _among(self) -> float:

@@ -58,14 +58,13 @@ def _of_blocks(members: Sequence[ComparedCell], margin: float, alpha: float, met
     trend = drift(table, starts)
     for entry, contrast, (arm, reference) in zip(members, contrasts(units, pairs, method), pairs, strict=True):
         entry.cells = len(columns)
-        if together:
-            contrast = replace(contrast, theta=entry.pair.difference, method="sessions")
-            entry.rest_on(_sessions(len(groups), len(table)))
         sd = float(contrast.se * np.sqrt(len(table) / 2))
-        if entry.kind == "peak":
-            contrast = replace(contrast, se=contrast.se * float(np.sqrt(_CROSS_FITTED)))
-        contrast = _after_drift(entry, contrast, trend, constant_offset(starts, arm, reference))
-        describe(entry, contrast, sd, margin, alpha)
+        error = contrast.se * float(np.sqrt(_CROSS_FITTED if entry.kind == "peak" else 1.0))
+        found = replace(contrast, theta=entry.pair.difference, se=error)
+        if together:
+            found = replace(found, method="sessions")
+            entry.rest_on(_sessions(len(groups), len(table)))
+        describe(entry, _after_drift(entry, found, trend, constant_offset(starts, arm, reference)), sd, margin, alpha)
 
 
 def _starts(rows: Rows) -> Array:
@@ -87,8 +86,8 @@ def _after_drift(entry: ComparedCell, contrast: Contrast, trend: Drift | None, o
         return contrast
     error = trend.over(offset)
     reason = (
-        f"every block was measured in the same order, in which a drift of the machine looks like the arm: what runs "
-        f"changed with time, {100 * error:.1f} % from one cell to the other, is allowed for; a random order needs no such"
+        "every block was measured in the same order, so that a drift of the machine looks like the arm: the trend of "
+        f"the runs, {100 * error:.1f} % over the time between the two cells, is allowed for; measure in random order"
     )
     entry.rest_on(Evidence("order", "fixed order", "qualifies", reason))
     return contrast.with_error(error)
@@ -100,10 +99,10 @@ def describe(entry: ComparedCell, contrast: Contrast, sd: float, margin: float, 
     `sd` is the spread of one run on the ln scale.
     """
     entry.row["sd_percent"] = 100 * sd
-    metric, reference, arm = entry.row["metric"], entry.pair.reference_rows, entry.pair.arm_rows
-    below, above = bounds(Sides(metric, reference, arm))
-    contrast = allowing_for(contrast, reference, arm, metric)
-    _write(entry, replace(contrast, below=contrast.below + below, above=contrast.above + above), margin, alpha)
+    sides = Sides(entry.row["metric"], entry.pair.reference_rows, entry.pair.arm_rows)
+    known = allowing_for(contrast, sides.reference, sides.arm, sides.metric)
+    below, above = bounds(sides)
+    _write(entry, replace(known, below=known.below + below, above=known.above + above), margin, alpha)
 
 
 def _write(entry: ComparedCell, contrast: Contrast, margin: float, alpha: float) -> None:

@@ -21,7 +21,7 @@ WORDS = Table(
         ],
         [
             "interval",
-            "95 %, over runs: Student's t on the logarithm; wide with few runs. Of parity 90 %, the one that its test uses",
+            "95 %, over runs: Student's t on the logarithm; wide with few runs. Of parity 90 %, as its test uses",
         ],
         [
             "chance that parity would show",
