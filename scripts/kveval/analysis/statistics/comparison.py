@@ -30,8 +30,8 @@ Kind = Literal["baseline", "contrast", "peak"]
 OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
 OTHER_HARDWARE = "measured on other hardware than what it is compared with"
 _BLOCKS = {
-    "blocks": Evidence("blocks", "shared"),
-    "bridge": Evidence("blocks", "bridged"),
+    "blocks": Evidence("blocks", "shared blocks"),
+    "bridge": Evidence("blocks", "bridged by the baseline"),
     "other time": Evidence("blocks", "measured at another time", "indicates"),
 }
 PAST_THE_PEAK = (
@@ -236,7 +236,7 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
         kind,
         entry.reference if kind == "bridge" else None,
         runs,
-        bool(entry.obstacle),
+        len(known - found.unusable) < MIN_RUNS,
         tuple(selection.reference_levels[run] for run in runs),
     )
 

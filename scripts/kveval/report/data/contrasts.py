@@ -23,7 +23,7 @@ class ContrastPair:
     """How a cell differs from another one of its model at one level.
 
     `value` and `other_value`: means over runs as text; `effect`, `low`, `high`: per cent of the other cell (NaN:
-    unknown); `verdict` with its `reason`, both from the comparison alone.
+    unknown); `verdict` with its `reason` and `qualifier`, from the comparison alone.
     """
 
     level: int | None
@@ -34,6 +34,7 @@ class ContrastPair:
     high: float
     verdict: str
     reason: str
+    qualifier: str = ""
 
     @property
     def difference(self) -> str:
@@ -59,7 +60,9 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     if mirrored:
         effect, low, high = (100 * (1 / (1 + value / 100) - 1) for value in (effect, high, low))
         verdict = _MIRRORED.get(verdict, verdict)
-    return ContrastPair(level, value, other_value, effect, low, high, verdict, _text(row["reason"]))
+    return ContrastPair(
+        level, value, other_value, effect, low, high, verdict, _text(row["reason"]), _text(row.get("qualifier"))
+    )
 
 
 def _row(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:
