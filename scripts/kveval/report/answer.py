@@ -22,7 +22,7 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
 from kveval.report.surer import surer
 from kveval.report.tables.goodput import goodput_sentence
-from kveval.report.tables.results import effect_text, is_against_baseline, text
+from kveval.report.tables.results import effect_text, is_against_baseline, qualifier, text
 from kveval.report.tables.tiers import tier_text
 
 TTFT = "ttft_ms_p50"
@@ -37,7 +37,8 @@ _NAMED = 3
 class KeyRow:
     """A comparison that the answer rests on.
 
-    `effect`, `low`, `high`: per cent of `against` (NaN: unknown), `change` the same as text; `value` and `other`: means
+    `effect`, `low`, `high`: per cent of `against` (NaN: unknown), `change` the same as text, with what qualifies the
+    verdict; `value` and `other`: means
     over runs as text, in the unit of `metric`; `level` and `runs`: None where nothing could be compared; `bound`: "at
     least" or "at most" where the effect can only be larger or smaller.
     """
@@ -127,7 +128,7 @@ def _key_row(measured: Measured, row: Mapping[Any, Any], metric: str) -> KeyRow:
         effect=float(row["effect_percent"]),
         low=float(row["low_percent"]),
         high=float(row["high_percent"]),
-        change=effect_text(row),
+        change=", ".join(filter(None, (effect_text(row), qualifier(row)))),
         value=found.value if found else numerals.MISSING,
         other=found.other_value if found else numerals.MISSING,
         verdict=f"{verdict}: {indication}" if indication else verdict,

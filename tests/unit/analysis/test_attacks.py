@@ -166,7 +166,7 @@ def test_a_gpu_that_was_throttled_on_one_side_is_said_beside_the_verdict() -> No
 
 def test_equal_clocks_are_sound() -> None:
     row = judged(on_gpus(campaign(-0.1), gpu_clock_mhz=1880.0))
-    assert (row["verdict"], row["qualifier"], row["basis_clocks"]) == (words.WORSE, "", "the same")
+    assert (row["verdict"], row["qualifier"], row["basis_clocks"]) == (words.WORSE, "", "equal clocks")
 
 
 # --- a tier of twice its cpu_blocks

@@ -63,10 +63,10 @@ def workload_varies(level: JudgedLevel) -> Outcome | None:
 
 @check("R13")
 def not_exercised(level: JudgedLevel) -> Outcome | None:
-    """The counters that prove the arm active moved during the level."""
+    """The counters that prove the arm active moved during the level, by 0.5 % of the prompt tokens at least."""
     if level.row.get("exercised") is not False:
         return None
-    return warn("the counters that prove the arm active did not move")
+    return warn("by its own counters the arm served nothing, or less than 0.5 % of the prompt tokens")
 
 
 @check("R13")

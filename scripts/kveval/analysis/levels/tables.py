@@ -130,8 +130,8 @@ def level_row(
         **records.within_run(report, requests, *window),
         **_noise(run, level, report, requests, window),
         **(_goodput(run, level, report, requests, window, limits) if limits else {}),
-        **_server_side(level, received, required),
-        "activity": activity(run, _exercised(required, level.counters)),
+        **_server_side(run, level, received, required),
+        "activity": activity(run, _exercised(run, required, level.counters)),
         "turns_seen": _turns_seen(report),
         "guidellm_version": guidellm_version,
     }
@@ -289,7 +289,7 @@ def _goodput(
     return goodput(requests, window, limits, workload.turns, streams if report.closed_loop else None)
 
 
-def _server_side(level: LevelRun, received: float, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _server_side(run: Run, level: LevelRun, received: float, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The level by the server's own counters, from its first request to its last, warm-up included.
 
     `received`: output tokens of the same time by the generator's count.
@@ -305,7 +305,7 @@ def _server_side(level: LevelRun, received: float, required: Sequence[Mapping[st
         "external_hit_tokens": server_delta(counters, "external_prefix_cache_hits"),
         "offload_load_bytes": server_delta(counters, "offload_load_bytes"),
         "offload_store_bytes": server_delta(counters, "offload_store_bytes"),
-        "exercised": _exercised(required, counters),
+        "exercised": _exercised(run, required, counters),
     }
 
 
@@ -314,12 +314,22 @@ def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
     return server_delta(counters, part) / denominator if denominator > 0 else np.nan
 
 
-def _exercised(required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]) -> bool | None:
-    """Return whether every counter that proves the arm active moved in this level; None for an arm without such."""
+# A tier that served a smaller part of the prompt tokens changed nothing that could be told from nothing.
+_SERVED = 0.005
+
+
+def _exercised(run: Run, required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]) -> bool | None:
+    """Return whether every counter that proves the arm active moved enough in this level; None without such.
+
+    Counters of tokens, or of the bytes they have, by 0.5 % of the prompt tokens at least.
+    """
     if not required:
         return None
+    tokens = _SERVED * float(np.nan_to_num(server_delta(counters, "prefix_cache_queries")))
+    least = {"tokens": tokens, "bytes": tokens * run.specification.get("model", {}).get("kv_bytes_per_token", 0)}
     return all(
-        entry["counter"] in counters and counters[entry["counter"]].delta >= entry.get("at_least", 1)
+        entry["counter"] in counters
+        and counters[entry["counter"]].delta >= max(entry.get("at_least", 1), least.get(entry.get("unit", ""), 0))
         for entry in required
     )
 

@@ -296,9 +296,9 @@ class _Campaign:
             {row.get("hardware") for row in self.rows[cell].values()} for cell in (entry.arm, entry.reference) if cell
         )
         if arm == reference:
-            entry.rest_on(Evidence("hardware", "the same"))
+            entry.rest_on(Evidence("hardware", "one machine"))
         else:
-            entry.rest_on(Evidence("hardware", "other", "refuses", OTHER_HARDWARE))
+            entry.rest_on(Evidence("hardware", "other hardware", "refuses", OTHER_HARDWARE))
 
     def _below_the_peak(self, entry: ComparedCell) -> None:
         """Refuse a cell that the load generator held back where it delivers less the more is asked of it."""

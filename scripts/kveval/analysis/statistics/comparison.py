@@ -33,8 +33,8 @@ MIN_SETTLED = 10
 OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
 OTHER_HARDWARE = "measured on other hardware than what it is compared with"
 _BLOCKS = {
-    "blocks": Evidence("blocks", "shared"),
-    "bridge": Evidence("blocks", "bridged"),
+    "blocks": Evidence("blocks", "shared blocks"),
+    "bridge": Evidence("blocks", "bridged by the baseline"),
     "repeated": Evidence("blocks", "one run repeated late"),
     "other time": Evidence("blocks", "measured at another time", "indicates"),
 }
@@ -204,7 +204,8 @@ def _paired_runs(selection: Selection, reference: CellRows, arm: CellRows, metri
     for arm_run, reference_run in selection.pairing.pairs:
         ours = arm.get((arm_run, selection.arm_levels[arm_run]))
         theirs = reference.get((reference_run, selection.reference_levels[reference_run]))
-        active = [bool(row["exercised"]) for row in (ours, theirs) if row is not None and pd.notna(row["exercised"])]
+        sides = [row for row in (ours, theirs) if row is not None]
+        active = [bool(row["exercised"]) for row in sides if not pd.isna(row["exercised"])]
         if active:
             found.moved[reference_run] = all(active)
         if active and not all(active):
@@ -251,7 +252,7 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
         kind,
         {"bridge": entry.reference, "repeated": entry.arm}.get(kind),
         runs,
-        bool(entry.obstacle),
+        len(known - found.unusable) < MIN_RUNS,
         tuple(selection.reference_levels[run] for run in runs),
     )
 
@@ -259,7 +260,9 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
 def _activity(active: int, known: int, *, enough: bool) -> Evidence:
     """What the counters that prove arms active say of the runs; `enough`: a verdict can rest on those."""
     if not active:
-        return Evidence("activity", "not active", "refuses", "the arm's own counters did not move at this level")
+        return Evidence(
+            "activity", "not active", "refuses", "by its own counters the arm served next to nothing at this level"
+        )
     said = f"active in {active} of {known} runs"
     if enough:
         return Evidence("activity", said)

@@ -39,9 +39,9 @@ def build(sides: Sides) -> Evidence:
         for rows in (sides.arm, sides.reference)
     )
     if not ours or not theirs:
-        return Evidence("build", "not recorded", "unknown")
+        return Evidence("build", "build not recorded", "unknown")
     if ours == theirs:
-        return Evidence("build", "the same")
+        return Evidence("build", "one build")
     ran = f"{' and '.join(ours)}, against {' and '.join(theirs)}"
     return Evidence("build", "other build", "qualifies", f"the difference is the arm's and the build's: it ran {ran}")
 
@@ -69,7 +69,7 @@ def tier(sides: Sides) -> Evidence:
     if sizes == {0.0}:
         return Evidence("tier", "none")
     if any(math.isnan(size) for size in sizes):
-        return Evidence("tier", "not recorded", "unknown")
+        return Evidence("tier", "size not recorded", "unknown")
     return Evidence("tier", "as asked for")
 
 
@@ -92,8 +92,8 @@ def clocks(sides: Sides) -> Evidence:
         ]
         return Evidence("clocks", "GPU throttled on one side", "qualifies", f"GPUs throttled: {'; '.join(only)}")
     if all(math.isnan(number(row, "gpu_power_limit_w")) for row in everything):
-        return Evidence("clocks", "not recorded", "unknown")
-    return Evidence("clocks", "the same")
+        return Evidence("clocks", "clocks not recorded", "unknown")
+    return Evidence("clocks", "equal clocks")
 
 
 def _limits(sides: Sides) -> Iterator[str]:

@@ -23,8 +23,8 @@ class ContrastPair:
     """How a cell differs from another one of its model at one level.
 
     `value` and `other_value`: means over runs as text; `effect`, `low`, `high`: per cent of the other cell (NaN:
-    unknown); `verdict` with its `reason`, both from the comparison alone; `bound`: "at least" or "at most", where the
-    effect is only known to be so large.
+    unknown); `verdict` with its `reason` and `qualifier`, from the comparison alone; `bound`: "at least" or "at most",
+    where the effect is only known to be so large.
     """
 
     level: int | None
@@ -36,6 +36,7 @@ class ContrastPair:
     verdict: str
     reason: str
     bound: str = ""
+    qualifier: str = ""
 
     @property
     def difference(self) -> str:
@@ -62,7 +63,8 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
         effect, low, high = (100 * (1 / (1 + value / 100) - 1) for value in (effect, high, low))
         verdict = _MIRRORED.get(verdict, verdict)
     return ContrastPair(
-        level, value, other_value, effect, low, high, verdict, _text(row["reason"]), _text(row.get("bound"))
+        *(level, value, other_value, effect, low, high, verdict),
+        *(_text(row.get(name)) for name in ("reason", "bound", "qualifier")),
     )
 
 

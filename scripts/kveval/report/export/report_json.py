@@ -108,6 +108,7 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         "bound": text(row.get("bound")) or None,
         "p_holm": _number(row["p_holm"]),
         "verdict": row["verdict"],
+        "qualifier": text(row.get("qualifier")) or None,
         "indication": text(row.get("indication")) or None,
         "reason": text(row["reason"]),
         "runs": _whole(row["runs"]),

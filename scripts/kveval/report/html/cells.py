@@ -54,7 +54,8 @@ def cell_attributes(text: str, number: bool) -> Markup:
     (Markup(' class="better"'), Markup(' class="number" data-sort="1190"'))
     """
     shown, key = _shown(text), sort_key(text, number)
-    kind = shown if shown in _DECIDED else "number" if number else "short" if len(shown) <= _SHORT else "prose"
+    word = shown.partition(",")[0]
+    kind = word if word in _DECIDED else "number" if number else "short" if len(shown) <= _SHORT else "prose"
     sorting = Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
     return Markup(' class="{}"{}').format(kind, sorting)
 

@@ -9,6 +9,7 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.parts.blocks import Pictures, of_models, under
 from kveval.report.parts.words import FILES, WORDS
 from kveval.report.sections import Block, Code, Paragraph, Section
+from kveval.report.tables.basis import basis_table
 from kveval.report.tables.caches import activity_table, blocks_table, budget_table
 from kveval.report.tables.configuration import (
     campaign_table,
@@ -69,6 +70,13 @@ _SEARCHED = (
 )
 
 
+_BASIS = (
+    "Comparisons of throughput; of other quantities the columns `basis_...` of `analysis/comparison.csv` say it. What"
+    " is **bold** keeps a comparison from its verdict; what is in *italics* makes it indicative, or stands beside its"
+    " word. Not recorded is not known to be alike."
+)
+
+
 def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
     blocks: list[Block] = [Paragraph("Each arm against its baseline and each declared pair, by model and quantity.")]
     for model in plan.models_by_size:
@@ -77,6 +85,9 @@ def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
         for metric in metrics:
             parts += under(METRIC_TITLES.get(metric, metric), *fitted(comparison_table(measured, model, metric)))
         blocks += [Section(f"{model}, compared", parts)] if parts else []
+    basis = list(of_models(basis_table(plan, measured)))
+    if basis:
+        blocks.append(Section("What each verdict rests on", [Paragraph(_BASIS), *basis]))
     means = average_table(measured)
     if means.rows:
         text = "Throughput, over the models that have each of the arms; the interval says how far models differ."

@@ -13,7 +13,10 @@ WORDS = Table(
         ["parity", "the difference is significantly smaller than the margin (two one-sided tests)"],
         ["inconclusive, undecided", "neither was shown; more runs or longer levels are needed"],
         ["not assessed", "no verdict is possible, for the reason given; an effect beside it describes these runs only"],
-        ["not exercised", "the arm's counters did not move, so its numbers say nothing about it"],
+        [
+            "not exercised",
+            "by its own counters the arm served nothing, or next to nothing, so its numbers say nothing about it",
+        ],
         [
             "exploratory",
             "of quantities other than the primary one: each model and quantity has the error rate to itself, so that of"

@@ -15,15 +15,25 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import undeclared, unlike
+from kveval.report.tables.results import text
 
 # Part of a reason -> what would do away with it; the first that fits.
 _SETTLED_BY = {
+    "no counter of the server": "a recording of the server's metrics",
     OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
     "observed": "longer levels",
     "delivered": "longer levels",
     "failed": "longer levels on an undisturbed machine: see the checks",
     "run": f"`runs: {MIN_RUNS}` or more; what is measured already is kept",
     "baseline": "measure its baseline",
+}
+
+# The input of a comparison that keeps it from a verdict -> what would do away with that.
+_SETTLED_BY_INPUT = {
+    "work": "one workload for both",
+    "hardware": "both on one machine",
+    "clocks": "one power limit and one clock on all GPUs (nvidia-smi -pl, -lgc)",
+    "tier": "a tier of the size that the cell says",
 }
 
 
@@ -71,6 +81,9 @@ def _inverted(metrics: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 def settled_by(row: Mapping[Any, Any]) -> str:
     """Return the step that would turn an open comparison into a verdict, by its verdict and reason."""
+    for name, step in _SETTLED_BY_INPUT.items():
+        if text(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
+            return step
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
     if verdict == words.NOT_EXERCISED:
         return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"

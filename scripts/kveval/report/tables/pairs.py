@@ -24,7 +24,9 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
         rows.append(
             [
                 *(one[0], cell_label(one), found.value, cell_label(other), found.other_value),
-                *(found.difference, emphasised(found.verdict), found.reason),
+                found.difference,
+                ", ".join(filter(None, (emphasised(found.verdict), found.qualifier))),
+                found.reason,
             ]
         )
     return Table(header, rows, frozenset({2, 4, 5}))

@@ -158,9 +158,18 @@ def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
 
 
 def verdict_text(row: Mapping[Any, Any]) -> str:
-    """Return the verdict of a comparison as a table shows it, with what it points to where it is only indicative."""
+    """Return the verdict of a comparison as a table shows it, with what it points to where it is only indicative, and
+    what qualifies it.
+    """
     indication = text(row.get("indication"))
-    return f"{row['verdict']}: {indication}" if indication else emphasised(str(row["verdict"]))
+    word = f"{row['verdict']}: {indication}" if indication else emphasised(str(row["verdict"]))
+    return ", ".join(filter(None, (word, qualifier(row))))
+
+
+def qualifier(row: Mapping[Any, Any]) -> str:
+    """Return what is said beside a verdict, nothing where there is none."""
+    stated = row["verdict"] in words.VERDICTS or text(row.get("indication"))
+    return text(row.get("qualifier")) if stated else ""
 
 
 def emphasised(verdict: str) -> str:
@@ -197,6 +206,8 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
             verdict, named = str(row["verdict"]), cell_label(cell_of(row))
             if verdict == words.BETTER:
                 named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
+            if qualifier(row):
+                named += f" ({qualifier(row)})"
             found.setdefault(verdict if verdict in _DECIDED else "open", []).append(named)
             if row["baseline"]:
                 baselines[baseline_label(row)] = None

@@ -1,0 +1,47 @@
+"""The report's table of what each verdict rests on: a row a comparison of throughput, a word an input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kveval.analysis.cells import THROUGHPUT, cell_of
+from kveval.analysis.statistics.evidence import SEVERITIES
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
+from kveval.report.tables.results import is_against_baseline, text
+
+# Heading -> the inputs that share a column of the page.
+_COLUMNS = {
+    "same work": ("work",),
+    "arm active": ("activity",),
+    "server and machine": ("build", "hardware", "clocks"),
+    "tier": ("tier",),
+    "blocks and order": ("blocks", "order"),
+    "failed requests": ("errors",),
+    "A/A": ("replicates",),
+}
+_MARKS = {"qualifies": "*", "indicates": "*", "refuses": "**"}
+
+
+def basis_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Every comparison of throughput with what it rests on: bold what keeps it from a verdict, in italics what weakens
+    or qualifies it.
+    """
+    rows = []
+    order = {model: place for place, model in enumerate(plan.models_by_size)}
+    known = measured.compared[measured.compared["metric"] == THROUGHPUT].to_dict("records")
+    for row in sorted(known, key=lambda row: order.get(row["model"], len(order))):
+        if "basis_work" in row and row["baseline"]:
+            against = "" if is_against_baseline(plan, row) else f" against {baseline_label(row)}"
+            cells = ["; ".join(filter(None, (_word(row, name) for name in names))) for names in _COLUMNS.values()]
+            rows.append([row["model"], f"{cell_label(cell_of(row))}{against}", *cells])
+    return Table(["model", "arm", *_COLUMNS], rows)
+
+
+def _word(row: Mapping[Any, Any], name: str) -> str:
+    said = text(row.get(f"basis_{name}"))
+    severity, found, rest = said.partition(": ")
+    if not found or severity not in SEVERITIES:
+        return said
+    mark = _MARKS.get(severity, "")
+    return f"{mark}{rest}{mark}"
