@@ -11,6 +11,7 @@ from kveval import __version__
 from kveval.config.catalogue import Model
 from kveval.importing.interpret import FoundLevel, Result, effective
 from kveval.load.levels import OPEN_LOOP
+from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
 
 UNKNOWN_RELEASE = "0"
@@ -40,7 +41,8 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
     budget = {**msgspec.structs.asdict(sizes), "device_tokens": device_tokens}
     args = first.settings.args
     argv = [] if args is None else ["vllm", "serve", model.hf_id, *args]
-    versions = {**({"vllm": vllm} if vllm != UNKNOWN_RELEASE else {}), "guidellm": " / ".join(guidellm)}
+    generator = "load generator" if guidellm == [VLLM_BENCH] else "guidellm"
+    versions = {**({"vllm": vllm} if vllm != UNKNOWN_RELEASE else {}), generator: " / ".join(guidellm)}
     utilization = first.settings.values.get("GPU Memory Utilization")
     return {
         "cell": asdict(cell),
