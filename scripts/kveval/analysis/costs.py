@@ -56,11 +56,11 @@ class ServersPaid:
     def usd_per_hour(self, prices: Mapping[str, float], *, memory: bool = True) -> float:
         """Return the price of an hour; with `memory` that of the tiers, if GiB have a price. NaN where it has none."""
         price = self.servers * prices.get("host_hour_usd", 0.0)
-        if "gpu_hour_usd" in prices:
-            price += self.gpus * prices["gpu_hour_usd"]
-        if memory and "host_gib_hour_usd" in prices:
-            price += self.tier_gib * prices["host_gib_hour_usd"]
-        return price or np.nan
+        price += self.gpus * prices["gpu_hour_usd"] if "gpu_hour_usd" in prices else 0.0
+        if not price > 0:
+            return np.nan
+        held = self.tier_gib * prices["host_gib_hour_usd"] if memory and "host_gib_hour_usd" in prices else 0.0
+        return price + held
 
 
 def _limit_bytes(beside: Any) -> float:

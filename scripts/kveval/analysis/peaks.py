@@ -125,12 +125,13 @@ def _best_goodput(levels: pd.DataFrame) -> dict[str, Any]:
     at = levels if level is None else levels[levels["level"] == level]
     values = at[GOODPUT].to_numpy(dtype=np.float64)
     low, high = mean_interval(np.log(values)) if (values > 0).all() else (np.nan, np.nan)
+    settled = at["goodput_settled"].sum()
     return {
         "goodput_level": np.nan if level is None else level,
         GOODPUT: values.mean(),
         "goodput_low_per_s": low,
         "goodput_high_per_s": high,
-        "goodput_share": at["goodput_met"].sum() / at["goodput_settled"].sum() if len(at) else np.nan,
+        "goodput_share": at["goodput_met"].sum() / settled if settled > 0 else np.nan,
         "goodput_limits": levels["goodput_limits"].iloc[0],
     }
 

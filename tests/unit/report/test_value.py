@@ -1,0 +1,167 @@
+"""The report on goodput and costs: shown where declared, nothing elsewhere, and words for what is none or unknown."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.support import synthetic_campaign as large
+from tests.support.synthetic_value import LIMITS, with_goodput
+
+from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.peaks import peak_row
+from kveval.analysis.statistics.campaign import ComparisonSettings
+from kveval.analysis.verdict_tables import verdict_tables
+from kveval.report.answer import answer_of
+from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.data.reading import figure_data
+from kveval.report.figures.axes import NothingToDraw
+from kveval.report.figures.draw import draw, write_family
+from kveval.report.figures.names import FAMILIES, Extent, families_of
+from kveval.report.html.page import write_page
+from kveval.report.report import report_tree, write_report
+from kveval.report.sections import Section
+from kveval.report.tables.costs import NEVER, cost_table
+from kveval.report.tables.goodput import NONE_MET, UNKNOWN, goodput_table
+
+MODEL = "Qwen3-32B-AWQ"
+KEYS = large.cells((MODEL,))
+KNEES = {"no-offload": 100, "native-offload": 60, "lmcache-local": 220}
+
+
+def share(scenario: str, level: int) -> float:
+    return 0.0 if scenario == "llm-d-valkey" else 1 / (1 + (level / KNEES.get(scenario, 100)) ** 6)
+
+
+def of_levels(levels: pd.DataFrame) -> Measured:
+    groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
+    peaks = pd.DataFrame([peak_row(rows, list(large.METRICS)) for _, rows in groups])
+    tables = verdict_tables(levels, peaks, large.BASELINES, ComparisonSettings())
+    beside = {name: tables[name] for name in ("contrasts", "averages", "checks", "peak_comparison")}
+    return Measured(large.runs_of(levels), levels, peaks, tables["comparison"], **beside)
+
+
+@cache
+def campaign(change: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table) -> tuple[ReportPlan, Measured]:
+    levels = change(with_goodput(large.levels_table(KEYS), share))
+    plan = large.plan(KEYS, goodput=LIMITS, prices={"gpu_hour_usd": 2.5, "host_gib_hour_usd": 0.004})
+    return plan, of_levels(levels)
+
+
+def titles(root: Section) -> set[str]:
+    return {part.title for part in root.sections}
+
+
+def row_of(table: Any, arm: str) -> list[str]:
+    place = table.header.index("arm")
+    return next(list(row) for row in table.rows if row[place] == arm)
+
+
+def line(table: Any, arm: str) -> dict[str, str]:
+    return dict(zip(table.header, row_of(table, arm), strict=True))
+
+
+def test_where_nothing_is_declared_nothing_is_said() -> None:
+    plain = large.plan(KEYS), large.measured(large.levels_table(KEYS))
+    root = report_tree(*plain, {})
+    assert titles(root).isdisjoint({"Goodput", "What it costs"})
+    declared = titles(report_tree(*campaign(), {}))
+    assert declared - titles(root) == {"Goodput", "What it costs"}
+    assert cost_table(*plain).rows == []
+
+
+def test_every_arm_has_its_goodput_at_one_level_and_at_its_best() -> None:
+    table = goodput_table(*campaign(), MODEL)
+    assert len(table.header) == 8
+    assert [row[0] for row in table.rows] == [f"{arm}" for arm in dict.fromkeys(row[0] for row in table.rows)]
+    best = row_of(table, "lmcache-local 20K")
+    assert best[-1] == "**better**"
+    assert "100 concurrent" in best[5]
+    assert [row_of(table, "no-offload")[at] for at in (3, 4, 6, 7)] == ["", "", "", ""]
+
+
+def test_none_that_met_the_limits_is_said_in_words_and_has_a_verdict() -> None:
+    row = row_of(goodput_table(*campaign(), MODEL), "llm-d-valkey")
+    assert row[1:3] == [NONE_MET, "0"]
+    assert row[5].startswith(NONE_MET)
+    assert row[4] == row[7] == "**worse**"
+
+
+def unknown_of_one(levels: pd.DataFrame) -> pd.DataFrame:
+    columns = [name for name in levels if name.startswith("goodput") and name != "goodput_limits"]
+    levels = levels.astype(dict.fromkeys(columns, float))
+    levels.loc[levels["scenario"] == "lmcache-redis", columns] = np.nan
+    return levels
+
+
+def test_what_no_report_tells_is_not_known() -> None:
+    row = row_of(goodput_table(*campaign(unknown_of_one), MODEL), "lmcache-redis 10K")
+    assert (row[1], row[5]) == (UNKNOWN, UNKNOWN)
+    assert row[4] == "not assessed"
+
+
+def test_the_first_screen_says_who_serves_most_within_the_limits() -> None:
+    answer = answer_of(*campaign())
+    said = [sentence for sentence in answer.sentences if "TTFT up to 500 ms" in sentence]
+    assert len(said) == 1
+    assert "lmcache-local 20K" in said[0]
+    assert len(answer.sentences) <= 5
+    nobody = answer_of(*campaign(lambda table: with_goodput(table, lambda *_: 0.9)))
+    assert any("no arm was shown" in sentence for sentence in nobody.sentences)
+
+
+def test_costs_stand_with_their_intervals_and_where_the_tier_pays() -> None:
+    plan, measured = campaign()
+    table = cost_table(plan, measured)
+    assert len(table.header) == 9  # the model is a title
+    arm, worse = line(table, "lmcache-local 20K"), line(table, "native-offload 20K")
+    assert float(arm["tier, GiB"]) == pytest.approx(78.1)
+    pays = next(value for name, value in arm.items() if "pays" in name)
+    assert "(" in pays
+    assert worse[table.header[-1]] == NEVER
+    hour = float(arm["$ an hour"])
+    assert hour == pytest.approx(2 * 2.5 + 78.1 * 0.004, abs=0.01)
+    none = cost_table(replace(plan, prices={}), measured)
+    assert none.rows == []
+
+
+def test_open_loops_say_that_all_arms_were_sent_the_same() -> None:
+    plan, measured = campaign()
+    runs = [run.workload.update(profile="poisson", levels=[60]) for run in measured.runs]
+    assert runs
+    try:
+        root = report_tree(plan, measured, {})
+        section = next(part for part in root.sections if part.title == "Goodput")
+        assert "sent the same" in section.blocks[0].text  # type: ignore[union-attr]
+    finally:
+        for run in measured.runs:
+            run.workload.update(profile="concurrent", levels=list(large.LEVELS))
+
+
+def test_the_figure_is_drawn_where_limits_are_declared(tmp_path: Path) -> None:
+    data = figure_data(*campaign())
+    drawn = draw("goodput", data)
+    assert [axes.get_ylabel() for axes in drawn.axes] == ["goodput, requests a second", "met the limits, %"]
+    assert families_of(Extent(1, 1, limits=True)) == [
+        name for name in FAMILIES if name in {*families_of(Extent(1, 1)), "throughput"}
+    ]
+    with pytest.raises(NothingToDraw):
+        draw("goodput", replace(data, levels=data.levels.assign(**{GOODPUT: np.nan})))
+    plain = figure_data(large.plan(KEYS), large.measured(large.levels_table(KEYS, levels=(1,))))
+    write_family("throughput", plain, tmp_path)
+    assert not (tmp_path / "goodput.png").exists()
+    assert '"goodput"' in (tmp_path / "figures.json").read_text().split("left_out")[1]
+
+
+def test_it_is_written_as_markdown_and_as_a_page(tmp_path: Path) -> None:
+    plan, measured = campaign()
+    root = write_report(plan, measured, [], tmp_path / "REPORT.md")
+    write_page(plan, measured, root, [], tmp_path / "report.html")
+    for name in ("REPORT.md", "report.html"):
+        text = (tmp_path / name).read_text()
+        assert "$ a million output tokens" in text
+        assert NONE_MET in text
