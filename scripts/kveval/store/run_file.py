@@ -76,8 +76,8 @@ class Repeat(msgspec.Struct, frozen=True):
 class AnswerDifference(msgspec.Struct, frozen=True):
     """Where the answers to a prompt, numbered from 0, part first: at which token, and which there were.
 
-    `margin_nats`: by how much the cold answer's token was likelier there than the other one, None where the other was
-    not among the likeliest; within the tolerance, `near_tie`, it takes no more than another order of additions.
+    `cold`, `again`: the tokens' numbers; `margin_nats`: how far apart they are there in log-probability, None where one
+    was not among the likeliest; within the tolerance, `near_tie`, it takes no more than another order of additions.
     """
 
     prompt: int

@@ -93,7 +93,7 @@ class ToyProgram:
     def generated(self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float) -> int:
         return int(ask("/say", "POST", {"length": prompt_tokens}, timeout_s)["said"])
 
-    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, timeout_s: float) -> Completion | None:
+    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int) -> Completion | None:
         return None
 
     def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:

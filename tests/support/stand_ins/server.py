@@ -48,8 +48,8 @@ def engine_runs(pid: int) -> bool:
     return False
 
 
-def greedy(prompt: str, tokens: int) -> dict[str, object]:
-    """Answer with words of the prompt, each of which is likelier than the next by 3 nats."""
+def greedy(prompt: str, tokens: int, told: int) -> dict[str, object]:
+    """Answer with tokens that depend on the prompt, each of which is likelier than the next by 3 nats."""
     length = len(prompt.split())
     source = next((name for name in ("device", "tier") if prompt in held[name]), None)
     if source is not None:
@@ -57,13 +57,12 @@ def greedy(prompt: str, tokens: int) -> dict[str, object]:
     held["device"].add(prompt)
     if HAS_TIER:
         held["tier"].add(prompt)
-    number = prompt.partition(" is ")[2][:5]
+    first = int(prompt.partition(" is ")[2][:5])
     wrong = FAULT == "changes its answers" and source is not None
-    words = [f"{'not ' if wrong and place else ''}{number}-{place}" for place in range(tokens)]
-    likeliest = [{f"{number}-{place}": -0.1, f"not {number}-{place}": -3.1} for place in range(tokens)]
-    told = {"tokens": words, "token_logprobs": [-0.1] * tokens, "top_logprobs": likeliest}
+    answer = [first + place + (wrong and place > 0) for place in range(tokens)]
+    top = [{f"token_id:{first + place}": -0.1, f"token_id:{first + place + 1}": -3.1} for place in range(tokens)]
     return {
-        "choices": [{"text": " ".join(words), "logprobs": told}],
+        "choices": [{"token_ids": answer, "logprobs": {"top_logprobs": top} if told else None}],
         "usage": {"prompt_tokens": length, "completion_tokens": tokens},
     }
 
@@ -101,7 +100,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path == "/v1/completions":
             asked = json.loads(body)
-            self.complete(asked["prompt"] if asked.get("logprobs") else None, asked.get("max_tokens", 0))
+            self.complete(asked if asked.get("return_token_ids") else None)
             return
         if self.path.startswith("/reset_prefix_cache"):
             held["device"].clear()
@@ -109,7 +108,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 held["tier"].clear()
         self.answer({"success": True})
 
-    def complete(self, prompt: str | None, tokens: int) -> None:
+    def complete(self, asked: "dict | None") -> None:
         with lock:
             state["running"] += 1
             state["served"] += 1
@@ -126,10 +125,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with lock:
             state["running"] -= 1
             state["tokens"] += TOKENS_PER_REQUEST
-        if prompt is None:
+        if asked is None:
             self.answer({"usage": {"completion_tokens": TOKENS_PER_REQUEST}})
         else:
-            self.answer(greedy(prompt, tokens))
+            self.answer(greedy(asked["prompt"], asked["max_tokens"], asked.get("logprobs", 0)))
 
     def answer(self, content: object, kind: str = "application/json") -> None:
         body = (content if isinstance(content, str) else json.dumps(content)).encode()

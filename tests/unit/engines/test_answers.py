@@ -26,45 +26,51 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Server:
-    """A server with a device cache and a tier; `wrong` makes of a cached answer what it says instead."""
+    """A server with a device cache and a tier; `wrong`: by place, another token that answers from a cache have there.
+
+    Its tokens are numbers that begin with that of the prompt; `margin_nats`: by how much each is likelier than 99.
+    """
 
     tier: bool = True
     margin_nats: float = 3.0
-    wrong: Mapping[int, str] = field(default_factory=dict)
+    wrong: Mapping[int, int] = field(default_factory=dict)
     stores: int = 0
-    """Which of the resets is the first to find everything in the tier."""
+    """How many times the device's cache is emptied before the tier has anything."""
     blind: bool = False
     resets: int = 0
     hits: dict[str, float] = field(default_factory=lambda: dict.fromkeys(HITS.values(), 0.0))
     device: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
+    told: int = 0
 
     def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
         self.asked.append(path)
-        if path == "/reset_prefix_cache":
+        if path.startswith("/reset_prefix_cache"):
             self.resets += 1
             self.device.clear()
+            if "reset_external" in path:
+                self.seen.clear()
             return {"success": True}
         assert path == "/v1/completions"
         assert isinstance(body, dict)
         assert body["temperature"] == 0
-        return self.complete(body["prompt"], body["max_tokens"])
+        return self.complete(body["prompt"], body["max_tokens"], body.get("logprobs", 0))
 
-    def complete(self, prompt: str, tokens: int) -> Any:
+    def complete(self, prompt: str, tokens: int, likeliest: int) -> Any:
         length = len(prompt.split())
         cached = prompt in self.device or (self.tier and self.resets > self.stores and prompt in self.seen)
         if cached:
             self.hits[HITS[self.tier and prompt not in self.device]] += length
         self.device.add(prompt)
         self.seen.add(prompt)
-        text = "any" if self.blind else prompt[prompt.index(" is ") + 4 :][:5]
-        words = [f"{text}-{place}" for place in range(tokens)]
-        top = [{word: -0.1, f"other-{place}": -0.1 - self.margin_nats} for place, word in enumerate(words)]
-        if cached:
-            words = [self.wrong.get(place, word) for place, word in enumerate(words)]
+        self.told += likeliest > 0
+        first = 0 if self.blind else int(prompt[prompt.index(" is ") + 4 :][:5])
+        right = [first + place for place in range(tokens)]
+        top = [{f"token_id:{token}": -0.1, "token_id:99": -0.1 - self.margin_nats} for token in right]
+        answer = [self.wrong.get(place, token) if cached else token for place, token in enumerate(right)]
         return {
-            "choices": [{"logprobs": {"tokens": words, "top_logprobs": top}}],
+            "choices": [{"token_ids": answer, "logprobs": {"top_logprobs": top} if likeliest else None}],
             "usage": {"prompt_tokens": length, "completion_tokens": tokens},
         }
 
@@ -80,21 +86,25 @@ def test_equal_answers_from_the_cache_are_the_same(tier: bool) -> None:
     assert found.served_from == ("tier" if tier else "device")
     assert found.served_tokens == found.prompt_tokens
     assert (found.unchecked, found.first_difference, found.tolerance_nats) == ("", None, TOLERANCE_NATS)
-    # The tier keeps what it has: nothing asks to empty it.
-    assert server.asked.count("/reset_prefix_cache") == tier
+    # The tier keeps what it has, and nothing has the server compile what log-probabilities take.
+    assert [path for path in server.asked if path != "/v1/completions"] == ["/reset_prefix_cache"] * tier
+    assert server.told == 0
 
 
-def test_another_token_where_the_cold_one_was_far_likelier_is_a_changed_answer() -> None:
-    found = check(Server(wrong={5: "other-5", 9: "nowhere"}).questioned(), tier=True, longest=8192)
-    assert (found.same, found.near_ties, found.changed) == (0, 0, 4)
+@pytest.mark.parametrize("tier", [True, False])
+def test_another_token_where_the_cold_one_was_far_likelier_is_a_changed_answer(tier: bool) -> None:
+    server = Server(tier=tier, wrong={5: 99, 9: 7})
+    found = check(server.questioned(), tier=tier, longest=8192)
+    assert (found.same, found.near_ties, found.changed, found.unchecked) == (0, 0, 4, "")
     first = found.first_difference
     assert first is not None
-    assert (first.prompt, first.token, first.again, first.near_tie) == (0, 5, "other-5", False)
+    assert (first.prompt, first.token, first.again, first.near_tie) == (0, 5, "99", False)
     assert first.margin_nats == pytest.approx(3.0)
+    assert server.told == 4
 
 
 def test_a_token_that_is_not_among_the_likeliest_is_a_changed_answer() -> None:
-    found = check(Server(margin_nats=0.3, wrong={0: "nowhere"}).questioned(), tier=True, longest=8192)
+    found = check(Server(margin_nats=0.1, wrong={0: 7}).questioned(), tier=True, longest=8192)
     assert found.changed == 4
     assert found.first_difference is not None
     assert found.first_difference.margin_nats is None
@@ -105,26 +115,50 @@ def completion(*margins: float, tokens: Sequence[str] = ()) -> Completion:
     return Completion(100, tokens or [f"a{place}" for place in range(len(margins))], top)
 
 
+SAME = Completion(100, ["z"])
+
+
 @pytest.mark.parametrize(
-    ("margin", "near", "changed"), [(0.0, 1, 0), (0.24, 1, 0), (0.26, 0, 1)], ids=["tie", "near", "apart"]
+    ("margin", "near", "changed"),
+    [(0.0, 1, 0), (0.24, 1, 0), (-0.24, 1, 0), (0.26, 0, 1), (-0.26, 0, 1)],
+    ids=["tie", "near", "near, the other way round", "apart", "apart, the other way round"],
 )
 def test_a_near_tie_is_told_from_a_change_by_the_margin_where_answers_part(
     margin: float, near: int, changed: int
 ) -> None:
     # What follows the first difference answers another text.
-    parted = completion(4.0, margin, 4.0, tokens=["a0", "b1", "b2"])
-    found = compared([completion(4.0, margin, 4.0), completion(4.0)], [parted, completion(4.0)], 200, tier=True)
+    parted, judged = completion(0, 0, 0, tokens=["a0", "b1", "b2"]), completion(4.0, margin, 4.0)
+    found = compared([completion(0, 0, 0), SAME], [parted, SAME], {0: judged}, 200, tier=True)
     assert (found.same, found.near_ties, found.changed) == (1, near, changed)
 
 
+def test_a_third_answer_that_parts_before_says_nothing_of_the_place() -> None:
+    judged = completion(4.0, 0.0, tokens=["b0", "a1"])
+    parted = completion(0, 0, tokens=["a0", "b1"])
+    assert compared([completion(0, 0), SAME], [parted, SAME], {0: judged}, 200, tier=True).changed == 1
+
+
 def test_a_shorter_answer_is_another_one() -> None:
-    found = compared([completion(4.0, 4.0)], [completion(4.0)], 100, tier=False)
-    assert found.changed == 1
+    found = check(Shorter().questioned(), tier=False, longest=8192)
+    assert found.changed == 4
+
+
+class Shorter(Server):
+    """A server whose answers from a cache lack their last token."""
+
+    def complete(self, prompt: str, tokens: int, likeliest: int) -> Any:
+        cached = prompt in self.device
+        self.tier = False
+        found = super().complete(prompt, tokens, likeliest)
+        if cached:
+            found["choices"][0]["token_ids"].pop()
+        return found
 
 
 def test_of_a_near_tie_and_a_change_the_change_is_told() -> None:
-    cold = [completion(0.1), completion(4.0)]
-    found = compared(cold, [completion(0.1, tokens=["b0"]), completion(4.0, tokens=["b0"])], 200, tier=True)
+    cold, again = [completion(0)] * 2, [completion(0, tokens=["b0"])] * 2
+    found = compared(cold, again, {0: completion(0.1), 1: completion(4.0)}, 200, tier=True)
+    assert (found.near_ties, found.changed) == (1, 1)
     assert found.first_difference is not None
     assert found.first_difference.prompt == 1
 
@@ -139,10 +173,10 @@ def test_a_tier_that_is_slow_to_store_is_asked_again() -> None:
     ("server", "reason"),
     [
         (Server(stores=9), "the tier served 0 of the prompts'"),
-        (Server(margin_nats=0.2), "every token of the answers is a near tie"),
+        (Server(margin_nats=0.2, wrong={3: 99}), "every answer parts at a near tie"),
         (Server(blind=True), "the answers do not depend on what is cached"),
     ],
-    ids=["not stored", "random weights", "nothing read"],
+    ids=["not stored", "near ties alone", "nothing read"],
 )
 def test_what_shows_nothing_is_not_checked(server: Server, reason: str) -> None:
     found = check(server.questioned(), tier=True, longest=8192)
@@ -195,7 +229,7 @@ def test_prompts_fit_ask_the_same_and_differ_from_their_beginning(longest: int) 
 
 
 def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
-    good, bad = (check(Server(wrong=wrong).questioned(), tier=True, longest=8192) for wrong in ({}, {3: "other-3"}))
+    good, bad = (check(Server(wrong=wrong).questioned(), tier=True, longest=8192) for wrong in ({}, {3: 99}))
     found = together([good, bad])
     assert (found.prompts, found.same, found.changed, found.served_from) == (8, 4, 4, "tier")
     assert found.first_difference == bad.first_difference

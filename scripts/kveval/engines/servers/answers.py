@@ -23,7 +23,7 @@ TOKENS = 16
 # vLLM#5543 and by one step of bfloat16 between logits of 16 and 32, 0.125, in vLLM#52701: a tie may be two such steps
 # wide. A cache that was handed over wrongly moved them by more than 3 (vLLM#52617).
 TOLERANCE_NATS = 0.25
-"""How much likelier the cold answer's token may be for another one in its place to count as a near tie."""
+"""How far apart two tokens may be in likelihood for one in the other's place to count as a near tie."""
 _SERVED_SHARE = 0.5
 """Of the prompts' tokens, that a cache must have served for its answers to be its own."""
 _COLOURS = ("red", "blue", "green", "white", "black", "brown", "yellow", "grey")
@@ -35,7 +35,7 @@ _REST_TOKENS = 64
 # Tiers store while nothing waits for them; files and servers beside take longer than memory.
 _STORING_S = (0.5, 2.0)
 _COUNTED_S = 1.0
-_TIMEOUT_S = 120.0
+_LIKELIEST = 5
 
 
 def prompts(longest: int, seed: int) -> list[str]:
@@ -61,12 +61,12 @@ class Questioned:
     counters: Callable[[], Mapping[str, float]]
     log: object
 
-    def answers(self, texts: Sequence[str]) -> list[Completion]:
+    def answers(self, texts: Sequence[str], likeliest: int = 0) -> list[Completion]:
         """Answer one after the other, alone: what else is in a batch changes the order of additions."""
-        found = [self.program.completed(self.ask, self.served_model, text, TOKENS, _TIMEOUT_S) for text in texts]
-        told = [completion for completion in found if completion is not None]
+        asked = (self.program.completed(self.ask, self.served_model, text, TOKENS, likeliest) for text in texts)
+        told = [completion for completion in asked if completion is not None]
         if len(told) < len(texts):
-            raise DeploymentError("the server does not tell the log-probabilities of its tokens", code="no_tokens")
+            raise DeploymentError("the server does not tell the tokens of its answers", code="no_tokens")
         return told
 
     def again(self, texts: Sequence[str], *, tier: bool, wait_s: float, wanted: float) -> tuple[list[Completion], int]:
@@ -103,19 +103,31 @@ def check(server: Questioned, *, tier: bool, longest: int, seed: int = 0) -> Ans
             again, served = server.again(texts, tier=tier, wait_s=wait_s, wanted=wanted)
             if served >= wanted:
                 break
+        parted = [number for number, first in enumerate(cold) if _place(first, again[number]) is not None]
+        if parted:
+            declared.reset_caches(server.program, server.ask, server.log)
+        # Only now: the first request for log-probabilities has the server compile for up to a quarter of a minute.
+        judged = dict(zip(parted, server.answers([texts[number] for number in parted], _LIKELIEST), strict=True))
     except (HttpError, CounterError, DeploymentError) as error:
         # A server that is gone is found by those who watch for that.
         return Answers(unchecked=str(error))
-    return compared(cold, again, served, tier=tier)
+    return compared(cold, again, judged, served, tier=tier)
 
 
-def compared(cold: Sequence[Completion], again: Sequence[Completion], served: int, *, tier: bool) -> Answers:
-    """Compare answers to the same prompts; `served`: tokens of the prompts that the cache had."""
-    differences = [
-        found
-        for number, (first, second) in enumerate(zip(cold, again, strict=True))
-        if (found := _difference(number, first, second)) is not None
-    ]
+def compared(
+    cold: Sequence[Completion],
+    again: Sequence[Completion],
+    judged: Mapping[int, Completion],
+    served: int,
+    *,
+    tier: bool,
+) -> Answers:
+    """Compare answers to the same prompts.
+
+    `judged`: by the prompt's number, where the two part, a third answer with the likeliest tokens; `served`: tokens of
+    the prompts that the cache had.
+    """
+    differences = [_difference(number, cold[number], again[number], third) for number, third in judged.items()]
     changed = [found for found in differences if not found.near_tie]
     asked = sum(completion.prompt_tokens for completion in cold)
     source = "tier" if tier else "device"
@@ -130,7 +142,7 @@ def compared(cold: Sequence[Completion], again: Sequence[Completion], served: in
         served_tokens=served,
         tolerance_nats=TOLERANCE_NATS,
         first_difference=next(iter([*changed, *differences]), None),
-        unchecked=_unchecked(cold, served, asked, source),
+        unchecked=_unchecked(cold, differences, served, source),
     )
 
 
@@ -151,32 +163,34 @@ def together(found: Sequence[Answers]) -> Answers:
     )
 
 
-def _difference(number: int, cold: Completion, again: Completion) -> AnswerDifference | None:
-    """Return where the answers to one prompt part; after that they answer different texts."""
-    for place, (first, second) in enumerate(itertools.zip_longest(cold.tokens, again.tokens)):
-        if first == second:
-            continue
-        # Of a token that is not among the likeliest no more is known than that it is less likely than these.
-        likeliest = cold.likeliest[place] if place < len(cold.likeliest) else {}
-        known = first in likeliest and second in likeliest
-        margin = likeliest[first] - likeliest[second] if known else None
-        near = margin is not None and margin <= TOLERANCE_NATS
-        return AnswerDifference(number, place, first or "", second or "", margin, near)
-    return None
+def _place(cold: Completion, again: Completion) -> int | None:
+    """Return the place at which answers to one prompt part, None where they do not."""
+    pairs = itertools.zip_longest(cold.tokens, again.tokens)
+    return next((place for place, (first, second) in enumerate(pairs) if first != second), None)
 
 
-def _unchecked(cold: Sequence[Completion], served: int, asked: int, source: str) -> str:
-    """Say why equal answers would show nothing; "" where they do."""
+def _difference(number: int, cold: Completion, again: Completion, judged: Completion) -> AnswerDifference:
+    """Judge where two answers to one prompt part; after that they answer different texts.
+
+    By the likelihoods of a third answer that is the same up to there: of a near tie they are near, whether that was
+    cold or, in a tier that nothing empties, was not. Of a token that is not among the likeliest, none is known.
+    """
+    place = _place(cold, again) or 0
+    first, second = ("".join(each.tokens[place : place + 1]) for each in (cold, again))
+    same = cold.tokens[:place] == judged.tokens[:place] and place < len(judged.likeliest)
+    likeliest = judged.likeliest[place] if same else {}
+    known = first in likeliest and second in likeliest
+    margin = abs(likeliest[first] - likeliest[second]) if known else None
+    return AnswerDifference(number, place, first, second, margin, margin is not None and margin <= TOLERANCE_NATS)
+
+
+def _unchecked(cold: Sequence[Completion], differences: Sequence[AnswerDifference], served: int, source: str) -> str:
+    """Say why the comparison shows nothing; "" where it does."""
+    asked = sum(completion.prompt_tokens for completion in cold)
     if served < _SERVED_SHARE * asked:
         return f"the {source} served {served:,} of the prompts' {asked:,} tokens"
-    if not any(_decided(completion) for completion in cold):
-        return "every token of the answers is a near tie, as with random weights"
     if len({tuple(completion.tokens) for completion in cold}) == 1:
         return "the answers do not depend on what is cached, as with random weights"
+    if len(differences) == len(cold) and all(found.near_tie for found in differences):
+        return "every answer parts at a near tie"
     return ""
-
-
-def _decided(completion: Completion) -> bool:
-    """Tell whether any token was likelier than the next by more than the tolerance."""
-    ranked = [sorted(likeliest.values(), reverse=True) for likeliest in completion.likeliest]
-    return any(len(values) > 1 and values[0] - values[1] > TOLERANCE_NATS for values in ranked)

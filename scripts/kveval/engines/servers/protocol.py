@@ -19,11 +19,11 @@ class Ask(Protocol):
 
 @dataclass(frozen=True)
 class Completion:
-    """A greedy answer: its tokens, and at each place the likeliest tokens with their log-probabilities, nats."""
+    """A greedy answer: its tokens and, if asked for, at each place the likeliest with their log-probabilities, nats."""
 
     prompt_tokens: int
     tokens: Sequence[str]
-    likeliest: Sequence[Mapping[str, float]]
+    likeliest: Sequence[Mapping[str, float]] = ()
 
 
 class ServerProgram(Protocol):
@@ -72,8 +72,11 @@ class ServerProgram(Protocol):
     def generated(self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float) -> int:
         """Have it generate a few tokens from a prompt of `prompt_tokens`; return how many it did."""
 
-    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, timeout_s: float) -> Completion | None:
-        """Have it continue a text by `tokens` tokens, the likeliest each time; None where it does not tell them."""
+    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int) -> Completion | None:
+        """Have it continue a text by `tokens` tokens, the likeliest each time, and tell so many of the `likeliest`.
+
+        None where it does not tell its tokens.
+        """
 
     def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:
         """Have it empty the device's cache and, with `tiers`, those of its own; False when it refuses for now."""

@@ -26,8 +26,8 @@ _QUEUE_FROM_WORKER_BYTES = 240 * _MIB
 # From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was;
 # earlier ones pinned private memory.
 _SHARED_TIER_SINCE = Version("0.32")
-# Log-probabilities told at each place of a greedy answer.
-_LIKELIEST = 5
+# For a short answer, and what the server compiles when it is first asked for log-probabilities.
+_GREEDY_S = 120.0
 
 
 class VllmProgram:
@@ -102,14 +102,17 @@ class VllmProgram:
         answer = ask("/v1/completions", method="POST", body=body, timeout_s=timeout_s)
         return int(answer.get("usage", {}).get("completion_tokens", 0)) if isinstance(answer, dict) else 0
 
-    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, timeout_s: float) -> Completion | None:
-        """Complete a text greedily, tokens told by their numbers."""
+    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int) -> Completion | None:
+        """Complete a text greedily; tokens go by their numbers."""
         body = {"model": served_model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
-        body |= {"temperature": 0, "seed": 0, "logprobs": _LIKELIEST, "return_tokens_as_token_ids": True}
-        answer = ask("/v1/completions", method="POST", body=body, timeout_s=timeout_s)
+        body |= {"temperature": 0, "seed": 0, "return_token_ids": True}
+        body |= {"logprobs": likeliest, "return_tokens_as_token_ids": True} if likeliest else {}
+        answer = ask("/v1/completions", method="POST", body=body, timeout_s=_GREEDY_S)
         try:
-            told = answer["choices"][0]["logprobs"]
-            return Completion(int(answer["usage"]["prompt_tokens"]), told["tokens"], told["top_logprobs"])
+            choice = answer["choices"][0]
+            places = choice["logprobs"]["top_logprobs"] if likeliest else []
+            told = [{name.removeprefix("token_id:"): value for name, value in place.items()} for place in places]
+            return Completion(int(answer["usage"]["prompt_tokens"]), [str(one) for one in choice["token_ids"]], told)
         except (LookupError, TypeError):
             return None
 

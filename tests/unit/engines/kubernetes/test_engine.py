@@ -493,9 +493,10 @@ class Answering(Replicas):
         prompt, kept = call.body["prompt"], self.kept[pod]
         known = prompt in kept
         self.hits[pod] += 800 * known
-        text = f"{kept.setdefault(prompt, len(kept))}"
-        told = {"tokens": ["not " * (known and pod == self.wrong) + text], "top_logprobs": [{text: -0.1, "z": -9.0}]}
-        return ok({"choices": [{"logprobs": told}], "usage": {"prompt_tokens": 800}})
+        token = kept.setdefault(prompt, len(kept))
+        top = [{f"token_id:{token}": -0.1, "token_id:99": -9.0}] if "logprobs" in call.body else None
+        choice = {"token_ids": [99 if known and pod == self.wrong else token], "logprobs": {"top_logprobs": top}}
+        return ok({"choices": [choice], "usage": {"prompt_tokens": 800}})
 
 
 @pytest.mark.parametrize(("wrong", "changed"), [("", 0), ("server-1", 4)])
