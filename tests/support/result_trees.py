@@ -139,7 +139,8 @@ def write_level(
     folder.mkdir(parents=True)
     write_config(folder, name, args=args, env=env, **(config or {}))
     served = served or (config or {}).get("Model", f"Qwen/{model}")
-    told = {key: options.pop(key) for key in ("latency_s", "ttft_s", "seconds", "streams") if key in options}
+    of_story = ("latency_s", "ttft_s", "seconds", "streams", "tokens", "prompt_tokens")
+    told = {key: options.pop(key) for key in of_story if key in options}
     story = Story(**{"streams": rate, "start": start, "model": served, **told})
     report = folder / ("guidellm-results.json" + layers * ".zst")
     write_report(report, [story], layers=layers, **options)

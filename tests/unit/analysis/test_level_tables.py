@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.paths import DATA
 from tests.support.synthetic import run_description
 
+from kveval.analysis.levels.records import request_tokens
 from kveval.analysis.levels.requests import Requests, delivered_tokens
 from kveval.analysis.levels.tables import LevelsError, run_tables, working_set_tokens
 from kveval.load.reports import read_report
@@ -236,3 +238,48 @@ def test_a_level_says_what_it_was_measured_under(measurement: Callable[..., Path
     other = only(run_tables(measurement(server={"argv": ["vllm", "serve", "--port", "1"], "env": {}}))[0])
     again = only(run_tables(measurement(server={"argv": ["vllm", "serve", "--port", "2"], "env": {}}))[0])
     assert row["configuration"] != other["configuration"] == again["configuration"]
+
+
+def test_the_mean_tokens_of_a_request_are_of_completed_ones_with_their_error(measurement: Callable[..., Path]) -> None:
+    row = only(run_tables(measurement(workload={"turns": 1}))[0])
+    requests = [record for record in read_report(REPORT).levels[0].requests if record.status == "completed"]
+    within = [record.output_tokens for record in requests if record.end is not None and START <= record.end < END]
+    assert row["request_output_tokens"] == pytest.approx(np.mean(within), rel=0.02)
+    assert row["request_output_tokens_se"] >= 0
+    first = [record.prompt_tokens for record in requests if record.turn in (None, 0)]
+    assert row["request_prompt_tokens"] == pytest.approx(np.mean(first))
+
+
+def test_prompts_of_conversations_whose_turns_are_not_known_are_not_compared() -> None:
+    records = [msgspec.structs.replace(record, turn=None) for record in read_report(REPORT).levels[0].requests]
+    assert np.isnan(request_tokens(Requests(records), START, END, 3)["request_prompt_tokens"])
+    assert request_tokens(Requests(records), START, END, 1)["request_prompt_tokens"] > 0
+
+
+def test_the_work_that_was_asked_for_is_a_column(measurement: Callable[..., Path]) -> None:
+    said = only(run_tables(measurement(workload={"prompt_spread": {"stdev": 8, "min": 32, "max": 96}}))[0])["workload"]
+    assert said == (
+        "prompt_tokens=64;output_tokens=64;prompt_stdev=8;output_stdev=0;prefix_tokens=2000;prefix_count=20;turns=3;"
+        "primed=0"
+    )
+    # Seconds, seeds and levels may differ between runs that do the same work.
+    again = only(run_tables(measurement(workload={"seconds": 19, "seed": 3, "levels": [8]}))[0])["workload"]
+    assert again == said.replace("prompt_stdev=8", "prompt_stdev=0")
+
+
+def test_an_arm_whose_counters_nobody_read_was_not_shown_active(measurement: Callable[..., Path]) -> None:
+    assert only(run_tables(measurement())[0])["activity"] == "shown"
+    assert only(run_tables(measurement(), required=[])[0])["activity"] == "not shown"
+    still = [{"counter": "vllm:hits_total", "at_least": 10**9}]
+    assert only(run_tables(measurement(), required=still)[0])["activity"] == "none"
+    baseline = {"model": "Qwen3-0.6B", "scenario": "no-offload", "cpu_blocks": 0}
+    assert only(run_tables(measurement(cell=baseline), required=[])[0])["activity"] == ""
+
+
+def test_the_conditions_of_gpus_are_means_over_them(measurement: Callable[..., Path]) -> None:
+    limits = [{"power_limit_w": 700.0, "clock_mhz_mean": 1900.0}, {"power_limit_w": 500.0, "clock_mhz_mean": 1700.0}]
+    gpus = [{"index": place, "name": "NVIDIA H200", "samples": 9, **limit} for place, limit in enumerate(limits)]
+    gpus[1]["throttle_reasons"] = ["sw_power_cap"]
+    row = only(run_tables(measurement(gpu_conditions=gpus))[0])
+    assert (row["gpu_power_limit_w"], row["gpu_clock_mhz"], row["gpu_throttled"]) == (600.0, 1800.0, "sw_power_cap")
+    assert np.isnan(row["gpu_clock_limit_mhz"])
