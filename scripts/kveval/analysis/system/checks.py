@@ -121,7 +121,7 @@ def caches_filled(sampled: Sampled) -> Outcome | None:
     From its first third to its last. A cache that still fills makes every number one of the level's length.
     """
     change, error = (sampled.value(name) for name in hit_ratio.COLUMNS)
-    if not abs(change) > max(_FILLED, 2 * error):
+    if np.isnan(error) or not abs(change) > max(_FILLED, 2 * error):
         return None
     return warn(
         f"the hit ratio of the prompts changed by {100 * change:+.0f} points from the first third of the window to the"
