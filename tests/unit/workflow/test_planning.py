@@ -450,6 +450,14 @@ def test_priorities_are_the_order(default):
     assert {block_of(default, run) for _, run in runs} == {1, 2, 3}
 
 
+def test_no_two_cells_are_measured_in_one_order_in_every_block(default):
+    blocks = {}
+    for cell, run in in_order(default):
+        blocks.setdefault(run, []).append(cell)
+    assert blocks[2] == blocks[1][::-1]
+    assert sorted(blocks[3], key=str) == sorted(blocks[1], key=str)
+
+
 def test_levels_that_a_pilot_is_to_find_make_the_plan_wait_for_it(folder):
     raw = copy.deepcopy(RAW)
     raw["workloads"]["laptop"]["levels"] = {"search": {"from": 1, "to": 16, "budget": 6, "keep": 4}}
