@@ -46,6 +46,7 @@ from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
 from kveval.analysis.statistics.level_selection import Chosen, common_level, declared, falls_with_load, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
 from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
+from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import BETTER, PARITY, WORSE, verdict
 
@@ -179,6 +180,7 @@ class _Campaign:
         self.rows: dict[Cell, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
         self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
         self._spans = {cell: run_spans(rows.values()) for cell, rows in self.rows.items()}
+        self.pauses = pauses(span for spans in self._spans.values() for span in spans.values())
         self._peaks = {
             (cell, metric): own_peak(table, metric)
             for cell, table in self._tables.items()
@@ -360,7 +362,7 @@ def _estimate(
 ) -> None:
     """Estimate the comparisons of one model and metric, beside those of cells that ran the same."""
     settings = campaign.settings
-    estimate([*entries, *copies], settings.margin, settings.alpha, settings.method)
+    estimate([*entries, *copies], settings.margin, settings.alpha, settings.method, campaign.pauses)
     claim_beyond_copies([*entries, *copies], settings.margin, settings.alpha)
     _borrow_spread(entries, campaign, metric)
 
