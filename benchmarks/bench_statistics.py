@@ -16,6 +16,9 @@ import pandas as pd
 from scipy.stats import false_discovery_control
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import bench_designs
 
 from kveval.analysis.estimators.intervals import (
     Contrast,
@@ -46,14 +49,17 @@ def campaigns(runs: int, sds: Array, effects: Array, count: int, seed: int = 1) 
 
 def block_coverage(runs: int, sds: Array, count: int) -> float:
     """Coverage of the contrasts of all cells with the first."""
+    return float(coverage_by_cell(runs, sds, count).mean())
+
+
+def coverage_by_cell(runs: int, sds: Array, count: int) -> Array:
+    """Coverage of the contrast of each cell with the first."""
     effects = np.linspace(0.0, 0.1, len(sds))
-    held = total = 0
+    held = np.zeros(len(sds) - 1)
     for logs in campaigns(runs, sds, effects, count):
-        for contrast, effect in zip(contrasts(logs), effects[1:], strict=True):
-            low, high = contrast.interval(0.95)
-            held += low <= effect <= high
-            total += 1
-    return held / total
+        intervals = np.array([contrast.interval(0.95) for contrast in contrasts(logs)])
+        held += (intervals[:, 0] <= effects[1:]) & (effects[1:] <= intervals[:, 1])
+    return held / count
 
 
 def floor_coverage(runs: int, cells: int, between: float, count: int, within: float = 0.02) -> float:
@@ -236,11 +242,22 @@ def latency_bias(window: float, count: int) -> tuple[float, float]:
     return float(np.mean(whole)) / truth - 1, float(np.nanmean(estimated)) / truth - 1
 
 
+def _per_cent(*values: float) -> str:
+    return ", ".join(f"{100 * value:.1f} %" for value in values)
+
+
+def _many_cells(count: int) -> Iterator[tuple[str, str, str]]:
+    """The rows of 20 cells."""
+    for runs, cells in ((3, 20), (5, 20)):
+        for name, spread in (("", 1.0), (", baseline 4 x the spread", 4.0)):
+            sds = np.r_[0.02 * spread, np.full(cells - 1, 0.02)]
+            text = f"R = {runs}, K = {cells}{name}: coverage, family-wise error"
+            found = block_coverage(runs, sds, count // 2), family_wise_error(runs, sds, count)
+            yield text, _per_cent(*found), "93 to 97 %, at most 6 %"
+
+
 def rows(count: int) -> Iterator[tuple[str, str, str]]:
     """The table, row by row: what, measured, promised."""
-
-    def per_cent(value: float) -> str:
-        return f"{100 * value:.1f} %"
 
     even, wide_arm, wide_baseline = (
         np.full(8, 0.02),
@@ -253,35 +270,39 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
         **{", baseline 4 x the spread": wide_baseline, ", baseline 1/4 of the spread": quiet_baseline},
     }
     for name, sds in spreads.items():
-        promise = "no promise" if "arm" in name else "93 to 97 %"
         for runs in (3, 5, 10):
-            yield f"coverage, blocks, R = {runs}, K = 8{name}", per_cent(block_coverage(runs, sds, count)), promise
-    yield "coverage, blocks, R = 5, K = 2", per_cent(block_coverage(5, np.full(2, 0.02), 4 * count)), "93 to 97 %"
+            found = coverage_by_cell(runs, sds, count)
+            text = f"coverage, blocks, R = {runs}, K = 8{name}: of all, of the last arm"
+            yield text, f"{_per_cent(float(found.mean()))}, {_per_cent(float(found[-1]))}", "93 to 97 %"
+    yield from _many_cells(count)
+    yield "coverage, blocks, R = 5, K = 2", _per_cent(block_coverage(5, np.full(2, 0.02), 4 * count)), "93 to 97 %"
     for runs in (3, 5, 10):
-        yield f"coverage, t over R = {runs} runs", per_cent(run_coverage(runs, 4 * count)), "93 to 97 %"
+        yield f"coverage, t over R = {runs} runs", _per_cent(run_coverage(runs, 4 * count)), "93 to 97 %"
     for cells in (2, 3, 8):
         for between in (0.0, 1.0, 3.0):
             text = f"coverage, noise within known, {between:g} x as much between, R = 3, K = {cells}"
-            yield text, per_cent(floor_coverage(3, cells, between, count)), "93 to 97 %"
+            yield text, _per_cent(floor_coverage(3, cells, between, count)), "93 to 97 %"
     for saturated in (False, True):
         different, alike = starved_verdicts(0.15, saturated, count)
         text = f"equal cells, one 15 % short of requests{' at saturation' if saturated else ''}: different, alike"
-        yield text, f"{per_cent(different)}, {per_cent(alike)}", "at most 5 %, -"
-    yield "coverage, measured at another time, R = 5", per_cent(other_time_coverage(5, 4 * count)), "93 to 97 %"
-    yield "coverage, spread of 3 replicates", per_cent(replicate_coverage(3, 4 * count)), "93 to 97 %"
-    yield "coverage, open loop, conversations", per_cent(open_loop_coverage(2 * count)), "93 to 97 %"
-    yield "coverage, closed loop, batch means", per_cent(closed_loop_coverage(count)), "diagnostic"
+        yield text, f"{_per_cent(different)}, {_per_cent(alike)}", "at most 5 %, -"
+    yield "coverage, measured at another time, R = 5", _per_cent(other_time_coverage(5, 4 * count)), "93 to 97 %"
+    yield "coverage, spread of 3 replicates", _per_cent(replicate_coverage(3, 4 * count)), "93 to 97 %"
+    yield "coverage, open loop, conversations", _per_cent(open_loop_coverage(2 * count)), "93 to 97 %"
+    yield "coverage, closed loop, batch means", _per_cent(closed_loop_coverage(count)), "diagnostic"
     for name, sds in spreads.items():
         for runs in (3, 5):
-            promise = "no promise" if "arm" in name else "at most 6 %"
-            yield f"family-wise error, R = {runs}{name}", per_cent(family_wise_error(runs, sds, 2 * count)), promise
-    yield "any parity on the margin, R = 5", per_cent(false_parity(5, 0.02, 8, 2 * count)), "at most 6 %"
-    for runs, promise in ((3, "39 %"), (5, "above 85 %")):
-        yield f"parity of true nulls, SD 2 %, R = {runs}, K = 8", per_cent(parity_found(runs, 0.02, 8, count)), promise
-    yield "false discoveries over 8 models, q = 5 %", per_cent(false_discoveries(8, count // 2)), "at most 5 %"
+            text, error = f"family-wise error, R = {runs}{name}", family_wise_error(runs, sds, 2 * count)
+            yield text, _per_cent(error), "at most 6 %"
+    yield "any parity on the margin, R = 5", _per_cent(false_parity(5, 0.02, 8, 2 * count)), "at most 6 %"
+    for runs, cells, promise in ((3, 8, "little"), (5, 8, "above 85 %"), (5, 9, "above 85 %"), (5, 3, "above 85 %")):
+        found = parity_found(runs, 0.02, cells, count)
+        yield f"parity of true nulls, SD 2 %, R = {runs}, K = {cells}", _per_cent(found), promise
+    yield "false discoveries over 8 models, q = 5 %", _per_cent(false_discoveries(8, count // 2)), "at most 5 %"
+    yield from bench_designs.rows(count // 5)
     whole = whole_campaigns(count // 4)
     for name, promise in (("coverage", "93 to 97 %"), ("error", "at most 6 %"), ("parity", "above 85 %")):
-        yield f"whole campaigns, 4 equal levels: {name}", per_cent(whole[name]), promise
+        yield f"whole campaigns, 4 equal levels: {name}", _per_cent(whole[name]), promise
     own, crossed = peak_bias(0.06, count, runs=2)
     yield "bias of a peak of 8 equal levels, SD 6 %", f"{own:+.1f} %, cross-fitted {crossed:+.1f} %", "0 %"
     for window in (3.0, 10.0):

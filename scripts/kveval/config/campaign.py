@@ -186,7 +186,14 @@ class Comparison(Strict):
         description="error rate of all verdicts on the primary metric together; of others per model and metric",
     )
     primary: Literal[
-        "throughput_tok_s", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90"
+        "throughput_tok_s",
+        "goodput_per_s",
+        "ttft_ms_p50",
+        "ttft_ms_p90",
+        "tpot_ms_p50",
+        "itl_ms_p50",
+        "e2e_ms_p50",
+        "e2e_ms_p90",
     ] = Field(
         default="throughput_tok_s",
         description="the metric that the campaign is to decide on; verdicts on others are exploratory",

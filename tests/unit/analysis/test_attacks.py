@@ -197,7 +197,7 @@ def test_errors_of_the_arm_alone_bar_parity() -> None:
 
 
 def test_errors_widen_the_interval_to_the_side_they_may_hide() -> None:
-    sound, erring = (judged(levels, "e2e_ms_p90") for levels in (campaign(0.0), with_errors(campaign(0.0), 0.007)))
+    sound, erring = (judged(levels, "e2e_ms_p90") for levels in (campaign(0.1), with_errors(campaign(0.1), 0.007)))
     assert erring["low_percent"] == pytest.approx(sound["low_percent"])
     assert erring["high_percent"] > sound["high_percent"] + 1
 

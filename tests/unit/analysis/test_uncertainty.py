@@ -155,8 +155,9 @@ def test_a_starved_arm_past_its_peak_has_no_verdict() -> None:
 
 
 def test_a_latency_may_be_longer_by_what_littles_law_allows() -> None:
-    row = compared(with_shortfall(0.0, arm=0.2).assign(e2e_ms_mean=lambda table: table["e2e_ms_p50"]))["e2e_ms_p50"]
-    plain = compared(with_shortfall(0.0, arm=0.2).assign(concurrency_shortfall=0.0))["e2e_ms_p50"]
+    # With an effect: an interval beside parity would be that of another confidence.
+    row = compared(with_shortfall(0.5, arm=0.2).assign(e2e_ms_mean=lambda table: table["e2e_ms_p50"]))["e2e_ms_p50"]
+    plain = compared(with_shortfall(0.5, arm=0.2).assign(concurrency_shortfall=0.0))["e2e_ms_p50"]
     assert (100 + row["high_percent"]) / (100 + plain["high_percent"]) == pytest.approx(1.25)
     assert row["low_percent"] == pytest.approx(plain["low_percent"])
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, partner
-from kveval.analysis.estimators.intervals import Contrast, holm
+from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import limits_met
@@ -36,18 +36,16 @@ from kveval.analysis.statistics.estimates import (
     claim_beyond_copies,
     describe,
     estimate,
-    plan_runs,
-    show_interval,
     uncompared_copies,
 )
 from kveval.analysis.statistics.evidence import NAMES, Evidence
-from kveval.analysis.statistics.evidence import columns as evidence_columns
 from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
 from kveval.analysis.statistics.level_selection import Chosen, common_level, declared, falls_with_load, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
 from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
+from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
-from kveval.analysis.statistics.verdicts import BETTER, PARITY, WORSE, verdict
+from kveval.analysis.statistics.verdicts import judge, overview
 
 METHOD = 4
 """Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
@@ -129,10 +127,11 @@ def compare_all(
             families["peaks", metric, model] = entries
             peaks += entries
     for family, members in families.items():
-        _judge(members, settings, metrics, "primary" if family == (settings.primary,) else "exploratory")
+        name = "primary" if family == (settings.primary,) else "exploratory"
+        judge(members, metrics, name, settings.margin, settings.alpha)
     against_baseline = [entry for entry in common if entry.kind == "baseline"]
-    _overview(against_baseline, settings.q)
-    _overview(peaks, settings.q)
+    overview(against_baseline, settings.q)
+    overview(peaks, settings.q)
     return Comparisons(
         _table(against_baseline), _table([entry for entry in common if entry.kind == "contrast"]), _table(peaks)
     )
@@ -179,6 +178,7 @@ class _Campaign:
         self.rows: dict[Cell, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
         self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
         self._spans = {cell: run_spans(rows.values()) for cell, rows in self.rows.items()}
+        self.pauses = pauses(span for spans in self._spans.values() for span in spans.values())
         self._peaks = {
             (cell, metric): own_peak(table, metric)
             for cell, table in self._tables.items()
@@ -360,34 +360,9 @@ def _estimate(
 ) -> None:
     """Estimate the comparisons of one model and metric, beside those of cells that ran the same."""
     settings = campaign.settings
-    estimate([*entries, *copies], settings.margin, settings.alpha, settings.method)
+    estimate([*entries, *copies], settings.margin, settings.alpha, settings.method, campaign.pauses)
     claim_beyond_copies([*entries, *copies], settings.margin, settings.alpha)
     _borrow_spread(entries, campaign, metric)
-
-
-def _judge(
-    entries: Sequence[ComparedCell], settings: ComparisonSettings, metrics: Mapping[str, bool], family: str
-) -> None:
-    """Adjust the comparisons of a family for each other, and give each its verdict."""
-    judged = [entry for entry in entries if entry.judged]
-    for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
-        for entry, adjusted in zip(judged, holm([entry.row[source] for entry in judged]), strict=True):
-            entry.row[target] = adjusted
-    for entry in entries:
-        entry.row |= {"family": family, **evidence_columns(entry.evidence.values())}
-        plan_runs(entry, settings.margin, settings.alpha, len(judged))
-        more_is_better = metrics[entry.row["metric"]]
-        entry.row["verdict"], reason = verdict(entry, more_is_better, settings.alpha, settings.margin)
-        if PARITY in (entry.row["verdict"], entry.row["indication"]):
-            # Two one-sided tests at alpha: their interval is the one that lies within the margin.
-            show_interval(entry, 1 - 2 * settings.alpha)
-        remarks = [entry.pair.starvation.text() if entry.judged else ""]
-        if entry.row["metric"] == GOODPUT and entry.judged:
-            remarks.append(limits_met.none_met(entry))
-            if limits_met.one_side_only(entry) and entry.row["verdict"] in (BETTER, WORSE):
-                entry.row["bound"] = "at least"
-        remarks.append(f"without {entry.left_out}" if entry.left_out else "")
-        entry.row["reason"] = "; ".join(part for part in (reason, *remarks) if part)
 
 
 def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str) -> None:
@@ -409,15 +384,3 @@ def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric:
         contrast = Contrast(entry.pair.difference, spread.sd * 2**0.5, spread.df, "replicates")
         describe(entry, contrast, spread.sd, campaign.settings.margin, campaign.settings.alpha)
         entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({spread.df} degrees of freedom)"
-
-
-def _overview(entries: Sequence[ComparedCell], q: float) -> None:
-    """Add the q values over all models of each metric, and whether that makes a discovery at the rate `q`."""
-    # By far the slowest of imports, and whoever needs this module's names alone is spared it.
-    from scipy.stats import false_discovery_control  # noqa: PLC0415
-
-    for metric in dict.fromkeys(entry.row["metric"] for entry in entries):
-        judged = [entry for entry in entries if entry.row["metric"] == metric and entry.judged]
-        adjusted = false_discovery_control([entry.row["p_value"] for entry in judged]) if judged else []
-        for entry, value in zip(judged, map(float, adjusted), strict=True):
-            entry.row |= {"q_value": value, "discovery": value < q}

@@ -16,7 +16,7 @@ from kveval.analysis.statistics.comparison import Cell, ComparedCell
 from kveval.analysis.statistics.evidence import Evidence, Sides
 from kveval.analysis.statistics.failed_requests import bounds
 from kveval.analysis.statistics.pairing import seconds
-from kveval.analysis.statistics.run_times import Drift, alike_within, by_session, constant_offset, drift, sessions
+from kveval.analysis.statistics.run_times import Drift, constant_offset, drift, session_effect, sessions
 from kveval.analysis.statistics.uncertainty import Rows, allowing_for
 
 Array = npt.NDArray[np.float64]
@@ -26,8 +26,13 @@ Array = npt.NDArray[np.float64]
 _CROSS_FITTED = 1.36
 
 
-def estimate(entries: Sequence[ComparedCell], margin: float, alpha: float, method: str) -> None:
-    """Fill in effects; with two and more runs their standard errors, of all cells of the same blocks together."""
+def estimate(
+    entries: Sequence[ComparedCell], margin: float, alpha: float, method: str, parted: Sequence[float] = ()
+) -> None:
+    """Fill in effects; with two and more runs their standard errors, of all cells of the same blocks together.
+
+    `parted`: when the campaign paused, so that sessions can be told.
+    """
     groups: dict[tuple[Any, ...], list[ComparedCell]] = {}
     for entry in entries:
         if len(entry.pair) == 0 or entry.reference is None:
@@ -39,10 +44,12 @@ def estimate(entries: Sequence[ComparedCell], margin: float, alpha: float, metho
         elif len(entry.pair) >= 2:
             groups.setdefault(entry.group, []).append(entry)
     for members in groups.values():
-        _of_blocks(members, margin, alpha, method)
+        _of_blocks(members, margin, alpha, method, parted)
 
 
-def _of_blocks(members: Sequence[ComparedCell], margin: float, alpha: float, method: str) -> None:
+def _of_blocks(
+    members: Sequence[ComparedCell], margin: float, alpha: float, method: str, parted: Sequence[float]
+) -> None:
     """Estimate the comparisons of cells that were measured in the same blocks."""
     columns: dict[Cell, tuple[Array, Array]] = {}
     for entry in members:
@@ -52,17 +59,17 @@ def _of_blocks(members: Sequence[ComparedCell], margin: float, alpha: float, met
     place = {cell: number for number, cell in enumerate(columns)}
     table, starts = (np.column_stack([column[which] for column in columns.values()]) for which in (0, 1))
     pairs = [(place[entry.arm], place[entry.reference]) for entry in members if entry.reference is not None]
-    groups = sessions(starts)
-    together = alike_within(table, groups)
-    units = by_session(table, groups) if together else table
+    groups = sessions(starts, parted)
+    alike = session_effect(table, groups)
     trend = drift(table, starts)
-    for entry, contrast, (arm, reference) in zip(members, contrasts(units, pairs, method), pairs, strict=True):
+    for entry, contrast, (arm, reference) in zip(members, contrasts(table, pairs, method), pairs, strict=True):
         entry.cells = len(columns)
         sd = float(contrast.se * np.sqrt(len(table) / 2))
-        error = contrast.se * float(np.sqrt(_CROSS_FITTED if entry.kind == "peak" else 1.0))
-        found = replace(contrast, theta=entry.pair.difference, se=error)
-        if together:
-            found = replace(found, method="sessions")
+        found = replace(contrast, se=contrast.se * float(np.sqrt(_CROSS_FITTED if entry.kind == "peak" else 1.0)))
+        if alike:
+            error = found.se * float(np.sqrt(alike.variance))
+            found = replace(found, se=error, df=min(found.df, alike.df), method="sessions")
+        if alike and alike.clear:
             entry.rest_on(_sessions(len(groups), len(table)))
         describe(entry, _after_drift(entry, found, trend, constant_offset(starts, arm, reference)), sd, margin, alpha)
 
@@ -72,7 +79,10 @@ def _starts(rows: Rows) -> Array:
 
 
 def _sessions(count: int, runs: int) -> Evidence:
-    reason = f"runs of one session are alike: {count} sessions count, not {runs} runs; more sessions would tell more"
+    reason = (
+        f"the {runs} runs were measured in {count} sessions, and those of one are alike, which the interval allows "
+        "for; runs of further sessions would tell more"
+    )
     return Evidence("blocks", f"{count} sessions", "qualifies", reason)
 
 

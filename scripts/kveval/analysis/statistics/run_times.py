@@ -5,6 +5,7 @@ Tables are runs x cells: ln of a metric, and when each run started, in seconds. 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,14 +13,17 @@ import numpy.typing as npt
 from scipy import special
 
 from kveval.analysis.estimators.spreads import residuals
+from kveval.analysis.statistics.pairing import Span
 
 Array = npt.NDArray[np.float64]
 # With fewer runs no trend has a standard error.
 _FEWEST = 3
-# A session ends where the time to the next block is so many times the usual.
+# A session ends where no run of the campaign was measured for so many times as long as one takes.
 _PAUSE = 3.0
 # Runs of a session count as one where they are more alike than this leaves to chance.
-_ALIKE = 0.3
+_ALIKE = 0.1
+# Degrees of freedom of an effect that is taken as it is.
+_TELLING = 4
 
 
 @dataclass(frozen=True)
@@ -64,38 +68,58 @@ def constant_offset(starts: Array, arm: int, reference: int) -> float | None:
     return float(offsets.mean()) if fixed else 0.0
 
 
-def sessions(starts: Array) -> list[list[int]]:
-    """Return the runs of each session: blocks in the order of time, parted where a pause is far longer than usual."""
-    times = starts.mean(axis=1)
-    if not np.isfinite(times).all():
-        return [[run] for run in range(len(times))]
-    order = np.argsort(times, kind="stable")
-    steps = np.diff(times[order])
-    # Of an even number the lower one: of the steps of three runs one may be the pause.
-    usual = float(np.sort(steps)[(len(steps) - 1) // 2]) if len(steps) else 0.0
-    found = [[int(order[0])]]
-    for run, step in zip(order[1:], steps, strict=True):
-        if step > _PAUSE * usual > 0:
-            found.append([])
-        found[-1].append(int(run))
+def pauses(spans: Iterable[Span]) -> list[float]:
+    """Return when a campaign paused: the middle of each time without a run that is longer than three runs take."""
+    known = sorted(span for span in spans if np.isfinite(span).all())
+    longest = _PAUSE * float(np.median([end - begin for begin, end in known])) if known else 0.0
+    found, busy = [], known[0][1] if known else 0.0
+    for begin, end in known:
+        if begin - busy > longest:
+            found.append((begin + busy) / 2)
+        busy = max(busy, end)
     return found
 
 
-def alike_within(logs: Array, groups: list[list[int]]) -> bool:
-    """Whether runs of a session are more alike than runs of different ones: F test of what cells and blocks leave."""
+def sessions(starts: Array, parted: Sequence[float]) -> list[list[int]]:
+    """Return the runs of each session: the blocks between two pauses."""
+    times = starts.mean(axis=1)
+    if not np.isfinite(times).all():
+        return [[run] for run in range(len(times))]
+    session = np.searchsorted(np.asarray(parted, dtype=np.float64), times)
+    return [np.flatnonzero(session == number).tolist() for number in np.unique(session)]
+
+
+@dataclass(frozen=True)
+class SessionEffect:
+    """How much more the mean of runs varies because runs of a session are alike; `clear`: by more than chance."""
+
+    variance: float
+    df: float
+    clear: bool
+
+
+def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None:
+    """Return what sessions do to the mean of runs; None where there is none, or where it cannot be told.
+
+    The mean square between sessions of what cells and blocks leave, over that of all runs: with equal sessions the
+    variance of a mean is that between sessions (one-way random effects). Taken as it is where it is above 1, clear or
+    not, if it rests on four degrees of freedom; with fewer only where it is clear (F test, p < 0.1).
+    """
     runs, cells = logs.shape
-    between, within = len(groups) - 1, runs - len(groups)
-    if between < 1 or within < 1 or cells < 2:
-        return False
+    between, within = (len(groups) - 1) * (cells - 1), (runs - len(groups)) * (cells - 1)
+    if between < 1 or within < 1:
+        return None
     left = residuals(logs)
-    means = np.array([left[group].mean(axis=0) for group in groups])
     sizes = np.array([len(group) for group in groups])
-    among = float((sizes[:, None] * means**2).sum())
-    inside = float((left**2).sum()) - among
-    ratio = (among / between) / (inside / within) if inside > 0 else np.inf
-    return bool(special.fdtrc(between * (cells - 1), within * (cells - 1), ratio) < _ALIKE)
-
-
-def by_session(table: Array, groups: list[list[int]]) -> Array:
-    """Return the mean of each session, sessions x cells."""
-    return np.array([table[group].mean(axis=0) for group in groups])
+    among = float((sizes[:, None] * np.array([left[group].mean(axis=0) for group in groups]) ** 2).sum())
+    whole = float((left**2).sum())
+    if not whole > 0:
+        return None
+    # Of unequal sessions the larger ones weigh more in the mean than in the mean square.
+    unequal = float((sizes**2).sum()) / runs
+    unequal *= (len(groups) - 1) / (runs - unequal)
+    found = unequal * (among / between) / (whole / (between + within))
+    inside = whole - among
+    chance = float(special.fdtrc(between, within, (among / between) / (inside / within))) if inside > 0 else 0.0
+    clear = chance < _ALIKE
+    return SessionEffect(found, between, clear) if found > 1 and (clear or between >= _TELLING) else None

@@ -1,8 +1,15 @@
-"""The words of the verdicts, and when each may be said."""
+"""The words of the verdicts, when each may be said, and the families in which comparisons are judged together."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from kveval.analysis.estimators.intervals import holm
+from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.statistics import limits_met
 from kveval.analysis.statistics.comparison import ComparedCell
+from kveval.analysis.statistics.estimates import plan_runs, show_interval
+from kveval.analysis.statistics.evidence import columns as evidence_columns
 
 BETTER, WORSE, PARITY, INCONCLUSIVE = "better", "worse", "parity", "inconclusive"
 VERDICTS = (BETTER, WORSE, PARITY, INCONCLUSIVE)
@@ -66,3 +73,43 @@ def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
         return INCONCLUSIVE, reason
     how_many = "more than 1,000" if needed is None else str(needed)
     return INCONCLUSIVE, f"{how_many} runs would resolve {100 * margin:g} % at this spread"
+
+
+def judge(
+    entries: Sequence[ComparedCell], metrics: Mapping[str, bool], family: str, margin: float, alpha: float
+) -> None:
+    """Adjust the comparisons of a family for each other, and give each its verdict.
+
+    `metrics`: metric -> True if more is better; `alpha`: the error rate of the family.
+    """
+    judged = [entry for entry in entries if entry.judged]
+    for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
+        for entry, adjusted in zip(judged, holm([entry.row[source] for entry in judged]), strict=True):
+            entry.row[target] = adjusted
+    for entry in entries:
+        entry.row |= {"family": family, **evidence_columns(entry.evidence.values())}
+        plan_runs(entry, margin, alpha, len(judged))
+        more_is_better = metrics[entry.row["metric"]]
+        entry.row["verdict"], reason = verdict(entry, more_is_better, alpha, margin)
+        if PARITY in (entry.row["verdict"], entry.row["indication"]):
+            # Two one-sided tests at alpha: their interval is the one that lies within the margin.
+            show_interval(entry, 1 - 2 * alpha)
+        remarks = [entry.pair.starvation.text() if entry.judged else ""]
+        if entry.row["metric"] == GOODPUT and entry.judged:
+            remarks.append(limits_met.none_met(entry))
+            if limits_met.one_side_only(entry) and entry.row["verdict"] in (BETTER, WORSE):
+                entry.row["bound"] = "at least"
+        remarks.append(f"without {entry.left_out}" if entry.left_out else "")
+        entry.row["reason"] = "; ".join(part for part in (reason, *remarks) if part)
+
+
+def overview(entries: Sequence[ComparedCell], q: float) -> None:
+    """Add the q values over all models of each metric, and whether that makes a discovery at the rate `q`."""
+    # By far the slowest of imports, and whoever needs this module's names alone is spared it.
+    from scipy.stats import false_discovery_control  # noqa: PLC0415
+
+    for metric in dict.fromkeys(entry.row["metric"] for entry in entries):
+        judged = [entry for entry in entries if entry.row["metric"] == metric and entry.judged]
+        adjusted = false_discovery_control([entry.row["p_value"] for entry in judged]) if judged else []
+        for entry, value in zip(judged, map(float, adjusted), strict=True):
+            entry.row |= {"q_value": value, "discovery": value < q}

@@ -24,7 +24,7 @@ class ContrastPair:
 
     `value` and `other_value`: means over runs as text; `effect`, `low`, `high`: per cent of the other cell (NaN:
     unknown); `verdict` with its `reason` and `qualifier`, from the comparison alone; `bound`: "at least" or "at most",
-    where the effect is only known to be so large.
+    where the effect is only known to be so large; `confidence`: of the interval, per cent.
     """
 
     level: int | None
@@ -37,11 +37,12 @@ class ContrastPair:
     reason: str
     bound: str = ""
     qualifier: str = ""
+    confidence: float = 95.0
 
     @property
     def difference(self) -> str:
         """The effect with its interval, as text."""
-        return " ".join(filter(None, (self.bound, numerals.effect(self.effect, self.low, self.high))))
+        return " ".join(filter(None, (self.bound, numerals.effect(self.effect, self.low, self.high, self.confidence))))
 
 
 def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> ContrastPair:
@@ -65,6 +66,7 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     return ContrastPair(
         *(level, value, other_value, effect, low, high, verdict),
         *(_text(row.get(name)) for name in ("reason", "bound", "qualifier")),
+        confidence=float(row.get("interval_percent", 95.0)),
     )
 
 

@@ -30,7 +30,7 @@ def build(
     return {
         "report_schema": 1,
         "answer": _answer(answer_of(plan, measured)),
-        "campaign": {name: getattr(plan, name) for name in ("name", "title", "runs", "margin", "alpha")},
+        "campaign": {name: getattr(plan, name) for name in ("name", "title", "runs", "margin", "alpha", "primary")},
         "engine": measured.runs[0].engine,
         "weights": measured.runs[0].weights,
         "hardware": list({str(run.hardware.get("fingerprint")): run.hardware for run in measured.runs}.values()),
@@ -105,7 +105,9 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True)) if row["baseline"] else None,
         "level": _whole(row["level"]),
         "effect_percent": _effect(row),
+        "interval_percent": _number(row["interval_percent"]),
         "bound": text(row.get("bound")) or None,
+        "family": row["family"],
         "p_holm": _number(row["p_holm"]),
         "verdict": row["verdict"],
         "qualifier": text(row.get("qualifier")) or None,
