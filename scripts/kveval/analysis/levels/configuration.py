@@ -80,7 +80,7 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
 
 
 def _imported_work(report: LevelReport, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The work of results from elsewhere, as far as it is known: without the load's settings in the report lengths are only as seen."""
+    """The work of results from elsewhere: without the load's settings in the report lengths are only as seen."""
     data = report.data
     if data is not None:
         spreads = {"prompt_stdev": data.prompt_stdev, "output_stdev": data.output_stdev}
