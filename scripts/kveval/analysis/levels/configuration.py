@@ -1,4 +1,4 @@
-"""What ran, in columns: one hash of it all, the server's build, the work that was asked for, the GPUs' conditions.
+"""The columns of what ran: one hash of it all, the server's build, the work that was asked for, the GPUs' conditions.
 
 Two cells with the same hash are replicates, whatever their names say.
 """
@@ -80,7 +80,7 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
 
 
 def _imported_work(report: LevelReport, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of results from elsewhere: without the load's settings in the report lengths are only as seen."""
+    """The work of results from elsewhere: without the load's settings in the report lengths are only as seen."""
     data = report.data
     if data is not None:
         spreads = {"prompt_stdev": data.prompt_stdev, "output_stdev": data.output_stdev}

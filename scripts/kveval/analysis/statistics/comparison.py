@@ -258,7 +258,7 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
 
 
 def _activity(active: int, known: int, *, enough: bool) -> Evidence:
-    """What the counters that prove arms active say of the runs; `enough`: a verdict can rest on those."""
+    """The runs by the counters that prove arms active; `enough`: a verdict can rest on those."""
     if not active:
         return Evidence(
             "activity", "not active", "refuses", "by its own counters the arm served next to nothing at this level"

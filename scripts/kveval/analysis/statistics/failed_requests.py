@@ -1,4 +1,4 @@
-"""What requests that failed may do to a comparison: they took time, delivered little, and are in no latency."""
+"""Failed requests, and what they may do to a comparison: they took time, delivered little, and are in no latency."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def same_work(sides: Sides) -> Evidence:
 
 
 def _declared(sides: Sides) -> Iterator[str]:
-    """What was asked of each run and of the one it is paired with, where both say it."""
+    """Differences in what was asked of runs that are a pair, where both say it."""
     for theirs, ours in zip(sides.reference, sides.arm, strict=True):
         wanted, given = _workload(theirs), _workload(ours)
         at_one_level = theirs.get("level") == ours.get("level")

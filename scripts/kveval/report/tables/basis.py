@@ -41,7 +41,8 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
 def _word(row: Mapping[Any, Any], name: str) -> str:
     said = text(row.get(f"basis_{name}"))
     severity, found, rest = said.partition(": ")
-    if not found or severity not in SEVERITIES:
-        return said
+    severity, words = (severity, rest) if found and severity in SEVERITIES else ("sound", said)
+    # It shares a column, where "varied" alone would say nothing.
+    words = f"order {words}" if name == "order" and words and "order" not in words else words
     mark = _MARKS.get(severity, "")
-    return f"{mark}{rest}{mark}"
+    return f"{mark}{words}{mark}"

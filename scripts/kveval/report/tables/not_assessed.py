@@ -89,6 +89,8 @@ def settled_by(row: Mapping[Any, Any]) -> str:
         return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"
     if "in flight" in reason:
         return "a load generator that keeps up: processors of its own, or a lower level"
+    if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith("qualifies"):
+        return "a server that answers every request: see its log"
     if verdict == words.INCONCLUSIVE:
         more = needed is not None and needed > row["runs"]
         return "longer levels, or more runs" + (f" ({needed:.0f} for the margin at this spread)" if more else "")
