@@ -186,7 +186,14 @@ class Comparison(Strict):
         description="error rate of all verdicts on the primary metric together; of others per model and metric",
     )
     primary: Literal[
-        "throughput_tok_s", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90"
+        "throughput_tok_s",
+        "goodput_per_s",
+        "ttft_ms_p50",
+        "ttft_ms_p90",
+        "tpot_ms_p50",
+        "itl_ms_p50",
+        "e2e_ms_p50",
+        "e2e_ms_p90",
     ] = Field(
         default="throughput_tok_s",
         description="the metric that the campaign is to decide on; verdicts on others are exploratory",
@@ -278,6 +285,13 @@ class Campaign(Strict):
         if prices is not None and prices.host_hour_usd is None and self.server.on_cpu:
             said = f"prices: build {self.server.build} has no GPU to pay for; give host_hour_usd"
             raise Mistake(said, "no_gpu_to_price")
+        return self
+
+    @model_validator(mode="after")
+    def _primary_measured(self) -> Self:
+        if self.comparison.primary == "goodput_per_s" and self.goodput is None:
+            said = "comparison.primary is goodput_per_s: give the limits of goodput that it is about"
+            raise Mistake(said, "no_limits_for_primary")
         return self
 
     @model_validator(mode="after")
