@@ -175,6 +175,20 @@ def test_the_first_campaign_asked_for_again_measures_nothing(february):
     assert "benchmark" not in jobs(snakemake(february, "-n", "report", "--configfile", FEBRUARY))
 
 
+def test_limits_declared_later_rerun_the_analysis_alone_and_prices_what_is_made_of_it(february):
+    def planned(name, **declared):
+        campaign = yaml.safe_load((february / FOLLOW_UP).read_text()) | declared
+        (february / f"config/campaigns/{name}.yaml").write_text(yaml.safe_dump(campaign))
+        return jobs(snakemake(february, "-n", "report", "--configfile", f"config/campaigns/{name}.yaml"))
+
+    limited = planned("limited", goodput={"ttft_ms": 500})
+    assert not {"benchmark", "convert_pcp"} & limited.keys()
+    assert limited["extract_peak"] == 34
+    priced = planned("priced", prices={"gpu_hour_usd": 2.5})
+    assert not {"benchmark", "convert_pcp", "extract_peak", "collect_metrics"} & priced.keys()
+    assert (priced["summarise_campaign"], priced["write_report"]) == (1, 1)
+
+
 def test_bridges_are_measured_beside_the_new_cells_alone(february):
     bridged = yaml.safe_load((february / FOLLOW_UP).read_text())
     bridged["bridges"] = [

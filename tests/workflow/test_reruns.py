@@ -130,6 +130,11 @@ def retitle(folder: Path) -> None:
     edit(folder / "config" / "config.yaml", "margin: 0.05", "margin: 0.04")
 
 
+def declare_limits_and_prices(folder: Path) -> None:
+    declared = "goodput: {ttft_ms: 500, itl_ms: 50}\nprices: {host_hour_usd: 0.4}\n\ncomparison:"
+    edit(folder / "config" / "config.yaml", "comparison:", declared)
+
+
 def add_larger_tier(folder: Path) -> None:
     edit(folder / "config" / "config.yaml", "cpu_blocks: [500, 10000]", "cpu_blocks: [500, 10000, 20000]")
 
@@ -182,6 +187,7 @@ def runs_of(cells, runs=("1", "2", "3")):
         (comment_everything, []),
         (reformat_configuration, []),
         (retitle, []),
+        (declare_limits_and_prices, []),
         (change_conda_environment, []),
         (change_proof, []),
         (change_other_arm, []),

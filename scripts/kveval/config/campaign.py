@@ -288,6 +288,13 @@ class Campaign(Strict):
         return self
 
     @model_validator(mode="after")
+    def _primary_measured(self) -> Self:
+        if self.comparison.primary == "goodput_per_s" and self.goodput is None:
+            said = "comparison.primary is goodput_per_s: give the limits of goodput that it is about"
+            raise Mistake(said, "no_limits_for_primary")
+        return self
+
+    @model_validator(mode="after")
     def _bridges_listed(self) -> Self:
         cells = {cell for entry in self.matrix for cell in entry.cells()}
         unlisted = [cell.path for entry in self.bridges for cell in entry.cells() if cell not in cells]

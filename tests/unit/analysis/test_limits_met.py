@@ -13,7 +13,7 @@ from kveval.analysis.estimators.intervals import contrasts
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.peaks import peak_row, read_table
 from kveval.analysis.statistics.campaign import METRICS, ComparisonSettings, compare_all
-from kveval.analysis.statistics.limits_met import NONE_IN_EITHER, OTHER_RATE, UNKNOWN, comparable
+from kveval.analysis.statistics.limits_met import NONE_IN_EITHER, UNKNOWN, comparable
 from kveval.analysis.statistics.uncertainty import allowing_for
 from kveval.analysis.statistics.verdicts import BETTER, NOT_ASSESSED, PARITY, WORSE
 from kveval.analysis.verdict_tables import verdict_tables
@@ -99,7 +99,6 @@ def changed(column: str, scenario: str, value: Any) -> pd.DataFrame:
     [
         (campaign(lambda *_: 0.0), NONE_IN_EITHER),
         (changed(GOODPUT, "native-offload", np.nan), UNKNOWN),
-        (campaign().assign(rate_req_s=lambda rows: rows["level"] + (rows["scenario"] == "no-offload")), OTHER_RATE),
         (changed("goodput_settled", "native-offload", 9), "9 met or missed"),
         (changed("concurrency_shortfall", "native-offload", 0.2), "20 % fewer requests in flight"),
         (changed("checks_failed", "native-offload", "window"), "failed window"),

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.config_files import changed, load
+from tests.support.config_files import CONFIG, changed, load
 
 from kveval.config.problems import ConfigError
+from kveval.spec.loading import load_config
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,7 @@ from kveval.config.problems import ConfigError
         ("prices", {"gpu_hours_usd": 2.5}, "prices.gpu_hours_usd", "unknown_key"),
         ("prices", {"host_hour_usd": 0}, "prices.host_hour_usd", "greater_than"),
         ("prices", {"host_gib_hour_usd": 0.01}, "prices", "no_price"),
+        ("comparison", {"primary": "goodput_per_s"}, "", "no_limits_for_primary"),
         # The default campaign's server runs on the CPU.
         ("prices", {"gpu_hour_usd": 2.5}, "", "no_gpu_to_price"),
     ],
@@ -51,10 +53,6 @@ def test_neither_defines_a_measurement(tmp_path: Path) -> None:
 
 
 def test_imported_results_are_held_against_limits_as_well(tmp_path: Path) -> None:
-    from tests.support.paths import CONFIG  # noqa: PLC0415
-
-    from kveval.spec.loading import load_config  # noqa: PLC0415
-
     raw = {"name": "old", "import": [{"path": str(tmp_path)}], "goodput": {"ttft_ms": 500}}
     raw["prices"] = {"gpu_hour_usd": 2.5}
     campaign = load_config(raw, CONFIG).campaign

@@ -8,10 +8,7 @@ leave none, and its size is a bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from kveval.analysis.levels.goodput import GOODPUT
@@ -21,10 +18,7 @@ from kveval.analysis.statistics.uncertainty import FLOOR, Rows
 COLUMNS = ("goodput_met", "goodput_settled", "goodput_cut", "duration_s")
 """Columns of a level that a comparison of goodput needs beside it."""
 _HALF = 0.5
-# Arrivals of two cells are alike if their rates differ by no more.
-_SAME_RATE = 0.01
 NONE_IN_EITHER = "nothing met the limits in either: looser limits or a lower level would tell them apart"
-OTHER_RATE = "requests were sent at other rates than to what it is compared with, as a sweep does"
 UNKNOWN = "nothing is known of the limits at this level in one of the two: not measured, or its report kept no requests"
 
 
@@ -62,8 +56,6 @@ def require_comparable(entry: ComparedCell) -> None:
         return
     elif _without(arm) == len(arm) and _without(reference) == len(reference):
         entry.obstacle = NONE_IN_EITHER
-    elif entry.kind != "peak" and _rates_differ(arm, reference):
-        entry.obstacle = OTHER_RATE
 
 
 def none_met(entry: ComparedCell) -> str:
@@ -80,18 +72,3 @@ def one_side_only(entry: ComparedCell) -> bool:
 
 def _without(rows: Rows) -> int:
     return sum(row["goodput_met"] == 0 for row in rows)
-
-
-def _rates_differ(arm: Rows, reference: Rows) -> bool:
-    one, other = (_rate(rows) for rows in (arm, reference))
-    return bool(abs(one - other) > _SAME_RATE * max(one, other))
-
-
-def _rate(rows: Rows) -> float:
-    """Requests per second that were sent, mean over runs; NaN in a closed loop."""
-    return float(np.mean([_number(row, "rate_req_s") for row in rows]))
-
-
-def _number(row: Mapping[str, Any], column: str) -> float:
-    value = row.get(column)
-    return np.nan if value is None else float(value)
