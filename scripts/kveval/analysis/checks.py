@@ -19,6 +19,7 @@ from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.statistics.averages import ARM, averages
 from kveval.analysis.statistics.verdicts import BETTER, PARITY, VERDICTS, WORSE
+from kveval.store.run_file import IMPORTED
 
 _MIN_POINTS = 10
 
@@ -55,9 +56,17 @@ def rows_once(tables: Tables) -> Iterator[Outcome]:
 
 @check("R2")
 def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
-    """All runs of a cell are of one measurement, and no measurement stands under two cells."""
+    """All runs of a cell are of one measurement, and no measurement stands under two cells.
+
+    That of an imported run is named by its files; runs of one cell are of one configuration.
+    """
     pairs = tables.levels[[*KEYS, "measurement"]].drop_duplicates()
-    for key, rows in pairs.groupby(list(KEYS), sort=False):
+    elsewhere = tables.levels[tables.levels["engine"] == IMPORTED]
+    for key, rows in elsewhere.groupby(list(KEYS), sort=False):
+        if rows["configuration"].nunique() > 1:
+            yield warn("runs of different configurations: see analysis/imported.csv", _path(key))
+    here = tables.levels.loc[tables.levels["engine"] != IMPORTED, [*KEYS, "measurement"]].drop_duplicates()
+    for key, rows in here.groupby(list(KEYS), sort=False):
         if len(rows) > 1:
             yield fail(f"runs of different measurements: {', '.join(map(str, rows['measurement']))}", _path(key))
     for name, rows in pairs.groupby("measurement", sort=False):

@@ -84,8 +84,11 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
 def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
     """Return the load: what was asked for where benchmark-config.txt says it, else what the reports say."""
     levels = sorted({level.level for _, level in good})
-    seconds = max(level.facts.end - level.facts.start for _, level in good)
-    asked = [result.settings.number("Max Seconds") for result, _ in good]
+    # A number of requests takes as long as it takes; GuideLLM stops at its limit, or a moment later.
+    timed = good[0][0].source.facts.guidellm != VLLM_BENCH
+    seconds = round(max(level.facts.end - level.facts.start for _, level in good)) if timed else None
+    asked = [number for result, _ in good if (number := result.settings.number("Max Seconds"))]
+    limit = max(asked, default=seconds)
     profile = _profile([level for _, level in good])
     data = next((level.facts.data for _, level in good if level.facts.data), None)
     tokens = next((level.facts.tokens for _, level in good if level.facts.tokens), None) or (0.0, 0.0)
@@ -96,7 +99,7 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
         "profile": profile,
         "levels": [] if profile == "sweep" else levels,
         "sweep_size": len(levels) if profile == "sweep" else None,
-        "seconds": float(max((number for number in asked if number), default=round(seconds, 1))),
+        "seconds": None if limit is None else float(limit),
         "warmup_s": 0.0,
         "prompt_tokens": prompt,
         "output_tokens": output,
@@ -138,7 +141,9 @@ def _hardware(result: Result) -> Mapping[str, Any]:
     gpus = f"{hardware.gpus} x {hardware.gpu}" if hardware and hardware.gpus else name
     return {
         "fingerprint": f"imported-{name}",
-        "description": f"{nodes}{gpus}, as the results' names say (not probed)" if hardware else "not recorded",
+        "description": f"{nodes}{gpus}, as the results' names say (not probed)"
+        if hardware
+        else "hardware not recorded",
         "software": declared.software if declared else None,
         "gpus": [],
     }

@@ -310,3 +310,12 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
     assert table.loc[3, "message"] == "m: two"
     assert rules_of("rows_once") == "R2;R5"
     assert rules_of("nothing") == ""
+
+
+def test_imported_runs_are_of_one_cell_by_their_configuration_and_not_by_their_files() -> None:
+    own = levels_table()
+    files = own.assign(engine="imported", measurement=own["run"].map("files {}".format) + own["scenario"])
+    rule = checks_campaign.one_measurement_per_cell
+    assert list(rule(tables(files.assign(configuration=files["scenario"])))) == []
+    found = list(rule(tables(files.assign(configuration=files["measurement"]))))
+    assert {outcome.severity for outcome in found} == {"warn"}

@@ -146,6 +146,11 @@ def test_machines_that_differ_are_pointed_out() -> None:
     assert [cell.strip() for cell in header.split("|")[2:-1]] == ["`f00d`", "`beef`"]
 
 
+def test_what_is_said_of_runs_from_elsewhere_is_a_list() -> None:
+    shown = first_screen(plan(description="2 results found:\nall good\n- one remark\n- another"), measured())
+    assert "2 results found: all good\n\n- one remark\n- another\n" in shown
+
+
 def test_runs_that_were_measured_again_are_counted_by_arm() -> None:
     crash = {"defect": "vllm-1", "title": "it dies", "link": "https://example.org/1", "effect": "Slow loads are rare."}
     ends = [msgspec.convert({**crash, "attempt": f"failed/{n}", "ended": ""}, Repeat) for n in range(2)]

@@ -97,7 +97,7 @@ def provenance(level: JudgedLevel) -> Outcome | None:
         for name, known in {
             "the server's arguments": run.server.get("argv"),
             f"the version of {_server_title(run)}": server_version(run.versions),
-            "the version of GuideLLM": run.versions.get("guidellm"),
+            "the version of GuideLLM": run.versions.get("guidellm") or run.versions.get("load generator"),
         }.items()
         if not known
     ]

@@ -20,7 +20,7 @@ MACHINES = "**Measured on different machines:** a difference between arms may be
 def front(plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures: Pictures) -> list[Block]:
     """Return the blocks of the first screen."""
     return [
-        *(Paragraph(text, note=True) for text in _notes(plan, measured)),
+        *_notes(plan, measured),
         Paragraph(f"**{answer.question}**"),
         Bullets(answer.sentences),
         *pictures.take(answer.figure),
@@ -28,11 +28,16 @@ def front(plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures
     ]
 
 
-def _notes(plan: ReportPlan, measured: Measured) -> Iterator[str]:
-    about = " ".join(plan.description.split())
+def _notes(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
+    # What is said of runs that were not measured for the campaign is a list.
+    lines = plan.description.splitlines()
+    items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    about = " ".join(" ".join(line for line in lines if not line.startswith("- ")).split())
     if measured.runs[0].weights == "miniature":
-        yield " ".join(filter(None, (MINIATURE, about)))
-    elif about:
-        yield about
+        about = " ".join(filter(None, (MINIATURE, about)))
+    if about:
+        yield Paragraph(about, note=True)
+    if items:
+        yield Bullets(items)
     if len(hardware(measured.runs)) > 1:
-        yield MACHINES
+        yield Paragraph(MACHINES, note=True)
