@@ -1,4 +1,4 @@
-"""What the times of runs tell of a comparison: the order within blocks, the machine's drift, runs of one session.
+"""Times of runs and what they tell: the order within blocks, a drift of the machine, runs of one session.
 
 Tables are runs x cells: ln of a metric, and when each run started, in seconds. Runs of unknown time tell nothing.
 """
