@@ -32,7 +32,17 @@ _TEXT = (
     *("checks_failed", "checks_warned", "checks_noted", "checks_messages", NOTES, "baseline", "reason", "measurement"),
     *("plateau", "selection", "not_reached", "within_method", "configuration", "run_started", "run_finished"),
     *("hardware", "guidellm_version", "indication", "levels_compared", "method", "method_hash", "verdict", "panel"),
-    *("missing", "bound", "goodput_limits"),
+    *(
+        "missing",
+        "bound",
+        "goodput_limits",
+        "gpu_throttled",
+        "workload",
+        "activity",
+        "server_build",
+        "qualifier",
+        "family",
+    ),
 )
 
 
@@ -148,7 +158,7 @@ def _all_or_none(values: pd.Series[Any]) -> Any:
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV of this module with the types that text loses: checks as text, exercised as True, False or missing."""
     header = pd.read_csv(path, nrows=0).columns
-    text = [name for name in header if name in _TEXT or name.endswith(BY_INSTANCE)]
+    text = [name for name in header if name in _TEXT or name.endswith(BY_INSTANCE) or name.startswith("basis_")]
     table = pd.read_csv(path, dtype=dict.fromkeys(text, "str"))
     table[text] = table[text].fillna("")
     if "exercised" in table:

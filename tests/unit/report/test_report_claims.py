@@ -67,7 +67,7 @@ def mechanism() -> tuple[ReportPlan, Measured]:
     level = {"levels": (2,), "runs": 3, "sd": 0.05}
     large_tier = small.levels_table(effects=effects, **level)
     low = small.levels_table(effects={"no-offload": 0.0, "native-offload": 0.01}, **level)
-    low = low[low["scenario"] == "native-offload"].assign(cpu_blocks=500)
+    low = low[low["scenario"] == "native-offload"].assign(cpu_blocks=500, configuration="smaller")
     levels = pd.concat([large_tier, low], ignore_index=True)
     runs = []
     for size, hits in ((0, 0.0), (500, 400.0), (10_000, 60_000.0)):

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom
-from scipy.stats import t as student
+from scipy import special
 
+from kveval.analysis.estimators.intervals import t_quantile
 from kveval.analysis.estimators.survival import Observed, effective_count, quantiles
 from kveval.analysis.levels.requests import Array, Requests
 
@@ -116,7 +116,7 @@ def change_error(batches: Array) -> float:
     residual = about - number * float(number @ about) / float(number @ number)
     freedom = len(batches) - 2
     variance = float(residual @ residual) / freedom
-    return math.sqrt(6 * variance / len(batches)) * float(student.ppf(0.975, freedom)) / 1.96
+    return math.sqrt(6 * variance / len(batches)) * t_quantile(0.975, freedom) / 1.96
 
 
 def uneven(change: float, error: float) -> bool:
@@ -148,9 +148,15 @@ def quantile_interval(observed: Observed, share: float, confidence: float = 0.95
         return np.nan, np.nan
     # The tolerance is for complete samples, whose number it is.
     size = math.floor(count + 1e-6)
-    least, most = binom.ppf([(1 - confidence) / 2, (1 + confidence) / 2], size, share)
+    least, most = (_binomial_quantile(at, size, share) for at in ((1 - confidence) / 2, (1 + confidence) / 2))
     low, high = quantiles(observed, [least / size, (most + 1) / size])
     return (low if least else np.nan), high
+
+
+def _binomial_quantile(probability: float, size: int, share: float) -> int:
+    """Return the smallest count that a binomial variable does not exceed with this probability."""
+    count = math.ceil(special.bdtrik(probability, size, share))
+    return count - 1 if count > 0 and special.bdtr(count - 1, size, share) >= probability else count
 
 
 def whole(values: Array, unit: npt.NDArray[np.intp] | None = None) -> Observed:
