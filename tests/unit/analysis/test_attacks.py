@@ -164,6 +164,11 @@ def test_a_gpu_that_was_throttled_on_one_side_is_said_beside_the_verdict() -> No
     assert (row["verdict"], row["qualifier"]) == (words.WORSE, "GPU throttled on one side")
 
 
+def test_clocks_that_may_differ_by_load_are_said_beside_the_verdict() -> None:
+    row = judged(on_gpus(campaign(-0.1), gpu_clock_mhz=1750.0))
+    assert (row["verdict"], row["qualifier"]) == (words.WORSE, "other GPU clocks")
+
+
 def test_equal_clocks_are_sound() -> None:
     row = judged(on_gpus(campaign(-0.1), gpu_clock_mhz=1880.0))
     assert (row["verdict"], row["qualifier"], row["basis_clocks"]) == (words.WORSE, "", "equal clocks")

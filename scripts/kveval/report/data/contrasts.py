@@ -63,12 +63,9 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     if mirrored:
         effect, low, high = (100 * (1 / (1 + value / 100) - 1) for value in (effect, high, low))
         verdict = _MIRRORED.get(verdict, verdict)
-    return ContrastPair(
-        *(level, value, other_value, effect, low, high, verdict, _text(row["reason"])),
-        bound=_text(row.get("bound")),
-        qualifier=_text(row.get("qualifier")),
-        confidence=float(row.get("interval_percent", 95.0)),
-    )
+    reason, bound, qualifier = (_text(row.get(name)) for name in ("reason", "bound", "qualifier"))
+    confidence = float(row.get("interval_percent", 95.0))
+    return ContrastPair(level, value, other_value, effect, low, high, verdict, reason, bound, qualifier, confidence)
 
 
 def _row(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:
