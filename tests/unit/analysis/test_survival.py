@@ -87,6 +87,12 @@ def test_the_effective_count_is_that_of_greenwoods_error() -> None:
     assert np.isnan(effective_count(observed([(0.0, 1.0, False)]), 0.5))
 
 
+def test_units_that_are_all_alike_count_as_many_as_they_are() -> None:
+    # Two conversations with the same two latencies each.
+    alike = Observed(np.zeros(4), np.array([1.0, 2.0, 1.0, 2.0]), np.ones(4, dtype=bool), np.array([0, 0, 1, 1]))
+    assert effective_count(alike, 0.75) == 2
+
+
 def test_subjects_of_one_unit_count_as_one() -> None:
     assert effective_count(remission(4), 0.3) == pytest.approx(effective_count(remission(), 0.3))
 

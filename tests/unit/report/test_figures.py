@@ -14,6 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 from tests.support import synthetic_campaign as campaign
 from tests.support.synthetic import comparison_table, levels_table, peaks_table
+from tests.support.synthetic_value import with_goodput
 
 from kveval.analysis.cells import ArmSize, CellKey, by_size, rank_of
 from kveval.report.data.figures import FigureData
@@ -60,6 +61,8 @@ def small(recording: Path) -> FigureData:
 def made_of(cells: list[CellKey], recording: Path, levels: Sequence[int] = LEVELS) -> FigureData:
     table = campaign.levels_table(cells, levels=levels)
     table = table.assign(lmcache_hit_tok_s=table["external_cache_hit_percent"])
+    if len(levels) > 1:
+        table = with_goodput(table, lambda _, level: 1 / (1 + level / 100))
     measured = campaign.measured(table)
     return FigureData(
         table,

@@ -117,5 +117,7 @@ def effective_count(observed: Observed, share: float) -> float:
         influence = np.bincount(observed.unit, weights=influence)[np.unique(observed.unit)]
     if len(influence) < 2:
         return np.nan
-    count = (1 - survivors) / survivors / float((influence**2).sum())
+    spread = float((influence**2).sum())
+    # Units that are all alike tell nothing apart from how many they are.
+    count = (1 - survivors) / survivors / spread if spread > 0 else float(len(influence))
     return min(count, float(len(observed.entry)))

@@ -63,7 +63,7 @@ def goodput(
     if not len(done) or (done.any() and (unknown | ~done).all()):
         return unmeasured(limits)
     units = settled if limits.get("of") != "sessions" else _sessions(requests, settled, turns)
-    inside = (units.at >= start) & (units.at < end)
+    inside = (units.at >= start) & (units.at <= end)
     count, met = int(inside.sum()), int((inside & units.met).sum())
     if not count:
         return unmeasured(limits)
@@ -139,9 +139,8 @@ def _sessions(requests: Requests, settled: Settled, turns: int) -> Settled:
 
 def _closed_error(requests: Requests, settled: Settled, window: tuple[float, float]) -> float:
     """The standard error of ln goodput of a closed loop: what met the limits per second of a stream's time."""
-    finish = requests.column("end")
     seconds = requests.column("e2e_ms") / 1000
-    within = requests.status("completed") & (finish >= window[0]) & (finish < window[1]) & ~np.isnan(seconds)
+    within = requests.completed(*window) & ~np.isnan(seconds)
     return renewal_error(settled.met[within].astype(np.float64), seconds[within])
 
 

@@ -56,7 +56,7 @@ def benchmark_results(data: FigureData) -> Figure:
 
 def goodput(data: FigureData) -> Figure:
     """Goodput against load, and the share of what met the limits or missed them; one row of panels a model."""
-    if not data.levels[GOODPUT].notna().any():
+    if GOODPUT not in data.levels or not data.levels[GOODPUT].notna().any():
         raise NothingToDraw("no report kept the requests with the latencies that the limits are about")
     figure, grid = panels(data, (len(data.models), 2), 2.6, legend=data.cells)
     levels = data.levels.assign(met_percent=100 * data.levels["goodput_share"])
