@@ -155,9 +155,9 @@ def quantile_interval(observed: Observed, share: float, confidence: float = 0.95
 
 def _binomial_quantile(probability: float, size: int, share: float) -> int:
     """Return the smallest count that a binomial variable does not exceed with this probability."""
-    count = math.ceil(special.bdtrik(probability, size, share))
+    count = math.ceil(float(special.bdtrik(probability, size, share)))
     one_less = count > 0 and float(special.bdtr(count - 1, size, share)) >= probability
-    return count - one_less
+    return count - 1 if one_less else count
 
 
 def whole(values: Array, unit: npt.NDArray[np.intp] | None = None) -> Observed:
