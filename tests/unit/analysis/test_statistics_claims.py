@@ -37,7 +37,7 @@ def test_parity_is_rarely_found_on_the_margin_and_mostly_where_it_is() -> None:
     assert simulated.false_parity(5, 0.02, 8, 1000) <= 0.06
     assert simulated.parity_found(5, 0.02, 8, 800) > 0.85
     # A three-run report cannot show much.
-    assert 0.3 < simulated.parity_found(3, 0.02, 8, 800) < 0.45
+    assert 0.2 < simulated.parity_found(3, 0.02, 8, 800) < 0.45
 
 
 def test_the_overview_keeps_its_rate_of_false_discoveries() -> None:
