@@ -112,6 +112,23 @@ def test_an_arm_whose_counter_stood_still_was_not_exercised(measurement: Callabl
     assert only(run_tables(measurement(level={"counters": still}))[0])["exercised"] is False
 
 
+@pytest.mark.parametrize(("unit", "moved"), [("tokens", 500.0), ("bytes", 500.0 * 1024)])
+def test_a_tier_that_served_next_to_nothing_was_not_exercised(
+    measurement: Callable[..., Path], unit: str, moved: float
+) -> None:
+    def active(delta: float) -> bool:
+        counters = {
+            "vllm:prefix_cache_queries_total": {"before": 0.0, "after": 1e5, "delta": 1e5},
+            "vllm:hits_total": {"before": 0.0, "after": delta, "delta": delta},
+        }
+        required = [{"counter": "vllm:hits_total", "at_least": 1, "unit": unit}]
+        folder = measurement(level={"counters": counters}, specification={"model": {"kv_bytes_per_token": 1024}})
+        return bool(only(run_tables(folder, required)[0])["exercised"])
+
+    assert active(moved)
+    assert not active(0.99 * moved)
+
+
 def test_a_run_is_judged_by_the_counters_the_catalogue_names_now(measurement: Callable[..., Path]) -> None:
     folder = measurement()
     assert only(run_tables(folder, [{"counter": "vllm:hits_total", "at_least": 1e9}])[0])["exercised"] is False
@@ -135,6 +152,14 @@ def test_warm_up_is_cut_once(measurement: Callable[..., Path]) -> None:
     assert rest["duration_s"] == pytest.approx(10.0, abs=0.02)
     assert rest["warmup_s"] == pytest.approx(10.0, abs=0.02)
     assert "warmup" in rest["checks_warned"]
+
+
+def test_primed_levels_have_only_their_requests_to_settle(measurement: Callable[..., Path]) -> None:
+    primed = only(run_tables(measurement(workload={"prime": True}))[0])
+    latency_s = primed["e2e_ms_p90"] / 1000
+    assert primed["warmup_wanted_s"] == pytest.approx(latency_s, rel=0.5)
+    assert primed["duration_s"] > 15.0
+    assert "warmup_scaled" not in primed["checks_noted"]
 
 
 def test_a_failed_level_is_a_row_that_failed(measurement: Callable[..., Path]) -> None:

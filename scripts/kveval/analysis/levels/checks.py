@@ -280,7 +280,7 @@ def first_visits(level: JudgedLevel) -> Outcome | None:
 
 @check("R8")
 def warmup_scaled(level: JudgedLevel) -> Outcome | None:
-    """The level was long enough for the warm-up it needs: max(30 s, 90th percentile of latency)."""
+    """The level was long enough for the warm-up it needs: max(30 s, p90 of latency), primed p90 alone."""
     cut, wanted = level.row["warmup_s"], level.row.get("warmup_wanted_s", np.nan)
     seconds = cut + level.row["duration_s"]
     # Warm-ups end with a request, not on the second.

@@ -120,7 +120,7 @@ def level_row(
         "window_end": window[1],
         "duration_s": window[1] - window[0],
         "warmup_s": window[0] - (report.start - report.warmup_s),
-        "warmup_wanted_s": settling_s(requests),
+        "warmup_wanted_s": settling_s(requests, primed=primed(run)),
         "workload": declared_work(run, report, level.level),
         "strategy": report.strategy,
         "streams_asked": _known(workloads.streams_at(workload_of(run.workload), level.level)),
@@ -223,11 +223,16 @@ def _known(value: float | None) -> float:
     return np.nan if value is None else float(value)
 
 
-def settling_s(requests: Requests) -> float:
-    """Return how long a level takes to settle: max(30 s, 90th percentile of request latency)."""
+def primed(run: Run) -> bool:
+    """Whether caches were filled before the levels, so that a level has only its requests to settle."""
+    return bool(run.workload.get("prime", False))
+
+
+def settling_s(requests: Requests, *, primed: bool) -> float:
+    """Return how long a level takes to settle: max(30 s, 90th percentile of request latency); primed, the latter."""
     latencies = requests.column("e2e_ms")[requests.status("completed")]
     known = latencies[~np.isnan(latencies)]
-    return max(WARMUP_S, float(np.quantile(known, 0.9)) / 1000 if len(known) else 0.0)
+    return max(0.0 if primed else WARMUP_S, float(np.quantile(known, 0.9)) / 1000 if len(known) else 0.0)
 
 
 def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, float]:
@@ -238,7 +243,7 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
     """
     begin = report.start - report.warmup_s
     asked = float(run.workload.get("warmup_s", 0.0))
-    warmup = max(asked, min(settling_s(requests), _WARMUP_SHARE * (report.end - begin)))
+    warmup = max(asked, min(settling_s(requests, primed=primed(run)), _WARMUP_SHARE * (report.end - begin)))
     missing = warmup - report.warmup_s
     start = report.start + (missing if missing > _WARMUP_TOLERANCE_S else 0.0)
     if not start < report.end:
