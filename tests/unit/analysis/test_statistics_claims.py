@@ -6,6 +6,7 @@ points; of 1,000 campaigns of which 4 % err, 0.6 points.
 
 import numpy as np
 import pytest
+from benchmarks import bench_designs as designs
 from benchmarks import bench_statistics as simulated
 
 EVEN = np.full(8, 0.02)
@@ -36,8 +37,8 @@ def test_seven_equal_scenarios_are_rarely_called_different(runs: int) -> None:
 def test_parity_is_rarely_found_on_the_margin_and_mostly_where_it_is() -> None:
     assert simulated.false_parity(5, 0.02, 8, 1000) <= 0.06
     assert simulated.parity_found(5, 0.02, 8, 800) > 0.85
-    # A three-run report cannot show much.
-    assert 0.2 < simulated.parity_found(3, 0.02, 8, 800) < 0.45
+    # A three-run report cannot show much: an arm that looks noisier than the others keeps its own spread.
+    assert 0.15 < simulated.parity_found(3, 0.02, 8, 800) < 0.3
 
 
 def test_the_overview_keeps_its_rate_of_false_discoveries() -> None:
@@ -46,6 +47,29 @@ def test_the_overview_keeps_its_rate_of_false_discoveries() -> None:
 
 def test_a_spread_four_times_the_others_does_not_ruin_its_own_arm() -> None:
     assert 0.93 <= simulated.block_coverage(5, np.r_[np.full(7, 0.02), 0.08], 800) <= 0.97
+
+
+@pytest.mark.parametrize("runs", [3, 5])
+@pytest.mark.parametrize("cells", [4, 8])
+def test_the_interval_of_a_noisy_arm_among_quiet_ones_covers_its_truth(runs: int, cells: int) -> None:
+    sds = np.r_[np.full(cells - 1, 0.02), 0.08]
+    assert 0.91 <= simulated.coverage_by_cell(runs, sds, 1500)[-1] <= 0.97
+    assert simulated.family_wise_error(runs, sds, 1000) <= 0.07
+
+
+def test_what_is_found_among_seven_arms_is_still_found() -> None:
+    better, worse, half = designs.found_beside_others(40)
+    assert min(better, worse) > 0.85
+    assert half < 3.56
+
+
+def test_peaks_of_flat_arms_are_rarely_called_different() -> None:
+    assert designs.flat_peaks(18, 4, 5, 40)["error"] <= 0.1
+
+
+def test_the_chance_of_parity_is_that_of_its_family() -> None:
+    said, true = designs.parity_said(8, 5, 0.025, 60)
+    assert said == pytest.approx(true, abs=0.15)
 
 
 def test_whole_campaigns_keep_the_promises() -> None:
