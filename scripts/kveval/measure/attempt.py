@@ -107,7 +107,8 @@ class Attempt:
         # Never by a new server: what these few prompts leave in a tier that cannot be emptied, the warm-up leaves too.
         session.handle.refresh(restart=False)
         found = msgspec.structs.replace(found, unchecked=session.anonymous(found.unchecked))
-        if found.unchecked and not specification.miniature:
+        # Of a miniature it is known that its answers show nothing.
+        if found.unchecked and not (specification.miniature and found.prompts):
             self.progress.say(f"answers from the cache are not checked: {found.unchecked}")
         elif found.changed:
             said = f"{found.changed} of {found.prompts} greedy answers changed"
