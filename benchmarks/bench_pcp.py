@@ -1,10 +1,18 @@
 """Speed and memory of the archive converter on archives made here, beside PCP's own tools in the same run.
 
-python benchmarks/bench_pcp.py [--folder DIR] [--scale 1.0] [--keep]
+python benchmarks/bench_pcp.py [--folder DIR] [--scale 1.0] [--keep] [--repeats 3]
 
-Prints one line per archive: values per second of the whole command (start of Python to the finished file), peak
-memory, size of the Parquet file beside the archive compressed with zstd, and the time of pmdumplog (and pcp2arrow
-where it is installed) on the same archive.
+For each archive: values per second of the whole command (start of Python to the finished file; the fastest of the
+repeats), peak memory, size of the Parquet file beside the archive compressed with zstd, and the time of pmdumplog and
+of `pcp2arrow -r`, where PATH has them, on the same archive. Everything runs on one core.
+
+pcp2arrow comes with PCP 6.2 and later, and takes minutes. To build PCP's main branch for it, away from the system's:
+    git clone https://github.com/performancecopilot/pcp && cd pcp
+    ./configure --prefix=$PWD/to --sysconfdir=$PWD/to/etc --localstatedir=$PWD/to/var --with-rundir=$PWD/to/run \\
+        --with-qt=no --with-qt3d=no --with-systemd=no --with-perl=no --with-selinux=no
+    make && make install
+    export PCP_CONF=$PWD/to/etc/pcp.conf LD_LIBRARY_PATH=$PWD/to/lib PATH=$PWD/to/bin:$PATH
+Its Python (`pmpython`) needs pyarrow and, on its path, the module `pcp` that was installed.
 """
 
 from __future__ import annotations
@@ -166,7 +174,7 @@ def session(name: str, base: Path, values: int, metric: str, repeats: int) -> No
     memory = max(run[2] for run in runs)
     raw = sum(path.stat().st_size for path in base.parent.iterdir())
     stored, small = parquet.stat().st_size, compressed_size(base.parent)
-    print(f"{name}: {values:,} values, archive {raw / 1e6:.1f} MB")
+    print(f"{name}: {values:,} values, archive {raw / 1e6:.1f} MB", flush=True)
     rate = values / seconds / 1e6
     print(f"  kveval.pcp {seconds:.2f} s ({busy:.2f} s processor) = {rate:.1f} M values/s, peak {memory:.0f} MiB")
     print(f"  Parquet {stored / 1e6:.1f} MB, archive as .zst {small / 1e6:.1f} MB, ratio {stored / small:.2f}")
@@ -175,11 +183,14 @@ def session(name: str, base: Path, values: int, metric: str, repeats: int) -> No
         took = read_back(parquet, metric, (start + first * SECOND, start + last * SECOND))
         print(f"  reading {metric} back, seconds {first} to {last}: {took:.1f} ms")
     if shutil.which("pmdumplog"):
-        seconds, busy, _ = timed(["pmdumplog", str(base)])
-        print(f"  pmdumplog {seconds:.1f} s ({busy:.1f} s processor)")
+        seconds, theirs, _ = timed(["pmdumplog", str(base)])
+        print(f"  pmdumplog {seconds:.1f} s ({theirs:.1f} s processor), {theirs / busy:.0f} times as much")
     if shutil.which("pcp2arrow"):
-        seconds, _, memory = timed(["pcp2arrow", "-a", str(base), "-r", "-o", str(base.parent.parent / "pcp2arrow")])
-        print(f"  pcp2arrow -r {seconds:.1f} s, peak {memory:.0f} MiB")
+        # It makes a folder, which must not exist.
+        with tempfile.TemporaryDirectory(dir=base.parent.parent) as folder:
+            seconds, theirs, memory = timed(["pcp2arrow", "-a", str(base), "-r", "-o", str(Path(folder, "out"))])
+        times = f"{theirs / busy:.0f} times as much"
+        print(f"  pcp2arrow -r {seconds:.1f} s ({theirs:.1f} s processor), {times}, peak {memory:.0f} MiB")
 
 
 def main() -> None:

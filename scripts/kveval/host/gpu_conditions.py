@@ -113,9 +113,14 @@ def local_watch(environment: Mapping[str, str] = os.environ) -> GpuWatch | None:
     """Return the watch of this host's GPUs, those that CUDA_VISIBLE_DEVICES names; None without nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None
-    # It knows no parts of GPUs: with MIG all are looked at.
+    return GpuWatch(_here, visible_gpus(environment))
+
+
+def visible_gpus(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by index or UUID with commas between; all for ""."""
+    # nvidia-smi and NVML's indices know no parts of GPUs: with MIG all are looked at.
     named = environment.get("CUDA_VISIBLE_DEVICES", "")
-    return GpuWatch(_here, named if re.fullmatch(r"(?:(?:\d+|GPU-[\w-]+),?)+", named) else "")
+    return named if re.fullmatch(r"(?:(?:\d+|GPU-[\w-]+),?)+", named) else ""
 
 
 def _here(asked: Sequence[str]) -> str | None:

@@ -10,7 +10,11 @@ from typing import Any
 
 import psutil
 
+from kveval.host.gpus.details import gpu_details
 from kveval.host.hashing import content_hash
+
+GPU_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+"""Arguments of nvidia-smi."""
 
 
 def _cpu_model() -> str:
@@ -24,22 +28,30 @@ def _cpu_model() -> str:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """List the NVIDIA GPUs of this host: name, memory in bytes, driver.
+    """List the NVIDIA GPUs of this host: name, memory in bytes, driver, and what kveval.host.gpus.details adds.
 
     Empty when there is none or no driver answers.
     """
+    if found := gpu_details():
+        return found
     if shutil.which("nvidia-smi") is None:
         return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+        # A driver that refuses one field refuses the whole question.
+        query = ["nvidia-smi", *GPU_QUERY]
+        return gpus_told(subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout)
     except (subprocess.SubprocessError, OSError):
         return []
-    found = []
-    for line in answer.splitlines():
-        name, memory_mib, driver = (part.strip() for part in line.split(","))
-        found.append({"name": name, "memory_bytes": int(memory_mib) * 2**20, "driver": driver})
-    return found
+
+
+def gpus_told(text: str) -> list[dict[str, Any]]:
+    """Read what nvidia-smi prints for GPU_QUERY, a line a GPU."""
+    rows = ([part.strip() for part in line.split(",")] for line in text.splitlines())
+    return [
+        {"name": row[0], "memory_bytes": int(row[1]) * 2**20 if row[1].isdigit() else None, "driver": row[2]}
+        for row in rows
+        if len(row) == 3
+    ]
 
 
 def probe() -> dict[str, Any]:

@@ -103,9 +103,10 @@ def has_metric(pcp: Pcp, base: Path, metric: str) -> bool:
     return result.returncode == 0 and len(fields) == 2 and int(fields[1]) > 0
 
 
-def rename_metrics(source: Path, target: Path, prefixes: Mapping[str, str]) -> None:
-    """Copy the archive ``source`` to ``target``, where metrics below each key of ``prefixes`` lie below its value.
+def rewrite_archive(source: Path, target: Path, prefixes: Mapping[str, str], host: str) -> None:
+    """Copy the archive ``source`` to ``target``, as one of the host ``host``.
 
+    Metrics below each key of ``prefixes`` lie below its value there.
     RecordingError when the archive cannot be read or written.
     """
     pcp = find_pcp()
@@ -116,28 +117,29 @@ def rename_metrics(source: Path, target: Path, prefixes: Mapping[str, str]) -> N
         for old, new in prefixes.items()
         if name.startswith(f"{old}.")
     ]
-    configuration = source.parent / "renamed.conf"
-    configuration.write_text("\n".join([*rules, ""]))
-    what = f"the metrics of the PCP archive {source} cannot be renamed"
+    configuration = source.parent / "rewritten.conf"
+    configuration.write_text("\n".join([f"global {{ hostname -> {host} }}", *rules, ""]))
+    what = f"the PCP archive {source} cannot be rewritten"
     _run(pcp, source, "pmlogrewrite", "-c", configuration.name, source.name, str(target.absolute()), what=what)
 
 
-def pack_archive(base: Path, target: Path) -> None:
-    """Pack the files of an archive into ``target``, a .tar.zst that is whole or not there.
+def pack_archives(bases: Sequence[Path], target: Path) -> None:
+    """Pack the files of archives into ``target``, a .tar.zst that is whole or not there.
 
-    RecordingError when the archive is not there.
+    Several lie in it in folders, as below the folder that they have in common. RecordingError when one is not there.
     """
-    files = archive_files(base)
-    if not files:
-        raise RecordingError(f"there is no PCP archive {base}", code="no_archive")
+    files = [archive_files(base) for base in bases]
+    if not all(files):
+        raise RecordingError(f"there is no PCP archive {bases[files.index([])]}", code="no_archive")
+    root = os.path.commonpath([base.parent for base in bases])
     compressor = zstandard.ZstdCompressor(level=9, write_checksum=True)
     with (
         replacing(target) as partial,
         compressor.stream_writer(partial.open("wb")) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for path in files:
-            tar.add(path, arcname=path.name, filter=_anonymous)
+        for path in (path for found in files for path in found):
+            tar.add(path, arcname=path.relative_to(root), filter=_anonymous)
     make_last([target.parent])
 
 

@@ -166,6 +166,16 @@ def require_pcp() -> str:
     return find_pcp().version
 
 
+def installed_pcp() -> str | None:
+    """Return the version of PCP, None where there is none; RecordingError for one that cannot record."""
+    try:
+        return require_pcp()
+    except RecordingError as error:
+        if error.code == "not_installed":
+            return None
+        raise
+
+
 @functools.cache
 def _agent_python(configured: str) -> str:
     """Find a Python with the modules of the openmetrics agent: a virtual environment's one has not."""

@@ -59,6 +59,7 @@ class Recording:
     def __init__(self, directory: Path, root: Path, pcp: Pcp, supervisor: Supervisor) -> None:
         self.archive: Path = directory / "archive" / "pcp"
         """Base path of the archive: its files have .0, .meta and .index added."""
+        self.archives = [self.archive]
         self._logs = directory / "log"
         self._root = root
         self._pcp = pcp

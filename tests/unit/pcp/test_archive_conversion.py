@@ -14,7 +14,7 @@ import zstandard
 from tests.unit.pcp.test_archive_damage import archive
 from tests.unit.pcp.test_archive_writer import NULL, U32, Metric, Writer, all_types, pmid
 
-from kveval.pcp.__main__ import main, parse_time
+from kveval.pcp.__main__ import main
 from kveval.pcp.archive.files import opened
 from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.archive.wire import INDEX_ENTRY
@@ -188,19 +188,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "nothing"), "--check"]) == 2
     shutil.rmtree(tmp_path / "gone", ignore_errors=True)
     assert main([str(base), "-o", str(tmp_path / "gone" / "out.parquet")]) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1700000000", START),
-        ("1700000000.000000001", START + 1),
-        ("2023-11-14T22:13:20", START),
-        ("2023-11-14T23:13:20.5+01:00", START + SECOND // 2),
-    ],
-)
-def test_times_of_the_command_line(text: str, expected: int) -> None:
-    assert parse_time(text) == expected
 
 
 def test_overlapping_archives_interrupt_nothing(tmp_path: Path) -> None:

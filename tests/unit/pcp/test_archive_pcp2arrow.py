@@ -35,7 +35,7 @@ for row in rows:
     value = row["text"] if row["text"] is not None else row["value_int"] or row["value"]
     if row["instance"]:
         cells[times.index(row["timestamp"])] = value if isinstance(value, (str, float)) else int(value)
-arrays = [pa.array([time.value for time in times]).cast(pa.timestamp("ns"))]
+arrays = [pa.array([time.replace(tzinfo=None) for time in times], pa.timestamp("ns"))]
 for name, cells in columns.items():
     kind = kinds.get(name.split("[")[0].split(".")[1], pa.uint32())
     if not pa.types.is_string(kind) and not pa.types.is_floating(kind):

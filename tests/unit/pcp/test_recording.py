@@ -9,7 +9,7 @@ from tests.support.fault_chain import needs_pcp
 from kveval.host.processes import supervisor
 from kveval.pcp import archive_tools as recording_archive
 from kveval.pcp import installation as recording_pcp
-from kveval.pcp.archive_tools import pack_archive, verify_archive
+from kveval.pcp.archive_tools import pack_archives, verify_archive
 from kveval.pcp.installation import Pcp, RecordingError, pmcd_conf, pmlogger_conf, read_pcp_conf, require_pcp
 from kveval.pcp.recording import RecordingSettings, dead_agents, recording
 
@@ -133,7 +133,7 @@ def test_an_old_pcp_and_a_broken_one_are_refused(tmp_path: Path, monkeypatch: py
 
 def test_an_archive_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RecordingError) as error:
-        pack_archive(tmp_path / "pcp", tmp_path / "pcp.tar.zst")
+        pack_archives([tmp_path / "pcp"], tmp_path / "pcp.tar.zst")
     assert error.value.code == "no_archive"
     assert list(tmp_path.iterdir()) == []
 

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from kveval.pcp.archive.files import Member, Stream
+from kveval.pcp.archive.member import Member, Stream
 from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.wire import INDEX_ENTRY, LABEL_SIZE, NANOSECONDS, nanoseconds_v3, parse_label
+from kveval.pcp.archive.wire import (
+    IMPOSSIBLE,
+    INDEX_ENTRY,
+    LABEL_SIZE,
+    MICROSECONDS,
+    NANOSECONDS,
+    nanoseconds_v3,
+    parse_label,
+)
 
 # An entry is written every few seconds at most: 64 MiB are decades.
 MAX_INDEX = 64 << 20
+# A larger number is damage, not a volume.
+MAX_VOLUME = 999_999_999
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """No record before `offset` of `volume` is later than `time_ns`; the records from there on are not earlier."""
+    """No record before `offset` of `volume` is later than `time_ns`; the records from there on are not earlier.
+
+    `meta` is the size that the .meta file had at that time.
+    """
 
     time_ns: int
     volume: int
     offset: int
+    meta: int
 
 
-def read_index(member: Member | None, version: int, problems: ProblemLog) -> list[IndexEntry]:
-    """The entries, in the order of the file; none if it is missing or damaged (it only saves time)."""
+def read_index(member: Member | None, version: int, problems: ProblemLog, start_ns: int = 0) -> list[IndexEntry]:
+    """The entries, in the order of the file; none if it is missing or damaged (it only saves time).
+
+    No entry of an archive that starts at `start_ns` is earlier.
+    """
     if member is None:
         return []
     stream = Stream(member, problems)
@@ -33,26 +51,89 @@ def read_index(member: Member | None, version: int, problems: ProblemLog) -> lis
     if label is None or label.version != version:
         problems.add("bad index", member.name, "no label of this archive at its start; the volumes are read through")
         return []
-    layout = INDEX_ENTRY[version]
-    body = data[LABEL_SIZE[version] :]
-    whole = len(body) // layout.size * layout.size
-    if whole < len(body):
-        problems.add("bad index", member.name, f"{len(body) - whole} bytes at the end are no whole entry")
-    entries = [_entry(fields, version) for fields in layout.iter_unpack(body[:whole])]
-    order = [(entry.volume, entry.offset) for entry in entries]
-    times = [entry.time_ns for entry in entries]
-    if order != sorted(order) or times != sorted(times):
-        problems.add("bad index", member.name, "entries out of order; the volumes are read through")
+    layout, begin = INDEX_ENTRY[version], LABEL_SIZE[version]
+    whole = (len(data) - begin) // layout.size * layout.size
+    if begin + whole < len(data):
+        rest = len(data) - begin - whole
+        problems.add("bad index", member.name, f"{rest} bytes at the end are no whole entry", begin + whole)
+    entries = [_entry(fields, version) for fields in layout.iter_unpack(data[begin : begin + whole])]
+    if not entries:
+        problems.add("no index", member.name, "it holds no entry: a loss at the end of a volume cannot be seen")
+    for number, entry in enumerate(entries):
+        complaint = _impossible(entry, start_ns, begin)
+        if complaint:
+            offset = begin + number * layout.size
+            problems.add("bad index", member.name, f"{complaint}; the volumes are read through", offset)
+            return []
+    for number, (before, entry) in enumerate(pairwise(entries), 1):
+        same = entry.volume == before.volume
+        if entry.time_ns < before.time_ns or entry.volume < before.volume:
+            what = "is earlier, or in an earlier volume"
+        elif same and (entry.offset < before.offset or entry.meta < before.meta):
+            what = "points to an earlier offset"
+        else:
+            continue
+        said = f"an entry {what} than the one before it; the volumes are read through"
+        problems.add("index order", member.name, said, begin + number * layout.size)
         return []
     return entries
 
 
 def _entry(fields: tuple[int, ...], version: int) -> IndexEntry:
     if version == 2:
-        seconds, micros, volume, _, offset = fields
-        return IndexEntry(seconds * NANOSECONDS + micros * 1000, volume, offset)
-    low, high, nanos, volume, _, offset = fields
-    return IndexEntry(nanoseconds_v3(low, high, nanos), volume, offset)
+        seconds, micros, volume, meta, offset = fields
+        time_ns = seconds * NANOSECONDS + micros * 1000 if micros < MICROSECONDS else IMPOSSIBLE
+        return IndexEntry(time_ns, volume, offset, meta)
+    low, high, nanos, volume, meta, offset = fields
+    return IndexEntry(nanoseconds_v3(low, high, nanos), volume, offset, meta)
+
+
+def _impossible(entry: IndexEntry, start_ns: int, label_size: int) -> str:
+    if entry.time_ns < start_ns:
+        return "an entry has an impossible time or one before the archive's start"
+    if entry.volume > MAX_VOLUME:
+        return f"an entry names volume {entry.volume:,}"
+    return "an entry points into a label" if min(entry.offset, entry.meta) < label_size else ""
+
+
+def check_volumes(entries: Sequence[IndexEntry], present: Iterable[int], base: str, problems: ProblemLog) -> None:
+    """Name the volumes that must have been there: from 0 to the last one that is there or that the index names."""
+    have = set(present)
+    if not have:
+        problems.add("missing file", base, "no data volume")
+        return
+    last = max(have | {entry.volume for entry in entries})
+    for before, after in pairwise(sorted({-1, *have, last + 1})):
+        if after > before + 1:
+            gap = str(before + 1) if after == before + 2 else f"{before + 1} to {after - 1}"
+            problems.add("missing file", base, f"volume {gap} is missing")
+
+
+def check_size(entries: Sequence[IndexEntry], volume: int | None, size: int, where: str, problems: ProblemLog) -> None:
+    """Whether a volume - .meta if None - of `size` bytes reaches as far as the index says."""
+    reach = [entry.meta if volume is None else entry.offset for entry in entries if volume in (None, entry.volume)]
+    if reach and max(reach) > size:
+        problems.add("truncated", where, f"it ends here; the index knows of {max(reach):,} bytes", size)
+
+
+def check_end(
+    entries: Sequence[IndexEntry],
+    volume: int,
+    size: int,
+    member: Member,
+    version: int,
+    problems: ProblemLog,
+    *,
+    last: bool,
+) -> None:
+    """Whether a volume that was read to its end, at `size` bytes, holds anything and reaches as far as the index says.
+
+    A logger that was stopped before it could write a record leaves a `last` volume of nothing but its label.
+    """
+    if size <= LABEL_SIZE[version]:
+        problems.add("no data" if last else "truncated", member.name, "it holds no record", size)
+    elif member.suffix:
+        check_size(entries, volume, size, member.name, problems)
 
 
 def bounds(

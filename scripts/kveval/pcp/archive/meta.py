@@ -8,8 +8,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
-from kveval.pcp.archive.files import Member, Stream
+import numpy as np
+from numpy.typing import NDArray
+
+from kveval.pcp.archive.compression import ALLOWANCE, allowance
+from kveval.pcp.archive.member import Member, Stream
 from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.archive.wire import IN_NULL, LABEL_SIZE, Label, parse_label, stamp
 
@@ -22,6 +27,11 @@ ONELINE, HELP, OF_PMID, OF_INDOM = 1, 2, 4, 8
 MAX_RECORD = 64 << 20
 PIECE = 4 << 20
 GONE = 0xFFFFFFFF
+MAX_INSTANCE = 0x7FFFFFFF
+# Names and labels that a file may hold whatever its size, and bytes for each beyond that: they take memory.
+ENTRIES = 300_000
+BYTES_PER_ENTRY = 4
+STAMPED = {INDOM_V2: 2, LABELS_V2: 2, INDOM: 3, INDOM_DELTA: 3, LABELS: 3}
 # After damage: a record of at most 16 MiB, of a known type.
 _CANDIDATE = re.compile(rb"(?=\x00[\x00-\xff]{3}\x00\x00\x00[\x01-\x07])", re.DOTALL)
 
@@ -40,17 +50,34 @@ class Desc:
 
 @dataclass
 class History:
-    """Texts of instances through time - their names, or their labels as JSON - wherever one got a new text."""
+    """Names of instances through time, wherever one got a new name."""
 
     events: list[tuple[int, int, str]] = field(default_factory=list)
-    """Time, instance, text."""
+    """Time, instance, name."""
     current: dict[int, str] = field(default_factory=dict)
 
-    def note(self, time: int, instance: int, text: str) -> None:
-        """Note the text that an instance has from a time on."""
-        if self.current.get(instance) != text:
-            self.current[instance] = text
-            self.events.append((time, instance, text))
+    def note(self, time: int, instance: int, name: str) -> int:
+        """Note the name that an instance has from a time on; 1 if it is new, else 0."""
+        if self.current.get(instance) == name:
+            return 0
+        self.current[instance] = name
+        self.events.append((time, instance, name))
+        return 1
+
+
+Labels = dict[str, Any]
+LabelRecords = dict[int, dict[int, Labels]]
+"""Time in ns -> instance -> labels, for labels of something else than instances under IN_NULL. Each record replaces
+the previous one, as in libpcp."""
+
+
+@dataclass(frozen=True)
+class InstanceList:
+    """The instances of a domain from a time on; where `gone` is given only the changes, and which of them are gone."""
+
+    time: int
+    instances: NDArray[np.int64]
+    gone: NDArray[np.bool_] | None
 
 
 @dataclass
@@ -60,9 +87,27 @@ class Metadata:
     label: Label | None = None
     descs: dict[int, Desc] = field(default_factory=dict)
     domains: dict[int, History] = field(default_factory=dict)
-    labels: dict[tuple[int, int], History] = field(default_factory=dict)
+    instance_lists: dict[int, list[InstanceList]] = field(default_factory=dict)
+    labels: dict[tuple[int, int], LabelRecords] = field(default_factory=dict)
+    """By type and by what they belong to, which for labels of the context is IN_NULL."""
     texts: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
+    size: int = 0
+    """Uncompressed bytes of the file."""
+    stamps: list[tuple[int, int]] = field(default_factory=list)
+    """Offset and time of each record that has a time."""
+    held: int = 0
+    """Names, labels and texts, which take memory."""
+    _parsed: dict[bytes, Labels] = field(default_factory=dict)
+
+    def parsed_labels(self, text: bytes) -> Labels:
+        """The labels in a JSON text, one object for all sets that have the same; ValueError for what is none."""
+        if (labels := self._parsed.get(text)) is None:
+            labels = json.loads(_decode(text.rstrip(b"\0")) or "{}")
+            if not isinstance(labels, dict):
+                raise ValueError("labels that are no JSON object")
+            self._parsed[text] = labels
+        return labels
 
     def order_names(self) -> None:
         """Put the name that libpcp would use first where a metric has several.
@@ -86,14 +131,30 @@ def _branches(name: str) -> list[str]:
 def read_metadata(member: Member, problems: ProblemLog) -> Metadata:
     """Read a .meta file as far as it can be read; damage is recorded and what follows it is still read."""
     metadata = Metadata()
+    room = max(ENTRIES, member.stored_size // BYTES_PER_ENTRY) * allowance()
     for offset, payload in _records(member, metadata, problems):
         try:
             _take(metadata, payload)
+            if metadata.held > room:
+                told = f"more than {room:,.0f} names and labels in {member.stored_size:,} bytes"
+                hint = f"if that is right, set {ALLOWANCE} to more than {allowance():g}"
+                problems.add("too large", member.name, f"{told}; the rest is left out: {hint}", offset)
+                break
+            _note_time(metadata, payload, offset)
         except (struct.error, ValueError, RecursionError) as error:
             kind = int.from_bytes(payload[:4], "big")
             problems.add("bad metadata", member.name, f"record of type {kind} cannot be read: {error}", offset)
     metadata.order_names()
     return metadata
+
+
+def _note_time(metadata: Metadata, payload: bytes, offset: int) -> None:
+    """Keep the time of a record; ValueError where the archive's version has no records of this type."""
+    kind = int.from_bytes(payload[:4], "big")
+    if kind in STAMPED:
+        if metadata.label is not None and metadata.label.version != STAMPED[kind]:
+            raise ValueError(f"version {metadata.label.version} has no such records")
+        metadata.stamps.append((offset, stamp(payload, 4, STAMPED[kind])[0]))
 
 
 def _records(member: Member, metadata: Metadata, problems: ProblemLog) -> Iterator[tuple[int, bytes]]:
@@ -120,7 +181,7 @@ def _records(member: Member, metadata: Metadata, problems: ProblemLog) -> Iterat
             yield base + pos, data[pos + 4 : pos + need - 4]
             pos += need
             continue
-        if not ended:
+        if not ended and len(data) - pos < 4 * PIECE:
             rest, ended = _fill(stream, b"", PIECE)
             base, data, pos = base + pos, data[pos:] + rest, 0
         if (found := _next_record(data, pos + 1)) is None:
@@ -132,6 +193,7 @@ def _records(member: Member, metadata: Metadata, problems: ProblemLog) -> Iterat
         else:
             problems.add("bad metadata", member.name, f"{found - pos:,} bytes skipped", base + pos)
             pos = found
+    metadata.size = stream.position
     stream.close()
 
 
@@ -155,13 +217,14 @@ def _take(metadata: Metadata, payload: bytes) -> None:
     if kind == DESC:
         _take_desc(metadata, payload)
     elif kind in (INDOM_V2, INDOM, INDOM_DELTA):
-        _take_domain(metadata, payload, 2 if kind == INDOM_V2 else 3)
+        _take_domain(metadata, payload, kind)
     elif kind in (LABELS_V2, LABELS):
         _take_labels(metadata, payload, 2 if kind == LABELS_V2 else 3)
     elif kind == TEXT:
         what, ident = struct.unpack_from(">II", payload, 4)
         texts = metadata.texts.setdefault((what & (OF_PMID | OF_INDOM), ident), {})
         texts[what & (ONELINE | HELP)] = _decode(payload[12:].split(b"\0", 1)[0])
+        metadata.held += 1
     else:
         raise ValueError("unknown record type")
 
@@ -182,10 +245,13 @@ def _take_desc(metadata: Metadata, payload: bytes) -> None:
     known = metadata.descs.get(pmid) or Desc(pmid, kind, indom, semantics, units, ())
     metadata.descs[pmid] = replace(known, names=tuple(dict.fromkeys((*known.names, *names))))
     metadata.names += names
+    metadata.held += len(names)
+    if pos != len(payload):
+        raise ValueError(f"{len(payload) - pos:,} bytes after the last name of {names[0]}")
 
 
-def _take_domain(metadata: Metadata, payload: bytes, version: int) -> None:
-    time, pos = stamp(payload, 4, version)
+def _take_domain(metadata: Metadata, payload: bytes, kind: int) -> None:
+    time, pos = stamp(payload, 4, STAMPED[kind])
     indom, count = struct.unpack_from(">II", payload, pos)
     pos += 8
     if count * 8 > len(payload) - pos:
@@ -193,46 +259,64 @@ def _take_domain(metadata: Metadata, payload: bytes, version: int) -> None:
     instances = struct.unpack_from(f">{count}I", payload, pos)
     offsets = struct.unpack_from(f">{count}I", payload, pos + 4 * count)
     names = _Names(payload[pos + 8 * count :])
+    numbers = np.array(instances, dtype=np.int64)
+    gone = np.array(offsets, dtype=np.int64) == GONE if kind == INDOM_DELTA else None
+    metadata.instance_lists.setdefault(indom, []).append(InstanceList(time, numbers, gone))
     domain = metadata.domains.setdefault(indom, History())
+    bad: list[str] = []
     for instance, offset in zip(instances, offsets, strict=True):
         # A number that is gone keeps its last name: only a value recorded by then can refer to it.
-        if offset != GONE:
-            domain.note(time, instance, names[offset])
+        if offset == GONE and kind == INDOM_DELTA:
+            continue
+        if instance > MAX_INSTANCE or offset >= len(names.table):
+            bad.append(f"instance {instance:,} with a name at offset {offset:,} of {len(names.table):,} bytes")
+        else:
+            metadata.held += domain.note(time, instance, names[offset])
+    if bad:
+        raise ValueError(f"{len(bad):,} names, the first is that of {bad[0]}")
 
 
 class _Names(dict[int, str]):
-    """Names by their offset in the string table; one that shares another's tail is found on demand."""
+    """Names by their offset in the string table, found on demand; one may share another's tail."""
 
     def __init__(self, table: bytes) -> None:
-        parts = table.split(b"\0")
-        starts = accumulate((len(part) + 1 for part in parts), initial=0)
-        super().__init__(zip(starts, map(_decode, parts), strict=False))
-        self._table = table
+        super().__init__()
+        self.table = table
+        # Each name once, and the tails of some: more is a table that lies.
+        self._room = 4 * len(table)
 
     def __missing__(self, offset: int) -> str:
-        if offset >= len(self._table):
-            raise ValueError(f"a name at offset {offset:,} of a table of {len(self._table):,} bytes")
-        return _decode(self._table[offset : self._table.find(b"\0", offset)])
+        end = self.table.find(b"\0", offset)
+        text = self.table[offset : end if end >= 0 else None]
+        self._room -= len(text)
+        if self._room < 0:
+            raise ValueError(f"names of more than {4 * len(self.table):,} bytes in a table of {len(self.table):,}")
+        name = self[offset] = _decode(text)
+        return name
 
 
 def _take_labels(metadata: Metadata, payload: bytes, version: int) -> None:
     time, pos = stamp(payload, 4, version)
     kind, ident, count = struct.unpack_from(">III", payload, pos)
+    kind &= CONTEXT | DOMAIN | INDOM_LABEL | CLUSTER | ITEM | INSTANCES
     pos += 12
-    history = metadata.labels.setdefault((kind & 0x3F, ident), History())
+    sets: dict[int, Labels] = {}
     for _ in range(count):
         instance, size = struct.unpack_from(">II", payload, pos)
         end = pos + 8 + size
         if end + 4 > len(payload):
             raise ValueError(f"a label set of {size:,} bytes reaches beyond the record")
-        text = _decode(payload[pos + 8 : end].rstrip(b"\0"))
-        (labels,) = struct.unpack_from(">I", payload, end)
-        pos = end + 4 + 8 * labels
-        instance = instance if kind & INSTANCES else IN_NULL
-        if history.current.get(instance) != text:
-            # Raises ValueError for what is no JSON.
-            json.loads(text or "{}")
-            history.note(time, instance, text)
+        (labels,) = struct.unpack_from(">i", payload, end)
+        if labels >= 0:
+            # Of several sets where there should be one, libpcp uses the first.
+            sets.setdefault(instance if kind == INSTANCES else IN_NULL, metadata.parsed_labels(payload[pos + 8 : end]))
+        # A negative number is PCP's code of the error because of which there are no labels.
+        pos = end + 4 + 8 * max(labels, 0)
+    records = metadata.labels.setdefault((kind, IN_NULL if kind == CONTEXT else ident), {})
+    last = next(reversed(records.values()), None)
+    # Of two records of one time libpcp uses the first. One that repeats the last takes no room.
+    metadata.held += len(sets) if sets != last else 0
+    records.setdefault(time, last if sets == last else sets)
 
 
 def _decode(text: bytes) -> str:

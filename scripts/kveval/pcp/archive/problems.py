@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 KEPT_PER_KIND = 20
 
 # Kinds that mean that something recorded could not be read (the others describe the recording itself).
-DAMAGE = frozenset({"missing file", "truncated", "bad record", "bad metadata", "bad index", "unreadable"})
+DAMAGE = frozenset(
+    {"missing file", "truncated", "bad record", "bad metadata", "bad index", "unreadable", "foreign file", "too large"}
+)
 
 
 class ArchiveError(Exception):

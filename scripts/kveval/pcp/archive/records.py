@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.files import Member, Stream
+from kveval.pcp.archive.member import Member, Stream
 from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE, record_times, stamp
+from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE, parse_label, record_times, stamp
 
 # A block is decoded at once, so its size bounds memory; one larger record is still read, up to the limit.
 BLOCK = 16 << 20
@@ -46,19 +46,25 @@ class Volume:
 
     def __init__(self, member: Member, problems: ProblemLog, version: int | None) -> None:
         self.member, self._problems = member, problems
-        self.label = member.label()
-        if self.label is None:
+        head = member.head(LABEL_SIZE[3])
+        label = parse_label(head)
+        if label is None:
             problems.add("bad record", member.name, "no label at the start of the file", 0)
-        self.version = self.label.version if self.label else version or 2
+        self.version = label.version if label else version or 2
+        # A label that is damaged still takes its place.
+        labelled = label or int.from_bytes(head[:4], "big") == LABEL_SIZE[self.version]
+        self._first = LABEL_SIZE[self.version] if labelled else 0
+        self._earliest = label.start_ns if label else 0
+        # Uncompressed size, once the volume has been read to its end.
+        self.size: int | None = None
 
     def blocks(self, start: int | None = None, end: int | None = None, finish_ns: int | None = None) -> Iterator[Block]:
         """Blocks of records from byte offset `start` (default: after the label).
 
         Reading pauses at byte offset `end` and stops there if the last record is later than `finish_ns`.
         """
-        first = LABEL_SIZE[self.version] if self.label else 0
         stream = Stream(self.member, self._problems)
-        stream.skip_to(max(first, start or 0))
+        stream.skip_to(max(self._first, start or 0))
         # A small file does not need a large block (compression rarely saves more than 15/16).
         buffer = bytearray(min(BLOCK, max(SMALLEST_BLOCK, 16 * self.member.stored_size)))
         base, have, ended = stream.position, 0, False
@@ -72,16 +78,17 @@ class Volume:
             with memoryview(buffer) as room:
                 have += stream.read_into(room[have:limit])
                 ended = ended or have < limit
-            starts, used, bad = _frame(buffer, have, self.version)
+            starts, used = self._frame(buffer, have, base, ended=ended)
             if len(starts):
                 yield (block := self._block(buffer, have, starts, base))
                 if end is not None and base + used >= end and finish_ns is not None and block.times[-1] > finish_ns:
-                    break
-            if bad or (ended and used < have):
-                used = self._recover(buffer, have, used, base, ended=ended, bad=bad)
+                    stream.close()
+                    return
             have -= used
             base += used
             buffer[:have] = buffer[used : used + have]
+        if stream.whole:
+            self.size = stream.position
         stream.close()
 
     def _block(self, data: bytearray, have: int, starts: list[int], base: int) -> Block:
@@ -91,57 +98,87 @@ class Volume:
         times = record_times(header, self.version)
         return Block(words, at, words[at // 4].astype(np.int64), times, base, self.version)
 
-    def _recover(self, data: bytearray, have: int, used: int, base: int, *, ended: bool, bad: bool) -> int:
-        """Where to go on after a record that cannot be framed; says what is lost."""
-        found = _resync(data, have, used + 4, self.version)
-        where, offset = self.member.name, base + used
-        if found is not None:
-            self._problems.add("bad record", where, f"{found - used:,} bytes skipped to the next record", offset)
-            return found
+    def _frame(self, data: bytearray, have: int, base: int, *, ended: bool) -> tuple[list[int], int]:
+        """Starts of the whole records in `data`, over damage to the next one, and the bytes used.
+
+        Stops where a record is no multiple of four bytes from the first: from there on it is called again.
+        """
+        starts: list[int] = []
+        pos, bad = _frame(data, have, 0, self.version, starts)
+        while bad or (ended and pos < have):
+            found = _resync(data, have, pos + 1, self.version, self._earliest)
+            if found is None:
+                return starts, self._give_up(have, pos, base, ended=ended, bad=bad)
+            said = f"{found - pos:,} bytes skipped to the next record"
+            self._problems.add("bad record", self.member.name, said, base + pos)
+            if found & 3:
+                return starts, found
+            pos, bad = _frame(data, have, found, self.version, starts)
+        return starts, pos
+
+    def _give_up(self, have: int, pos: int, base: int, *, ended: bool, bad: bool) -> int:
+        """Where to go on when no record follows in the bytes at hand; says what is lost."""
+        where, offset = self.member.name, base + pos
         if ended:
             what = "no whole record" if bad else "the beginning of a record"
-            self._problems.add("truncated", where, f"the last {have - used:,} bytes hold {what}", offset)
+            self._problems.add("truncated", where, f"the last {have - pos:,} bytes hold {what}", offset)
             return have
         # Keep the tail: the next record may have begun in it.
-        skipped = max(4, (have - used) // 2 & ~3)
+        skipped = max(4, (have - pos) // 2 & ~3)
         self._problems.add("bad record", where, f"{skipped:,} bytes skipped", offset)
-        return used + skipped
+        return pos + skipped
 
 
-def _frame(data: bytearray, have: int, version: int) -> tuple[list[int], int, bool]:
-    """Starts of the whole records at the front of `data`, bytes used, and whether a bad record stopped it."""
-    starts: list[int] = []
-    pos, end = 0, have
+def _frame(data: bytearray, have: int, pos: int, version: int, starts: list[int]) -> tuple[int, bool]:
+    """Add the starts of the whole records from `pos` on; where they end, and whether a bad record stopped it."""
     smallest = HEADER_SIZE[version] + 4
     unpack = _SIZE.unpack_from
-    while end - pos >= smallest:
+    while have - pos >= smallest:
         (size,) = unpack(data, pos)
         if size < smallest or size > MAX_RECORD or size & 3:
-            return starts, pos, True
-        if size > end - pos:
+            return pos, True
+        if size > have - pos:
             break
         if data[pos : pos + 4] != data[pos + size - 4 : pos + size]:
-            return starts, pos, True
+            return pos, True
         starts.append(pos)
         pos += size
-    return starts, pos, False
+    return pos, False
 
 
-def _resync(data: bytearray, have: int, start: int, version: int) -> int | None:
-    """The next offset at which a whole record with a possible time stands."""
-    words = np.frombuffer(data, dtype=">u4", count=have // 4).astype(np.int64)
-    first = (start + 3) // 4
-    smallest = HEADER_SIZE[version] + 4
-    at = np.arange(first, len(words), dtype=np.int64)
-    size = words[first:]
-    fits = (size >= smallest) & (size & 3 == 0) & (size // 4 <= len(words) - at)
-    at, size = at[fits], size[fits]
-    at = at[words[at + size // 4 - 1] == size]
-    if len(at) == 0:
+def _resync(data: bytearray, have: int, start: int, version: int, earliest: int) -> int | None:
+    """The next offset at which a whole record stands whose time is not before `earliest`.
+
+    It is searched in ever larger steps, so that the time is proportional to the way there.
+    """
+    room = SMALLEST_BLOCK
+    while start < have:
+        stop = min(have, start + room)
+        # Most damage keeps the distance to the next record a multiple of four bytes.
+        for shift in (3, 0, 1, 2):
+            found = _candidate(data, have, (start + shift, stop), version, earliest)
+            if found is not None:
+                return found
+        start, room = stop, min(4 * room, BLOCK)
+    return None
+
+
+def _candidate(data: bytearray, have: int, bounds: tuple[int, int], version: int, earliest: int) -> int | None:
+    begin, stop = bounds
+    count, smallest = (have - begin) // 4, HEADER_SIZE[version] + 4
+    if count * 4 < smallest:
         return None
-    times = record_times(words[at[:, None] + np.arange(1, 4)].astype(np.uint32), version)
-    at = at[times >= 0]
-    return int(at[0]) * 4 if len(at) else None
+    words = np.frombuffer(data, ">u4", count, begin)
+    size = words[: (stop - begin + 3) // 4].astype(np.int64)
+    at = np.flatnonzero((size >= smallest) & (size & 3 == 0) & (size // 4 <= count - np.arange(len(size))))
+    at = at[words[at + size[at] // 4 - 1] == size[at]]
+    header = words[at[:, None] + np.arange(1, HEADER_SIZE[version] // 4)]
+    likely = (record_times(header, version) >= earliest) & (header[:, -1].astype(np.int64) * 8 <= size[at] - smallest)
+    # Another record follows it, as far as the data at hand shows.
+    after = words[np.minimum(at + size[at] // 4, count - 1)]
+    likely &= (at + size[at] // 4 >= count) | ((after >= smallest) & (after <= MAX_RECORD))
+    at = at[likely]
+    return begin + int(at[0]) * 4 if len(at) else None
 
 
 def time_at(member: Member, offset: int, version: int) -> int | None:

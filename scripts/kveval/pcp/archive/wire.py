@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+MAGIC_BASE = 0x50052600
 MAGIC = {0x50052602: 2, 0x50052603: 3}
 LABEL_SIZE = {2: 132, 3: 808}
 # Bytes before the first value set of a data record, with the leading length: time, then the number of metrics.
@@ -15,6 +16,7 @@ HEADER_SIZE = {2: 16, 3: 20}
 INDEX_ENTRY = {2: struct.Struct(">IIIII"), 3: struct.Struct(">IIIIQQ")}
 IN_NULL = 0xFFFFFFFF
 NANOSECONDS = 1_000_000_000
+MICROSECONDS = 1_000_000
 # int64 nanoseconds end in the year 2262; a larger number of seconds is damage, not a time.
 MAX_SECONDS = 9_223_372_036
 IMPOSSIBLE = -1
@@ -49,11 +51,10 @@ def parse_label(data: bytes) -> Label | None:
     return Label(3, pid, start, volume, _text(data[36:292]), _text(data[292:548]), _text(data[548:804]))
 
 
-def label_frame(data: bytes) -> tuple[int, int]:
-    """The length of the label at the start of a file as it should be, and as it stands after the label."""
-    label = parse_label(data)
-    size = LABEL_SIZE[label.version] if label else 0
-    return size, int.from_bytes(data[max(0, size - 4) : size], "big")
+def pcp_version(data: bytes) -> int | None:
+    """The version of the archive format that the start of a file names, whether or not this reader knows it."""
+    magic = int.from_bytes(data[4:8], "big")
+    return magic & 0xFF if len(data) >= 8 and magic & 0xFFFFFF00 == MAGIC_BASE else None
 
 
 def nanoseconds_v3(low: int, high: int, nanos: int) -> int:
@@ -75,7 +76,7 @@ def record_times(words: NDArray[np.uint32], version: int) -> NDArray[np.int64]:
     seconds = words[:, 0].astype(np.int64)
     if version == 2:
         micros = words[:, 1].astype(np.int64)
-        return np.where(micros < 1_000_000, seconds * NANOSECONDS + micros * 1000, IMPOSSIBLE)
+        return np.where(micros < MICROSECONDS, seconds * NANOSECONDS + micros * 1000, IMPOSSIBLE)
     nanos = words[:, 2].astype(np.int64)
     good = (words[:, 1] <= MAX_SECONDS >> 32) & (nanos < NANOSECONDS)
     seconds = np.where(good, seconds + (words[:, 1].astype(np.int64) << 32), 0)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kveval.pcp.archive.meta import INDOM_NULL, Desc, History, Metadata
-from kveval.pcp.conversion.pages import word as entry
 
 Ints = NDArray[np.int64]
 
@@ -53,21 +52,6 @@ class Instances:
         self._applied = count
 
 
-class Words(list[bytes]):
-    """Distinct dictionary entries, numbered in the order in which they come: a dictionary must not hold one twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._numbers: dict[str, int] = {}
-
-    def number(self, word: str) -> int:
-        """The number of a word, a new one if it is new."""
-        found = self._numbers.setdefault(word, len(self))
-        if found == len(self):
-            self.append(entry(word))
-        return found
-
-
 @dataclass
 class Catalog:
     """The selected metrics of one archive, sorted by name, and the numbering of their series.
@@ -94,15 +78,13 @@ class Catalog:
         numbers = {INDOM_NULL: 0, **{indom: number + 1 for number, indom in enumerate(self._domains)}}
         self._owners = np.array([numbers[desc.indom] for desc in self.metrics], dtype=np.int64)
         self._by_number = list(self._domains.values())
-        self.metric_words, self.name_words = Words(), Words()
-        self._metric_word = np.array([self.metric_words.number(desc.names[0]) for desc in self.metrics], dtype=np.int64)
-        begins = {INDOM_NULL: 0}
-        words: list[int] = []
+        self._metric_names = np.array([desc.names[0] for desc in self.metrics], dtype=np.object_)
+        begins, names = {INDOM_NULL: 0}, list[str | None]()
         for indom, domain in self._domains.items():
-            begins[indom] = len(words)
-            words += [self.name_words.number(name) for name in domain.names]
+            begins[indom] = len(names)
+            names += domain.names
         self._names_at = np.array([begins[desc.indom] for desc in self.metrics], dtype=np.int64)
-        self._name_word = np.array([*words, -1], dtype=np.int64)
+        self._names = np.array([*names, None], dtype=np.object_)
 
     def metric_of(self, pmid: int) -> int:
         """Number of a selected metric, -1 for another."""
@@ -147,16 +129,15 @@ class Catalog:
             self._extra_names.append((metric, name))
         return self._extra[key]
 
-    def parts(self, series: Ints) -> tuple[Ints, Ints]:
-        """For each series number: the number of its metric in `metric_words`, of its instance in `name_words` or -1."""
+    def names(self, series: Ints) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
+        """Metric and instance of each series number; None for the instance of a singular metric."""
         extra = series >= self.total
         metrics = np.searchsorted(self.base, np.where(extra, 0, series), side="right") - 1
         singular = extra | (self.indoms[metrics] == INDOM_NULL)
-        names = self._name_word[np.where(singular, -1, self._names_at[metrics] + series - self.base[metrics])]
+        names = self._names[np.where(singular, -1, self._names_at[metrics] + series - self.base[metrics])]
         for at in np.flatnonzero(extra).tolist():
-            metrics[at], name = self._extra_names[int(series[at]) - self.total]
-            names[at] = -1 if name is None else self.name_words.number(name)
-        return self._metric_word[metrics], names
+            metrics[at], names[at] = self._extra_names[int(series[at]) - self.total]
+        return self._metric_names[metrics], names
 
     def instance_name(self, indom: int, instance: int, time: int) -> str | None:
         """Name of an instance of a selected metric's domain at `time`; None if it has none."""

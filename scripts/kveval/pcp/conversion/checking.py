@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from numpy.typing import NDArray
 from kveval.pcp.archive.files import split_name
 from kveval.pcp.archive.problems import ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block
+from kveval.pcp.archive.units import COUNTER, I32, I64, U32, U64
+from kveval.pcp.conversion.catalog import Catalog
+from kveval.pcp.conversion.chunks import Chunk
 from kveval.pcp.conversion.conversion import ConversionSummary, survey
+from kveval.pcp.conversion.times import iso
 
 # A recording's own rhythm varies by less than this; a longer silence is a gap.
 GAP_FACTOR = 5.0
@@ -34,33 +39,59 @@ class Rhythm:
         self._marks.setdefault(archive, []).append((block.counts == 0)[possible])
 
     def findings(self) -> list[ArchiveProblem]:
-        """Clock steps (time runs backwards) and gaps (silence much longer than the archive's usual interval)."""
+        """Gaps: silence much longer than the archive's usual interval."""
         found = ProblemLog()
         for archive, parts in self._times.items():
             times, marks = np.concatenate(parts), np.concatenate(self._marks[archive])
             seconds = np.diff(times) / 1e9
-            for at in np.flatnonzero(seconds < 0).tolist():
-                to = _iso(int(times[at + 1]))
-                found.add("clock step", archive, f"time goes back by {-seconds[at]:.6f} s to {to}")
             usual = seconds[seconds > 0]
             limit = max(MIN_GAP_SECONDS, GAP_FACTOR * float(np.quantile(usual, 0.9))) if len(usual) else np.inf
             # Beside a mark the interruption is known.
             for at in np.flatnonzero((seconds > limit) & ~marks[1:] & ~marks[:-1]).tolist():
-                after = _iso(int(times[at]))
+                after = iso(int(times[at]))
                 found.add("gap", archive, f"nothing recorded for {seconds[at]:.3f} s after {after}")
         return found.all()
 
 
-def _iso(time_ns: int) -> str:
-    return f"{np.datetime64(time_ns, 'ns')}Z"
+@dataclass
+class Falls:
+    """Watches the counters of whole numbers: a fall is a wrap or a reset (pmlogcheck(1) reports them as wraps)."""
+
+    found: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _last: dict[int, float] = field(default_factory=dict)
+    _catalog: Catalog | None = None
+
+    def __call__(self, chunk: Chunk, catalog: Catalog, host: str) -> None:
+        """Count the falls in a chunk, and between it and the one before."""
+        if catalog is not self._catalog:
+            # Another archive numbers its series anew.
+            self._catalog, self._last = catalog, {}
+        ends = np.cumsum(chunk.counts)
+        before = np.concatenate([[np.nan], chunk.values[:-1]])
+        begins = ends - chunk.counts
+        before[begins] = [self._last.get(series, np.nan) for series in chunk.series.tolist()]
+        series = chunk.series[np.searchsorted(ends, np.flatnonzero(chunk.values < before), side="right")]
+        for number in series.tolist():
+            desc = catalog.metrics[catalog.name(number)[0]]
+            if desc.semantics == COUNTER and desc.type in (I32, U32, I64, U64):
+                self.found[host, desc.names[0]] += 1
+        self._last.update(zip(chunk.series.tolist(), chunk.values[ends - 1].tolist(), strict=True))
+
+    def findings(self) -> list[ArchiveProblem]:
+        """One finding for each metric."""
+        return [
+            ArchiveProblem("counter fall", host, f"{name} is lower than before {count:,} times: wrapped or reset")
+            for (host, name), count in sorted(self.found.items())
+        ]
 
 
 def check(source: str | Path) -> tuple[ConversionSummary, list[ArchiveProblem]]:
     """Read an archive through; return what could be read, and what is wrong with it: nothing if it is whole.
 
-    Kinds of damage (`Problem.damage`): missing file, truncated, bad record, bad metadata, bad index, unreadable.
-    Properties of the recording: gap, clock step, unnamed instance, not converted, metadata changed, bad label.
+    Kinds of damage (`Problem.damage`): missing file, foreign file, truncated, bad record, bad metadata, bad index,
+    unreadable, too large. Properties of the recording: gap, clock step, counter fall, no data, no index, index order,
+    odd metadata, bad label, unnamed instance, not converted, metadata changed.
     """
-    rhythm = Rhythm()
-    summary = survey(source, watcher=rhythm)
-    return summary, [*summary.problems, *rhythm.findings()]
+    rhythm, falls = Rhythm(), Falls()
+    summary = survey(source, watcher=rhythm, sink=falls)
+    return summary, [*summary.problems, *rhythm.findings(), *falls.findings()]

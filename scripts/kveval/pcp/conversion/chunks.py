@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from kveval.pcp.conversion.decode import Piece
 
+Ints = NDArray[np.int64]
+
 # Rows held until they are written; some 60 bytes each while sorting.
 CHUNK_ROWS = 3_000_000
 DENSE_SERIES = 1_000_000
@@ -20,15 +22,15 @@ class Chunk:
     """Rows sorted by series and time. `counts[k]` rows belong to `series[k]`.
 
     `texts` and `exact` hold what is no double: (row numbers, values); rows in `texts` have no number, integers beyond
-    2^53 stand in `exact` in nine bytes.
+    2^53 stand in `exact` too, as `wide_integers`.
     """
 
-    series: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    times: NDArray[np.int64]
+    series: Ints
+    counts: Ints
+    times: Ints
     values: NDArray[np.float64]
-    texts: tuple[NDArray[np.int64], NDArray[np.object_]]
-    exact: tuple[NDArray[np.int64], NDArray[np.uint8]]
+    texts: tuple[Ints, NDArray[np.object_]]
+    exact: tuple[Ints, Ints]
 
 
 @dataclass
@@ -97,10 +99,10 @@ def assemble(pieces: list[Piece]) -> Chunk:
     for number in np.flatnonzero(disordered).tolist():
         begin, end = int(starts[number]), int(starts[number] + counts[number])
         order[begin:end] = begin + np.argsort(times[begin:end], kind="stable")
-    return _reordered(chunk, order, np.ones(total, dtype=bool) if present is None else present)
+    return _rearranged(chunk, order if present is None else order[present[order]], series)
 
 
-def _numbered(pieces: list[Piece]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]:
+def _numbered(pieces: list[Piece]) -> tuple[Ints, Ints, list[Ints]]:
     """The series of all pieces, their numbers of rows, and for each piece the positions of its series among them."""
     top = max(int(piece.series.max()) for piece in pieces) + 1
     lengths = [len(piece.series) for piece in pieces]
@@ -119,7 +121,7 @@ def _numbered(pieces: list[Piece]) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return series, rows[series], [position[piece.series] for piece in pieces]
 
 
-def _range(numbers: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+def _range(numbers: Ints) -> slice | Ints:
     """Consecutive numbers as a slice, which numpy copies faster."""
     first, last = int(numbers[0]), int(numbers[-1])
     if last - first == len(numbers) - 1 and (np.diff(numbers) == 1).all():
@@ -131,12 +133,12 @@ class _Extras:
     """Texts and large integers of a chunk, with their rows."""
 
     def __init__(self) -> None:
-        self._text_at: list[NDArray[np.int64]] = []
+        self._text_at: list[Ints] = []
         self._texts: list[NDArray[np.object_]] = []
-        self._exact_at: list[NDArray[np.int64]] = []
-        self._exact: list[NDArray[np.uint8]] = []
+        self._exact_at: list[Ints] = []
+        self._exact: list[Ints] = []
 
-    def add(self, piece: Piece, rows: NDArray[np.int64]) -> None:
+    def add(self, piece: Piece, rows: Ints) -> None:
         """Take those of a piece whose values go to `rows`."""
         if piece.texts is not None:
             self._text_at.append(rows.reshape(-1))
@@ -145,29 +147,34 @@ class _Extras:
             self._exact_at.append(rows.reshape(-1)[piece.exact[0]])
             self._exact.append(piece.exact[1])
 
-    def joined(
-        self,
-    ) -> tuple[tuple[NDArray[np.int64], NDArray[np.object_]], tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+    def joined(self) -> tuple[tuple[Ints, NDArray[np.object_]], tuple[Ints, Ints]]:
         """(rows, texts) and (rows, integers)."""
         none = np.empty(0, dtype=np.int64)
         texts = np.concatenate([*self._texts, np.empty(0, dtype=np.object_)])
         return (np.concatenate([*self._text_at, none]), texts), (
             np.concatenate([*self._exact_at, none]),
-            np.concatenate([*self._exact, np.empty((0, 9), dtype=np.uint8)]),
+            np.concatenate([*self._exact, np.empty((0, 2), dtype=np.int64)]),
         )
 
 
-def _reordered(chunk: Chunk, order: NDArray[np.int64], present: NDArray[np.bool_]) -> Chunk:
-    """The rows of `chunk` in `order`, without those that are not present."""
-    owner = np.repeat(np.arange(len(chunk.series)), chunk.counts)
-    order = order[present[order]]
-    new_row = np.full(len(owner), -1, dtype=np.int64)
-    new_row[order] = np.arange(len(order))
-    counts = np.bincount(owner[order], minlength=len(chunk.series))
-    text_at, exact_at = new_row[chunk.texts[0]], new_row[chunk.exact[0]]
+def in_order(chunk: Chunk, key: Ints) -> Chunk:
+    """The rows sorted by a key of their series, then by time; series of one key become one."""
+    order = np.lexsort((chunk.times, np.repeat(key, chunk.counts)))
+    _, first, position = np.unique(key, return_index=True, return_inverse=True)
+    return _rearranged(chunk, order, chunk.series[first][position])
+
+
+def _rearranged(chunk: Chunk, order: Ints, series: Ints) -> Chunk:
+    """The rows `order` of a chunk; `series` are the series to which its runs belong now, rows of one side by side."""
+    owner = np.repeat(series, chunk.counts)
+    row = np.full(len(owner), -1, dtype=np.int64)
+    row[order] = np.arange(len(order))
+    owner = owner[order]
+    starts = np.flatnonzero(np.diff(owner, prepend=-1))
+    text_at, exact_at = row[chunk.texts[0]], row[chunk.exact[0]]
     return Chunk(
-        series=chunk.series[counts > 0],
-        counts=counts[counts > 0],
+        series=owner[starts],
+        counts=np.diff(starts, append=len(owner)),
         times=chunk.times[order],
         values=chunk.values[order],
         texts=(text_at[text_at >= 0], chunk.texts[1][text_at >= 0]),

@@ -7,31 +7,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from kveval.pcp.archive.files import ArchiveFiles, Member, opened
-from kveval.pcp.archive.index import IndexEntry, bounds, read_index
-from kveval.pcp.archive.meta import Desc, Metadata, read_metadata
+from kveval.pcp.archive.files import ArchiveFiles, opened
+from kveval.pcp.archive.index import IndexEntry, bounds, check_end
+from kveval.pcp.archive.loading import Archive, load_all
+from kveval.pcp.archive.member import Member
+from kveval.pcp.archive.meta import Desc
 from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block, Volume, time_at
-from kveval.pcp.archive.wire import LABEL_SIZE, Label, label_frame
+from kveval.pcp.archive.sanity import check_metadata
+from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE
 from kveval.pcp.conversion import catalog as cat
 from kveval.pcp.conversion.chunks import CHUNK_ROWS, Chunk, Chunker
 from kveval.pcp.conversion.decode import Decoder
 from kveval.pcp.conversion.footer import (
     ArchiveInfo,
-    Labels,
     MetricInfo,
     encode,
     indom_string,
-    instance_labels,
     metric_info,
     pmid_string,
 )
+from kveval.pcp.conversion.labels import LabelHistory, instance_labels
 from kveval.pcp.conversion.table import LongWriter
+from kveval.pcp.conversion.times import Order
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,13 @@ class ConversionSummary:
         return any(problem.damage for problem in self.problems)
 
 
+# Marks are kept in memory and in the footer; a recording has a handful.
+MARKS = 100_000
+
 Sink = Callable[[Chunk, cat.Catalog, str], None]
 """Takes the chunks of an archive, with its host's name."""
 Watcher = Callable[[Block, str], None]
-"""Looks at blocks as they pass, with the file's name (for checks of the recording)."""
-
-
-@dataclass
-class Archive:
-    """One archive, its metadata read."""
-
-    files: ArchiveFiles
-    label: Label
-    metadata: Metadata
-    index: list[IndexEntry]
+"""Looks at blocks before they are decoded, with the file's name; it may change the times of their records."""
 
 
 @dataclass
@@ -82,7 +77,7 @@ class Scan:
     sink: Sink | None = None
     watcher: Watcher | None = None
     metrics: dict[str, MetricInfo] = field(default_factory=dict)
-    labels: dict[str, dict[str, list[tuple[int, Labels]]]] = field(default_factory=dict)
+    labels: dict[str, dict[str, dict[str, LabelHistory]]] = field(default_factory=dict)
     marks: list[int] = field(default_factory=list)
     first: int | None = None
     last: int | None = None
@@ -104,13 +99,19 @@ class Scan:
         catalog = cat.build(archive.metadata, self.selected)
         decoder = Decoder(catalog, self.problems, values_wanted=self.sink is not None)
         chunker = Chunker(self.chunk_rows)
+        order = Order(self.problems, archive.label.start_ns)
         for member, block in self._blocks(archive):
             decoder.where = member.name
+            order.watch(block, member.name)
             records = self._records(block, member.name)
             for piece in decoder.pieces(block, records) if len(records) else ():
                 self._emit(chunker.add(piece), catalog, archive)
         self._emit(chunker.flush(), catalog, archive)
         self._account(archive, decoder)
+        if archive.files.meta is not None:
+            windowed = self.start_ns is not None or self.finish_ns is not None
+            end = None if windowed or self._latest < 0 else self._latest
+            check_metadata(archive.metadata, archive.files.meta.name, archive.label, end, self.problems)
 
     def _emit(self, chunks: Iterable[Chunk], catalog: cat.Catalog, archive: Archive) -> None:
         for chunk in chunks:
@@ -126,6 +127,8 @@ class Scan:
             begin = None
         beyond = False
         for number, member in sorted(archive.files.volumes.items()):
+            if number in archive.files.repeated:
+                continue
             if not beyond and (begin is None or number >= begin.volume):
                 first = begin.offset if begin is not None and number == begin.volume and not member.suffix else None
                 limit = end.offset if end is not None and number == end.volume else None
@@ -135,6 +138,11 @@ class Scan:
                     if self.watcher is not None:
                         self.watcher(block, member.name)
                     yield member, block
+                if volume.size is not None:
+                    last = number == max(archive.files.volumes)
+                    check_end(
+                        archive.index, number, volume.size, member, archive.label.version, self.problems, last=last
+                    )
 
     def _confirmed(self, archive: Archive, entry: IndexEntry) -> bool:
         """Whether a record stands where the index says, not later than the window's start (so that none is missed)."""
@@ -158,12 +166,23 @@ class Scan:
             inside &= block.times <= self.finish_ns
         if not inside.any():
             return np.empty(0, dtype=np.int64)
-        times, marks = block.times[inside], block.counts == 0
+        # A record that holds no metric and yet more than a mark has lost its number of metrics.
+        times, marks = block.times[inside], (block.counts == 0) & (block.sizes == HEADER_SIZE[block.version] + 4)
         self.first = min(times.min().item(), self.first if self.first is not None else times.min().item())
         self._latest = max(self._latest, times.max().item())
         self.last = max(self._latest, self.last if self.last is not None else self._latest)
-        self.marks.extend(block.times[inside & marks].tolist())
+        # Several marks in a row say no more than the first.
+        first = marks & ~np.concatenate([[False], marks[:-1]])
+        self._mark(block.times[inside & first].tolist(), where)
         return np.flatnonzero(inside & ~marks)
+
+    def _mark(self, times: list[int], where: str) -> None:
+        room = max(0, MARKS - len(self.marks))
+        if len(times) > room:
+            self.problems.add(
+                "too large", where, f"more than {MARKS:,} interruptions; {len(times) - room:,} are left out"
+            )
+        self.marks.extend(times[:room])
 
     def _account(self, archive: Archive, decoder: Decoder) -> None:
         where = archive.files.base
@@ -172,37 +191,43 @@ class Scan:
             errors.setdefault(metric, Counter())[str(code)] += count
         for number, desc in enumerate(decoder.catalog.metrics):
             samples, lost = int(decoder.counts[number]), int(decoder.not_converted[number])
-            info = metric_info(archive.metadata, desc, samples - lost, lost, dict(errors.get(number, {})))
+            info = metric_info(
+                archive.metadata, archive.label, desc, samples - lost, lost, dict(errors.get(number, {}))
+            )
             if lost:
                 self.problems.add(
                     "not converted", where, f"{lost:,} values of {info.name} ({info.type}) have no column"
                 )
-            self._merge(info, where)
+            self._merge(info, archive)
         for pmid, count in decoder.unknown.items():
             self.problems.add(
                 "bad metadata", where, f"pmid {pmid_string(pmid)} has {count:,} value sets and no descriptor"
             )
         for domain, instance in sorted(decoder.catalog.unnamed):
             self.problems.add("unnamed instance", where, f"number {instance} of domain {indom_string(domain)}")
-        for indom, names in instance_labels(archive.metadata, decoder.catalog).items():
-            merged = self.labels.setdefault(indom, {})
+        indoms = {desc.indom for desc in decoder.catalog.metrics}
+        for indom, names in instance_labels(archive.metadata, indoms).items():
+            merged = self.labels.setdefault(archive.label.host, {}).setdefault(indom_string(indom), {})
             for name, history in names.items():
                 merged[name] = sorted([*merged.get(name, []), *history], key=lambda entry: entry[0])
 
-    def _merge(self, info: MetricInfo, where: str) -> None:
+    def _merge(self, info: MetricInfo, archive: Archive) -> None:
         old = self.metrics.get(info.name)
         if old is None:
             self.metrics[info.name] = info
             return
         if (old.type, old.units, old.semantics) != (info.type, info.units, info.semantics):
             change = f"{old.type}, {old.units}, {old.semantics} -> {info.type}, {info.units}, {info.semantics}"
-            self.problems.add("metadata changed", where, f"{info.name}: {change}")
+            self.problems.add("metadata changed", archive.files.base, f"{info.name}: {change}")
         added = Counter(old.errors) + Counter(info.errors)
+        last = {host: labels for host, _, labels in old.label_history}.get(archive.label.host)
+        repeats = bool(info.label_history) and info.label_history[0][2] == last
         self.metrics[info.name] = replace(
             info,
             samples=old.samples + info.samples,
             not_converted=old.not_converted + info.not_converted,
             errors=dict(added),
+            label_history=[*old.label_history, *info.label_history[repeats:]],
         )
 
     def info(self, archives: Sequence[Archive], rows: int) -> ArchiveInfo:
@@ -238,29 +263,6 @@ def _described(archive: Archive) -> dict[str, object]:
         "start_ns": label.start_ns,
         "volumes": len(archive.files.volumes),
     }
-
-
-def load(files: ArchiveFiles, problems: ProblemLog) -> Archive | None:
-    """An archive with its metadata; None, with the problem recorded, if nothing can be made of it."""
-    if not files.volumes:
-        problems.add("missing file", files.base, "no data volume")
-    for before, after in pairwise(sorted(files.volumes)):
-        if after > before + 1:
-            gap = str(before + 1) if after == before + 2 else f"{before + 1} to {after - 1}"
-            problems.add("missing file", files.base, f"volume {gap} is missing")
-    if files.meta is None:
-        problems.add("missing file", files.base, "no .meta: without descriptors the values cannot be read")
-    metadata = read_metadata(files.meta, problems) if files.meta else Metadata()
-    labels = [metadata.label, *(volume.label() for _, volume in sorted(files.volumes.items()))]
-    label = next((label for label in labels if label is not None), None)
-    if label is None:
-        problems.add("unreadable", files.base, "neither .meta nor a volume has a label")
-        return None
-    for member in files.members():
-        expected, found = label_frame(member.head(LABEL_SIZE[3]))
-        if expected != found:
-            problems.add("bad label", member.name, f"it ends with the length {found}, not {expected}")
-    return Archive(files, label, metadata, read_index(files.index, label.version, problems))
 
 
 def matcher(patterns: Sequence[str] | None) -> Callable[[Desc], bool]:
@@ -299,7 +301,7 @@ def convert(
             scan.sink = writer.write
             scan.run(archives)
             info = scan.info(archives, writer.rows)
-            writer.finish(encode(info, scan.metrics, scan.labels))
+            writer.finish(encode(info, scan.metrics, scan.labels, writer.time_unit))
     return ConversionSummary(Path(output), info.rows, info, scan.metrics)
 
 
@@ -318,7 +320,7 @@ def write_empty(output: str | Path, reason: str) -> None:
     """Write a file without any value, for a recording that is missing; its one problem is `reason`."""
     info = ArchiveInfo("", [], "", "", [], 0, 0, [], [ArchiveProblem("missing file", "", reason)], 0)
     with LongWriter(Path(output), with_host=False) as writer:
-        writer.finish(encode(info, {}, {}))
+        writer.finish(encode(info, {}, {}, writer.time_unit))
 
 
 def survey(
@@ -328,20 +330,16 @@ def survey(
     start_ns: int | None = None,
     finish_ns: int | None = None,
     watcher: Watcher | None = None,
+    sink: Sink | None = None,
 ) -> ConversionSummary:
-    """Read an archive through without writing: metrics with their numbers of values, and problems."""
+    """Read an archive through without writing: metrics with their numbers of values, and problems.
+
+    Values are read only for a `sink`; without one, those that lie outside their records are not found.
+    """
     problems = ProblemLog()
     with opened(Path(source), problems) as found:
         archives = load_all(found, source, problems)
-        scan = Scan(problems, matcher(metrics), start_ns, finish_ns, watcher=watcher)
+        scan = Scan(problems, matcher(metrics), start_ns, finish_ns, watcher=watcher, sink=sink)
         scan.run(archives)
         info = scan.info(archives, sum(metric.samples for metric in scan.metrics.values()))
     return ConversionSummary(None, info.rows, info, scan.metrics)
-
-
-def load_all(found: Sequence[ArchiveFiles], source: str | Path, problems: ProblemLog) -> list[Archive]:
-    """The archives that can be read, in order of their starts; ArchiveError if there is none."""
-    archives = [archive for files in found if (archive := load(files, problems)) is not None]
-    if not archives:
-        raise ArchiveError(f"{source}: nothing readable: {'; '.join(map(str, problems.all()))}")
-    return sorted(archives, key=lambda archive: (archive.label.start_ns, archive.files.base))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,6 @@ from kveval.pcp.archive.wire import HEADER_SIZE
 from kveval.pcp.conversion import layout as lay
 from kveval.pcp.conversion.catalog import Catalog
 from kveval.pcp.conversion.layout import Layout
-from kveval.pcp.conversion.pages import nine_bytes
 
 EXACT_LIMIT = 2.0**53
 _DTYPE = {
@@ -36,8 +36,8 @@ _WORTH_A_STRETCH = 256
 class Piece:
     """Values of some series (rows) at some times (columns); `present` is False where a value could not be read.
 
-    `exact` holds (flat positions, values in nine bytes) of integers that a double cannot hold; `texts` replaces the
-    numbers, `text_bytes` is what the different ones take.
+    `exact` holds (flat positions, `wide_integers`) of integers that a double cannot hold; `texts` replaces the numbers,
+    `text_bytes` is what the different ones take.
     """
 
     series: NDArray[np.int64]
@@ -45,7 +45,7 @@ class Piece:
     values: NDArray[np.float64] | None
     texts: NDArray[np.object_] | None = None
     present: NDArray[np.bool_] | None = None
-    exact: tuple[NDArray[np.int64], NDArray[np.uint8]] | None = None
+    exact: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     text_bytes: int = 0
 
     @property
@@ -66,6 +66,7 @@ class Decoder:
     values_wanted: bool = True
     _families: dict[tuple[int, int], list[Layout]] = field(default_factory=dict)
     _remembered: int = 0
+    _formats: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(len(self.catalog.metrics), dtype=np.int64)
@@ -103,11 +104,15 @@ class Decoder:
         known = self._families.setdefault(key, [])
         for number, layout in enumerate(known):
             size = len(layout.mask)
-            if layout.reach < len(record) and _equal(record[:size], layout):
+            if layout.fits(len(record)) and _equal(record[:size], layout):
                 if number:
                     known.insert(0, known.pop(number))
                 return layout
         layout = lay.build(block.words[start : start + len(record)], block.version, self.catalog)
+        for metric, form in layout.formats.items():
+            if self._formats.setdefault(metric, form) != form and metric >= 0:
+                name = self.catalog.metrics[metric].names[0]
+                layout.remarks.append(f"{name} has value format {form}, {self._formats[metric]} before")
         # The mask of a broken record ends where it breaks: others would match it that are whole.
         if not layout.complaint:
             self._remembered += 1000 + len(layout.mask)
@@ -126,13 +131,22 @@ class Decoder:
         series = layout.series_at(self.catalog, int(times[0]))
         starts = block.starts[records] // 4
         ends = starts + block.sizes[records] // 4 - 1
+        filled, whole = starts + layout.end, layout.exact and not layout.fixed
         for kind, columns in layout.spans():
-            if kind in (lay.B_OTHER, lay.UNREADABLE) or not self.values_wanted:
+            if kind == lay.UNREADABLE or not self.values_wanted:
+                whole = False
                 continue
             words = layout.words[columns]
             present = None
             if kind not in lay.IN_PLACE and not layout.fixed:
-                words, present = self._find_blocks(block, words, starts, bounds=(starts + layout.end, ends), kind=kind)
+                bounds = (starts + layout.end, ends)
+                words, present, sizes = self._find_blocks(block, words, starts, bounds=bounds, kind=kind)
+                filled = filled + sizes.sum(axis=0)
+                if present.all() and (shared := lay.repeats(words)).any():
+                    said = f"two of its values are in one place (so {int(shared.sum()):,} records)"
+                    self._complain(said, block, records[int(np.argmax(shared))])
+            if kind == lay.B_OTHER:
+                continue
             piece = Piece(series[columns], times, None, present=present)
             if kind == lay.B_TEXT:
                 assert present is not None
@@ -143,9 +157,17 @@ class Decoder:
                 if present.all():
                     piece.present = None
                 else:
-                    lost = int(present.size - present.sum())
-                    self.problems.add("bad record", self.where, f"{lost:,} values point outside their record")
+                    lost, worst = int(present.size - present.sum()), int(np.argmin(present.all(axis=0)))
+                    said = f"{lost:,} values are not where their record says"
+                    self._complain(said, block, records[worst])
             yield piece
+        if whole and not (filled == ends).all():
+            worst = int(np.argmin(filled == ends))
+            said = lay.unfilled(int(filled[worst] - starts[worst]), int(ends[worst] - starts[worst]))[0]
+            self._complain(f"{said} (so {int((filled != ends).sum()):,} records)", block, records[worst])
+
+    def _complain(self, what: str, block: Block, record: int) -> None:
+        self.problems.add("bad record", self.where, what, block.offset + int(block.starts[record]))
 
     def _account(self, layout: Layout, block: Block, records: NDArray[np.int64]) -> None:
         rows = len(records)
@@ -156,8 +178,9 @@ class Decoder:
         for pmid in layout.unknown:
             self.unknown[pmid] += rows
         if layout.complaint:
-            offset = block.offset + int(block.starts[records[0]])
-            self.problems.add("bad record", self.where, layout.complaint, offset)
+            self._complain(layout.complaint, block, records[0])
+        for remark in layout.remarks:
+            self._complain(f"{remark} (so {rows:,} records)" if rows > 1 else remark, block, records[0])
 
     def _find_blocks(
         self,
@@ -167,15 +190,18 @@ class Decoder:
         *,
         bounds: tuple[NDArray[np.int64], NDArray[np.int64]],
         kind: int,
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Word of each value's data (rows: values, columns: records), and whether it lies in its record's blocks."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Word of each value's data (rows: values, columns: records), whether it is sound, and the words it takes."""
         at = starts + block.words[words[:, None] + starts].astype(np.int64) - 2
         inside = (at >= bounds[0]) & (at < bounds[1])
         at = np.where(inside, at, 0)
-        size = block.words[at].astype(np.int64) & 0xFFFFFF
-        good = size >= 4 if kind == lay.B_TEXT else size == lay.BLOCK_BYTES[kind]
-        good &= inside & (at + (size + 3) // 4 <= bounds[1])
-        return np.where(good, at + 1, 1), good
+        header = block.words[at].astype(np.int64)
+        size = header & 0xFFFFFF
+        good = inside & (size >= 4) & (at + (size + 3) // 4 <= bounds[1])
+        if kind != lay.B_OTHER:
+            wanted = size if kind == lay.B_TEXT else lay.BLOCK_BYTES[kind]
+            good &= lay.sound_block(header, lay.BLOCK_TYPE[kind], wanted)
+        return np.where(good, at + 1, 1), good, np.where(good, (size + 3) // 4, 0)
 
     def _numbers(
         self, piece: Piece, block: Block, words: NDArray[np.int64], starts: NDArray[np.int64], kind: int
@@ -196,8 +222,7 @@ class Decoder:
         raw = source[words if words.ndim == 2 else words[:, None] + starts]
         piece.values = raw.astype(np.float64, order="C")
         big = np.flatnonzero(np.abs(piece.values.reshape(-1)) >= EXACT_LIMIT)
-        integers = raw.reshape(-1)[big]
-        piece.exact = (big, nine_bytes(integers.astype(integers.dtype.newbyteorder("="))))
+        piece.exact = (big, wide_integers(raw.reshape(-1)[big]))
 
     def _texts(
         self, block: Block, words: NDArray[np.int64], present: NDArray[np.bool_]
@@ -219,6 +244,12 @@ class Decoder:
         return shaped.reshape(words.shape), sum(map(len, seen))
 
 
+def wide_integers(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """64-bit integers, signed or not, as 128 bits in rows of two: the lower half, then the upper."""
+    low = numbers.astype(numbers.dtype.newbyteorder("=")).view(np.int64)
+    return np.stack([low, -(numbers < 0).astype(np.int64)], axis=1)
+
+
 def _equal(record: NDArray[np.uint32], layout: Layout) -> bool:
     return bool((record & layout.mask == layout.expected).all())
 
@@ -228,7 +259,7 @@ def _followers(layout: Layout, raw: NDArray[np.uint32], starts: NDArray[np.int64
     size, count = len(layout.mask), 0
     if layout.complaint:
         return 0
-    fits = sizes > layout.reach
+    fits = sizes > layout.reach if layout.length is None else sizes == layout.length
     limit = len(starts) if fits.all() else int(np.argmin(fits))
     # Small records are compared together, ever more of them while they agree; a large one is enough by itself.
     at_once = max(1, _COMPARED_AT_ONCE // size)

@@ -1,24 +1,30 @@
-"""The Parquet file's description of itself: key-value metadata, one small JSON document per metric and domain."""
+"""The Parquet file's description of itself: key-value metadata, as JSON; what grows with the metrics is compressed."""
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
+import zstandard
+
 from kveval.pcp.archive import meta as m
-from kveval.pcp.archive.meta import Desc, Metadata
+from kveval.pcp.archive.meta import Desc, Labels, Metadata
 from kveval.pcp.archive.problems import ArchiveProblem
 from kveval.pcp.archive.units import semantics_name, type_name, units_string
-from kveval.pcp.archive.wire import IN_NULL
-from kveval.pcp.conversion.catalog import Catalog
+from kveval.pcp.archive.wire import Label
+from kveval.pcp.conversion.labels import LabelHistory, metric_labels
 
 ARCHIVE_KEY = "kveval.pcp"
-METRIC_KEY = "kveval.pcp.metric."
-LABELS_KEY = "kveval.pcp.labels."
+METRICS_KEY = "kveval.pcp.metrics"
+LABELS_KEY = "kveval.pcp.labels"
+FORMAT = 2
 
-Labels = dict[str, Any]
+InstanceLabels = Mapping[str, Mapping[str, Mapping[str, LabelHistory]]]
+"""Host -> instance domain -> instance name -> labels through time."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +32,9 @@ class MetricInfo:
     """Facts about one metric. `units` as PCP writes them, "" if dimensionless; `names` are all its names.
 
     `labels` are those of the metric (context, domain, instance domain, cluster and item merged, the most specific
-    wins), as last recorded. `samples` counts the values in the archive, `not_converted` those that have no column
-    (events, aggregates), `errors` the value sets that held an error instead of values, by PCP's error code.
+    wins), as last recorded; `label_history` holds (host, valid from ns, labels). `samples` counts the values in the
+    archive, `not_converted` those that have no column (events, aggregates), `errors` the value sets that held an error
+    instead of values, by PCP's error code.
     """
 
     name: str
@@ -42,6 +49,12 @@ class MetricInfo:
     samples: int
     not_converted: int = 0
     errors: dict[str, int] = field(default_factory=dict)
+    label_history: list[tuple[str, int, Labels]] = field(default_factory=list)
+
+    def labels_of(self, host: str) -> LabelHistory:
+        """The labels of the metric through time on one of the recording's hosts."""
+        history = [(time, labels) for of_host, time, labels in self.label_history if of_host == host]
+        return history or [(0, self.labels)]
 
 
 def pmid_string(pmid: int) -> str:
@@ -54,8 +67,11 @@ def indom_string(indom: int) -> str:
     return f"{indom >> 22 & 0x1FF}.{indom & 0x3FFFFF}"
 
 
-def metric_info(metadata: Metadata, desc: Desc, samples: int, not_converted: int, errors: dict[str, int]) -> MetricInfo:
-    """Everything that .meta says about a metric."""
+def metric_info(
+    metadata: Metadata, label: Label, desc: Desc, samples: int, not_converted: int, errors: dict[str, int]
+) -> MetricInfo:
+    """Everything that .meta says about a metric of the archive with this label."""
+    history = metric_labels(metadata, label, desc)
     texts = metadata.texts.get((m.OF_PMID, desc.pmid), {})
     return MetricInfo(
         name=desc.names[0],
@@ -65,45 +81,13 @@ def metric_info(metadata: Metadata, desc: Desc, samples: int, not_converted: int
         semantics=semantics_name(desc.semantics),
         units=units_string(desc.units),
         indom=None if desc.indom == m.INDOM_NULL else indom_string(desc.indom),
-        help="\n".join(texts[kind] for kind in (m.ONELINE, m.HELP) if texts.get(kind)),
-        labels=_metric_labels(metadata, desc),
+        help="\n".join(dict.fromkeys(texts[kind] for kind in (m.ONELINE, m.HELP) if texts.get(kind))),
+        labels=history[-1][1],
         samples=samples,
         not_converted=not_converted,
         errors=errors,
+        label_history=[(label.host, time, labels) for time, labels in history],
     )
-
-
-def _metric_labels(metadata: Metadata, desc: Desc) -> Labels:
-    domain = desc.pmid >> 22 & 0x1FF
-    keys = [(m.CONTEXT, None), (m.DOMAIN, domain), (m.INDOM_LABEL, desc.indom)]
-    keys += [(m.CLUSTER, desc.pmid >> 10 & 0x7FFFF), (m.ITEM, desc.pmid)]
-    merged: Labels = {}
-    for kind, ident in keys:
-        for (kind_found, ident_found), history in metadata.labels.items():
-            if kind_found == kind and (ident is None or _same_ident(kind, ident_found, ident)):
-                merged.update(_parse(history.current.get(IN_NULL, "")))
-    return merged
-
-
-def _same_ident(kind: int, found: int, wanted: int) -> bool:
-    return found in (wanted, wanted << 10) if kind == m.CLUSTER else found == wanted
-
-
-def _parse(text: str) -> Labels:
-    labels = json.loads(text or "{}")
-    return labels if isinstance(labels, dict) else {}
-
-
-def instance_labels(metadata: Metadata, catalog: Catalog) -> dict[str, dict[str, list[tuple[int, Labels]]]]:
-    """For each instance domain with labels: instance name -> [(valid from ns, labels), ...] in order of time."""
-    found: dict[str, dict[str, list[tuple[int, Labels]]]] = {}
-    for (kind, indom), history in metadata.labels.items():
-        if kind == m.INSTANCES:
-            names = found.setdefault(indom_string(indom), {})
-            for time, instance, text in sorted(history.events):
-                if (name := catalog.instance_name(indom, instance, time)) is not None:
-                    names.setdefault(name, []).append((time, _parse(text)))
-    return found
 
 
 @dataclass
@@ -123,25 +107,47 @@ class ArchiveInfo:
 
 
 def encode(
-    info: ArchiveInfo,
-    metrics: Mapping[str, MetricInfo],
-    labels: Mapping[str, Mapping[str, list[tuple[int, Labels]]]],
+    info: ArchiveInfo, metrics: Mapping[str, MetricInfo], labels: InstanceLabels, time_unit: str
 ) -> dict[str, str]:
-    """The key-value metadata of the file."""
-    entries = {ARCHIVE_KEY: json.dumps({"format": 1, **asdict(info)})}
-    entries.update({METRIC_KEY + name: json.dumps(asdict(metric)) for name, metric in metrics.items()})
-    entries.update({LABELS_KEY + indom: json.dumps(names) for indom, names in labels.items() if names})
-    return entries
+    """The key-value metadata of the file; `time_unit` is that of its times, "us" or "ns"."""
+    return {
+        ARCHIVE_KEY: json.dumps({"format": FORMAT, "time_unit": time_unit, **asdict(info)}),
+        METRICS_KEY: _packed({name: asdict(metric) for name, metric in metrics.items()}),
+        LABELS_KEY: _packed(labels),
+    }
 
 
-def decode_metric(text: str | bytes) -> MetricInfo:
-    """One metric's entry."""
+def _packed(document: Mapping[str, Any]) -> str:
+    """A JSON document, compressed by zstd, as base64: not every reader of Parquet takes metadata that is no text."""
+    return b64encode(zstandard.compress(json.dumps(document).encode())).decode()
+
+
+def _unpacked(text: bytes) -> Any:
+    return json.loads(zstandard.decompress(b64decode(text)))
+
+
+@lru_cache(maxsize=8)
+def decode_metrics(text: bytes) -> Mapping[str, MetricInfo]:
+    """Every metric, sorted by name."""
+    return {name: _metric(fields) for name, fields in sorted(_unpacked(text).items())}
+
+
+def _metric(fields: dict[str, Any]) -> MetricInfo:
+    history = [(host, time, labels) for host, time, labels in fields["label_history"]]
+    return MetricInfo(**{**fields, "names": tuple(fields["names"]), "label_history": history})
+
+
+@lru_cache(maxsize=8)
+def decode_labels(text: bytes) -> InstanceLabels:
+    """Labels of the instances."""
+    found: InstanceLabels = _unpacked(text)
+    return found
+
+
+def decode_archive(text: bytes) -> ArchiveInfo:
+    """The recording. ValueError for a file of another format than this one writes."""
     fields = json.loads(text)
-    return MetricInfo(**{**fields, "names": tuple(fields["names"])})
-
-
-def decode_archive(text: str | bytes) -> ArchiveInfo:
-    """The recording's entry."""
-    fields = json.loads(text)
-    del fields["format"]
+    found, _ = fields.pop("format", None), fields.pop("time_unit", None)
+    if found != FORMAT:
+        raise ValueError(f"written in format {found} by another version of kveval, which reads {FORMAT}: convert again")
     return ArchiveInfo(**{**fields, "problems": [ArchiveProblem(**problem) for problem in fields["problems"]]})

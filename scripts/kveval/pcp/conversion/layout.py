@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from kveval.pcp.archive import units
+from kveval.pcp.archive.meta import INDOM_NULL
 from kveval.pcp.archive.wire import HEADER_SIZE
 from kveval.pcp.conversion.catalog import Catalog
 
@@ -19,13 +20,20 @@ IN_PLACE = frozenset({IN_I32, IN_U32, IN_F32})
 BLOCK_BYTES = {B_I32: 8, B_U32: 8, B_F32: 8, B_I64: 12, B_U64: 12, B_F64: 12}
 BLOCK_WORDS = [BLOCK_BYTES.get(kind, 4) // 4 for kind in range(13)]
 _IS_NUMBER = np.isin(np.arange(13), list(BLOCK_BYTES))
+_IS_UNSIZED = np.isin(np.arange(13), [SKIP, UNREADABLE])
 _IS_LOST = np.isin(np.arange(13), [B_OTHER, UNREADABLE])
+BLOCK_TYPE = {
+    **{B_I32: units.I32, B_U32: units.U32, B_I64: units.I64, B_U64: units.U64},
+    **{B_F32: units.FLOAT, B_F64: units.DOUBLE, B_TEXT: units.STRING},
+}
 _IN_PLACE_CLASS = {units.I32: IN_I32, units.U32: IN_U32, units.FLOAT: IN_F32}
 _BLOCK_CLASS = {
     **{units.I32: B_I32, units.U32: B_U32, units.FLOAT: B_F32, units.I64: B_I64, units.U64: B_U64},
     **{units.DOUBLE: B_F64, units.STRING: B_TEXT, units.AGGREGATE: B_OTHER, units.AGGREGATE_STATIC: B_OTHER},
     **{units.EVENT: B_OTHER, units.HIGHRES_EVENT: B_OTHER},
 }
+# PM_VAL_DPTR and PM_VAL_SPTR are both stored as blocks; 0 is a value in place.
+POINTER_FORMATS = 2
 _PAIR = struct.Struct(">Ii")
 
 
@@ -59,6 +67,9 @@ def walk(record: memoryview, version: int) -> ValueSets:
                 sets.complaint = f"value set {number} claims {count:,} values"
                 break
             (form,) = struct.unpack_from(">I", record, pos)
+            if form > POINTER_FORMATS:
+                sets.complaint = f"value set {number} has the unknown format {form}"
+                break
             pos += 4
         sets.pmids.append(pmid)
         sets.counts.append(count)
@@ -78,7 +89,10 @@ class Layout:
     is the number of words that a record needs to have, `end` the word after the last set, where blocks may begin.
     Columns are the selected values, sorted by class: word of the value or of the block's index, class, metric,
     instance number. `seen` and `lost` count, for each metric, a record's values and those without a column; `errors`
-    are (metric, error code) of value sets without values, `unknown` the PMIDs without a descriptor.
+    are (metric, error code) of value sets without values, `unknown` the PMIDs without a descriptor. `complaint` says
+    where a record breaks off, `remarks` what is impossible in one that does not. `exact` tells that its sets and blocks
+    must fill the record, since all of them are known; `length` is then that of every record of a fixed layout.
+    `formats` are those of the metrics' value sets.
     """
 
     reach: int
@@ -93,10 +107,18 @@ class Layout:
     errors: list[tuple[int, int]]
     unknown: list[int]
     complaint: str
+    remarks: list[str]
+    exact: bool
+    length: int | None
+    formats: dict[int, int]
     seen: NDArray[np.int64]
     lost: NDArray[np.int64]
     series: NDArray[np.int64] | None = None
     epoch: int = -1
+
+    def fits(self, words: int) -> bool:
+        """Whether a record of `words` words may have this layout."""
+        return words > self.reach if self.length is None else words == self.length
 
     def spans(self) -> list[tuple[int, slice]]:
         """(class, columns) for each class present."""
@@ -135,7 +157,8 @@ def build(record: NDArray[np.uint32], version: int, catalog: Catalog) -> Layout:
     position = at + 1
     wanted = ~in_place & (classes != SKIP)
     mask[at[~in_place] + 1] = 0
-    fixed, blocks = _fixed_blocks(words, at[wanted], classes[wanted], sets.end)
+    types = np.array([desc.type for desc in catalog.metrics], dtype=np.int64)[metrics[wanted]]
+    fixed, blocks = _fixed_blocks(words, at[wanted], classes[wanted], types, sets.end)
     if fixed and len(blocks):
         mask = np.concatenate([mask, np.zeros(max(0, int(blocks.max()) + 1 - sets.end), dtype=np.uint32)])
         mask[blocks] = mask[at[wanted] + 1] = 0xFFFFFFFF
@@ -143,6 +166,13 @@ def build(record: NDArray[np.uint32], version: int, catalog: Catalog) -> Layout:
         reach = int((blocks + np.array(BLOCK_WORDS, dtype=np.int64)[classes[wanted]]).max())
     else:
         reach = sets.end
+    exact = not sets.complaint and not (~in_place & _IS_UNSIZED[classes]).any()
+    remarks = _remarks(sets, catalog, metric_of_set, counts, words[at])
+    if exact and fixed:
+        filled = sets.end + int(np.array(BLOCK_WORDS, dtype=np.int64)[classes[wanted]].sum())
+        if repeats(blocks[:, None])[0]:
+            remarks.append("two of its values are in one place")
+        remarks += unfilled(filled, len(record) - 1)
     keep = np.flatnonzero(classes != SKIP)
     keep = keep[np.argsort(classes[keep], kind="stable")]
     return Layout(
@@ -163,12 +193,61 @@ def build(record: NDArray[np.uint32], version: int, catalog: Catalog) -> Layout:
         unknown=[
             pmid
             for pmid, metric, count in zip(sets.pmids, metric_of_set.tolist(), sets.counts, strict=True)
-            if metric < 0 and count > 0 and pmid not in catalog.known
+            if metric < 0 and (count > 0 or not pmid) and pmid not in catalog.known
         ],
         complaint=sets.complaint,
+        remarks=remarks,
+        exact=exact,
+        length=len(record) if exact and fixed else None,
+        formats={
+            metric: form
+            for metric, count, form in zip(metric_of_set.tolist(), sets.counts, sets.formats, strict=True)
+            if count > 0
+        },
         seen=np.bincount(metrics[keep], minlength=len(catalog.metrics)),
         lost=np.bincount(metrics[keep][_IS_LOST[classes[keep]]], minlength=len(catalog.metrics)),
     )
+
+
+def _remarks(
+    sets: ValueSets,
+    catalog: Catalog,
+    metrics: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    instances: NDArray[np.int64],
+) -> list[str]:
+    """Properties that no sound record has: a metric or instance twice, values without instances or of a wrong size."""
+    found = []
+    if len(set(sets.pmids)) < len(sets.pmids):
+        found.append("a metric occurs in it more than once")
+    pairs = np.repeat(np.arange(len(counts), dtype=np.int64), counts) << 32 | instances
+    if repeats(pairs[:, None])[0]:
+        found.append("a metric has more than one value of an instance in it")
+    for metric, count, form in zip(metrics.tolist(), sets.counts, sets.formats, strict=True):
+        if metric >= 0 and count > 0:
+            desc = catalog.metrics[metric]
+            if count > 1 and desc.indom == INDOM_NULL:
+                found.append(f"{desc.names[0]} has {count:,} values and no instances")
+            if form == 0 and desc.type not in _IN_PLACE_CLASS:
+                found.append(f"{desc.names[0]} has values in place, too small for {units.type_name(desc.type)}")
+    return found
+
+
+def repeats(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each column holds a number twice; most are in order, which is quick to see."""
+    if (numbers[1:] > numbers[:-1]).all():
+        return np.zeros(numbers.shape[1], dtype=np.bool_)
+    ordered = np.sort(numbers, axis=0)
+    return np.asarray((ordered[1:] == ordered[:-1]).any(axis=0))
+
+
+def unfilled(filled: int, words: int) -> list[str]:
+    """Whether value sets and blocks fill a record of `words` words (without the last length), as they do."""
+    if filled == words:
+        return []
+    if filled < words:
+        return [f"{4 * (words - filled):,} bytes of it belong to no value"]
+    return [f"its values share {4 * (filled - words):,} bytes"]
 
 
 def _class_of(catalog: Catalog, metric: int, form: int) -> int:
@@ -179,7 +258,7 @@ def _class_of(catalog: Catalog, metric: int, form: int) -> int:
 
 
 def _fixed_blocks(
-    words: NDArray[np.int64], at: NDArray[np.int64], classes: NDArray[np.int8], first: int
+    words: NDArray[np.int64], at: NDArray[np.int64], classes: NDArray[np.int8], types: NDArray[np.int64], first: int
 ) -> tuple[bool, NDArray[np.int64]]:
     """Whether every block is a number of the size that its class demands, and the words of the block headers."""
     blocks = words[at + 1] - 2
@@ -188,4 +267,10 @@ def _fixed_blocks(
     need = np.array(BLOCK_WORDS, dtype=np.int64)[classes]
     if not ((blocks >= first) & (blocks + need <= len(words) - 1)).all():
         return False, blocks
-    return bool((words[blocks] & 0xFFFFFF == 4 * need).all()), blocks
+    return bool(sound_block(words[blocks], types, 4 * need).all()), blocks
+
+
+def sound_block(header: NDArray[np.int64], types: ArrayLike, size: ArrayLike) -> NDArray[np.bool_]:
+    """Whether a block's first word names its metric's type - very old archives leave it 0 - and its size in bytes."""
+    kind = header >> 24
+    return np.asarray((header & 0xFFFFFF == size) & ((kind == types) | (kind == 0)))

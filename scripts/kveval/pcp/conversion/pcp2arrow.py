@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from kveval.pcp.archive.files import opened
+from kveval.pcp.archive.loading import Archive, load_all
 from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.conversion.catalog import Words
-from kveval.pcp.conversion.chunks import Chunk
-from kveval.pcp.conversion.conversion import Archive, ConversionSummary, Scan, load_all
-from kveval.pcp.conversion.decode import EXACT_LIMIT
+from kveval.pcp.conversion.chunks import Chunk, Ints
+from kveval.pcp.conversion.conversion import ConversionSummary, Scan
+from kveval.pcp.conversion.decode import EXACT_LIMIT, wide_integers
 from kveval.pcp.conversion.footer import encode
-from kveval.pcp.conversion.pages import Ints, nine_bytes
 from kveval.pcp.conversion.table import LongWriter
 
 TOOL = "pcp2arrow"
@@ -39,15 +39,13 @@ class ColumnNames:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = sorted(columns, key=_split)
-        self.metric_words, self.name_words = Words(), Words()
-        self.metrics = [_split(column)[0] for column in self.columns]
-        self._metrics = np.array([self.metric_words.number(name) for name in self.metrics], dtype=np.int64)
-        names = [_split(column)[1] for column in self.columns]
-        self._names = np.array([self.name_words.number(name) if name else -1 for name in names], dtype=np.int64)
+        parts = [_split(column) for column in self.columns]
+        self.metrics = [metric for metric, _ in parts]
+        self._parts = np.array([(metric, name or None) for metric, name in parts], dtype=np.object_).reshape(-1, 2)
 
-    def parts(self, series: Ints) -> tuple[Ints, Ints]:
-        """Numbers of the metric and instance words of each series, -1 where there is no instance."""
-        return self._metrics[series], self._names[series]
+    def names(self, series: Ints) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
+        """Metric and instance of each series; None for the instance of a singular metric."""
+        return self._parts[series, 0], self._parts[series, 1]
 
 
 def _split(column: str) -> tuple[str, str]:
@@ -83,13 +81,14 @@ def from_pcp2arrow(source: str | Path, output: str | Path) -> ConversionSummary:
                     problems.add("not converted", TOOL, f"{lost} are not in its output")
                 scan.metrics[name] = replace(metric, samples=written[name])
             info = scan.info(archives, writer.rows)
-            writer.finish(encode(info, scan.metrics, scan.labels))
+            writer.finish(encode(info, scan.metrics, scan.labels, writer.time_unit))
     return ConversionSummary(Path(output), info.rows, info, scan.metrics)
 
 
 def _run(archive: Archive, result: Path) -> None:
-    some = archive.files.members()[0].path
-    base = some.with_name(Path(archive.files.base).name)
+    copies = result.with_name(f"{result.name}-archive")
+    copies.mkdir()
+    base = archive.files.on_disk(copies)
     command = [TOOL, "-a", str(base), "-r", "-Z", "UTC", "-o", str(result)]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode or not result.exists():
@@ -127,7 +126,7 @@ def _chunk(table: pa.Table, first: int, times: Ints) -> Chunk:
             if pa.types.is_integer(cells.type):
                 big = np.flatnonzero(np.abs(values[-1]) >= EXACT_LIMIT)
                 exact_at.append(rows + big)
-                exact.append(nine_bytes(cells.to_numpy()[big]))
+                exact.append(wide_integers(cells.to_numpy()[big]))
         kept.append(first + number)
         counts.append(len(at))
         stamps.append(times[at])
@@ -139,5 +138,5 @@ def _chunk(table: pa.Table, first: int, times: Ints) -> Chunk:
         times=np.concatenate([*stamps, none]),
         values=np.concatenate([*values, np.empty(0)]),
         texts=(np.concatenate([*text_at, none]), np.concatenate([*texts, np.empty(0, dtype=np.object_)])),
-        exact=(np.concatenate([*exact_at, none]), np.concatenate([*exact, np.empty((0, 9), dtype=np.uint8)])),
+        exact=(np.concatenate([*exact_at, none]), np.concatenate([*exact, np.empty((0, 2), dtype=np.int64)])),
     )

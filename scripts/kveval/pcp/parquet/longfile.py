@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,18 @@ from numpy.typing import NDArray
 from kveval.pcp.conversion.footer import (
     ARCHIVE_KEY,
     LABELS_KEY,
-    METRIC_KEY,
+    METRICS_KEY,
     ArchiveInfo,
-    Labels,
     MetricInfo,
     decode_archive,
-    decode_metric,
+    decode_labels,
+    decode_metrics,
 )
+from kveval.pcp.conversion.labels import LabelHistory
 
 _LAST_NS = (1 << 63) - 1
+_NANOSECONDS = pa.timestamp("ns", tz="UTC")
+_NS_OF = {"us": 1000, "ns": 1}
 
 
 class LongFile:
@@ -40,16 +42,19 @@ class LongFile:
         self._footer: Mapping[bytes, bytes] = self._file.metadata.metadata or {}
         if ARCHIVE_KEY.encode() not in self._footer:
             raise ValueError(f"{path}: not written by kveval.pcp (no {ARCHIVE_KEY!r} in its metadata)")
+        try:
+            self._archive = decode_archive(self._footer[ARCHIVE_KEY.encode()])
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        self._tick_ns = _NS_OF[self._file.schema_arrow.field("timestamp").type.unit]
 
     def archive(self) -> ArchiveInfo:
         """The recording: host, zone, start, end, marks, problems."""
-        return decode_archive(self._footer[ARCHIVE_KEY.encode()])
+        return self._archive
 
-    def metrics(self) -> dict[str, MetricInfo]:
+    def metrics(self) -> Mapping[str, MetricInfo]:
         """Every metric of the file, sorted by name."""
-        prefix = METRIC_KEY.encode()
-        found = (decode_metric(text) for key, text in self._footer.items() if key.startswith(prefix))
-        return {info.name: info for info in sorted(found, key=lambda info: info.name)}
+        return decode_metrics(self._footer[METRICS_KEY.encode()])
 
     def metric(self, name: str) -> MetricInfo:
         """One metric, by any of its names; KeyError if the archive has no such metric."""
@@ -59,20 +64,14 @@ class LongFile:
 
     def find(self, names: Collection[str]) -> dict[str, MetricInfo]:
         """Those of the metrics that the file has, by the name asked for; any of a metric's names will do."""
-        texts = {name: self._footer.get((METRIC_KEY + name).encode()) for name in names}
-        found = {name: decode_metric(text) for name, text in texts.items() if text is not None}
-        # To decode every metric for names that are nowhere would take longer than all the rest.
-        everything = b"".join(self._footer.values())
-        others = [name for name, text in texts.items() if text is None and f'"{name}"'.encode() in everything]
-        if others:
-            aliases = {alias: info for info in self.metrics().values() for alias in info.names}
-            found |= {name: aliases[name] for name in others if name in aliases}
-        return found
+        found = self.metrics()
+        aliases = {alias: info for info in found.values() for alias in info.names}
+        return {name: info for name in names if (info := found.get(name) or aliases.get(name)) is not None}
 
-    def instance_labels(self, info: MetricInfo) -> dict[str, list[tuple[int, Labels]]]:
-        """Instance name -> [(valid from ns, labels), ...] for the instances of a metric that have labels."""
-        text = self._footer.get(f"{LABELS_KEY}{info.indom}".encode(), b"{}")
-        return {name: [(time, labels) for time, labels in history] for name, history in json.loads(text).items()}
+    def instance_labels(self, info: MetricInfo, host: str) -> dict[str, LabelHistory]:
+        """Labels through time of a metric's instances on a host, by instance; only of those that have some."""
+        names = decode_labels(self._footer[LABELS_KEY.encode()]).get(host, {}).get(info.indom or "", {})
+        return {name: [(time, labels) for time, labels in history] for name, history in names.items()}
 
     def read(
         self,
@@ -81,7 +80,7 @@ class LongFile:
         start_ns: int | None = None,
         finish_ns: int | None = None,
     ) -> pa.Table:
-        """Return the rows of these metrics in a closed window: timestamp, metric, instance, host, `columns`.
+        """Return the rows of these metrics in a closed window: timestamp (ns), metric, instance, host, `columns`.
 
         Only row groups that may hold some are read; a column value_int without any value is left out.
         """
@@ -95,19 +94,17 @@ class LongFile:
             wanted = [name for name in wanted if name != "value_int"]
         # Threads would cost more than they save: it is a few row groups.
         table = self._file.read_row_groups(groups, columns=wanted, use_threads=False)
+        table = table.set_column(0, "timestamp", table["timestamp"].cast(_NANOSECONDS))
         times, (numbers, words) = times_ns(table), codes(table["metric"])
         keep = np.isin(numbers, [number for number, word in enumerate(words) if word in metrics])
         return table.filter(pa.array(keep & (times >= start) & (times <= finish)))
 
     def _may_hold(self, number: int, low: str, high: str, start_ns: int, finish_ns: int) -> bool:
         names, times = self._statistics(number, "metric"), self._statistics(number, "timestamp")
-        return bool(
-            names.has_min_max
-            and low <= names.max
-            and names.min <= high
-            and start_ns <= times.max_raw
-            and times.min_raw <= finish_ns
-        )
+        if not (start_ns <= times.max_raw * self._tick_ns and times.min_raw * self._tick_ns <= finish_ns):
+            return False
+        # Names longer than 4 KiB are in no statistics.
+        return bool(not names.has_min_max or (low <= names.max and names.min <= high))
 
     def _has_exact(self, number: int) -> bool:
         rows = self._file.metadata.row_group(number).num_rows

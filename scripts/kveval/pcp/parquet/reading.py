@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from operator import or_
+from itertools import pairwise
+from operator import itemgetter, or_
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kveval.pcp.archive.meta import Labels
 from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo
+from kveval.pcp.conversion.labels import LabelHistory
 from kveval.pcp.parquet.longfile import LongFile, codes, times_ns
 
 Source = str | Path
@@ -23,7 +27,7 @@ _ALWAYS = (-(1 << 63), (1 << 63) - 1)
 
 def describe(parquet: Source) -> dict[str, MetricInfo]:
     """Type, semantics, units, help and labels of every metric in the file."""
-    return LongFile(parquet).metrics()
+    return dict(LongFile(parquet).metrics())
 
 
 def archive_info(parquet: Source) -> ArchiveInfo:
@@ -84,9 +88,11 @@ def _frame(table: pa.Table) -> pd.DataFrame:
         for name, (numbers, found) in numbered.items()
     }
     data: dict[str, Any] = {"timestamp": pd.DatetimeIndex(times[order].view("datetime64[ns]"), tz="UTC"), **words}
-    for name in ("text", "value"):
-        if name in table.column_names:
-            data["value"] = table[name].to_numpy()[order]
+    if "text" in table.column_names:
+        numbers, texts = codes(table["text"])
+        data["value"] = np.array([*texts, None], dtype=np.object_)[numbers[order]]
+    else:
+        data["value"] = table["value"].to_numpy()[order]
     if "value_int" in table.column_names and table["value_int"].null_count < len(table):
         whole = [None if value is None else int(value) for value in table["value_int"].to_pylist()]
         data["value_int"] = pd.Series([whole[row] for row in order], dtype=object)
@@ -95,25 +101,45 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _labelled(file: LongFile, info: MetricInfo, wanted: Mapping[str, Any]) -> pc.Expression:
-    """Choose the samples of instances whose labels are those wanted at the sample's time."""
-    if info.indom is None:
-        return pc.scalar(_match(info.labels, wanted))
-    always, parts = [], []
-    for name, history in file.instance_labels(info).items():
-        # The first labels count for what was sampled before they were recorded, too.
-        edges = [_ALWAYS[0], *(time for time, _ in history[1:]), _ALWAYS[1]]
-        spans = [
-            (begin, end)
-            for begin, end, (_, labels) in zip(edges, edges[1:], history, strict=False)
-            if _match({**info.labels, **labels}, wanted)
-        ]
-        if spans == [_ALWAYS]:
-            always.append(name)
-            continue
-        for begin, end in spans:
-            within = (pc.field("timestamp") >= _moment(begin)) & (pc.field("timestamp") < _moment(end))
-            parts.append((pc.field("instance") == name) & within)
-    return reduce(or_, parts, _one_of(always))
+    """Choose the samples whose labels, of the metric and of the instance, are those wanted at the sample's time."""
+    archive = file.archive()
+    parts = []
+    for host in archive.hosts or [archive.host]:
+        chosen = _labelled_on(info.labels_of(host), file.instance_labels(info, host), wanted)
+        parts.append((pc.field("host") == host) & chosen if file.has_host else chosen)
+    return reduce(or_, parts)
+
+
+def _labelled_on(
+    metric: LabelHistory, instances: Mapping[str, LabelHistory], wanted: Mapping[str, Any]
+) -> pc.Expression:
+    by_windows: dict[tuple[tuple[int, int], ...], list[str]] = {}
+    for name, history in instances.items():
+        by_windows.setdefault(_windows(metric, history, wanted), []).append(name)
+    others = ~_one_of(list(instances)) & _within(_windows(metric, [], wanted))
+    return reduce(or_, (_one_of(names) & _within(windows) for windows, names in by_windows.items()), others)
+
+
+def _windows(metric: LabelHistory, instance: LabelHistory, wanted: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Spans of time in ns, without their ends, in which the labels match."""
+    edges = [_ALWAYS[0], *sorted({time for time, _ in (*metric[1:], *instance[1:])}), _ALWAYS[1]]
+    return tuple(
+        window for window in pairwise(edges) if _match(_at(metric, window[0]) | _at(instance, window[0]), wanted)
+    )
+
+
+def _at(history: LabelHistory, time_ns: int) -> Labels:
+    """The labels at a time; the first count for what was sampled before they were recorded, too."""
+    return history[max(0, bisect_right(history, time_ns, key=itemgetter(0)) - 1)][1] if history else {}
+
+
+def _within(windows: Sequence[tuple[int, int]]) -> pc.Expression:
+    if list(windows) == [_ALWAYS]:
+        return pc.scalar(True)
+    spans = (
+        (pc.field("timestamp") >= _moment(begin)) & (pc.field("timestamp") < _moment(end)) for begin, end in windows
+    )
+    return reduce(or_, spans, pc.scalar(False))
 
 
 def _match(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -1,0 +1,107 @@
+"""An exporter of GPUs by NVML: Performance Co-Pilot's agent for them is often missing, and tells no clocks.
+
+Run as a program by a Python that has nvidia-ml-py, which the server's environment has; needs nothing else of kveval:
+`python exporter.py PORT [INDEX or UUID,...]`. A value that a GPU or a driver does not support is left out.
+"""
+
+import contextlib
+import http.server
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+
+def _reasons(nvml: Any, handle: Any) -> float:
+    # The second is the first's name before driver 535; the module may know one that the driver does not.
+    with contextlib.suppress(nvml.NVMLError, AttributeError):
+        return float(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    return float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+# Name, type, help, and how NVML tells it; the units are PCP's agent's converted to base units.
+_METRICS: Sequence[tuple[str, str, str, Callable[[Any, Any], float]]] = (
+    ("gpu_active_percent", "gauge", "Time in which a kernel ran", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
+    (
+        "gpu_memory_active_percent",
+        "gauge",
+        "Time in which GPU memory was read or written",
+        lambda n, h: n.nvmlDeviceGetUtilizationRates(h).memory,
+    ),
+    ("gpu_memory_used_bytes", "gauge", "GPU memory in use", lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used),
+    ("gpu_power_watts", "gauge", "Power", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000),
+    (
+        "gpu_energy_joules_total",
+        "counter",
+        "Energy since the driver was loaded",
+        lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000,
+    ),
+    (
+        "gpu_temperature_celsius",
+        "gauge",
+        "Temperature",
+        lambda n, h: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU),
+    ),
+    ("gpu_sm_clock_mhz", "gauge", "Clock of the SMs", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
+    ("gpu_throttle_reasons", "gauge", "Bits of NVML's clocks event reasons", _reasons),
+    ("gpu_pcie_generation", "gauge", "PCIe link now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkGeneration(h)),
+    ("gpu_pcie_width", "gauge", "PCIe lanes now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkWidth(h)),
+)
+
+
+def exposition(nvml: Any, handles: Sequence[tuple[int, Any]]) -> str:
+    """Return Prometheus' text of the GPUs, by index, at this moment."""
+    lines: list[str] = []
+    for name, kind, told, ask in _METRICS:
+        values = list(_values(nvml, handles, ask))
+        if values:
+            lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}"]
+            lines += [f'{name}{{gpu="{index}"}} {value}' for index, value in values]
+    return "\n".join([*lines, ""])
+
+
+def _values(
+    nvml: Any, handles: Sequence[tuple[int, Any]], ask: Callable[[Any, Any], float]
+) -> Iterator[tuple[int, float]]:
+    for index, handle in handles:
+        with contextlib.suppress(nvml.NVMLError, AttributeError):
+            yield index, float(ask(nvml, handle))
+
+
+def chosen(nvml: Any, wanted: str) -> list[tuple[int, Any]]:
+    """Return the GPUs that `wanted` names by index or UUID, all for "", by index."""
+    every = [(index, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+    names = {name for name in wanted.split(",") if name}
+    return [(index, one) for index, one in every if not names or names & {str(index), _uuid(nvml, one)}]
+
+
+def _uuid(nvml: Any, handle: Any) -> str:
+    found = nvml.nvmlDeviceGetUUID(handle)
+    return str(found.decode() if isinstance(found, bytes) else found)
+
+
+def serve(nvml: Any, port: int, wanted: str) -> None:
+    """Answer on the loopback interface until the process ends."""
+    nvml.nvmlInit()
+    handles = chosen(nvml, wanted)
+
+    class GpuHandler(http.server.BaseHTTPRequestHandler):
+        """Every path tells the same."""
+
+        def do_GET(self) -> None:
+            """Answer with the values of this moment."""
+            body = exposition(nvml, handles).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing, once a second."""
+
+    http.server.HTTPServer(("127.0.0.1", port), GpuHandler).serve_forever()
+
+
+if __name__ == "__main__":
+    serve(importlib.import_module("pynvml"), int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")

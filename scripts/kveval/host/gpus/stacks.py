@@ -1,0 +1,82 @@
+"""Combinations of a server's release with torch and CUDA, as config/gpu_stacks.yaml has them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.version import InvalidVersion, Version
+
+from kveval.host.errors import Failure
+from kveval.host.findings import Finding, error, ok, warning
+
+_FIX = "bash scripts/setup.sh workflow server-gpu"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One combination; `tried`: what is known of it, `locks`: the suffix of its files in envs/, "" for none."""
+
+    program: str
+    version: str
+    torch: str
+    tried: str
+    cuda: str = ""
+    lmcache: str = ""
+    locks: str = ""
+    sources: Sequence[str] = ()
+
+
+def read_stacks(path: Path) -> list[Stack]:
+    """Read the table. Raises Failure for an entry that is none."""
+    try:
+        entries: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return [Stack(**entry) for entry in entries]
+    except (OSError, yaml.YAMLError, TypeError) as problem:
+        raise Failure(f"{path}: no table of combinations ({problem})", code="no_stacks") from problem
+
+
+def fitting(stacks: Sequence[Stack], program: str, torch: str) -> list[Stack]:
+    """Return the combinations of a program with a host's torch, with locks first, then the newest."""
+    found = [one for one in stacks if one.program == program and same_release(one.torch, torch)]
+    return sorted(found, key=lambda one: (bool(one.locks), Version(one.version)), reverse=True)
+
+
+def judge_stack(
+    stacks: Sequence[Stack], program: str, version: str | None, torch: str | None, driver_cuda: str | None
+) -> Finding | None:
+    """Judge what is installed: the program's version beside torch, and the driver's CUDA; None without both."""
+    if torch is None:
+        return None
+    fits = fitting(stacks, program, torch)
+    if version is None:
+        names = ", ".join(one.version for one in fits)
+        said = f"torch {torch} is there and no {program}; of {program}, {names or 'no release that is known'} fits it"
+        return warning("torch", said, _FIX, "none_there", fitting=[one.version for one in fits])
+    known = [one for one in stacks if one.program == program and same_release(one.version, version)]
+    if not known:
+        said = f"{program} {version} with torch {torch}: not in config/gpu_stacks.yaml, used as it is"
+        return ok("torch", said, "unknown")
+    entry = known[0]
+    if not same_release(entry.torch, torch):
+        fix = f"install torch {entry.torch}" + (f", or {program} {fits[0].version}" if fits else "")
+        return error("torch", f"{program} {version} is built for torch {entry.torch}, not {torch}", fix, "other_torch")
+    if entry.cuda and driver_cuda and _older(driver_cuda, entry.cuda):
+        said = f"torch {torch} is built for CUDA {entry.cuda}, the driver runs {driver_cuda} at most"
+        return error(
+            "torch", said, "a newer driver, or a torch for an older CUDA and a server that fits it", "old_driver"
+        )
+    return ok("torch", f"{program} {version} with torch {torch}, as it was published for (known by: {entry.tried})")
+
+
+def same_release(one: str, other: str) -> bool:
+    """Whether two versions are one release; what follows a plus, as cu130, is its build."""
+    try:
+        return Version(one).base_version == Version(other).base_version
+    except InvalidVersion:
+        return one == other
+
+
+def _older(one: str, other: str) -> bool:
+    return [int(part) for part in one.split(".")] < [int(part) for part in other.split(".")]

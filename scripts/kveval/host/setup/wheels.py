@@ -1,0 +1,140 @@
+"""The packages that locks name for one Python on Linux, and which of them a folder of wheels and the host lack.
+
+Run by the interpreter that is asked about; needs nothing but the standard library and packaging.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+
+from packaging.markers import default_environment
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import Tag, sys_tags
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import Version
+
+# What else torch brings is checked by importing it.
+_OF_HOST = ("torch", "triton")
+_HASH = re.compile(r"\s--hash=\S+")
+
+
+def environment_of(python: str) -> dict[str, str]:
+    """Return the values that markers are compared with, of a CPython `python`, as 3.12, on this machine's Linux."""
+    own = {name: str(value) for name, value in default_environment().items()}
+    known = {"python_version": python, "python_full_version": f"{python}.0", "implementation_version": f"{python}.0"}
+    return own | known
+
+
+def wanted(text: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the entries of a lock that hold in an environment, hashes included, by the package's name.
+
+    ValueError for an entry that is not pinned to one version.
+    """
+    found: dict[str, str] = {}
+    joined = text.replace("\\\n", " ")
+    for line in (re.sub(r"(^|\s)#.*", "", line).strip() for line in joined.splitlines()):
+        if not line or line.startswith("-"):
+            continue
+        requirement = _pinned(_HASH.sub("", line).strip())
+        if requirement.marker is None or requirement.marker.evaluate(dict(environment)):
+            found[canonicalize_name(requirement.name)] = line
+    return found
+
+
+def version_in(entry: str) -> Version:
+    """Return the version that an entry of `wanted` asks for."""
+    (specifier,) = _pinned(_HASH.sub("", entry).strip()).specifier
+    return Version(specifier.version)
+
+
+def lacking(
+    entries: Mapping[str, str], files: Iterable[str], installed: Mapping[str, str], tags: Iterable[Tag]
+) -> list[str]:
+    """Return NAME==VERSION of what neither the files of a bundle, by their names, nor the distributions installed have.
+
+    A wheel counts where one of its tags is among `tags`, a package's source anywhere; a version without a local part is
+    met by one with any.
+    """
+    there: dict[str, set[Version]] = {
+        canonicalize_name(name): {Version(version)} for name, version in installed.items()
+    }
+    supported = set(tags)
+    for file in files:
+        for name, version in _offered(file, supported):
+            there.setdefault(name, set()).add(version)
+    return [
+        f"{name}=={version}"
+        for name, version in ((name, version_in(entry)) for name, entry in sorted(entries.items()))
+        if not any(_meets(found, version) for found in there.get(name, set()))
+    ]
+
+
+def _meets(found: Version, asked: Version) -> bool:
+    return found == asked or (asked.local is None and Version(found.public) == asked)
+
+
+def _offered(file: str, supported: Set[Tag]) -> Iterator[tuple[str, Version]]:
+    with contextlib.suppress(InvalidWheelFilename):
+        name, version, _, built_for = parse_wheel_filename(file)
+        if built_for & supported:
+            yield name, version
+    with contextlib.suppress(InvalidSdistFilename):
+        yield parse_sdist_filename(file)
+
+
+def _pinned(text: str) -> Requirement:
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        raise ValueError(f"no entry of a lock: {text!r} ({error})") from error
+    if [specifier.operator for specifier in requirement.specifier] != ["=="]:
+        raise ValueError(f"no entry of a lock, which names one version: {text!r}")
+    return requirement
+
+
+def _installed() -> dict[str, str]:
+    return {canonicalize_name(one.name): one.version for one in importlib.metadata.distributions() if one.name}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print what locks want of a Python (`list`), or what is lacking for this one (`lacking`; status 1 if any is)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    listing = commands.add_parser("list")
+    listing.add_argument("--python", required=True)
+    looking = commands.add_parser("lacking")
+    looking.add_argument("--wheels", type=Path, required=True)
+    looking.add_argument("--host-torch", type=Path, help="lock of the torch that this interpreter has to have")
+    for command in (listing, looking):
+        command.add_argument("locks", nargs="+", type=Path)
+    asked = parser.parse_args(arguments)
+    own = "{}.{}".format(*sys.version_info)
+    environment = environment_of(asked.python if asked.command == "list" else own)
+    entries: dict[str, str] = {}
+    for lock in asked.locks:
+        entries |= wanted(lock.read_text(encoding="utf-8"), environment)
+    if asked.command == "list":
+        print("\n".join(entries.values()))
+        return 0
+    names = [path.name for path in asked.wheels.iterdir()]
+    missing = lacking(entries, names, {}, sys_tags())
+    if asked.host_torch is not None:
+        of_torch = wanted(asked.host_torch.read_text(encoding="utf-8"), environment)
+        asked_of_host = {name: of_torch[name] for name in _OF_HOST if name in of_torch}
+        missing += [f"{one} (of this host)" for one in lacking(asked_of_host, [], _installed(), [])]
+    print("\n".join(missing))
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""Descriptors and times of .meta that cannot be: what pmlogcheck(1) looks for in its second pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kveval.pcp.archive.meta import INDOM_NULL, Desc, Metadata
+from kveval.pcp.archive.problems import ProblemLog
+from kveval.pcp.archive.units import SEMANTICS, TYPES, type_name
+from kveval.pcp.archive.wire import Label
+
+NOT_SUPPORTED = -1
+# Derived metrics that were logged have PMIDs of this domain and the instance domains of others.
+DYNAMIC = 511
+# PM_SPACE_EBYTE and PM_TIME_HOUR, the largest units.
+_LARGEST_SPACE, _LARGEST_TIME = 6, 5
+_LARGEST_DIMENSION = 2
+
+
+def check_metadata(metadata: Metadata, where: str, label: Label, end_ns: int | None, problems: ProblemLog) -> None:
+    """Name what is odd in an archive's .meta; `end_ns` is the time of the last record, None if it is not known."""
+    for desc in metadata.descs.values():
+        if desc.type not in range(NOT_SUPPORTED, len(TYPES)):
+            problems.add("bad metadata", where, f"{desc.names[0]} has {type_name(desc.type)}")
+        for oddity in _oddities(desc) if desc.type != NOT_SUPPORTED else ():
+            problems.add("odd metadata", where, f"{desc.names[0]} has {oddity}")
+    for indom, history in metadata.domains.items():
+        damaged = [name for _, _, name in history.events if not _is_text(name)]
+        if damaged:
+            said = f"domain {indom >> 22 & 0x1FF}.{indom & 0x3FFFFF} has {len(damaged):,} instance names of no text"
+            problems.add("odd metadata", where, f"{said}, as {damaged[0]!r:.60}")
+    last = 0
+    for offset, time in metadata.stamps:
+        if time < label.start_ns:
+            problems.add("odd metadata", where, "a record is older than the archive's start", offset)
+        elif end_ns is not None and time > end_ns:
+            problems.add("odd metadata", where, "a record is later than the last one with values", offset)
+        elif time < last:
+            problems.add("odd metadata", where, "a record is older than the one before it", offset)
+        last = time
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is printable, and its bytes were UTF-8 (others appear as backslashes)."""
+    return bool(name) and name.isprintable() and "\\x" not in name
+
+
+def _oddities(desc: Desc) -> Iterator[str]:
+    if not all(_is_text(name) and " " not in name for name in desc.names):
+        yield "a name that is none"
+    if desc.semantics not in SEMANTICS:
+        yield f"unknown semantics {desc.semantics}"
+    domain = desc.pmid >> 22 & 0x1FF
+    if desc.indom != INDOM_NULL and domain not in (desc.indom >> 22 & 0x1FF, DYNAMIC):
+        yield f"instances of domain {desc.indom >> 22 & 0x1FF} and is of domain {domain}"
+    scales = (desc.units >> 16 & 15, desc.units >> 12 & 15, desc.units >> 8 & 15)
+    for name, shift, scale, largest in zip(
+        ("space", "time", "count"), (28, 24, 20), scales, (_LARGEST_SPACE, _LARGEST_TIME, 15), strict=True
+    ):
+        dimension = (desc.units >> shift & 15 ^ 8) - 8
+        if abs(dimension) > _LARGEST_DIMENSION:
+            yield f"dimension {dimension} of {name}"
+        if scale and not dimension:
+            yield f"a scale of {name} without the dimension"
+        if scale > largest:
+            yield f"scale {scale} of {name}"

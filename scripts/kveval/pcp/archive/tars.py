@@ -1,0 +1,184 @@
+"""Archives packed in a tar: its members copied once to one nameless file, which is gone however the process ends."""
+
+from __future__ import annotations
+
+import posixpath
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Self
+
+from kveval.pcp.archive.compression import READ_ERRORS, SUFFIXES, TooLarge, credible, too_large
+from kveval.pcp.archive.member import Member, Part, Stream
+from kveval.pcp.archive.problems import ProblemLog
+
+_NAMES = (".tar", ".tgz", ".txz", ".tzst", ".tbz", ".tbz2", *(f".tar{suffix}" for suffix in SUFFIXES))
+_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+# A piece that the tar does not hold to its end is lost as a whole: small pieces.
+_PIECE = 4096
+_LINKS = 40
+
+
+def is_tar(name: str) -> bool:
+    """Whether a file is named as a tar, compressed or not."""
+    return name.lower().endswith(_NAMES) and not name.startswith(".")
+
+
+def _compression(source: Path) -> str:
+    """The compression of a file by its first bytes, "" if it is none that is known."""
+    with source.open("rb") as file:
+        head = file.read(6)
+    return next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "")
+
+
+@contextmanager
+def unpacked(
+    source: Path, wanted: Callable[[str], bool], problems: ProblemLog
+) -> Iterator[tuple[dict[str, Part], dict[str, str]]]:
+    """The members that `wanted` accepts by name, and what the other entries of such names are, until the end."""
+    with TemporaryFile(prefix="kveval-pcp-") as file:
+        unpacking = _Unpacking(source, wanted, problems, file)
+        unpacking.read()
+        yield unpacking.parts, unpacking.odd
+
+
+class _Unpacking:
+    """One tar; what is damaged in it is named and what follows is read."""
+
+    def __init__(self, source: Path, wanted: Callable[[str], bool], problems: ProblemLog, file: IO[bytes]) -> None:
+        self._source, self._wanted, self._problems, self._file = source, wanted, problems, file
+        self.parts: dict[str, Part] = {}
+        self.odd: dict[str, str] = {}
+        self._links: dict[str, str] = {}
+        self._stored = source.stat().st_size
+        self._left = credible(self._stored)
+
+    def read(self) -> None:
+        """Copy the members, then follow the links between them."""
+        stream = Stream(Member(self._source, _compression(self._source), self._source.name), self._problems)
+        headers = _Headers()
+        try:
+            for tar, entry in _entries(stream, headers):
+                self._take(tar, entry)
+        except TooLarge as error:
+            self._problems.add("too large", self._source.name, str(error))
+        except (*READ_ERRORS, tarfile.TarError, ValueError, RecursionError) as error:
+            self._problems.add("truncated", self._source.name, f"the tar cannot be read to its end: {error}")
+        else:
+            # What is left verifies the checksum of the compressed file.
+            while stream.read(1 << 20):
+                pass
+            if headers.damaged:
+                said = f"{headers.damaged:,} blocks of 512 bytes are no header of the tar; what they held is lost"
+                self._problems.add("truncated", self._source.name, said)
+            elif not headers.ended:
+                self._problems.add("truncated", self._source.name, "the tar ends without its end mark")
+        finally:
+            stream.close()
+        self._follow()
+
+    def _take(self, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
+        name = _inside(entry.name)
+        if name is None or not self._wanted(posixpath.basename(name)):
+            return
+        # A name that comes again replaces what came before, as it does when a tar is unpacked.
+        for known in (self.parts, self.odd, self._links):
+            known.pop(name, None)
+        if entry.isreg():
+            content = tar.extractfile(entry)
+            assert content is not None
+            self._copy(name, content)
+        elif entry.islnk():
+            self._links[name] = _inside(entry.linkname) or ""
+        elif entry.issym():
+            target = posixpath.join(posixpath.dirname(name), entry.linkname)
+            self._links[name] = "" if posixpath.isabs(entry.linkname) else _inside(target, climbing=False) or ""
+            self.odd[name] = f"a link to {entry.linkname}, which is not in the tar"
+        else:
+            self.odd[name] = "a folder" if entry.isdir() else "no file (a FIFO or a device)"
+
+    def _copy(self, name: str, content: IO[bytes]) -> None:
+        begin = self._file.tell()
+        try:
+            while piece := content.read(_PIECE):
+                self._left -= len(piece)
+                if self._left < 0:
+                    raise too_large(self._stored)
+                self._file.write(piece)
+        finally:
+            self._file.flush()
+            self.parts[name] = Part(self._file.fileno(), begin, self._file.tell() - begin)
+
+    def _follow(self) -> None:
+        for name in self._links:
+            target = name
+            for _ in range(_LINKS):
+                target = self._links.get(target, target)
+            if target in self.parts:
+                self.parts[name] = self.parts[target]
+                self.odd.pop(name, None)
+            else:
+                self.odd[name] = f"a link to {self._links[name] or 'a place outside'}, which is not in the tar"
+
+
+def _entries(stream: Stream, headers: _Headers) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """The entries of a tar, over damaged headers to the next sound one."""
+    at, tar = -1, None
+    while True:
+        try:
+            if tar is None:
+                # Reads the first header. Nothing is to be closed: the stream is its opener's.
+                reader = headers.reader()
+                tar = tarfile.open(fileobj=stream, mode="r|", tarinfo=reader, ignore_zeros=True)  # type: ignore[call-overload]  # noqa: SIM115
+            entry = tar.next()
+        except tarfile.ReadError:
+            position = stream.position if tar is None else tar.fileobj.tell()
+            if position == at:
+                raise
+            headers.damaged += 1
+            at = position
+            if tar is not None:
+                tar.offset = position
+            continue
+        if entry is None:
+            return
+        yield tar, entry
+        # Nothing needs the entries that were read, and a tar may hold any number.
+        tar.members = []
+
+
+@dataclass
+class _Headers:
+    """Observations that tarfile makes in silence: headers that are damaged, and whether the end mark was seen."""
+
+    damaged: int = 0
+    ended: bool = False
+
+    def reader(self) -> type[tarfile.TarInfo]:
+        """A class of headers for tarfile that notes it here."""
+        noted = self
+
+        class NotedHeader(tarfile.TarInfo):
+            @classmethod
+            def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+                try:
+                    return super().frombuf(buf, encoding, errors)
+                except tarfile.HeaderError as error:
+                    noted.ended |= isinstance(error, tarfile.EOFHeaderError)  # type: ignore[attr-defined]
+                    broken = (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError)  # type: ignore[attr-defined]
+                    noted.damaged += isinstance(error, broken)
+                    raise
+
+        return NotedHeader
+
+
+def _inside(name: str, *, climbing: bool = True) -> str | None:
+    """A name relative to the tar's root; steps out of it are dropped, or None where `climbing` is not allowed."""
+    if not climbing:
+        name = posixpath.normpath(name)
+        if name.startswith(".."):
+            return None
+    return "/".join(part for part in name.split("/") if part not in ("", "..", ".")) or None

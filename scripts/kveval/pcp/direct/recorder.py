@@ -1,0 +1,140 @@
+"""Recording this host and some exporters without Performance Co-Pilot: a process that samples until it is stopped."""
+
+import contextlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from kveval.host.http import HttpError, fetch
+from kveval.host.processes import Supervisor
+from kveval.pcp.direct.host import host_samples
+from kveval.pcp.direct.prometheus import Exporter
+from kveval.pcp.direct.samples import DirectFile, DirectSample, moments
+from kveval.pcp.installation import RecordingError, check_endpoint
+from kveval.pcp.recording import RecordingSettings
+
+NAME = "recorder"
+EXPORTERS_ALONE = "not installed: the exporters alone recorded"
+"""Stands in run.json where PCP's version does."""
+_ANSWER_S = 5.0
+_POLL_S = 0.05
+# The rest of a long recording is written when it ends.
+_GRACE_S = 60.0
+
+
+class DirectRecording:
+    """A recording by the exporters alone, made by `direct_recording`."""
+
+    def __init__(self, directory: Path, process: "subprocess.Popen[bytes]", ends: contextlib.ExitStack) -> None:
+        self.archive = directory / "recording.parquet"
+        """The Parquet file, there once the recording has stopped."""
+        self.archives = [self.archive]
+        self._log = directory / f"{NAME}.log"
+        self._process = process
+        self._ends = ends
+        self._stopped = False
+
+    def alive(self) -> None:
+        """Return if the recorder runs; else RecordingError."""
+        if self._process.poll() is not None:
+            lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+            ended = f", which ends: {lines[-1]}" if lines else ""
+            message = f"the recorder ended (status {self._process.returncode}); see {self._log}{ended}"
+            raise RecordingError(message, code="ended", program=NAME, status=self._process.returncode)
+
+    def require_running(self) -> None:
+        """The same, at no cost."""
+        self.alive()
+
+    def stop(self) -> None:
+        """Have the file completed; may be called again. RecordingError where the recorder had ended before."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self.alive()
+        self._ends.close()
+        if not self.archive.exists():
+            raise RecordingError(f"the recorder left no recording; see {self._log}", code="no_archive")
+
+
+@contextlib.contextmanager
+def direct_recording(
+    directory: Path, settings: RecordingSettings, supervisor: Supervisor, *, ready_timeout_s: float = 30
+) -> Iterator[DirectRecording]:
+    """Record into `directory` for as long as the body runs, which starts when every endpoint was read once.
+
+    Raises RecordingError when one does not answer within `ready_timeout_s`, or the recorder does not last.
+    """
+    for name, url in settings.openmetrics.items():
+        check_endpoint(name, url)
+    directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    asked = directory / "recorder.json"
+    asked.write_text(json.dumps({**asdict(settings), "processes": list(settings.processes)}))
+    argv = [sys.executable, "-m", "kveval.pcp.direct.recorder", str(asked)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    with contextlib.ExitStack() as ends:
+        log = directory / f"{NAME}.log"
+        process = ends.enter_context(supervisor.supervised(NAME, argv, env=env, log=log, grace_s=_GRACE_S))
+        running = DirectRecording(directory, process, ends)
+        deadline = time.monotonic() + ready_timeout_s
+        while not (directory / "ready").exists():
+            running.alive()
+            if time.monotonic() > deadline:
+                listed = ", ".join(f"{name} ({url})" for name, url in settings.openmetrics.items())
+                message = f"not all metrics endpoints answered within {ready_timeout_s:g} s: {listed}; see {log}"
+                raise RecordingError(message, code="endpoint_silent", limit_s=ready_timeout_s)
+            time.sleep(_POLL_S)
+        yield running
+        running.stop()
+
+
+class _Stop(Exception):
+    """The recorder was told to stop."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    # Once is enough: the file is being completed.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Stop
+
+
+def record(asked: Path) -> None:
+    """Sample until SIGTERM as the file `asked` says, then leave recording.parquet beside it."""
+    settings = RecordingSettings(**json.loads(asked.read_text()))
+    exporters = {name: Exporter(name) for name in settings.openmetrics}
+    file = DirectFile(asked.with_name("recording.parquet"), platform.node())
+    signal.signal(signal.SIGTERM, _stop)
+    seen: set[str] = set()
+    with contextlib.suppress(_Stop):
+        for moment_ns in moments(settings.interval_s):
+            samples = list(host_samples(settings.processes))
+            for name, url in settings.openmetrics.items():
+                found = _scraped(exporters[name], url)
+                seen |= {name} if found else set()
+                samples += found
+            file.add(moment_ns, samples)
+            if len(seen) == len(exporters):
+                asked.with_name("ready").touch()
+    file.close()
+
+
+def _scraped(exporter: Exporter, url: str) -> list[DirectSample]:
+    """Return what an exporter tells now; nothing where it does not answer, which the log says."""
+    try:
+        return list(exporter.read(fetch(url, timeout_s=_ANSWER_S).decode(errors="replace")))
+    except (HttpError, ValueError) as error:
+        print(f"{url}: {error}", flush=True)
+        return []
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]))

@@ -1,0 +1,259 @@
+"""The command pcp-parquet from its options to a finished file, and its exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kveval.pcp.archive.files import opened
+from kveval.pcp.archive.loading import Archive, load_all
+from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
+from kveval.pcp.archive.records import Volume
+from kveval.pcp.conversion.conversion import ConversionSummary, Scan, convert, matcher, survey
+from kveval.pcp.tool.intervals import SECOND, TimeWindow, nanoseconds, shown, time_window
+from kveval.pcp.tool.options import parse, reporting
+
+OK, DAMAGED, NOTHING = 0, 1, 2
+DEFAULT_INTERVAL_NS = 60 * SECOND
+MICROSECOND = 1000
+V1_MAGIC = bytes.fromhex("50052601")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code: 0 all well, 1 something recorded could not be read (the rest was), 2 nothing was written."""
+    options = parse(argv)
+    try:
+        problems = _run(options)
+    except (ArchiveError, OSError, ValueError) as error:
+        print(f"pcp-parquet: {_explained(error, options)}", file=sys.stderr)
+        return NOTHING
+    for problem in problems:
+        print(problem, file=sys.stdout if options.check else sys.stderr)
+    return DAMAGED if any(problem.damage for problem in problems) else OK
+
+
+def _run(options: argparse.Namespace) -> list[ArchiveProblem]:
+    sources = [Path(name) for name in options.archive]
+    for source in sources:
+        if source.exists() and not source.is_file() and not source.is_dir():
+            raise ArchiveError(
+                f"{source}: neither a file nor a folder (a FIFO or a device cannot be read as an archive)"
+            )
+    if options.check:
+        return _check(sources)
+    output = Path(options.output) if options.output is not None else None
+    if output is not None:
+        _writable(output, wide=options.wide)
+    with ExitStack() as stack:
+        problems = ProblemLog()
+        needs_window = any((options.start, options.finish, options.origin, options.align))
+        if options.wide or options.words or needs_window:
+            found = [files for source in sources for files in stack.enter_context(opened(source, problems))]
+            archives = load_all(found, ", ".join(options.archive), problems)
+            stack.enter_context(_zone(options, archives))
+            window = time_window(_span(archives), options.start, options.finish, options.origin, options.align)
+            _known(options.words, archives)
+        else:
+            archives, window = [], None
+        if options.wide and output is not None and window is not None:
+            return _wide(options, archives, window, output, problems)
+        start, finish = (window.start_ns, window.finish_ns) if needs_window and window else (None, None)
+        metrics = options.words or None
+        if output is None:
+            summaries = [survey(source, metrics=metrics, start_ns=start, finish_ns=finish) for source in sources]
+            for summary in summaries:
+                _list(summary)
+            return [problem for summary in summaries for problem in summary.problems]
+        return _long(sources, output, metrics, start, finish)
+
+
+def _long(
+    sources: Sequence[Path], output: Path, metrics: list[str] | None, start: int | None, finish: int | None
+) -> list[ArchiveProblem]:
+    begin = time.monotonic()
+    with _beside(output) as unfinished:
+        given = sources[0] if len(sources) == 1 else sources
+        summary = convert(given, unfinished, metrics=metrics, start_ns=start, finish_ns=finish)
+        unfinished.replace(output)
+    _done(output, f"{summary.rows:,} values of {len(summary.metrics):,} metrics", begin)
+    return summary.problems
+
+
+def _wide(
+    options: argparse.Namespace, archives: Sequence[Archive], window: TimeWindow, output: Path, problems: ProblemLog
+) -> list[ArchiveProblem]:
+    # The long form does without these; they are slow to import.
+    from kveval.pcp.tool.domains import Inventory  # noqa: PLC0415
+    from kveval.pcp.tool.interpolation import Moments  # noqa: PLC0415
+    from kveval.pcp.tool.samples import SampleStore  # noqa: PLC0415
+    from kveval.pcp.tool.selection import parse_spec, wanted_metrics  # noqa: PLC0415
+    from kveval.pcp.tool.sheet import Rows, Sheet, write_wide  # noqa: PLC0415
+
+    begin = time.monotonic()
+    hosts = sorted({archive.label.host for archive in archives})
+    if len(hosts) > 1:
+        raise ArchiveError(f"archives of several hosts ({', '.join(hosts)}): --wide takes those of one")
+    how, specs = reporting(options), [parse_spec(word) for word in options.words]
+    inventory = Inventory([archive.metadata for archive in archives])
+    chosen = {metric.desc.pmid for metric in wanted_metrics(inventory, specs, how, {})}
+    with tempfile.TemporaryDirectory(prefix="pcp-parquet-") as folder:
+        store = SampleStore(Path(folder))
+        scan = Scan(problems, lambda desc: desc.pmid in chosen, sink=store.take)
+        if options.raw:
+            scan.watcher = store.watch
+            # The later ones of records of one time move on by some ns; a record whose own time is outside has no row.
+            scan.start_ns, scan.finish_ns = window.origin_ns, window.finish_ns + MICROSECOND
+        scan.run(archives)
+        info = scan.info(archives, 0)
+        at_ns, stamps = _moments(options, store.record_times(), window)
+        moments = Moments(at_ns, archives[0].label.start_ns, np.array(info.marks_ns, dtype=np.int64))
+        metrics = wanted_metrics(inventory, specs, how, {pmid: store.names(pmid) for pmid in chosen})
+        sheet = Sheet(store, inventory, Rows(moments, stamps, options.raw), how)
+        zone = "UTC" if options.raw else os.environ.get("TZ") or "local"
+        facts = {"host": info.host, "timezone": zone, "sampling": "records" if options.raw else "interpolated"}
+        columns = write_wide(sheet, metrics, output, {"kveval.pcp.wide": json.dumps(facts)})
+    _done(output, f"{len(at_ns):,} rows of {columns:,} columns", begin)
+    return info.problems
+
+
+def _moments(
+    options: argparse.Namespace, records: tuple[NDArray[np.int64], NDArray[np.int64]], window: TimeWindow
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The moments of the rows, ns since 1970 UTC, and the times to be written. ValueError if there are none."""
+    if options.raw:
+        recorded, distinct = records
+        rows = np.flatnonzero((recorded >= window.origin_ns) & (recorded <= window.finish_ns))
+        if not len(rows):
+            raise ValueError(f"no record from {shown(window.origin_ns)} to {shown(window.finish_ns)}")
+        return distinct[rows[: options.samples or None]], recorded[rows[: options.samples or None]]
+    span = window.finish_ns - window.origin_ns
+    step = options.interval or DEFAULT_INTERVAL_NS
+    if options.finish is not None and options.samples:
+        step = max(1, nanoseconds(span / SECOND / (max(2, options.samples) - 1)))
+    # A sample counts if it is in the window to the microsecond, in which libpcp's Python hands out times.
+    count = (span + 999) // step + 1
+    count = (
+        min(count, max(2, options.samples) if options.finish is not None else options.samples)
+        if options.samples
+        else count
+    )
+    at_ns = window.origin_ns + step * np.arange(count, dtype=np.int64)
+    return at_ns, _local(at_ns)
+
+
+def _local(at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Times of a clock on the wall in the process's zone, to the microsecond."""
+    offsets = np.array([time.localtime(second).tm_gmtoff for second in (at_ns // SECOND).tolist()], dtype=np.int64)
+    return np.asarray(at_ns // 1000 * 1000 + offsets * SECOND)
+
+
+def _span(archives: Sequence[Archive]) -> tuple[int, int]:
+    """Start of the first archive, as its label says, and time of the last record."""
+    start = archives[0].label.start_ns
+    return start, max([start, *(_last_record(archive) for archive in archives)])
+
+
+def _last_record(archive: Archive) -> int:
+    """Time of an archive's last record, ns; -1 without any. Damage is for the conversion to report."""
+    for number, member in sorted(archive.files.volumes.items(), reverse=True):
+        offsets = [entry.offset for entry in archive.index if entry.volume == number] if not member.suffix else []
+        for first in ([max(offsets)] if offsets else []) + [None]:
+            blocks = Volume(member, ProblemLog(), archive.label.version).blocks(first, None, None)
+            last = max((int(block.times.max()) for block in blocks if len(block.times)), default=-1)
+            if last >= 0:
+                return last
+    return -1
+
+
+def _known(words: Sequence[str], archives: Sequence[Archive]) -> None:
+    """ValueError if a word of the command line means no metric."""
+    for word in words:
+        selected = matcher([word.split(",", 1)[0]])
+        if not any(selected(desc) for archive in archives for desc in archive.metadata.descs.values()):
+            raise ValueError(f"no metric {word.split(',', 1)[0]!r} in the archive (--list shows those that it has)")
+
+
+@contextmanager
+def _zone(options: argparse.Namespace, archives: Sequence[Archive]) -> Iterator[None]:
+    """The time zone of -z or -Z, for as long as the context lasts."""
+    zone = archives[0].label.timezone if options.hostzone else options.timezone
+    before = os.environ.get("TZ")
+    if zone is not None:
+        os.environ["TZ"] = zone
+        time.tzset()
+    try:
+        yield
+    finally:
+        if zone is not None:
+            os.environ.pop("TZ")
+            os.environ.update({"TZ": before} if before is not None else {})
+            time.tzset()
+
+
+def _writable(output: Path, *, wide: bool) -> None:
+    """OSError or ValueError if the output cannot be written there; nothing is made."""
+    if wide and os.path.lexists(output):
+        raise FileExistsError(f"{output} exists already: --wide writes a new folder")
+    if not wide and output.exists() and not output.is_file():
+        raise OSError(f"{output} is no file (the long form is written to a file)")
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"{output}: there is no folder {output.parent}")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"{output}: the folder {output.parent} cannot be written to")
+
+
+@contextmanager
+def _beside(output: Path) -> Iterator[Path]:
+    """A name beside the output for what is unfinished; nothing is left of it."""
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        yield unfinished
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _explained(error: Exception, options: argparse.Namespace) -> str:
+    """One line for an error; an archive of version 1 is called that."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ArchiveError):
+        for name in options.archive:
+            for path in (Path(name), *(Path(f"{name}.{part}") for part in ("meta", "0", "index"))):
+                if path.is_file() and path.open("rb").read(8)[4:] == V1_MAGIC:
+                    return f"{name}: an archive of version 1 (PCP before 2.0), which is not read"
+    return text
+
+
+def _done(output: Path, what: str, begin: float) -> None:
+    print(f"{output}: {what} in {time.monotonic() - begin:.2f} s")
+
+
+def _list(summary: ConversionSummary) -> None:
+    for info in sorted(summary.metrics.values(), key=lambda info: info.name):
+        print(f"{info.name}\t{info.type}\t{info.semantics}\t{info.units or '-'}\t{info.samples}")
+
+
+def _check(sources: Sequence[Path]) -> list[ArchiveProblem]:
+    from kveval.pcp.conversion.checking import check  # noqa: PLC0415  (only needed here)
+
+    found: list[ArchiveProblem] = []
+    for source in sources:
+        summary, problems = check(source)
+        info = summary.info
+        spans = " .. ".join(datetime.fromtimestamp(ns / 1e9, UTC).isoformat() for ns in (info.start_ns, info.end_ns))
+        state = "damaged" if any(problem.damage for problem in problems) else "whole"
+        print(
+            f"{state}: {summary.rows:,} values of {len(summary.metrics)} metrics, {spans}, {len(info.marks_ns)} marks"
+        )
+        found += problems
+    return found

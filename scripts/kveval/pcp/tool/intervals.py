@@ -1,0 +1,172 @@
+"""Lengths of time and moments as PCP's tools take them: PCPIntro(1), pmParseInterval(3), pmParseTimeWindow(3)."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, replace
+
+from kveval.pcp.tool.dates import Broken, broken, moment_of_date, moment_of_fields
+
+SECOND = 1_000_000_000
+
+_UNITS = {
+    **{"nanosecond": 1e-9, "nsec": 1e-9, "microsecond": 1e-6, "usec": 1e-6, "millisecond": 1e-3, "msec": 1e-3},
+    **{"second": 1.0, "sec": 1.0, "s": 1.0, "minute": 60.0, "min": 60.0, "m": 60.0},
+    **{"hour": 3600.0, "hr": 3600.0, "h": 3600.0, "day": 86400.0, "d": 86400.0},
+}
+_ELEMENT = re.compile(r"\s*([+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([a-zA-Z]*)")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+# "[Mon] [Mar] [4] [13[:07[:47[.5]]]] [pm] [1996]": the order of ctime(3), every part optional.
+_CTIME = re.compile(
+    r"\s*(?:sun|mon|tue|wed|thu|fri|sat)?\s*(?P<month>" + "|".join(_MONTHS) + r")?"
+    r"(?:\s*(?P<day>\d{1,2})(?!\d|:))?"
+    r"(?:\s*(?P<hour>\d{1,2})(?!\d))?"
+    r"(?:\s*(?P<colon>:)(?P<minute>\d{1,2})?(?::(?P<second>\d{1,2}(?:\.\d*)?)?)?)?"
+    r"\s*(?P<half>am|pm)?\s*(?P<year>\d{4})?\s*",
+    re.IGNORECASE,
+)
+
+
+def parse_interval(text: str) -> int:
+    """Length of time in ns of "5", "5min", "1h30m", "4 days 6 hours"; seconds where no unit stands.
+
+    ValueError for what pmParseInterval(3) does not take.
+    """
+    seconds, position = 0.0, 0
+    if not text.strip():
+        raise ValueError("an empty interval")
+    while position < len(text.rstrip()):
+        match = _ELEMENT.match(text, position)
+        if match is None:
+            raise ValueError(f"{text!r}: no number at {text[position:].strip()!r}")
+        unit = match[2].lower()
+        name = unit[:-1] if len(unit) > 1 and unit.endswith("s") else unit
+        if unit and name not in _UNITS:
+            raise ValueError(f"{text!r}: unknown unit {match[2]!r} (seconds, minutes, hours or days)")
+        seconds += float(match[1]) * (_UNITS[name] if unit else 1.0)
+        position = match.end()
+    return nanoseconds(seconds)
+
+
+def nanoseconds(seconds: float) -> int:
+    """Seconds as ns, rounded as libpcp does: beyond 999,999 s to whole microseconds."""
+    whole = int(seconds)
+    if whole <= 999_999:
+        return whole * SECOND + int((seconds - whole) * SECOND + 0.5)
+    return whole * SECOND + int((seconds - whole) * 1_000_000 + 0.5) * 1000
+
+
+def parse_moment(text: str, start_ns: int, end_ns: int) -> int:
+    """The moment, ns since 1970 UTC, that `text` means in an archive from `start_ns` to `end_ns`.
+
+    An interval counts from the start, one with a minus sign back from the end, and "@" precedes a date, a time of day
+    or both in the process's time zone (the first such moment at or after the start where parts are missing). Beyond
+    PCP's own syntax: ISO 8601 with or without "@", and "@" with seconds since 1970. ValueError for anything else.
+    """
+    stripped = text.strip()
+    if stripped.startswith("@"):
+        date = stripped[1:].strip()
+        if re.fullmatch(r"\d{9,}(\.\d+)?", date):
+            whole, _, fraction = date.partition(".")
+            return int(whole) * SECOND + int(fraction[:9].ljust(9, "0") or 0)
+        fields = _ctime(date)
+        return moment_of_fields(fields, start_ns) if fields else moment_of_date(date, start_ns, end_ns)
+    try:
+        if stripped.startswith("-"):
+            return end_ns - parse_interval(stripped[1:])
+        return start_ns + parse_interval(stripped.removeprefix("+"))
+    except ValueError:
+        if not re.search(r"[a-zA-Z-]", stripped[1:]):
+            raise
+        return moment_of_date(stripped, start_ns, end_ns)
+
+
+def _ctime(text: str) -> Broken | None:
+    """The fields of a date as ctime(3) prints it; missing high ones are None. None if it is of another form."""
+    match = _CTIME.fullmatch(text)
+    if match is None or not text:
+        return None
+    numbers = {name: int(match[name]) if match[name] else None for name in ("day", "hour", "minute", "year")}
+    day, hour, minute, year = (numbers[name] for name in ("day", "hour", "minute", "year"))
+    month = _MONTHS.index(match["month"].lower()) + 1 if match["month"] else None
+    if match["colon"]:
+        hour, minute = hour or 0, minute or 0
+    elif day is not None and month is None and year is None:
+        return None  # a number alone says too little
+    if match["half"]:
+        if hour is None or not 0 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if match["half"].lower() == "pm" else 0)
+    if (month, day, hour, year) == (None, None, None, None):
+        return None
+    second = float(match["second"] or 0)
+    limits = ((day, 1, 31), (hour, 0, 23), (minute, 0, 59), (year, 1900, 9999), (int(second), 0, 60))
+    if any(value is not None and not low <= value <= high for value, low, high in limits):
+        return None
+    return _filled(Broken(year, month, day, hour, minute, second))
+
+
+def _filled(fields: Broken) -> Broken:
+    """Missing low fields: January, the first, midnight."""
+    month = 1 if fields.month is None and fields.year is not None else fields.month
+    day = 1 if fields.day is None and month is not None else fields.day
+    hour = 0 if fields.hour is None and day is not None else fields.hour
+    minute = 0 if fields.minute is None and hour is not None else fields.minute
+    return replace(fields, month=month, day=day, hour=hour, minute=minute)
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """The part of an archive that is wanted, ns since 1970 UTC; `origin_ns` is the first sample."""
+
+    start_ns: int
+    finish_ns: int
+    origin_ns: int
+
+
+def time_window(
+    span: tuple[int, int],
+    start: str | None = None,
+    finish: str | None = None,
+    origin: str | None = None,
+    align: str | None = None,
+) -> TimeWindow:
+    """The window that the options -S, -T, -O and -A choose from an archive's `span` (ns since 1970 UTC).
+
+    As pmParseTimeWindow(3): start, finish and origin are kept within the archive; -A moves start and origin on to the
+    next multiple of its interval, where the archive reaches so far. ValueError if an option cannot be understood, or
+    if the window would end before it starts.
+    """
+    first, last = span
+    begin = max(_option("-S", start, first, last), first) if start is not None else first
+    if begin > last:
+        raise ValueError(f"-S {start}: {shown(begin)} is after the archive's end, {shown(last)}")
+    step = _option("-A", align) if align is not None else 0
+    if step and (aligned := -(-begin // step) * step) <= last:
+        begin = aligned
+    end = min(_option("-T", finish, begin, last), last) if finish is not None else last
+    if end < begin:
+        raise ValueError(f"-T {finish}: {shown(end)} is before the start of the window, {shown(begin)}")
+    sample = min(max(_option("-O", origin, begin, end), begin), end) if origin is not None else begin
+    if step and origin is not None:
+        aligned = -(-sample // step) * step
+        aligned -= step if aligned > end else 0
+        sample = aligned if begin <= aligned <= end else sample
+    return TimeWindow(begin, end, sample)
+
+
+def _option(option: str, text: str, first: int | None = None, last: int | None = None) -> int:
+    try:
+        if first is not None and last is not None:
+            return parse_moment(text, first, last)
+        if (step := parse_interval(text)) > 0:
+            return step
+        raise ValueError("must be more than nothing")
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{option} {text}: {error}") from error
+
+
+def shown(time_ns: int) -> str:
+    """A moment in the process's time zone, for messages."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", broken(time_ns // SECOND))

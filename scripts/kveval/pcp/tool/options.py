@@ -1,0 +1,172 @@
+"""The command line of pcp-parquet: pcp2arrow's options where they make sense for an archive, and its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+
+from kveval import __version__
+from kveval.pcp.tool.intervals import parse_interval
+from kveval.pcp.tool.selection import Reporting, parse_instances
+
+DESCRIPTION = """Convert an archive of Performance Co-Pilot to Parquet, without PCP.
+
+The long form (default) has a row a value, exactly as recorded; OUT is a file.
+--wide has a row a time and a column a series, as pcp2arrow writes it; OUT is a new folder.
+METRIC is a name, the beginning of names up to a dot, a shell pattern, or pmrep's
+metric[,label[,instances[,unit[,raw]]]]; all metrics if there is none.
+Without -a, the first word is the ARCHIVE: a folder, a base name, a tar (.tar.zst)."""
+
+EPILOG = """TIME (PCPIntro(1)): 5min from the start, -1hour back from the end, @10:00, @2024-03-04 13:07, '@Mon Mar 4
+13:07:47 2024', '@2 hours ago'; also ISO 8601 and @SECONDS since 1970. INTERVAL: 10, 5min, 1h30m, 250msec.
+
+examples:
+  pcp-parquet -a ARCHIVE -o OUT.parquet                         every value, in the long form
+  pcp-parquet -a ARCHIVE -o OUT.parquet kernel.all -S @10:00 -T 5min
+  pcp-parquet -a ARCHIVE --wide -t 10s -o OUT                   rates and values every 10 s
+  pcp-parquet -a ARCHIVE --wide -r -o OUT mem.util disk.dev     a row a record, counters as recorded
+  pcp-parquet -a ARCHIVE --wide -t 1min -i sda,sdb -b MB -o OUT disk.dev.read_bytes
+  pcp-parquet -a ARCHIVE --list kernel.all
+
+exit codes: 0 all well; 1 the archive is damaged, and what could be read was converted; 2 nothing was
+written: wrong options, no archive, no such metric, an empty window, an output that cannot be written.
+
+left out of pcp2arrow's: live sources (-h --host, -L, -K, --container), --archive-folio, configuration files
+(-c, -C), -D. Derived metrics are there if they were recorded. In --wide: metrics without a column (aggregates,
+events) are left out; columns of instances that -i does not choose are not written; -r keeps singular metrics
+and takes -T as a time only; 64-bit integers stay exact; time stamps are without zone, UTC with -r and local
+(-z, -Z) without, and the metadata say which."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    made = argparse.ArgumentParser(
+        prog="pcp-parquet",
+        usage="pcp-parquet (-a ARCHIVE | ARCHIVE) (-o OUT [--wide] | --list | --check) [option...] [METRIC...]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    made.add_argument("words", nargs="*", metavar="METRIC", help=argparse.SUPPRESS)
+    _general(made.add_argument_group("what to do"))
+    _window(made.add_argument_group("time"))
+    _wide(made.add_argument_group("values of the wide form"))
+    return made
+
+
+def _general(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-a", "--archive", action="append", help="the archive; several with commas or by repeating")
+    group.add_argument("-o", "--output", "--output-file", metavar="OUT", help="convert to this file, or folder")
+    group.add_argument("--wide", action="store_true", help="write pcp2arrow's table")
+    group.add_argument("--list", action="store_true", help="list metrics: type, semantics, units, number of values")
+    group.add_argument("--check", action="store_true", help="check integrity; exit code 1 if something is lost")
+    group.add_argument("--metric", action="append", default=[], help="the same as a METRIC among the words")
+    group.add_argument("-V", "--version", action="version", version=f"pcp-parquet of kveval {__version__}")
+    group.add_argument("-?", "-h", "--help", action="help", help="this text")
+
+
+def _window(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-S", "--start", metavar="TIME", help="start of the window (included)")
+    group.add_argument("-T", "--finish", metavar="TIME", help="end of the window (included); 5min: after its start")
+    group.add_argument("-O", "--origin", metavar="TIME", help="first sample, within the window")
+    group.add_argument("-A", "--align", metavar="INTERVAL", help="begin at a multiple of this")
+    group.add_argument("-z", "--hostzone", action="store_true", help="times are in the recorded host's zone")
+    group.add_argument("-Z", "--timezone", metavar="ZONE", help="times are in this zone (UTC, Europe/Berlin, EST5EDT)")
+
+
+def _wide(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-t", "--interval", type=_interval, metavar="INTERVAL", help="between samples (default 60 s)")
+    group.add_argument("-s", "--samples", type=_count, metavar="N", help="this many rows; with -T and -t: between both")
+    group.add_argument("-r", "--raw", action="store_true", help="a row a record, every value as recorded")
+    group.add_argument("-R", "--raw-prefer", action="store_true", help="samples of counters instead of rates")
+    group.add_argument(
+        "-i", "--instances", action="append", metavar="LIST", help="names, numbers, programs, expressions"
+    )
+    group.add_argument("-j", "--live-filter", action="store_true", help="accepted: -i sees instances of all times")
+    group.add_argument("-n", "--invert-filter", action="store_true", help="rank before instances are chosen")
+    group.add_argument("-J", "--rank", type=int, default=0, metavar="N", help="the N highest of a metric (-N: lowest)")
+    group.add_argument("-8", "--limit-filter", type=int, default=0, metavar="N", help="values from N on (-N: up to N)")
+    group.add_argument("-9", "--limit-filter-force", type=int, default=0, metavar="N", help="the same, over a METRIC's")
+    group.add_argument("-v", "--omit-flat", action="store_true", help="only metrics with instances")
+    group.add_argument("-q", "--count-scale", metavar="UNIT", help="unit of counts (count x 10^3)")
+    group.add_argument("-b", "--space-scale", metavar="UNIT", help="unit of space (KB, MiB)")
+    group.add_argument("-y", "--time-scale", metavar="UNIT", help="unit of time (ms, hour)")
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The options; ends the process with code 2 and a line that says what is wrong, as argparse does."""
+    made = parser()
+    options = made.parse_intermixed_args(_joined(sys.argv[1:] if argv is None else argv, made))
+    archives = [name for text in options.archive or [] for name in text.split(",") if name]
+    if not archives and options.words:
+        archives = [options.words.pop(0)]
+    options.archive, options.words = archives, options.words + options.metric
+    if not archives:
+        made.error("no archive: give one with -a")
+    if (options.output is not None) + options.list + options.check != 1:
+        made.error("one of -o OUT, --list and --check is needed, and only one")
+    wide_only = [
+        name
+        for name in ("interval", "samples", "instances", "rank", "limit_filter", "limit_filter_force")
+        if getattr(options, name)
+    ]
+    wide_only += [
+        name
+        for name in ("raw", "raw_prefer", "omit_flat", "origin", "count_scale", "space_scale", "time_scale")
+        if getattr(options, name)
+    ]
+    if wide_only and not options.wide:
+        made.error(f"--{wide_only[0].replace('_', '-')} needs --wide (the long form has every value as recorded)")
+    if options.wide and options.output is None:
+        made.error("--wide needs -o OUT")
+    if options.hostzone and options.timezone:
+        made.error("-z and -Z exclude each other")
+    return options
+
+
+def _joined(argv: Sequence[str], made: argparse.ArgumentParser) -> list[str]:
+    """The words with every value in one with its option, as getopt(3) has it: "-T -5min" is no two options."""
+
+    def words() -> Iterator[str]:
+        rest = iter(argv)
+        for word in rest:
+            action = made._option_string_actions.get(word)
+            value = next(rest, None) if action is not None and action.nargs is None else None
+            yield word if value is None else f"{word}{'=' if word.startswith('--') else ''}{value}"
+
+    return list(words())
+
+
+def reporting(options: argparse.Namespace) -> Reporting:
+    """The treatment of values that the options ask for."""
+    return Reporting(
+        raw=options.raw,
+        raw_counters=options.raw_prefer,
+        count_units=options.count_scale,
+        space_units=options.space_scale,
+        time_units=options.time_scale,
+        instances=tuple(one for text in options.instances or [] for one in parse_instances(text)),
+        omit_singular=options.omit_flat,
+        limit=options.limit_filter,
+        limit_forced=options.limit_filter_force,
+        rank=options.rank,
+        rank_first=options.invert_filter,
+    )
+
+
+def _interval(text: str) -> int:
+    try:
+        if (interval := parse_interval(text)) > 0:
+            return interval
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    raise argparse.ArgumentTypeError("must be more than nothing")
+
+
+def _count(text: str) -> int:
+    if text.isdigit():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of samples")

@@ -1,0 +1,182 @@
+"""Selection of metrics and instances: pcp2arrow's metric specifications and instance patterns (pmrep(1))."""
+
+from __future__ import annotations
+
+import csv
+import os.path
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from kveval.pcp.archive.meta import Desc
+from kveval.pcp.archive.units import STRING
+from kveval.pcp.tool.domains import Inventory
+from kveval.pcp.tool.samples import NATIVE
+from kveval.pcp.tool.scaling import Scaling, scaling, unpacked
+
+_COUNTER = 1
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """One word of the command line: a name, the beginning of names, or a shell pattern."""
+
+    pattern: str
+    instances: tuple[str, ...] = ()
+    units: str | None = None
+    raw: bool = False
+    limit: int | None = None
+
+    def matches(self, name: str) -> bool:
+        """Whether a metric of this name is meant."""
+        return name == self.pattern or name.startswith(self.pattern + ".") or fnmatchcase(name, self.pattern)
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Treatment of the values of all metrics: raw counters, units by dimension, instances, limits, ranks.
+
+    `raw` is pcp2arrow's -r (records as they are), `raw_counters` its -R. `count_units`, `space_units` and
+    `time_units` are for metrics of that dimension alone. `limit` keeps values at or above it, a negative one those at
+    or below its amount; `rank` keeps so many of the highest values of a metric at each time, a negative one of the
+    lowest; `rank_first` ranks before instances are selected.
+    """
+
+    raw: bool = False
+    raw_counters: bool = False
+    count_units: str | None = None
+    space_units: str | None = None
+    time_units: str | None = None
+    instances: tuple[str, ...] = ()
+    omit_singular: bool = False
+    limit: int = 0
+    limit_forced: int = 0
+    rank: int = 0
+    rank_first: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A metric to be written: its name, and what is to be done with its values. `hidden` instances only rank."""
+
+    name: str
+    desc: Desc
+    scaling: Scaling
+    rated: bool
+    instances: tuple[str | None, ...]
+    hidden: frozenset[str | None]
+    limit: int
+
+
+def parse_spec(text: str) -> MetricSpec:
+    """`metric[,label[,instances[,unit[,type[,width[,precision[,limit]]]]]]]`; several instances in quotes.
+
+    ValueError for a limit that is no number.
+    """
+    fields = next(csv.reader([text.replace("'", '"')])) + [""] * 8
+    pattern, _, instances, units, kind, _, _, limit = (field.strip() for field in fields[:8])
+    names = tuple(name.strip() for name in instances.split(",") if name.strip())
+    if limit and not re.fullmatch(r"-?\d+", limit):
+        raise ValueError(f"{text}: the limit {limit!r} is no whole number")
+    return MetricSpec(pattern.rstrip("."), names, units or None, kind == "raw", int(limit) if limit else None)
+
+
+def wanted_metrics(
+    inventory: Inventory, specs: Sequence[MetricSpec], how: Reporting, valued: dict[int, list[str | None]]
+) -> list[Wanted]:
+    """The metrics that are asked for, in the order of the specifications, then in libpcp's.
+
+    `valued` are the instances that have values, by PMID. Metrics whose values have no column (events, aggregates) are
+    left out. ValueError for a specification that no metric matches, and for units of another dimension.
+    """
+    found: dict[int, Wanted] = {}
+    for spec in specs or [MetricSpec("*")]:
+        hits = [name for name in inventory.pmids if spec.matches(name)]
+        if not hits:
+            raise ValueError(f"no metric {spec.pattern!r} in the archive (--list shows those that it has)")
+        for name in hits:
+            desc = inventory.descs[inventory.pmids[name]]
+            if desc.pmid not in found and desc.type in NATIVE:
+                metric = _wanted(name, desc, spec, how, inventory, valued.get(desc.pmid, []))
+                if metric is not None:
+                    found[desc.pmid] = metric
+    return list(found.values())
+
+
+def _wanted(
+    name: str, desc: Desc, spec: MetricSpec, how: Reporting, inventory: Inventory, valued: Sequence[str | None]
+) -> Wanted | None:
+    domain = inventory.instances(desc)
+    if domain is None and how.omit_singular:
+        return None
+    instances: list[str | None] = [None] if domain is None else list(dict.fromkeys([*domain.names, *valued]))
+    hidden: frozenset[str | None] = frozenset()
+    patterns = spec.instances or how.instances
+    if domain is not None and patterns:
+        chosen = chosen_instances([one for one in instances if one is not None], patterns)
+        if not chosen:
+            return None
+        hidden = frozenset(set(instances) - set(chosen)) if how.rank_first else frozenset()
+        instances = instances if how.rank_first else list(chosen)
+    counter = desc.semantics == _COUNTER and desc.type != STRING
+    raw = how.raw or how.raw_counters or spec.raw
+    text = desc.type == STRING
+    units = None if text else spec.units or _units_by_dimension(desc.units, how)
+    try:
+        scaled = (
+            Scaling()
+            if text or (how.raw and units is None)
+            else scaling(desc.units, counter=counter, raw=raw, wanted=units)
+        )
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    if scaled.rate and not counter:
+        raise ValueError(f"{name} is no counter: it has no rate ({units})")
+    limit = 0 if text else how.limit_forced or spec.limit or how.limit
+    return Wanted(name, desc, scaled, counter and not how.raw, tuple(instances), hidden, limit)
+
+
+def _units_by_dimension(packed: int, how: Reporting) -> str | None:
+    own = unpacked(packed)
+    choices = {(1, 0, 0): how.space_units, (0, 1, 0): how.time_units, (0, 0, 1): how.count_units}
+    return choices.get((own.space, own.time, own.count))
+
+
+def parse_instances(text: str) -> tuple[str, ...]:
+    """Instance patterns of a list with commas; quotes keep a comma within a name."""
+    return tuple(part.strip("'\"") for part in next(csv.reader([text], skipinitialspace=True)) if part)
+
+
+def chosen_instances(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    """The instances that the patterns mean: a number (of a process), a program's name, or a regular expression.
+
+    ValueError for an expression that cannot be read.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        hits = [name for name in names if _by_number(pattern, name)]
+        hits = hits[:1] or [name for name in names if _program(name) == pattern]
+        if not hits:
+            try:
+                expression = re.compile(rf"\A(?:{pattern})\Z")
+            except re.error as error:
+                raise ValueError(f"-i {pattern}: no regular expression ({error})") from error
+            hits = [name for name in names if expression.match(name)]
+        found.update(dict.fromkeys(hits))
+    return tuple(found)
+
+
+def _by_number(pattern: str, name: str) -> bool:
+    first = name.split(maxsplit=1)[0] if name.split() else ""
+    return pattern.isdigit() and first.isdigit() and int(pattern) == int(first)
+
+
+def _program(name: str) -> str | None:
+    """The program of a process' instance ("001234 /usr/sbin/sshd"), None of another."""
+    parts = name.split()
+    if len(parts) < 2 or not parts[0].isdigit():
+        return None
+    if parts[1].startswith("("):
+        return parts[1][1:-1]
+    return os.path.basename(parts[1].removeprefix("-").removesuffix(":"))  # noqa: PTH119 (no path of this machine)
