@@ -27,6 +27,9 @@ done
 for python in /usr/bin/python3 python3; do
     "$python" -c 'import pcp.pmda, requests' 2>/dev/null && break
 done
+# pmcd insists on a port, of the node's own network, where nobody is answered; other campaigns' recorders have theirs.
+PMCD_PORT=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
+export PMCD_PORT
 cat >"$PCP_PMCDCONF_PATH" <<CONF
 pmcd 2 dso pmcd_init $agents/pmcd/pmda_pmcd.so
 linux 60 pipe binary $agents/linux/pmdalinux -d 60 -U $user -l $PCP_LOG_DIR/linux.log

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.pod_waits import wait_for_pod
 from tests.support.testbed import (
     Testbed,
     a_deployment,
@@ -25,7 +26,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, POD
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import Patience
-from kveval.engines.kubernetes.wait.rollout import require_unchanged, wait_for_deployment, wait_for_job, wait_for_pod
+from kveval.engines.kubernetes.wait.rollout import require_unchanged, wait_for_deployment, wait_for_job
 from kveval.engines.kubernetes.wait.wait import RolloutError
 
 pytestmark = pytest.mark.cluster

@@ -3,6 +3,7 @@
 The cluster is real but for its node (see cluster_chain.py); vLLM and GuideLLM are stand-ins.
 """
 
+import contextlib
 import json
 import re
 import signal
@@ -55,7 +56,12 @@ def in_level(job: Job, cluster: Cluster) -> None:
 
 
 def processes() -> str:
-    return " ".join(path.read_text(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        # Ended meanwhile.
+        with contextlib.suppress(OSError):
+            found.append(path.read_text(errors="replace"))
+    return " ".join(found)
 
 
 def annotated(component: str, **modes: str) -> Callable[[Chain], None]:
@@ -70,7 +76,7 @@ def healed(chain: Chain) -> None:
 
 def pending(chain: Chain) -> None:
     annotated("model-server", mode="pending")(chain)
-    chain.configure(cluster={"rollout_timeout_s": 6})
+    chain.configure(cluster={"schedule_timeout_s": 1, "rollout_timeout_s": 5})
 
 
 def server_deleted(job: Job, cluster: Cluster) -> None:

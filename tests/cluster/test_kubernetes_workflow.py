@@ -140,10 +140,11 @@ def test_results_have_the_form_of_the_local_engines(
     ]
     assert keys(runs[0]) - keys(runs[1]) == {
         "cluster",
-        *(f"cluster.{name}" for name in ("images", "kubernetes", "nodes", "replicas")),
-        *("specification.images", "specification.deployment", "hardware.machines"),
+        *(f"cluster.{name}" for name in ("images", "kubernetes", "neighbours", "neighbours_of", "nodes", "replicas")),
+        *("specification.images", "specification.deployment", "hardware.machines", "hardware.nodes"),
     }
-    assert keys(runs[1]) - keys(runs[0]) == {"cores", "cores.beside", "cores.server"}
+    beside = {"copy_bandwidth", "copy_bandwidth.host_gb_s"}
+    assert keys(runs[1]) - keys(runs[0]) == {"cores", "cores.beside", "cores.server", *beside}
     assert runs[0]["levels"][0].keys() == runs[1]["levels"][0].keys()
     assert runs[0]["levels"][0]["counters"].keys() == runs[1]["levels"][0]["counters"].keys()
     files = [

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import psutil
+from msgspec import UNSET
 
 from kveval.engines.servers.registry import program_of
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
@@ -14,7 +15,9 @@ from kveval.host.redaction import Redactor
 from kveval.host.registry import SHARED_MEMORY
 from kveval.load.guidellm import worker_processes
 from kveval.load.workload import WorkloadSpec
-from kveval.spec.specification import Specification
+from kveval.spec.random_model import model_config
+from kveval.spec.servers.registry import held_bytes
+from kveval.spec.specification import ServedModel, Specification
 
 _MIB = 2**20
 _GIB = 2**30
@@ -27,6 +30,10 @@ _RECORDING_BYTES_S = 25_000
 _RECORDING_BYTES_CPU_S = 1_000
 _LOGS_BYTES = 8 * _MIB
 _TEMPORARY_BYTES = 64 * _MIB
+_GEOMETRY_KEYS = (
+    *("architectures", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size"),
+)
 
 
 class PreflightError(Failure):
@@ -51,9 +58,9 @@ def shared_memory_bytes(specification: Specification) -> int:
 
 
 def memory_bytes(specification: Specification) -> int:
-    """Return the bytes of host memory that the KV caches take: the tier, and on a CPU the device's cache as well."""
+    """Return the bytes of host memory that the KV caches take: the tier as allocated, and a CPU device's own cache."""
     budget, per_token = specification.budget, specification.model.kv_bytes_per_token
-    return budget.host_bytes + ((budget.device_tokens or 0) * per_token if specification.on_cpu else 0)
+    return held_bytes(specification) + ((budget.device_tokens or 0) * per_token if specification.on_cpu else 0)
 
 
 def require_room(specification: Specification, store: Path, cpus: int) -> None:
@@ -83,6 +90,28 @@ def require_room(specification: Specification, store: Path, cpus: int) -> None:
                 needed_bytes=shared,
                 free_bytes=free,
             )
+
+
+def require_checkpoint(model: ServedModel) -> None:
+    """Raise PreflightError where the folder of a checkpoint on this host's disk does not have the catalogue's model."""
+    if model.folder is UNSET:
+        return
+    path = Path(model.folder) / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        found = dict(found)
+    except (OSError, ValueError, TypeError) as error:
+        said = f"models: path of {model.name}: {path} is no configuration of a model ({error})"
+        raise PreflightError(said, code="no_checkpoint", path=path) from None
+    geometry = model_config(model.geometry)
+    other = [
+        f"{key} {found[key]}, not {geometry[key]}"
+        for key in _GEOMETRY_KEYS
+        if key in found and found[key] != geometry[key]
+    ]
+    if other:
+        said = f"models: path of {model.name}: {path} has another geometry than the catalogue: {'; '.join(other)}"
+        raise PreflightError(said, code="other_geometry", path=path)
 
 
 def require_no_secret(specification: Specification, redactor: Redactor) -> None:

@@ -112,8 +112,12 @@ class Recorder(Protocol):
     """A recording in progress."""
 
     @property
-    def archive(self) -> Path:
-        """Base path, on this host, of the PCP archive once the recording has stopped."""
+    def archives(self) -> Sequence[Path]:
+        """Base paths, on this host, of the PCP archives of all recorded hosts, once the recording has stopped.
+
+        The first has the server's metrics, too. The last folder of each path tells them apart; a .parquet is
+        recorded without PCP.
+        """
 
     def alive(self) -> None:
         """Raise RecordingError unless everything that records does so."""
@@ -182,7 +186,10 @@ class Engine(Protocol):
     """One run, before anything has started."""
 
     def hardware(self) -> Mapping[str, Any]:
-        """Describe what is measured on; `fingerprint` is equal where measurements may stand for each other."""
+        """Describe what is measured on; `fingerprint` is equal where measurements may stand for each other.
+
+        Where that is known afterwards alone, `fingerprints` has those that it may be, and the session's facts say it.
+        """
 
     def alone(self, say: Say) -> AbstractContextManager[None]:
         """Keep away, for as long as the body runs, every other measurement that this one would disturb."""

@@ -1,5 +1,6 @@
 """What is refused before anything starts, from the numbers of a specification alone."""
 
+import json
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kveval.engines.preflight import (
     PreflightError,
     disk_bytes,
     memory_bytes,
+    require_checkpoint,
     require_no_secret,
     require_room,
     shared_memory_bytes,
@@ -21,6 +23,7 @@ from kveval.engines.preflight import (
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, DiskFullError
 from kveval.host.redaction import Redactor
 from kveval.spec.loading import load_config
+from kveval.spec.random_model import model_config
 from kveval.spec.specification import Specification
 
 MIB, GIB = 2**20, 2**30
@@ -111,3 +114,17 @@ def test_a_secrets_value_in_the_specification_is_refused_by_its_name() -> None:
         require_no_secret(specification(argv=["--api-key=hf_abc"]), redactor)
     assert (error.value.code, error.value.facts["names"]) == ("secret_in_clear", ["HF_TOKEN"])
     assert "hf_abc" not in str(error.value)
+
+
+def test_a_checkpoint_on_disk_has_to_be_the_catalogues_model(tmp_path: Path) -> None:
+    model = specification().model
+    require_checkpoint(model)
+    with pytest.raises(PreflightError) as error:
+        require_checkpoint(replace(model, folder=str(tmp_path)))
+    assert error.value.code == "no_checkpoint"
+    (tmp_path / "config.json").write_text(json.dumps(model_config(model.geometry)))
+    require_checkpoint(replace(model, folder=str(tmp_path)))
+    (tmp_path / "config.json").write_text(json.dumps(model_config(model.geometry) | {"num_hidden_layers": 99}))
+    with pytest.raises(PreflightError) as error:
+        require_checkpoint(replace(model, folder=str(tmp_path)))
+    assert error.value.code == "other_geometry"

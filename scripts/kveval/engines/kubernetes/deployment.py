@@ -4,9 +4,11 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, JOB, POD, Document, Kind, kind_of
+from kveval.engines.kubernetes.api.lifetime import EXPIRY_S
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
 from kveval.engines.kubernetes.manifests.context import FILES_FOLDER
@@ -23,7 +25,8 @@ from kveval.engines.servers.registry import program_of
 from kveval.host.logs import last_words
 from kveval.host.processes import signals_deferred
 
-_RESTARTED = f"{PREFIX}/restarted"
+RESTARTED = f"{PREFIX}/restarted"
+"""Annotation of pods: how often the servers of the run were started anew."""
 _STORES = ("redis", "valkey")
 # What exists for one run of a cell, whatever its arm; the documents may bring more.
 RUN_KINDS: tuple[Kind, ...] = (DEPLOYMENT, JOB, POD, Kind("v1", "Service"), Kind("v1", "ConfigMap"))
@@ -46,6 +49,8 @@ class ClusterServerHandle:
         """Told of the new servers after a restart: they may have other addresses."""
         self._followers: list[Follower] = []
         self._open = True
+        self.left = ""
+        """Why not all of this run was removed; empty where it was."""
         self._restarts = 0
 
     @property
@@ -65,7 +70,7 @@ class ClusterServerHandle:
         begin = time.monotonic()
         self._place.api.apply(self._rendered.storage)
         self._download()
-        self._place.api.apply([*self._rendered.gateway, *self._rendered.serving])
+        self._place.api.apply(self._rendered.serving)
         return self._ready(begin)
 
     def refresh(self, *, restart: bool) -> None:
@@ -78,7 +83,10 @@ class ClusterServerHandle:
         self._stop_following()
         for document in self.deployments:
             name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
-            marked = {"metadata": {"annotations": {_RESTARTED: str(self._restarts)}}}
+            marked: dict[str, Any] = {"metadata": {"annotations": {RESTARTED: str(self._restarts)}}}
+            if component_of(document) == "model-server":
+                # The levels of a run are served, and recorded, on the same nodes.
+                marked["spec"] = on_nodes_of([replica.pod for replica in self.server.replicas])
             self._place.api.patch(DEPLOYMENT, name, namespace, {"spec": {"template": marked}})
         server = self._ready(begin)
         if self.on_restart is not None:
@@ -95,7 +103,13 @@ class ClusterServerHandle:
                 remove_run(self._place, self._rendered, self._say)
         except ClusterError as error:
             # What was measured is not worse for it.
-            self._say(f"not all of this run was removed ({error}); snakemake teardown does")
+            place = self._place
+            self.left = (
+                f"not all of this run was removed ({error}). Kubernetes removes the rest {EXPIRY_S / 60:.0f} minutes"
+                f" after the job's last sign of life; at once do snakemake teardown, and who may: kubectl -n"
+                f" {place.namespace} delete lease,job,deployment,service,configmap,pod -l '{place.selector()}'"
+            )
+            self._say(self.left)
 
     def _download(self) -> None:
         """Fill the cache of weights, where there is one; what it has is not loaded again."""
@@ -105,17 +119,17 @@ class ClusterServerHandle:
         document = download_job(place)
         name = document["metadata"]["name"]
         place.api.apply([document])
-        wait_for_job(place.api, place.namespace, name, place.site.rollout_timeout_s, self._say)
+        wait_for_job(place.api, place.namespace, name, place.start_seconds, self._say, place.patience)
         place.api.delete(JOB, name, place.namespace)
 
     def _ready(self, begin: float) -> ClusterServer:
-        place, limit_s = self._place, self._place.site.rollout_timeout_s
+        place = self._place
         pods: list[Document] = []
         for document in self.deployments:
             name = document["metadata"]["name"]
-            left = max(1.0, begin + limit_s - time.monotonic())
+            left = max(1.0, begin + place.start_seconds - time.monotonic())
             try:
-                pods += wait_for_deployment(place.api, place.namespace, name, left, self._say)
+                pods += wait_for_deployment(place.api, place.namespace, name, left, self._say, place.patience)
             except RolloutError as error:
                 raise self._explained(error) from error
         replicas = [self._replica(pod, number) for number, pod in enumerate(_of(pods, "model-server"))]
@@ -178,7 +192,22 @@ def remove_run(place: RunContext, rendered: Rendered, say: Callable[[str], None]
     """Remove every object of this run but its Lease, and wait until they are gone; return what there was."""
     kinds = {*RUN_KINDS, *(kind_of(document) for document in rendered.serving)}
     chosen, where = place.selector(), [place.namespace]
-    return remove(place.api, chosen, where, kinds=sorted(kinds), cluster_wide=False, say=say).removed
+    result = remove(place.api, chosen, where, kinds=sorted(kinds), say=say)
+    if result.unlisted:
+        # It could list them when it made them.
+        lacking = ", ".join(sorted({plural for plural, _ in result.unlisted}))
+        message = f"the account may no longer list {lacking} in namespace {place.namespace}"
+        raise ClusterError(message, code="right_missing", resources=lacking)
+    return result.removed
+
+
+def on_nodes_of(pods: Sequence[Document]) -> dict[str, Any]:
+    """Return the part of a pod's specification that keeps it to the nodes of these."""
+    nodes = sorted({str(pod["spec"]["nodeName"]) for pod in pods})
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    }
 
 
 def _of(pods: Sequence[Document], component: str) -> list[Document]:

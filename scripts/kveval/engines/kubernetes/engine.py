@@ -7,22 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from kveval.engines.job import Job, MeasurementError
-from kveval.engines.kubernetes import leases, recordings
+from kveval.engines.kubernetes import leases, neighbours, recordings
 from kveval.engines.kubernetes import nodes as machines
+from kveval.engines.kubernetes.api import exporters, lifetime
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, Document, kind_of
 from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
-from kveval.engines.kubernetes.manifests.recorder import recording_documents
+from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER
+from kveval.engines.kubernetes.manifests.recorder import CONTAINER as RECORDER
+from kveval.engines.kubernetes.manifests.recorder import recorder_labels, recorder_name, recording_documents
 from kveval.engines.kubernetes.manifests.rendering import PORTS, render, target_url
-from kveval.engines.kubernetes.routes import gateway_url, sources_of
+from kveval.engines.kubernetes.replicas import ClusterServer
+from kveval.engines.kubernetes.routes import gateway_url, require_routed, sources_of, with_controller
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.shared_objects import release_shared
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.host.errors import Failure
 from kveval.host.gpu_conditions import INTERVAL_S, GpuWatch
+from kveval.host.hardware import GPU_QUERY, gpus_told
 from kveval.host.http import free_port
 from kveval.host.processes import Terminated
 from kveval.load import guidellm as load
@@ -38,18 +44,19 @@ class ClusterEngine:
     def __init__(self, job: Job) -> None:
         if job.site is None:
             raise MeasurementError("engine kubernetes needs the campaign's key cluster, which says where")
-        self._job, self._site = job, job.site
         self._api = Api.connect(job.site.kubeconfig, job.site.context)
+        self._job, self._site = job, with_controller(self._api, job.site)
         ports = own_ports() if job.site.shared_network else PORTS
         self._place = RunContext(
-            job.specification, job.site, job.run, job.campaign, ports, job.measurement, api=self._api
+            job.specification, self._site, job.run, job.campaign, ports, job.measurement, api=self._api
         )
         self._lease: leases.Held | None = None
-        self._hardware = machines.probe(self._api, job.site, gpus=job.specification.on_cluster.gpus > 0)
 
     def hardware(self) -> Mapping[str, Any]:
-        """Describe the nodes that the servers may run on."""
-        return self._hardware
+        """Say which kinds of nodes the servers may run on; which they ran on is known when they have."""
+        deployment = self._job.specification.on_cluster
+        nodes = machines.fitting(self._api.list(NODE), self._site, gpus=deployment.gpus > 0)
+        return {"fingerprints": machines.adoptable(nodes, self._site.gpu_resource, deployment.replicas)}
 
     @contextlib.contextmanager
     def alone(self, say: Say) -> Iterator[None]:
@@ -86,7 +93,9 @@ class ClusterEngine:
         if self._site.shared_network and specification.on_cluster.replicas > 1:
             raise MeasurementError("replicas need addresses of their own; on a shared network there can be only one")
         store.root.mkdir(parents=True, exist_ok=True)
-        require_free(store.root, disk_bytes(specification.workload, self._site.load_cpus), "a run of this workload")
+        require_free(
+            store.root, disk_bytes(specification.workload, self._site.load.as_host_cpus), "a run of this workload"
+        )
 
     def scratch(self, store: Store, key: Key) -> Path:
         """Where reports, logs and the archive are brought to."""
@@ -97,8 +106,16 @@ class ClusterEngine:
         """Offer the run; on leaving, every object of it is gone."""
         assert self._lease is not None
         session = ClusterSession(self._job, self._place, self._lease, scratch, say)
-        with contextlib.closing(session):
+        try:
             yield session
+        except Failure as error:
+            session.close()
+            if session.handle.left:
+                # The last line of the job's log: what went wrong, and what is left of it.
+                error.args = (f"{error}; {session.handle.left}",)
+            raise
+        finally:
+            session.close()
 
 
 class ClusterSession:
@@ -114,9 +131,19 @@ class ClusterSession:
         self.pcp_version = ""
         self._jobs: LoadJobs | None = None
         self._recording: recordings.ClusterRecording | None = None
+        self._nodes: dict[str, Document] = {}
+        self._told_gpus: list[dict[str, Any]] = []
+        self._neighbours = neighbours.Neighbours(place, ())
         self._gpus = GpuWatch(lambda asked: self.handle.server.in_every(["nvidia-smi", *asked]))
+        # What is applied from now on goes by itself when this job is not heard of any more.
+        api, name, labels = place.api, place.name(lifetime.COMPONENT), place.labels(lifetime.COMPONENT)
+        lease.keep_alive(lifetime.begin(api, place.namespace, name, labels, lease.document))
+        recorder = recording_documents(job.campaign, place.site)
+        api.apply(document for document in recorder if kind_of(document) == NAMESPACE)
+        name, labels = recorder_name(job.campaign), recorder_labels(job.campaign)
+        lease.keep_alive(lifetime.begin(api, place.site.pcp_namespace, name, labels))
         # Made now, so that its image is pulled while the server starts.
-        place.api.apply(recording_documents(job.campaign, place.site, {}))
+        api.apply(recorder)
 
     @property
     def checks(self) -> Sequence[Check]:
@@ -126,23 +153,43 @@ class ClusterSession:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[recordings.ClusterRecording]:
-        """Record the node of the first server, and the metrics of all."""
+        """Record the nodes that serve, and the metrics of all servers."""
         server, place = self.handle.server, self._place
-        pod = _on_node(recordings.deploy(place, self._say), server.replicas[0].pod)
-        self.pcp_version = recordings.version(place, pod)
-        uids = [str(found["metadata"]["uid"]) for found in server.watched]
-        recorder = recordings.begin(place, pod, self._scratch / "pcp", sources_of(place, server), uids)
-        self._recording = recorder
-        self.handle.on_restart = lambda started: recorder.tell(sources_of(place, started))
-        try:
-            yield recorder
-        finally:
-            self.handle.on_restart = None
-            recorder.release()
+        self._note_nodes(server)
+        with neighbours.announced(place, nodes_of(server.watched), self._say) as self._neighbours:
+            # What is wrong with other nodes does not matter.
+            pods = recordings.deploy(place, list(self._nodes), self._say)
+            self.pcp_version = recordings.version(place, pods[0])
+            beside = self._exporters(pods[0])
+            sources = sources_of(place, server) | beside
+            recorder = recordings.begin(place, pods, self._scratch / "pcp", sources, server.watched)
+            self._recording = recorder
+            self.handle.on_restart = lambda started: recorder.tell(sources_of(place, started) | beside)
+            try:
+                yield recorder
+            finally:
+                self.handle.on_restart = None
+                recorder.release()
+
+    def _exporters(self, recorder: Document) -> dict[str, str]:
+        """Return the site's own endpoints by source's name, of those that no campaign names and the recorder reads."""
+        place, name = self._place, str(recorder["metadata"]["name"])
+        found = {"dcgm": exporters.dcgm_urls(place.api, self._nodes)}
+        if place.deployment.route == "gateway":
+            found["gateway"] = exporters.gateway_urls(place.api, place.gateway_namespace, place.gateway_name)
+        return {
+            source: " ".join(urls)
+            for source, urls in found.items()
+            if urls
+            and source not in place.site.recorder.sources
+            and exporters.reached(place.api, place.site.pcp_namespace, name, RECORDER, urls)
+        }
 
     def expect(self, levels: Sequence[load.Level]) -> None:
-        """Have the pod of the first level made, and what its report will be read through."""
-        self._jobs = LoadJobs(self._place, self._target(), self._place.site.load_cpus, self._say)
+        """Have the pod of the first level made."""
+        target = target_url(self._place) or gateway_url(self._place)
+        require_routed(self._place, self.handle.server, target)
+        self._jobs = LoadJobs(self._place, target, self._place.site.load.as_host_cpus, self._say)
         self._jobs.expect(levels)
 
     def command(self, level: load.Level, report: Path) -> list[str]:
@@ -166,23 +213,24 @@ class ClusterSession:
 
     def anonymous(self, text: str) -> str:
         """Take this host's paths and this run's folder out of what is published."""
-        folder = "" if self._jobs is None else self._jobs.folder
-        return (text.replace(folder, "{results}") if folder else text).replace(str(self._scratch), "{scratch}")
+        return text.replace(LOAD_FOLDER, "{results}").replace(str(self._scratch), "{scratch}")
 
     def facts(self) -> dict[str, Any]:
         """Return what only a cluster has: images as they were pulled, nodes, its version; and how clocks differ."""
         server, recorder = self.handle.server, self._recording
         assert recorder is not None
-        pods = [*server.watched, recorder.pod, *self._generator.pods]
+        pods = [*server.watched, *recorder.pods, *self._generator.pods]
         gpus = self._gpus.conditions()
         return {
+            "hardware": self._hardware(),
             "cluster": {
                 "kubernetes": str(self._place.api.get("/version").get("gitVersion", "")),
                 "images": images_of(pods),
-                "nodes": sorted({str(pod["spec"].get("nodeName", "")) for pod in server.watched}),
+                "nodes": nodes_of(server.watched),
                 "replicas": len(server.replicas),
+                **self._neighbours.facts(),
             },
-            "clock_offset_s": self._generator.clock_offset_s(recorder),
+            "clock_offset_s": self._generator.clock_offset_s(recorder.nodes[0]),
             **({"gpu_conditions": gpus} if gpus else {}),
         }
 
@@ -190,14 +238,26 @@ class ClusterSession:
         """Remove everything of this run; may be called again."""
         self.handle.close()
 
+    def _note_nodes(self, server: ClusterServer) -> None:
+        """Note the nodes that serve, by the servers' numbers, and their GPUs, while they run."""
+        found = {str(node["metadata"]["name"]): node for node in self._place.api.list(NODE)}
+        names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
+        self._nodes = {name: found[name] for name in names}
+        if self._job.specification.on_cluster.gpus:
+            self._told_gpus = gpus_told(server.in_every(["nvidia-smi", *GPU_QUERY]) or "")
+
+    def _hardware(self) -> dict[str, Any]:
+        """Describe the nodes that served, and the GPUs that the servers have."""
+        server, resource, nodes = self.handle.server, self._place.site.gpu_resource, list(self._nodes.values())
+        each = self._job.specification.on_cluster.gpus
+        labelled = [machines.labelled_gpu(nodes[0], resource)] * each * len(server.replicas)
+        return machines.describe(nodes, resource, self._told_gpus or labelled)
+
     @property
     def _generator(self) -> LoadJobs:
         if self._jobs is None:
             raise ClusterError("no levels were announced")
         return self._jobs
-
-    def _target(self) -> str:
-        return target_url(self._place) or gateway_url(self._place)
 
 
 def own_ports() -> dict[str, int]:
@@ -219,9 +279,6 @@ def images_of(pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _on_node(pods: Sequence[Document], server: Mapping[str, Any]) -> Document:
-    node = server["spec"].get("nodeName")
-    for pod in pods:
-        if pod["spec"].get("nodeName") == node:
-            return pod
-    raise ClusterError(f"the recorder has no pod on node {node}, where the server is: correct cluster.tolerations")
+def nodes_of(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the nodes that pods run on."""
+    return sorted({str(pod["spec"].get("nodeName", "")) for pod in pods})

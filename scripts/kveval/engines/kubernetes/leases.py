@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kveval.engines.kubernetes.api import lifetime
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import Document, Kind
@@ -24,6 +25,7 @@ COMPONENT = "lease"
 MARK_ANNOTATION = f"{PREFIX}/recording"
 DURATION_S = 40
 _RENEW_S = 10.0
+_PROLONG_S = 60.0
 _POLL_S = 1.0
 _REMIND_S = 30.0
 
@@ -35,30 +37,37 @@ class LeaseLost(ClusterError):
 class Held:
     """A Lease that this process holds and renews; `check` raises LeaseLost when it does so no more."""
 
-    def __init__(self, api: Api, namespace: str, name: str, holder: str) -> None:
-        self._api, self._namespace, self._name, self._holder = api, namespace, name, holder
+    def __init__(self, api: Api, lease: Document) -> None:
+        self._api, self.document, self._holder = api, lease, holder_of(lease)
+        self._namespace, self._name = lease["metadata"]["namespace"], lease["metadata"]["name"]
         self._over = threading.Event()
         self._lost: LeaseLost | None = None
+        self._lifetimes: list[Document] = []
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._thread.start()
 
     def check(self) -> None:
         """Return while the Lease is held."""
         if self._lost is not None:
             raise self._lost
 
-    def start(self) -> None:
-        """Renew from now on."""
-        self._thread.start()
+    def keep_alive(self, job: Document) -> None:
+        """Prolong a lifetime for as long as the Lease is renewed."""
+        self._lifetimes.append(job)
 
-    def end(self) -> None:
-        """Renew no more, and give the Lease back unless another has it."""
+    def end(self, say: Callable[[str], None]) -> None:
+        """Renew no more, and give the Lease back unless another has it; one that cannot be given back runs out."""
         self._over.set()
         self._thread.join()
-        found = self._api.read(LEASE, self._name, self._namespace)
-        if found is not None and holder_of(found) == self._holder:
-            self._api.delete(LEASE, self._name, self._namespace, uid=found["metadata"]["uid"])
+        try:
+            found = self._api.read(LEASE, self._name, self._namespace)
+            if found is not None and holder_of(found) == self._holder:
+                self._api.delete(LEASE, self._name, self._namespace, uid=found["metadata"]["uid"])
+        except ClusterError as error:
+            say(f"Lease {self._namespace}/{self._name} was not given back, and runs out by itself ({error})")
 
     def _renew(self) -> None:
+        prolonged = time.monotonic()
         while not self._over.wait(_RENEW_S):
             # What fails for long fails in the main thread too; there it is said.
             with contextlib.suppress(ClusterError):
@@ -72,6 +81,10 @@ class Held:
                     return
                 body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "spec": renewed()}
                 self._api.patch(LEASE, self._name, self._namespace, body)
+                if time.monotonic() - prolonged >= _PROLONG_S:
+                    for job in self._lifetimes:
+                        lifetime.prolong(self._api, job)
+                    prolonged = time.monotonic()
 
 
 @contextlib.contextmanager
@@ -80,32 +93,39 @@ def held(place: RunContext, say: Callable[[str], None], mark: str, duration_s: f
 
     `mark`: of the run's recording, which others must leave alone meanwhile.
     """
-    api, name, holder = place.api, place.name(COMPONENT), owner()
-    document = {
-        "apiVersion": LEASE.api_version,
-        "kind": LEASE.kind,
-        "metadata": {
-            "name": name,
-            "namespace": place.namespace,
-            "labels": place.labels(COMPONENT),
-            "annotations": {MARK_ANNOTATION: mark},
-        },
-        "spec": {"holderIdentity": holder, "leaseDurationSeconds": round(duration_s), **renewed()},
+    metadata = {
+        "name": place.name(COMPONENT),
+        "namespace": place.namespace,
+        "labels": place.labels(COMPONENT),
+        "annotations": {MARK_ANNOTATION: mark},
     }
-    _acquire(api, document, holder, say, duration_s)
-    lease = Held(api, place.namespace, name, holder)
-    lease.start()
+    with held_by(place.api, document(metadata, duration_s), say, duration_s) as lease:
+        yield lease
+
+
+@contextlib.contextmanager
+def held_by(api: Api, wanted: Document, say: Callable[[str], None], duration_s: float = DURATION_S) -> Iterator[Held]:
+    """Hold a Lease; while another process holds it, wait and say so."""
+    lease = Held(api, _acquire(api, wanted, say, duration_s))
     try:
         yield lease
     finally:
-        lease.end()
+        lease.end(say)
 
 
-def living(api: Api, namespace: str, campaign: str, duration_s: float = DURATION_S) -> list[Document]:
+def document(metadata: Mapping[str, Any], duration_s: float = DURATION_S) -> Document:
+    """Return a Lease of this process."""
+    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s), **renewed()}
+    return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": dict(metadata), "spec": spec}
+
+
+def living(
+    api: Api, namespace: str, campaign: str | None, component: str = COMPONENT, duration_s: float = DURATION_S
+) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and by no process of this host that has ended."""
     now = datetime.now(UTC) + api.retrying.ahead
     found = []
-    for lease in api.list(LEASE, namespace, selector(campaign, component=COMPONENT)):
+    for lease in api.list(LEASE, namespace, selector(campaign, component=component)):
         renewed_at = datetime.fromisoformat(str(lease["spec"].get("renewTime") or "1970-01-01T00:00:00.000000Z"))
         # Clocks of others may be off; twice the duration is enough for a Lease that nobody has to win.
         if not gone(holder_of(lease)) and (now - renewed_at).total_seconds() < 2 * duration_s:
@@ -133,13 +153,13 @@ def renewed() -> dict[str, str]:
     return {"renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
 
 
-def _acquire(api: Api, document: Mapping[str, Any], holder: str, say: Callable[[str], None], duration_s: float) -> None:
+def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_s: float) -> Document:
+    holder = holder_of(document)
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
     seen, since, reminded = "", time.monotonic(), float("-inf")
     while True:
         try:
-            api.create(document)
-            return
+            return api.create(document)
         except Refused as error:
             if error.status != 409:
                 raise
@@ -147,14 +167,15 @@ def _acquire(api: Api, document: Mapping[str, Any], holder: str, say: Callable[[
         if found is None:
             continue
         if holder_of(found) == holder:
-            return
+            return found
         now = time.monotonic()
         if found["metadata"]["resourceVersion"] != seen:
             seen, since = found["metadata"]["resourceVersion"], now
         if gone(holder_of(found)) or now - since > duration_s:
             with contextlib.suppress(Refused):
-                api.patch(LEASE, name, namespace, {"metadata": {"resourceVersion": seen}, "spec": document["spec"]})
-                return
+                metadata = {"resourceVersion": seen, "annotations": document["metadata"].get("annotations") or {}}
+                body = {"metadata": metadata, "spec": document["spec"]}
+                return api.patch(LEASE, name, namespace, body)
             continue
         if now - reminded >= _REMIND_S:
             say(f"waiting for this run: {holder_of(found)} is measuring it, or was until {duration_s:.0f} s ago")

@@ -1,27 +1,28 @@
-"""The load generator in the cluster: a Job per level, its pod made ahead and waiting, its report on a volume.
+"""The load generator in the cluster: a Job per level, its pod made ahead and waiting.
 
-The pod of the next level is scheduled, has its image and its volume, while a level runs; it starts GuideLLM when it is
-told to.
+The pod of the next level is scheduled and has its image while a level runs; it starts GuideLLM when it is told to. A
+second container keeps the report in the pod until it is here, whole; no volume is shared with anything.
 """
 
+import base64
 import contextlib
+import gzip
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes.api.download import collect
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted
-from kveval.engines.kubernetes.api.kinds import JOB, POD, Document
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, JOB, POD, Document
 from kveval.engines.kubernetes.api.pod_logs import Follower
-from kveval.engines.kubernetes.api.upload import upload
-from kveval.engines.kubernetes.manifests.context import MODEL_FOLDER, RESULTS_FOLDER
-from kveval.engines.kubernetes.manifests.rendering import collector_pod, load_job
-from kveval.engines.kubernetes.recordings import ClusterRecording
+from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER, MODEL_FOLDER
+from kveval.engines.kubernetes.manifests.rendering import load_job
+from kveval.engines.kubernetes.recordings import NodeRecording
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import alive
-from kveval.engines.kubernetes.wait.rollout import wait_for_pod
 from kveval.engines.kubernetes.wait.wait import WaitTarget
 from kveval.engines.protocol import LoadResult, Say
 from kveval.host.http import DIRECT_LOOPBACK
@@ -30,52 +31,59 @@ from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
 from kveval.load.loadside import sitecustomize
 
-CONTAINER, COLLECTOR = "load", "collector"
+CONTAINER, KEEPER = "load", "report"
+"""The containers of a generator's pod: GuideLLM, and what stays after it."""
 # What GuideLLM is told beside its arguments; its path, home, locale and proxies are its image's.
 _OF_THE_IMAGE = ("PATH", "HOME", "LANG", *DIRECT_LOOPBACK)
+_GO = f"{LOAD_FOLDER}/go"
 _POLL_S = 0.5
-_READY_S = 600.0
+_GONE_S = 600.0
+_FETCH_S = 1800.0
 _TELLINGS = 3
-# Waits for the file $0, in a folder of its own: GuideLLM reads a file .env where it is started, and writes a log.
-_WAITING = """
+# Of a ConfigMap, by the API server's limit on an object.
+_FILES_BYTES = 1_000_000
+# In a folder of its own: GuideLLM reads a file .env where it is started, and writes a log.
+_BEGIN = f"""
 cd "$(mktemp -d)" || exit 1
+if [ -d {LOAD_FILES} ]; then python3 - <<'END' || exit 1
+import gzip, pathlib
+for packed in pathlib.Path("{LOAD_FILES}").glob("*.gz"):
+    pathlib.Path("{LOAD_FOLDER}", packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+END
+fi
+"""
+# Waits for the file $0.
+_WAIT = """
 : > "$0.ready"
 until [ -e "$0" ]; do sleep 0.1; done
 exec "$@"
 """
-# The same, with everything made ahead that GuideLLM makes before it sends, if its Python takes up what holds it then.
-_AHEAD = """
-cd "$(mktemp -d)" || exit 1
+# Has everything made ahead that GuideLLM makes before it sends, if its Python takes up what holds it then.
+_HOLD = """
 KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
 if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
-: > "$0.ready"
-until [ -e "$0" ]; do sleep 0.1; done
-exec "$@"
 """
 # For a level that primes the caches before: what does it must be held. It starts when it is told to.
-_PRIMING = """
-cd "$(mktemp -d)" || exit 1
-until [ -e "$0.prime" ]; do sleep 0.1; done
-KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
-if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
+_PRIMING = f"""
+until [ -e "$0.prime" ]; do sleep 0.1; done{_HOLD}
 echo "the image's Python does not import what primes the caches (PYTHONPATH=$PYTHONPATH)" >&2
 exit 1
 """
 _IS_READY = '[ -e "$0.ready" ]'
 _PRIME = 'date +%s.%N; : > "$0.prime"'
 _SAID = 'cat "$0.ready"'
-_GO = 'date +%s.%N; : > "$0"'
+_TELL = 'date +%s.%N; : > "$0"'
 # The releases of GuideLLM that kveval.load.loadside knows how to hold.
-_HELD = "0.8."
+_RELEASE = "0.8."
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A level's Job, whose pod waits for the file `go`."""
+    """A level's Job, whose pod waits; `made`: when, time.monotonic()."""
 
     level: Level
     job: str
-    go: str
+    made: float
 
 
 class LoadJobs:
@@ -91,15 +99,13 @@ class LoadJobs:
         self._say = say
         self._levels: Sequence[Level] = ()
         self._prepared: dict[int, Prepared] = {}
-        self._attempts = 0
-        self.collector: Document | None = None
         self.pods: list[Document] = []
         """The generators' pods, as they ended."""
         self._told: list[tuple[float, float]] = []
 
     @property
     def _known(self) -> bool:
-        return self._place.specification.versions["guidellm"].startswith(_HELD)
+        return self._place.specification.versions["guidellm"].startswith(_RELEASE)
 
     @property
     def _primes(self) -> bool:
@@ -116,31 +122,17 @@ class LoadJobs:
         """Whether GuideLLM itself waits, and not the shell before it."""
         return self._ahead or self._primes
 
-    @property
-    def folder(self) -> str:
-        """The run's folder on the results volume."""
-        return f"{RESULTS_FOLDER}/{self._place.name('load')}"
-
     def expect(self, levels: Sequence[Level]) -> None:
-        """Start what reads the results volume, empty the run's folder, and prepare the first level."""
-        place, self._levels = self._place, levels
+        """Prepare the first level."""
+        self._levels = levels
         if self._primes and not self._known:
-            version = place.specification.versions["guidellm"]
-            raise LoadError(f"the workload has its caches primed, which needs GuideLLM {_HELD}x, not {version}")
-        document = collector_pod(place)
-        name = document["metadata"]["name"]
-        place.api.apply([document])
-        self.collector = wait_for_pod(place.api, place.namespace, name, _READY_S, self._say)
-        self._in_collector(["sh", "-c", 'rm -rf "$0" && mkdir -p "$0"', self.folder])
-        if self._held:
-            made = Path(sitecustomize.__file__)
-            target = f"{self.folder}/ahead/{made.name}"
-            upload(place.api, place.namespace, self._collector_name(), COLLECTOR, made, target)
+            version = self._place.specification.versions["guidellm"]
+            raise LoadError(f"the workload has its caches primed, which needs GuideLLM {_RELEASE}x, not {version}")
         self._prepare(levels[0])
 
     def command(self, level: Level) -> list[str]:
         """Return GuideLLM's command line, with paths as its pod has them."""
-        report = Path(f"{self.folder}/guidellm-{level.streams:04d}.json")
+        report = Path(LOAD_FOLDER, report_name(level))
         return load.command("guidellm", self._place.specification.workload, level, self._load_target(), report)
 
     def _load_target(self) -> load.LoadTarget:
@@ -153,24 +145,22 @@ class LoadJobs:
     ) -> LoadResult:
         """Run the level's generator and bring its report and its log here. Raises LoadError."""
         prepared = self._prepared.pop(level.index, None) or self._made(level)
-        log = report.with_suffix(".log")
+        workload, log = self._place.specification.workload, report.with_suffix(".log")
         pod = self._running(prepared, log)
         report.unlink(missing_ok=True)
-        self._bring_data(level, report)
+        # What the pod has been given is kept here, too, as evidence.
+        load.write_data(workload, level, report)
         follower = Follower(self._place.api, pod, CONTAINER, log)
         try:
             primed: load.Primed | None = None
+            began, begin = (self._tell(pod, _PRIME), time.monotonic()) if self._primes else (0.0, 0.0)
+            self._until_ready(pod, level, watch)
             if self._primes:
-                began, begin = self._tell(pod, _PRIME, prepared.go), time.monotonic()
-                self._until_ready(pod, prepared.go, level, watch)
-                primed = load.primed_facts(self._in_pod(pod, _SAID, prepared.go))
-                sending()
-                self._tell(pod, _GO, prepared.go)
-            else:
-                self._until_ready(pod, prepared.go, level, watch)
-                sending()
-                began, begin = self._tell(pod, _GO, prepared.go), time.monotonic()
-            told = time.monotonic()
+                primed = load.primed_facts(self._in_pod(pod, _SAID))
+            sending()
+            there, told = self._tell(pod, _TELL), time.monotonic()
+            if not self._primes:
+                began, begin = there, told
             for later in [entry for entry in self._levels if entry.index > level.index][:1]:
                 self._prepare(later)
             ended = self._until_ended(pod, level, told, watch, follower)
@@ -180,8 +170,9 @@ class LoadJobs:
             follower.complete()
         if exit_code(ended) != 0:
             raise LoadError(f"GuideLLM {failed(ended)}{last_words(log, follower.offset)}; see {log}")
-        self._collect(f"guidellm-{level.streams:04d}.json", report)
-        self._place.api.delete(JOB, prepared.job, self._place.namespace)
+        self._fetch(ended, report)
+        for kind in (JOB, CONFIG_MAP):
+            self._place.api.delete(kind, prepared.job, self._place.namespace)
         return LoadResult(began, begin, end, primed)
 
     def _prepare(self, level: Level) -> None:
@@ -192,69 +183,86 @@ class LoadJobs:
     def _made(self, level: Level) -> Prepared:
         """Make a level's Job, anew where there was one."""
         place = self._place
-        self._attempts += 1
-        go = f"{self.folder}/go-{level.streams:04d}-{self._attempts}"
-        waiting = _PRIMING if self._primes else _AHEAD if self._ahead else _WAITING
-        argv = ["sh", "-c", waiting, go, *self.command(level)]
-        env, deadline_s = self._environment(level), self._deadline_s(level)
-        document = load_job(place, level.index, argv, env, deadline_s)
-        name = document["metadata"]["name"]
+        script = _BEGIN + (_PRIMING if self._primes else f"{_HOLD if self._ahead else ''}{_WAIT}")
+        argv = ["sh", "-c", script, _GO, *self.command(level)]
+        files, deadline_s = self._files(level), self._deadline_s(level)
+        documents = load_job(place, level.index, argv, self._environment(level), files, deadline_s)
+        name = documents[-1]["metadata"]["name"]
         if place.api.delete(JOB, name, place.namespace, propagation="Foreground", grace_s=0):
             self._until_gone(name)
-        place.api.apply([document])
-        return Prepared(level, name, go)
+        place.api.apply(documents)
+        return Prepared(level, name, time.monotonic())
+
+    def _files(self, level: Level) -> dict[str, str]:
+        """Return what a level reads beside its arguments, packed, as a ConfigMap has it. Raises LoadError."""
+        with tempfile.TemporaryDirectory() as folder:
+            data = load.write_data(self._place.specification.workload, level, Path(folder, report_name(level)))
+            paths = [*([Path(sitecustomize.__file__)] if self._held else []), *([data] if data else [])]
+            packed = {f"{path.name}.gz": gzip.compress(path.read_bytes(), mtime=0) for path in paths}
+        size = sum(map(len, packed.values()))
+        if size > _FILES_BYTES:
+            said = (
+                f"the trace of level {level.streams} takes {size} bytes, packed, of {_FILES_BYTES} that a ConfigMap has"
+            )
+            raise LoadError(f"{said}: fewer seconds or requests", code="trace_too_large", bytes=size)
+        return {name: base64.b64encode(content).decode() for name, content in packed.items()}
 
     def _deadline_s(self, level: Level) -> float:
         """Return the seconds after which the cluster ends a level's Job: its wait for the one before, its own."""
         workload = self._place.specification.workload
         longest = max(load.time_limit_s(workload, known.streams) for known in (*self._levels, level))
-        return 2 * longest + self._place.site.rollout_timeout_s + _READY_S
+        return 2 * (longest + _FETCH_S + self._place.start_seconds)
 
     def _running(self, prepared: Prepared, log: Path) -> Document:
         """Return a level's pod once it runs. Raises LoadError when it has ended already."""
         place, name = self._place, prepared.job
-        target = WaitTarget(place.api, JOB, place.namespace, name)
-        deadline = time.monotonic() + _READY_S
+        begin, usual, limit_s = time.monotonic(), place.patience, place.start_seconds
+        # While a level is sent, the pod of the next one may have no room: that of the level has it.
+        waited_s = begin - prepared.made
+        patience = replace(usual, unschedulable_s=usual.unschedulable_s + waited_s, unseen_s=usual.unseen_s + waited_s)
+        target = WaitTarget(place.api, JOB, place.namespace, name, patience)
         while True:
             pods = alive(place.api.list(POD, place.namespace, f"job-name={name}"))
-            running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
-            if running:
-                return running[0]
-            ended = [pod for pod in pods if pod["status"].get("phase") in ("Succeeded", "Failed")]
+            ended = [pod for pod in pods if is_over(pod)]
             if ended:
                 with contextlib.suppress(ClusterError):
                     log.write_text(place.api.logs(place.namespace, ended[0]["metadata"]["name"], CONTAINER))
                 raise LoadError(f"GuideLLM {failed(ended[0])} before it had sent anything{last_words(log)}; see {log}")
-            target.read()
+            running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
+            if running:
+                return running[0]
+            found = target.read()
+            if not pods and found is not None:
+                target.require_creatable(found["metadata"].get("creationTimestamp"))
             target.check(pods)
-            if time.monotonic() > deadline:
-                raise LoadError(f"the load generator's pod of Job {name} was not running after {_READY_S:.0f} s")
+            if time.monotonic() > begin + limit_s:
+                raise LoadError(f"the load generator's pod of Job {name} was not running after {limit_s} s")
             time.sleep(_POLL_S)
 
-    def _until_ready(self, pod: Document, go: str, level: Level, watch: Callable[[float], None]) -> None:
+    def _until_ready(self, pod: Document, level: Level, watch: Callable[[float], None]) -> None:
         """Wait until there is nothing left to do in a pod but to send."""
         place, name, begin = self._place, pod["metadata"]["name"], time.monotonic()
         limit_s = load.start_allowance_s(place.specification.workload, level.streams)
-        while not self._is_ready(name, go):
+        while not self._is_ready(name):
             elapsed_s = time.monotonic() - begin
             if elapsed_s > limit_s:
                 raise LoadError(f"the load generator in pod {name} was not ready to send after {limit_s:.0f} s")
             watch(elapsed_s)
             time.sleep(_POLL_S)
 
-    def _is_ready(self, pod: str, go: str) -> bool:
+    def _is_ready(self, pod: str) -> bool:
         try:
-            done = self._place.api.exec(self._place.namespace, pod, CONTAINER, ["sh", "-c", _IS_READY, go])
+            done = self._place.api.exec(self._place.namespace, pod, CONTAINER, ["sh", "-c", _IS_READY, _GO])
         except Interrupted:
             return False
         return done.returncode == 0
 
-    def _in_pod(self, pod: Document, script: str, go: str) -> str:
+    def _in_pod(self, pod: Document, script: str) -> str:
         """Run a script that may run twice in a generator's pod and return what it prints. Raises LoadError."""
         name = pod["metadata"]["name"]
         for left in reversed(range(_TELLINGS)):
             try:
-                done = self._place.api.exec(self._place.namespace, name, CONTAINER, ["sh", "-c", script, go])
+                done = self._place.api.exec(self._place.namespace, name, CONTAINER, ["sh", "-c", script, _GO])
                 break
             except Interrupted:
                 if not left:
@@ -263,17 +271,17 @@ class LoadJobs:
             raise LoadError(f"pod {name} cannot be told to begin: {done.stderr.decode(errors='replace').strip()}")
         return str(done.text)
 
-    def _tell(self, pod: Document, script: str, go: str) -> float:
+    def _tell(self, pod: Document, script: str) -> float:
         """Tell a pod to go on; return the time there, epoch seconds."""
         asked = time.time()
-        there, spent_s = _seconds(self._in_pod(pod, script, go)), time.time() - asked
+        there, spent_s = _seconds(self._in_pod(pod, script)), time.time() - asked
         self._told.append((there - asked - spent_s / 2, spent_s / 2))
         return there
 
-    def clock_offset_s(self, recorder: ClusterRecording) -> float:
+    def clock_offset_s(self, recorder: NodeRecording) -> float:
         """Return the recorder's clock minus the generators', seconds; 0 where the difference is within the doubt."""
         nodes = {pod["spec"].get("nodeName") for pod in self.pods}
-        if nodes == {recorder.pod["spec"].get("nodeName")}:
+        if nodes == {recorder.node}:
             return 0.0
         asked = time.time()
         there, spent_s = recorder.clock(), time.time() - asked
@@ -296,7 +304,7 @@ class LoadJobs:
             found = self._place.api.read(POD, name, self._place.namespace)
             if found is None or found["metadata"]["uid"] != uid or found["metadata"].get("deletionTimestamp"):
                 raise LoadError(f"the load generator's pod {name} was deleted while it ran; see {log}")
-            if found["status"].get("phase") in ("Succeeded", "Failed"):
+            if is_over(found):
                 return found
             elapsed_s = time.monotonic() - begin
             if elapsed_s > limit_s:
@@ -305,31 +313,13 @@ class LoadJobs:
             watch(elapsed_s)
             time.sleep(_POLL_S)
 
-    def _bring_data(self, level: Level, report: Path) -> None:
-        """Write what a level reads beside its arguments, here as evidence and on the volume for the generator."""
-        made = load.write_data(self._place.specification.workload, level, report)
-        if made is not None:
-            pod = self._collector_name()
-            upload(self._place.api, self._place.namespace, pod, COLLECTOR, made, f"{self.folder}/{made.name}")
-
-    def _collect(self, name: str, to: Path) -> None:
-        place, pod = self._place, self._collector_name()
+    def _fetch(self, pod: Document, report: Path) -> None:
+        """Bring the report of a generator that has ended here, whole. Raises LoadError."""
+        place, name = self._place, pod["metadata"]["name"]
         try:
-            collect(place.api, place.namespace, pod, COLLECTOR, f"{self.folder}/{name}", to, say=self._say)
+            collect(place.api, place.namespace, name, KEEPER, f"{LOAD_FOLDER}/{report.name}", report, say=self._say)
         except ClusterError as error:
-            raise LoadError(f"GuideLLM's report {name} cannot be brought here: {error}") from error
-
-    def _in_collector(self, argv: Sequence[str]) -> None:
-        place, pod = self._place, self._collector_name()
-        done = place.api.exec(place.namespace, pod, COLLECTOR, argv)
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()
-            raise ClusterError(f"the results volume cannot be written in pod {pod}: {said}")
-
-    def _collector_name(self) -> str:
-        if self.collector is None:
-            raise ClusterError("the results volume is not open: no level was announced")
-        return str(self.collector["metadata"]["name"])
+            raise LoadError(f"GuideLLM's report {report.name} cannot be brought here: {error}") from error
 
     def _environment(self, level: Level) -> dict[str, str]:
         found = load.environment(self._cpus, self._place.specification.workload)
@@ -337,28 +327,38 @@ class LoadJobs:
             # The tokenizer comes from the hub, or from the cache of weights.
             found.pop("HF_HUB_OFFLINE", None)
         if self._held:
-            found["PYTHONPATH"] = f"{self.folder}/ahead"
+            found["PYTHONPATH"] = LOAD_FOLDER
             found |= load.priming_environment(self._place.specification.workload, level, self._load_target())
         return {name: value for name, value in found.items() if name not in _OF_THE_IMAGE}
 
     def _until_gone(self, job: str) -> None:
-        deadline = time.monotonic() + _READY_S
+        deadline = time.monotonic() + _GONE_S
         while self._place.api.read(JOB, job, self._place.namespace) is not None:
             if time.monotonic() > deadline:
                 raise ClusterError(f"Job {job} of an earlier attempt does not go away")
             time.sleep(_POLL_S)
 
 
+def report_name(level: Level) -> str:
+    """Return the file name of a level's report."""
+    return f"guidellm-{level.streams:04d}.json"
+
+
+def is_over(pod: Mapping[str, Any]) -> bool:
+    """Whether the load generator of a pod has ended: what keeps its report may still run."""
+    return pod["status"].get("phase") in ("Succeeded", "Failed") or bool(_end(pod))
+
+
 def exit_code(pod: Mapping[str, Any]) -> int:
     """Return how the load generator of a pod that has ended did so."""
-    status = pod["status"]
-    ends = [
-        (entry.get("state") or {}).get("terminated") or {}
-        for entry in status.get("containerStatuses") or []
-        if entry["name"] == CONTAINER
-    ]
-    codes = [int(end["exitCode"]) for end in ends if "exitCode" in end]
-    return codes[0] if codes else (0 if status.get("phase") == "Succeeded" else 1)
+    return int(_end(pod).get("exitCode", 0 if pod["status"].get("phase") == "Succeeded" else 1))
+
+
+def _end(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return how the generator's container ended, as the pod's status has it; empty while it runs."""
+    statuses = pod["status"].get("containerStatuses") or []
+    states: list[Mapping[str, Any]] = [one.get("state") or {} for one in statuses if one["name"] == CONTAINER]
+    return states[0].get("terminated") or {} if states else {}
 
 
 def failed(pod: Mapping[str, Any]) -> str:

@@ -1,16 +1,17 @@
-"""The hardware that a cluster measures on: the nodes that its servers may run on, described as a host is."""
+"""The hardware of a cluster: nodes that servers may run on, and those that served, described as a host is."""
 
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import NODE
+from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.requirements import quantity
 
+Gpu = Mapping[str, Any]
+"""One GPU: name, memory_bytes, driver."""
 _MACHINE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _GPU_PRODUCT = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "amd.com/gpu.product-name")
 _GPU_MEMORY_MIB = "nvidia.com/gpu.memory"
@@ -18,48 +19,57 @@ _GPU_DRIVER = "nvidia.com/cuda.driver-version.full"
 _CPU_MODEL = ("feature.node.kubernetes.io/cpu-model.name", "cpu-feature.node.kubevirt.io/model")
 
 
-def probe(api: Api, site: Cluster, *, gpus: bool) -> dict[str, Any]:
-    """Describe the nodes that fit the campaign's node_selector (with `gpus`: and have any).
-
-    `fingerprint` is equal for clusters whose measurements may stand for each other: it is made of the kinds of those
-    nodes, not of how many there are, which an autoscaler changes. Raises ClusterError when no node fits.
-    """
-    selector = ",".join(f"{name}={value}" for name, value in sorted(site.node_selector.items()))
-    nodes = [
+def fitting(nodes: Iterable[Document], site: Cluster, *, gpus: bool) -> list[Document]:
+    """Return the nodes that fit the campaign's node_selector (with `gpus`: and have any)."""
+    wanted = site.node_selector.items()
+    return [
         node
-        for node in api.list(NODE, selector=selector)
-        if not gpus or quantity(node["status"].get("capacity", {}).get(site.gpu_resource)) >= 1
+        for node in nodes
+        if wanted <= (node["metadata"].get("labels") or {}).items()
+        and (not gpus or quantity(node["status"].get("capacity", {}).get(site.gpu_resource)) >= 1)
     ]
-    if not nodes:
-        wanted = f"labels {selector}" if selector else "any label"
-        wanted += f" and {site.gpu_resource}" if gpus else ""
-        raise ClusterError(
-            f"cluster {api.server} has no node with {wanted}: what would be measured on is not known; correct"
-            " cluster.node_selector, or scale the node pool up to one"
-        )
-    return describe(nodes, site.gpu_resource)
 
 
-def describe(nodes: Sequence[Mapping[str, Any]], gpu_resource: str) -> dict[str, Any]:
-    """Describe nodes as kveval.host.hardware describes a host; the first kind, by name, stands for all."""
-    kinds = {json.dumps(stable(node, gpu_resource), sort_keys=True): node for node in nodes}
-    first = kinds[min(kinds)]
-    info, labels = first["status"].get("nodeInfo", {}), first["metadata"].get("labels") or {}
-    form = stable(first, gpu_resource)
-    memory_mib = labels.get(_GPU_MEMORY_MIB)
-    card = {
-        "name": form["gpu"] or gpu_resource,
-        "memory_bytes": int(memory_mib) * 2**20 if memory_mib else None,
-        "driver": labels.get(_GPU_DRIVER, ""),
-    }
+def adoptable(nodes: Sequence[Mapping[str, Any]], gpu_resource: str, servers: int) -> list[str]:
+    """Return the fingerprints that `servers` servers on these nodes may get: of one kind of node, or of several."""
+    kinds = {fingerprint([node], gpu_resource): node for node in nodes}
+    mixed = (chosen for count in range(1, servers + 1) for chosen in itertools.combinations(kinds.values(), count))
+    return list(dict.fromkeys(fingerprint(chosen, gpu_resource) for chosen in mixed))
+
+
+def fingerprint(nodes: Sequence[Mapping[str, Any]], gpu_resource: str) -> str:
+    """Return what is equal for nodes whose measurements may stand for each other: of their kinds, not their number."""
+    kinds = {json.dumps(stable(node, gpu_resource), sort_keys=True) for node in nodes}
+    return hashlib.sha256("\n".join(sorted(kinds)).encode()).hexdigest()[:12]
+
+
+def describe(nodes: Sequence[Mapping[str, Any]], gpu_resource: str, gpus: Sequence[Gpu]) -> dict[str, Any]:
+    """Describe the nodes that served as kveval.host.hardware describes a host; the first, by name, stands for all.
+
+    `gpus`: those that the servers had, as nvidia-smi tells in their pods.
+    """
+    first = min(nodes, key=lambda node: str(node["metadata"]["name"]))
+    labels, form = first["metadata"].get("labels") or {}, stable(first, gpu_resource)
     return {
         "cpu_model": _first(labels, _CPU_MODEL) or form["machine"] or form["architecture"],
         "cpus": int(form["cpus"]),
         "memory_bytes": int(quantity(first["status"]["capacity"]["memory"])),
-        "gpus": [card] * form["gpus"],
-        "kernel": info.get("kernelVersion", ""),
-        "machines": [json.loads(kind) for kind in sorted(kinds)],
-        "fingerprint": hashlib.sha256("\n".join(sorted(kinds)).encode()).hexdigest()[:12],
+        "gpus": list(gpus),
+        "kernel": first["status"].get("nodeInfo", {}).get("kernelVersion", ""),
+        "nodes": sorted(str(node["metadata"]["name"]) for node in nodes),
+        "machines": [stable(node, gpu_resource) for node in nodes],
+        "fingerprint": fingerprint(nodes, gpu_resource),
+    }
+
+
+def labelled_gpu(node: Mapping[str, Any], gpu_resource: str) -> Gpu:
+    """Return what a node's labels say of each of its GPUs, for images without nvidia-smi."""
+    labels = node["metadata"].get("labels") or {}
+    memory_mib = labels.get(_GPU_MEMORY_MIB)
+    return {
+        "name": _first(labels, _GPU_PRODUCT) or gpu_resource,
+        "memory_bytes": int(memory_mib) * 2**20 if memory_mib else None,
+        "driver": labels.get(_GPU_DRIVER, ""),
     }
 
 
@@ -73,6 +83,7 @@ def stable(node: Mapping[str, Any], gpu_resource: str) -> dict[str, Any]:
         "gpus": round(quantity(capacity.get(gpu_resource))),
         "gpu": _first(labels, _GPU_PRODUCT),
         "machine": _first(labels, _MACHINE),
+        **({"gpu_memory_mib": labels[_GPU_MEMORY_MIB]} if _GPU_MEMORY_MIB in labels else {}),
     }
 
 

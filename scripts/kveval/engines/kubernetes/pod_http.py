@@ -30,9 +30,15 @@ class Reach:
             return fetch(f"{self.direct}{path}", method=method, body=body, timeout_s=timeout_s)
         path, _, query = path.partition("?")
         pairs = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
-        target = f"{self._place.api.resource(POD).path(self._place.namespace, f'{self._pod}:{self._port}')}/proxy{path}"
+        api, namespace = self._place.api, self._place.namespace
+        target = f"{api.resource(POD).path(namespace, f'{self._pod}:{self._port}')}/proxy{path}"
         try:
-            answer = self._place.api.retrying.request(method, target, pairs, body, timeout_s=timeout_s, final=_ANSWERS)
+            answer = api.of_pod(
+                namespace,
+                self._pod,
+                lambda: api.retrying.once(method, target, pairs, body, timeout_s=timeout_s),
+                final=_ANSWERS,
+            )
         except ClusterError as error:
             raise HttpError(f"{method} {path} of pod {self._pod} failed: {error}", pod=self._pod) from error
         return answer.body

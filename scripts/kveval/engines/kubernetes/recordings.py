@@ -1,8 +1,8 @@
-"""Recording a cell: one pmlogger of its own against the campaign's PCP, on the node that serves the cell.
+"""Recording a cell: one pmlogger of its own against the campaign's PCP, on every node that serves the cell.
 
-The recorder's pods are started once per campaign. The metrics endpoints of a cell are made known to the one on its
-node, under names that end in the run's mark, so that cells that run at once keep apart; in the archive that is brought
-here they have the names that every recording uses.
+The recorder's pods are started once per campaign. The metrics endpoints of a cell are made known to one of them alone,
+so that nothing is counted twice, under names that end in the run's mark, so that cells that run at once keep apart; in
+the archives that are brought here they have the names that every recording uses, and the host is the node's name.
 """
 
 import time
@@ -15,15 +15,22 @@ from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.download import collect_folder
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
-from kveval.engines.kubernetes.api.kinds import DAEMON_SET, POD, Document, kind_of
+from kveval.engines.kubernetes.api.kinds import POD, Document
 from kveval.engines.kubernetes.api.names import selector
-from kveval.engines.kubernetes.manifests.recorder import COMPONENT, CONFIGURATION, CONTAINER, STATE, recording_documents
+from kveval.engines.kubernetes.manifests.recorder import (
+    COMPONENT,
+    CONFIGURATION,
+    CONTAINER,
+    STATE,
+    recorder_name,
+    recording_documents,
+)
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset
 from kveval.engines.protocol import Say
 from kveval.host.processes import signals_deferred
-from kveval.pcp.archive_tools import archive_files, rename_metrics
+from kveval.pcp.archive_tools import archive_files, rewrite_archive
 from kveval.pcp.installation import ONCE_METRICS, RecordingError, process_block
 from kveval.pcp.recording import dead_agents
 
@@ -35,12 +42,11 @@ _POLL_S = 0.3
 
 
 @dataclass
-class ClusterRecording:
-    """A run's recording in the recorder's pod `pod`, brought to the folder `directory` when it stops.
+class NodeRecording:
+    """A run's recording in the recorder's pod `pod`, brought to a folder in `directory` when it stops.
 
     `sources`: the cell's metrics endpoints as the node sees them, by name, several URLs of one with spaces between;
-    `groups`: the group of what is logged for
-    each of them, and for those that every cell shares.
+    `shared`: names of those that are there for every cell.
     """
 
     place: RunContext
@@ -48,13 +54,17 @@ class ClusterRecording:
     mark: str
     directory: Path = Path()
     sources: Mapping[str, str] = field(default_factory=dict)
-    groups: Mapping[str, str] = field(default_factory=dict)
-    _stopped: bool = False
+    shared: Sequence[str] = ()
+
+    @property
+    def node(self) -> str:
+        """The name of the node that is recorded."""
+        return str(self.pod["spec"]["nodeName"])
 
     @property
     def archive(self) -> Path:
         """Base path of the archive, here, once it was stopped."""
-        return self.directory / "archive" / "pcp"
+        return self.directory / self.node / "pcp"
 
     @property
     def folder(self) -> str:
@@ -88,7 +98,8 @@ class ClusterRecording:
                     f"the recorder's pod {self.name} gets no metrics within {_READY_S:.0f} s of {urls}"
                 )
             time.sleep(_POLL_S)
-        logged = [word for name, group in self.groups.items() for word in (self._logged(name), group)]
+        groups = {self._own(name): name for name in self.sources} | {name: name for name in self.shared}
+        logged = [word for pair in groups.items() for word in pair]
         interval = f"{self.place.site.recorder.interval_s * 1000:.0f}"
         argv = [CONFIGURATION, process_block(processes), interval, *logged]
         self._require(self.run(scripts.START, *argv), "cannot start pmlogger")
@@ -106,18 +117,15 @@ class ClusterRecording:
         for name in dead_agents(found.text):
             raise RecordingError(f"PCP's {name} agent died in pod {self.name}")
 
-    def require_running(self) -> None:
-        """Nothing can be told without asking the pod; `alive` does, every few seconds."""
-
     def stop(self) -> None:
-        """Stop pmlogger, bring the archive here and remove it there; may be called again. Raises RecordingError."""
-        if self._stopped:
-            return
-        self._stopped = True
+        """Stop pmlogger. Raises RecordingError."""
         found = self.run(scripts.STOP)
         self._require_not_ended(found)
         self._require(found, "has a pmlogger that does not end")
-        brought = self.directory / "brought"
+
+    def collect(self) -> None:
+        """Bring the archive here and remove it there. Raises RecordingError."""
+        brought = self.archive.parent / "brought"
         try:
             namespace = self.place.site.pcp_namespace
             collect_folder(self.place.api, namespace, self.name, CONTAINER, self.folder, brought)
@@ -125,9 +133,8 @@ class ClusterRecording:
             raise RecordingError(f"the archive cannot be brought here: {error}") from error
         if not archive_files(brought / "archive" / "pcp"):
             raise RecordingError(f"pmlogger in pod {self.name} left no archive")
-        self.archive.parent.mkdir(parents=True, exist_ok=True)
         renamed = {f"openmetrics.{self._own(name)}": f"openmetrics.{name}" for name in self.sources}
-        rename_metrics(brought / "archive" / "pcp", self.archive, renamed)
+        rewrite_archive(brought / "archive" / "pcp", self.archive, renamed, self.node)
         self.release()
 
     def release(self) -> None:
@@ -154,9 +161,6 @@ class ClusterRecording:
     def _own(self, name: str) -> str:
         return f"{name}_{self.mark}"
 
-    def _logged(self, name: str) -> str:
-        return self._own(name) if name in self.sources else name
-
     def _require(self, done: Executed, what: str) -> None:
         if done.returncode:
             said = " ".join((done.stderr.decode(errors="replace") or done.text).split())
@@ -167,20 +171,63 @@ class ClusterRecording:
             raise RecordingError(f"pmlogger ended in pod {self.name}: {' '.join(done.text.split())}")
 
 
+@dataclass
+class ClusterRecording:
+    """A run's recordings, of every node that serves; the first has the metrics endpoints of the run, too."""
+
+    nodes: Sequence[NodeRecording]
+    _stopped: bool = False
+
+    @property
+    def archives(self) -> list[Path]:
+        """Base paths of the archives, here, once they were stopped."""
+        return [node.archive for node in self.nodes]
+
+    @property
+    def pods(self) -> list[Document]:
+        """The recorder's pods."""
+        return [node.pod for node in self.nodes]
+
+    def tell(self, sources: Mapping[str, str]) -> None:
+        """Have these endpoints read, in place of those that had their names."""
+        self.nodes[0].tell(sources)
+
+    def alive(self) -> None:
+        """Return if pmlogger, pmcd and every agent run on every node; else RecordingError."""
+        for node in self.nodes:
+            node.alive()
+
+    def require_running(self) -> None:
+        """Nothing can be told without asking the pods; `alive` does, every few seconds."""
+
+    def stop(self) -> None:
+        """Stop everywhere, then bring the archives here; may be called again. Raises RecordingError."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for node in self.nodes:
+            node.stop()
+        for node in self.nodes:
+            node.collect()
+
+    def release(self) -> None:
+        """End and remove what is in the pods, without judging it; may be called again."""
+        for node in self.nodes:
+            node.release()
+
+
 def recorder_pods(place: RunContext) -> list[Document]:
     """Return the recorder's pods of the campaign that are ready; another run may just be starting them."""
     chosen = selector(place.campaign, component=COMPONENT)
     return [pod for pod in place.api.list(POD, place.site.pcp_namespace, chosen) if is_ready(pod)]
 
 
-def deploy(place: RunContext, say: Say) -> list[Document]:
-    """Start the campaign's recorder unless it runs, and return its pods when all are ready."""
-    documents = recording_documents(place.campaign, place.site, {})
-    place.api.apply(documents)
-    names = [document["metadata"]["name"] for document in documents if kind_of(document) == DAEMON_SET]
-    return [
-        pod for name in names for pod in wait_for_daemonset(place.api, place.site.pcp_namespace, name, _START_S, say)
-    ]
+def deploy(place: RunContext, nodes: Sequence[str], say: Say) -> list[Document]:
+    """Start the campaign's recorder unless it runs; return its pods on `nodes`, in their order, when they are ready."""
+    place.api.apply(recording_documents(place.campaign, place.site))
+    namespace, name = place.site.pcp_namespace, recorder_name(place.campaign)
+    pods = wait_for_daemonset(place.api, namespace, name, nodes, _START_S, say, place.patience)
+    return sorted(pods, key=lambda pod: nodes.index(pod["spec"]["nodeName"]))
 
 
 def mark_of(place: RunContext) -> str:
@@ -189,30 +236,38 @@ def mark_of(place: RunContext) -> str:
 
 
 def begin(
-    place: RunContext, pod: Document, directory: Path, sources: Mapping[str, str], uids: Sequence[str]
+    place: RunContext, pods: Sequence[Document], directory: Path, sources: Mapping[str, str], beside: Sequence[Document]
 ) -> ClusterRecording:
-    """Record from now on, in the recorder's pod `pod`; `uids`: of the pods whose processes are recorded, too."""
-    groups = {name: name for name in (*sources, *place.site.recorder.sources)}
-    recording = ClusterRecording(place, pod, mark_of(place), directory, sources, groups)
-    recording.release()
-    processes = [int(word) for word in recording.run(scripts.PROCESSES, *uids).text.split()]
+    """Record from now on, in the recorder's pods `pods`; the first reads the endpoints `sources`.
+
+    `beside`: pods whose processes are recorded, too.
+    """
+    found = ClusterRecording([NodeRecording(place, pod, mark_of(place), directory) for pod in pods])
+    found.release()
+    first = found.nodes[0]
+    first.sources = sources
     try:
-        recording.start(processes)
+        for node in found.nodes:
+            # What has one address for all nodes is read by one of them.
+            urls = place.site.recorder.sources.items()
+            node.shared = [name for name, url in urls if node is first or "{host}" in url]
+            uids = [str(pod["metadata"]["uid"]) for pod in beside if pod["spec"].get("nodeName") == node.node]
+            node.start([int(word) for word in node.run(scripts.PROCESSES, *uids).text.split()])
     except BaseException:
-        recording.release()
+        found.release()
         raise
-    return recording
+    return found
 
 
 def version(place: RunContext, pod: Document) -> str:
     """Return PCP's release in a recorder's pod."""
-    return ClusterRecording(place, pod, mark_of(place)).run(scripts.VERSION).text.strip()
+    return NodeRecording(place, pod, mark_of(place)).run(scripts.VERSION).text.strip()
 
 
 def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
     """End the recordings of runs that nobody measures any more; `living`: the marks of those that are measured."""
     for pod in recorder_pods(place):
-        for mark in ClusterRecording(place, pod, "none").run(scripts.LIST).text.split():
+        for mark in NodeRecording(place, pod, "none").run(scripts.LIST).text.split():
             if mark not in living:
-                ClusterRecording(place, pod, mark).release()
+                NodeRecording(place, pod, mark).release()
                 say(f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}")

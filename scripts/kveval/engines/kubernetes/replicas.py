@@ -21,6 +21,7 @@ from kveval.engines.kubernetes.wait.wait import RolloutError
 from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
 from kveval.engines.servers import answers, declared
 from kveval.engines.servers.answers import Questioned
+from kveval.engines.servers.lmcache import same_release
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.watchdog import StallWatch, Work, read_work
 from kveval.host.http import HttpError
@@ -33,6 +34,7 @@ SERVER = "server"
 _LOOK_S = 2.0
 _AT_ONCE = 8
 _READING_S = 4.0
+_LMCACHE = "from importlib.metadata import version; print(version('lmcache'))"
 
 
 @dataclass(frozen=True)
@@ -166,12 +168,21 @@ class ClusterServer:
             facts = self.program.startup_facts(self.place.api.logs(self.place.namespace, replica.name, SERVER))
             declared.require_device_cache(facts.get("kv_cache_tokens"), budget.device_tokens, replica.log)
             self.facts = self.facts or facts
+        if specification.on_cluster.lmcache_form == "process":
+            self._require_lmcache(versions.get("lmcache", ""))
         beside = []
         for sidecar in self.sidecars:
             sidecar.identify(versions)
             reported = sidecar.reported_bytes()
             beside += [] if reported is None else [reported]
         declared.check_tiers(self.facts, beside, budget.host_bytes, budget.split, self.replicas[0].log)
+
+    def _require_lmcache(self, wanted: str) -> None:
+        """Ask the server's own packages for the LMCache inside its process; raise for another than was declared."""
+        found = self._run(self.replicas[0], ["python3", "-c", _LMCACHE]).strip()
+        if not same_release(found, wanted):
+            said = f"the server's image has LMCache {found}, the campaign declares {wanted}: correct server.lmcache"
+            raise DeploymentError(said, code="other_version", found=found, declared=wanted)
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
         """Return the watches that find a replica hanging, or all of them without work.
@@ -208,7 +219,10 @@ class ClusterServer:
 
     def _file_counters(self, folder: str) -> dict[str, float]:
         script = 'find "$0" -name "*.bin" -printf "%s\\n" | awk \'{n++; s+=$1} END {print n+0, s+0}\''
-        found = [self._run(replica, ["sh", "-c", script, folder]).split() for replica in self.replicas]
+        # Of a volume that they share any of them sees all.
+        shared = self.place.site.file_volume.access == "ReadWriteMany"
+        asked = self.replicas[:1] if shared else self.replicas
+        found = [self._run(replica, ["sh", "-c", script, folder]).split() for replica in asked]
         return {
             "file_tier_files": float(sum(int(files) for files, _ in found)),
             "file_tier_bytes": float(sum(int(size) for _, size in found)),

@@ -1,34 +1,123 @@
 """Addresses of a run as pods and nodes see them: where the load goes, and where metrics are read."""
 
+import json
 import time
+from collections.abc import Callable
+from typing import Any
 
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document, Kind
 from kveval.engines.kubernetes.pod_http import direct_url
-from kveval.engines.kubernetes.replicas import ClusterServer
+from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
 from kveval.engines.kubernetes.run_place import RunContext
 
 GATEWAY = Kind("gateway.networking.k8s.io/v1", "Gateway")
-# A Gateway of a cell's own may take a cloud load balancer minutes.
+GATEWAY_CLASS = Kind("gateway.networking.k8s.io/v1", "GatewayClass")
+ROUTE = Kind("gateway.networking.k8s.io/v1", "HTTPRoute")
+POOL = Kind("inference.networking.k8s.io/v1", "InferencePool")
+# A Gateway of a cell's own may take a cloud load balancer minutes, and what it is told reaches its proxies later still.
 _PROGRAMMED_S = 600.0
 _POLL_S = 2.0
+_ANSWER_S = 60.0
+_ASK = """
+import sys, urllib.error, urllib.request
+request = urllib.request.Request(sys.argv[1], sys.argv[2].encode(), {"Content-Type": "application/json"})
+try:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener.open(request, timeout=float(sys.argv[3])).read()
+except urllib.error.HTTPError as error:
+    sys.exit(f"HTTP {error.code}: {error.read(300).decode(errors='replace')}")
+except OSError as error:
+    sys.exit(str(error))
+"""
+
+
+def with_controller(api: Api, site: Cluster) -> Cluster:
+    """Return the site with the controller of its Gateway's class, as far as the cluster lets us see it."""
+    gateway = site.gateway
+    if gateway is None or gateway.controller is not None:
+        return site
+    try:
+        found = None if gateway.create else api.read(GATEWAY, gateway.name, gateway.namespace or site.namespace)
+        name = gateway.class_name if found is None else str(found["spec"].get("gatewayClassName"))
+        named = None if name is None else api.read(GATEWAY_CLASS, name, "")
+    except ClusterError:
+        named, name = None, gateway.class_name
+    controller = None if named is None else str(named["spec"]["controllerName"])
+    # By alias: the names of the class and of its controller, as the campaign would give them.
+    told = gateway.model_copy(update={"class_name": name, "controller": controller})
+    return site.model_copy(update={"gateway": told})
 
 
 def gateway_url(place: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
     """Return the Gateway's URL from its status, once it has one. Raises ClusterError when it has none in time."""
     name, namespace = place.gateway_name, place.gateway_namespace
-    deadline = time.monotonic() + limit_s
-    while True:
+
+    def url() -> tuple[str, str]:
         found = place.api.read(GATEWAY, name, namespace)
         if found is None:
             raise ClusterError(f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or let it be made")
         addresses = (found.get("status") or {}).get("addresses") or []
         listeners = [entry for entry in found["spec"].get("listeners") or [] if entry.get("protocol") == "HTTP"]
-        if addresses and listeners:
-            return f"http://{addresses[0]['value']}:{listeners[0]['port']}"
-        if not listeners or time.monotonic() > deadline:
-            what = "no HTTP listener" if not listeners else f"no address after {limit_s:.0f} s"
-            raise ClusterError(f"Gateway {namespace}/{name} has {what}: is it programmed? or set cluster.gateway.url")
+        if not listeners:
+            said = f"Gateway {namespace}/{name} has no HTTP listener: name another, or set cluster.gateway.url"
+            raise ClusterError(said)
+        if not addresses:
+            return "", f"Gateway {namespace}/{name} has no address: is it programmed? or set cluster.gateway.url"
+        return f"http://{addresses[0]['value']}:{listeners[0]['port']}", ""
+
+    return _awaited(url, limit_s)
+
+
+def require_routed(place: RunContext, server: ClusterServer, url: str, limit_s: float = _PROGRAMMED_S) -> None:
+    """Wait until requests to `url` reach a server through the router: what it is made of is accepted, and one returns.
+
+    Raises ClusterError with what refuses, or with the last answer.
+    """
+    if place.deployment.route == "service":
+        return
+    deadline = time.monotonic() + limit_s
+    if place.deployment.route == "gateway":
+        _awaited(lambda: _accepted(place, ROUTE), deadline - time.monotonic())
+        _awaited(lambda: _accepted(place, POOL), deadline - time.monotonic())
+    body = {"model": place.specification.model.served_name, "prompt": "Hello", "max_tokens": 1}
+    argv = ["python3", "-c", _ASK, f"{url}/v1/completions", json.dumps(body), str(_ANSWER_S)]
+    asker = server.replicas[0].name
+
+    def asked() -> tuple[str, str]:
+        done = place.api.exec(place.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0)
+        said = " ".join(done.stderr.decode(errors="replace").split())
+        return ("", f"no request came through {url}: {said}") if done.returncode else (url, "")
+
+    _awaited(asked, deadline - time.monotonic())
+
+
+def _accepted(place: RunContext, kind: Kind) -> tuple[str, str]:
+    """Tell whether a Gateway has taken an object of this run, and else why not."""
+    name = place.name("routing")
+    found = place.api.read(kind, name, place.namespace) or {}
+    parents: list[dict[str, Any]] = (found.get("status") or {}).get("parents") or []
+    conditions = [condition for parent in parents for condition in parent.get("conditions") or []]
+    refusing = [one for one in conditions if one["type"] in ("Accepted", "ResolvedRefs") and one["status"] != "True"]
+    if refusing:
+        why = f"{refusing[0].get('reason', '')}: {refusing[0].get('message', '')}"
+        return "", f"{kind.kind} {name} is not {refusing[0]['type']} by Gateway {place.gateway_name}: {why}"
+    if not any(one["type"] == "Accepted" for one in conditions):
+        return "", f"no Gateway has accepted {kind.kind} {name}: does {place.gateway_name} serve this kind?"
+    return name, ""
+
+
+def _awaited(look: Callable[[], tuple[str, str]], limit_s: float) -> str:
+    """Return what a look finds, once it does; raise ClusterError with what it misses when the time is over."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        found, missing = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{missing} (after {limit_s:.0f} s)")
         time.sleep(_POLL_S)
 
 

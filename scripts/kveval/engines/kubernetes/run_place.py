@@ -7,6 +7,7 @@ from typing import Any
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.manifests.context import RenderContext
+from kveval.engines.kubernetes.wait.diagnosis import Patience
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,11 @@ class RunContext(RenderContext):
     def namespace(self) -> str:
         """Where everything but the recorder is."""
         return self.site.namespace
+
+    @property
+    def patience(self) -> Patience:
+        """How long its pods may be without a node."""
+        return Patience(unschedulable_s=self.site.schedule_timeout_s)
 
     def selector(self, component: str | None = None) -> str:
         """Return what selects this run's objects, of one component or all."""

@@ -1,25 +1,22 @@
-"""Removal of what a campaign shares, when nobody of it measures any more: the recorder, and the volume for results.
+"""Removal of what a campaign shares, when nobody of it measures any more: the recorder.
 
 The cache of weights stays: it costs hours to fill. `snakemake teardown` removes that as well.
 """
-
-import time
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, NAMESPACE, POD, VOLUME_CLAIM
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD
 from kveval.engines.kubernetes.manifests.recorder import COMPONENT
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.protocol import Say
 from kveval.host.processes import signals_deferred
 
-_RECORDER_KINDS = (DAEMON_SET, POD, CONFIG_MAP, NAMESPACE)
+_RECORDER_KINDS = (JOB, DAEMON_SET, POD, CONFIG_MAP)
 _LIMIT_S = 120.0
 _OUTAGE_S = 10.0
-_POLL_S = 0.5
 
 
 def release_shared(api: Api, site: Cluster, campaign: str, say: Say) -> bool:
@@ -33,7 +30,6 @@ def release_shared(api: Api, site: Cluster, campaign: str, say: Say) -> bool:
                 return False
             chosen = names.selector(campaign, component=COMPONENT)
             remove(api, chosen, [site.pcp_namespace], kinds=_RECORDER_KINDS, timeout_s=_LIMIT_S, say=say)
-            _remove_results(api, site.namespace, names.object_name("", None, "results", campaign))
     except ClusterError as error:
         say(f"what the campaign's runs share was not removed ({error}); snakemake teardown does")
         return False
@@ -48,13 +44,3 @@ def release_after_failures(site: Cluster, campaign: str, say: Say) -> None:
         say(f"what the campaign's runs share was not removed ({error}); snakemake teardown does")
         return
     release_shared(api, site, campaign, say)
-
-
-def _remove_results(api: Api, namespace: str, claim: str) -> None:
-    if not api.delete(VOLUME_CLAIM, claim, namespace):
-        return
-    deadline = time.monotonic() + _LIMIT_S
-    while api.read(VOLUME_CLAIM, claim, namespace) is not None:
-        if time.monotonic() > deadline:
-            raise ClusterError(f"PersistentVolumeClaim {namespace}/{claim} does not go: is it still mounted?")
-        time.sleep(_POLL_S)

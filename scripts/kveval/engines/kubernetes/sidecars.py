@@ -90,7 +90,8 @@ class PodPicker:
         self.argv = command_line(pod, "epp")
         self._reach, self._log = reach, log
         # It does not tell its release; the image's digest does, in run.json.
-        self.version = str(pod["spec"]["containers"][0]["image"]).rpartition(":")[2]
+        image = next(entry["image"] for entry in pod["spec"]["containers"] if entry["name"] == self.name)
+        self.version = str(image).rpartition(":")[2]
 
     def identify(self, versions: Mapping[str, str]) -> None:
         """Nothing answers for it."""

@@ -1,5 +1,6 @@
 """Removing what is ours from a cluster, all of it and nothing else, and staying until it is gone."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,16 +9,15 @@ from typing import Any, NamedTuple
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import (
-    CONFIG_MAP,
-    NAMESPACE,
+    NODE,
     POD,
-    SECRET,
     VOLUME_CLAIM,
     Document,
     Kind,
     Resource,
     described,
     kind_of,
+    unready,
 )
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 
@@ -25,15 +25,14 @@ Say = Callable[[str], None]
 
 _POLL_S = 0.5
 _REPEAT_S = 15.0
-# What works goes first, then what leads to it, then what it needed; a namespace last, for it takes all with it.
+# After what time a pod that does not go is asked after its node: longer than its own grace.
+_NODE_S = 35.0
+# What works goes first, then what leads to it, then what it needed.
 _OWNERS = ("Job", "CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
 _FIRST = (*_OWNERS, "Pod")
 _SECOND = ("HTTPRoute", "InferencePool", "Gateway", "Service", "Endpoints", "EndpointSlice")
-_LAST = ("PersistentVolumeClaim", "ClusterRoleBinding", "ClusterRole", "PersistentVolume", "Namespace")
 # Never ours to delete, though they may bear our labels: they tell what happened, and go by themselves.
 _HISTORY = ("Event", "PodMetrics", "NodeMetrics")
-# In every namespace, made by the cluster.
-_NATIVE_MAPS = ("kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert")
 
 
 class TeardownError(ClusterError):
@@ -47,7 +46,7 @@ class Removed:
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     unlisted: list[tuple[str, str]] = field(default_factory=list)
-    """Kinds (plural) that this account may not list, and the namespace, '' for the whole cluster."""
+    """Kinds (plural) that this account may not list, and the namespace."""
     silent: list[str] = field(default_factory=list)
     """API versions whose server does not answer."""
 
@@ -58,18 +57,16 @@ def remove(
     namespaces: Sequence[str],
     *,
     kinds: Sequence[Kind] | None = None,
-    cluster_wide: bool = True,
     remove_volumes: bool = False,
     timeout_s: float = 300.0,
     say: Say | None = None,
 ) -> Removed:
     """Delete every object with these labels, and with our managed-by label, and wait until they are gone.
 
-    Looks in the given namespaces and, `cluster_wide`, at what belongs to none; at the given kinds, or at all that the
-    cluster serves. Persistent volume claims are kept unless `remove_volumes`, and with them a namespace of ours that
-    holds them; a namespace that holds something not ours is kept as well. Raises TeardownError for what does not go.
+    Looks in the given namespaces, which stay, at the given kinds, or at all that the cluster serves. Persistent volume
+    claims are kept unless `remove_volumes`. Raises TeardownError for what does not go.
     """
-    return _Teardown(api, ours(selector), namespaces, kinds, cluster_wide, remove_volumes, timeout_s, say).run()
+    return _Teardown(api, ours(selector), namespaces, kinds, remove_volumes, timeout_s, say).run()
 
 
 def ours(selector: str) -> str:
@@ -84,7 +81,6 @@ class _Teardown:
     selector: str
     namespaces: Sequence[str]
     kinds: Sequence[Kind] | None
-    cluster_wide: bool
     remove_volumes: bool
     timeout_s: float
     say: Say | None
@@ -109,6 +105,8 @@ class _Teardown:
             for document in left:
                 self._delete(document, left)
             now = time.monotonic()
+            if now - begin >= _NODE_S and self._awaits_nodes(left):
+                return self.result
             if now - begin >= self.timeout_s:
                 raise TeardownError(
                     f"cluster {self.api.server}: {len(left)} object(s) of ours did not go in {self.timeout_s:.0f} s: "
@@ -119,6 +117,21 @@ class _Teardown:
                 self.say(f"waiting for {len(left)} object(s) to go: {', '.join(map(described, left[:3]))}")
                 said_at = now
             time.sleep(_POLL_S)
+
+    def _awaits_nodes(self, left: Sequence[Document]) -> bool:
+        """Whether all that is left is deleted, and its pods stay until their nodes, which are not ready, are back."""
+        pods = [document for document in left if document["kind"] == POD.kind]
+        if not pods or not all(document["metadata"].get("deletionTimestamp") for document in left):
+            return False
+        nodes = {str(pod["spec"].get("nodeName") or "") for pod in pods}
+        with contextlib.suppress(ClusterError):
+            if all(node and (found := self.api.read(NODE, node)) and unready(found) for node in nodes):
+                for document in left:
+                    self._keep(f"{described(document)} (it goes when node {', '.join(nodes)} is back, or is removed)")
+                    if self.say is not None:
+                        self.say(self.result.kept[-1])
+                return True
+        return False
 
     # --- finding
 
@@ -131,16 +144,13 @@ class _Teardown:
         return [
             resource
             for resource in served
-            if {"list", "delete"} <= resource.verbs and resource.kind.kind not in _HISTORY
+            if resource.namespaced and {"list", "delete"} <= resource.verbs and resource.kind.kind not in _HISTORY
         ]
 
     def _places(self) -> list["_Place"]:
         """Return where to look, in the order in which to delete."""
-        found = []
-        for resource in sorted(self._resources(), key=lambda resource: _rank(resource.kind.kind)):
-            wide: Sequence[str] = ("",) if self.cluster_wide else ()
-            found += [_Place(resource, name) for name in (self.namespaces if resource.namespaced else wide)]
-        return found
+        resources = sorted(self._resources(), key=lambda resource: _rank(resource.kind.kind))
+        return [_Place(resource, name) for resource in resources for name in self.namespaces]
 
     def _present(self, place: "_Place") -> list[Document]:
         """List what is ours and is to be deleted."""
@@ -158,40 +168,14 @@ class _Teardown:
         return [document for document in found if not self._keeps(document)]
 
     def _keeps(self, document: Document) -> bool:
-        if document["kind"] == VOLUME_CLAIM.kind and not self.remove_volumes:
+        kept = document["kind"] == VOLUME_CLAIM.kind and not self.remove_volumes
+        if kept:
             self._keep(f"{described(document)} (a volume, kept unless asked for)")
-            return True
-        if document["kind"] == NAMESPACE.kind and not document["metadata"].get("deletionTimestamp"):
-            foreign = self._foreign_objects(document["metadata"]["name"])
-            if foreign:
-                self._keep(f"{described(document)} (holds {', '.join(foreign[:3])})")
-                return True
-        return False
+        return kept
 
     def _keep(self, text: str) -> None:
         if text not in self.result.kept:
             self.result.kept.append(text)
-
-    def _foreign_objects(self, namespace: str) -> list[str]:
-        """Name what would be lost with a namespace although it is not ours, or is to be kept."""
-        found = []
-        for kind in (POD, VOLUME_CLAIM, CONFIG_MAP, SECRET, Kind("v1", "Service"), Kind("apps/v1", "Deployment")):
-            try:
-                listed = self.api.list(kind, namespace)
-            except Refused as error:
-                if error.status != 403:
-                    raise
-                found.append(f"{kind.kind}s that this account may not list")
-                continue
-            for document in listed:
-                metadata = document["metadata"]
-                own = (metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER
-                if own and not (kind == VOLUME_CLAIM and not self.remove_volumes):
-                    continue
-                if not own and (metadata.get("ownerReferences") or _is_native(document)):
-                    continue
-                found.append(described(document))
-        return found
 
     # --- deleting
 
@@ -199,8 +183,8 @@ class _Teardown:
         metadata = document["metadata"]
         if metadata["uid"] in self._asked or metadata.get("deletionTimestamp"):
             return
-        owners = {owner["uid"] for owner in metadata.get("ownerReferences") or []}
-        # What belongs to something goes with it: deleted first, its owner would make it anew.
+        owners = {owner["uid"] for owner in metadata.get("ownerReferences") or [] if owner.get("controller")}
+        # What a controller made goes with it: deleted first, it would be made anew.
         if owners & {other["metadata"]["uid"] for other in left}:
             return
         # Endpoints have their Service's name and labels and go with it, though nothing says so.
@@ -219,7 +203,7 @@ class _Teardown:
 
 
 class _Place(NamedTuple):
-    """One kind in one namespace, or in none."""
+    """One kind in one namespace."""
 
     resource: Resource
     namespace: str
@@ -231,18 +215,10 @@ def _is_service_of(document: Mapping[str, Any], endpoints: Mapping[str, Any]) ->
     return bool(same and document["kind"] == "Service")
 
 
-def _is_native(document: Mapping[str, Any]) -> bool:
-    name = document["metadata"]["name"]
-    if document["kind"] == "Secret":
-        return document.get("type") in ("kubernetes.io/service-account-token", "kubernetes.io/dockercfg")
-    return document["kind"] == "ConfigMap" and name in _NATIVE_MAPS
-
-
 def _rank(kind: str) -> int:
-    for rank, kinds in enumerate((_FIRST, _SECOND)):
-        if kind in kinds:
-            return rank
-    return 3 + _LAST.index(kind) if kind in _LAST else 2
+    return next(
+        (rank for rank, kinds in enumerate((_FIRST, _SECOND)) if kind in kinds), 3 if kind == VOLUME_CLAIM.kind else 2
+    )
 
 
 def _why(document: Mapping[str, Any]) -> str:

@@ -5,27 +5,32 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import server as local
+from kveval.engines.local.gpu_exporter import gpu_exporter
 from kveval.engines.local.sidecars import find_program
-from kveval.engines.preflight import require_room
+from kveval.engines.preflight import require_checkpoint, require_room
 from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
-from kveval.host import hardware
+from kveval.host import copy_bandwidth, hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
-from kveval.host.gpu_conditions import INTERVAL_S, local_watch
+from kveval.host.gpu_conditions import INTERVAL_S, local_watch, visible_gpus
 from kveval.host.lock import host_lock
 from kveval.host.processes import Supervisor, supervisor
 from kveval.host.registry import registry_path, remove_leftovers
 from kveval.host.sessions import Session
 from kveval.load import guidellm as load
 from kveval.load.loadside import sitecustomize
-from kveval.pcp.installation import require_pcp
+from kveval.pcp.direct.recorder import EXPORTERS_ALONE, DirectRecording, direct_recording
+from kveval.pcp.installation import installed_pcp
 from kveval.pcp.recording import Recording, RecordingSettings, recording
-from kveval.spec.miniature import write_served
+from kveval.spec.random_model import write_served
 from kveval.spec.specification import Specification
 from kveval.store.store import Key, Store
 
@@ -64,8 +69,10 @@ class HostEngine:
             raise MeasurementError("a sweep gives every server another load: give levels, or import its results")
         if not specification.miniature and not specification.on_cpu and not hardware.gpus():
             raise MeasurementError(
-                "weights: full needs a GPU, and this host has none that answers; use weights: miniature"
+                f"build {specification.build} needs a GPU, and this host has none that answers; use build"
+                f" {specification.build}-cpu, with weights: miniature where it is too slow for the whole model"
             )
+        require_checkpoint(specification.model)
         if not (server_environment / "bin" / "python").exists():
             raise MeasurementError(f"no server environment at {server_environment}: run scripts/setup.sh")
         for sidecar in specification.sidecars:
@@ -100,7 +107,11 @@ class HostSession:
         self._processes = processes
         self._cpus = cpus
         self._gpus = local_watch()
-        self.pcp_version = require_pcp()
+        self._say = say
+        found = installed_pcp()
+        self.pcp_version = found or EXPORTERS_ALONE
+        if found is None:
+            say("Performance Co-Pilot is not installed: the exporters alone record")
         self.handle = local.LocalServerHandle(self._deployment, say)
 
     @property
@@ -110,10 +121,17 @@ class HostSession:
         return [(self._processes.note_shared_memory, _SHARED_MEMORY_CHECK_S), *watches]
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[Recording]:
+    def recording(self) -> Iterator[Recording | DirectRecording]:
         """Record this host and the processes of the run."""
-        with recording(self._scratch / "pcp", self._recording_settings(), self._processes) as recorder:
-            yield recorder
+        with contextlib.ExitStack() as stack:
+            endpoints = dict(self.handle.server.endpoints)
+            if not self._job.specification.on_cpu:
+                endpoints |= stack.enter_context(self._gpu_exporter())
+            place, settings = self._scratch / "pcp", self._recording_settings(endpoints)
+            if self.pcp_version == EXPORTERS_ALONE:
+                yield stack.enter_context(direct_recording(place, settings, self._processes))
+            else:
+                yield stack.enter_context(recording(place, settings, self._processes))
 
     def expect(self, levels: Sequence[load.Level]) -> None:
         """Nothing is prepared here: it would disturb the level in progress."""
@@ -125,8 +143,16 @@ class HostSession:
 
     def _target(self) -> load.LoadTarget:
         specification, server = self._job.specification, self.handle.server
-        tokenizer = self._scratch / "model" if specification.miniature else specification.model.hf_id
-        return load.LoadTarget(server.url, server.served_model, tokenizer)
+        folder = self._model_dir
+        return load.LoadTarget(server.url, server.served_model, specification.model.hf_id if folder is None else folder)
+
+    @property
+    def _model_dir(self) -> Path | None:
+        """The folder of the model's files on this host; None where the hub has them."""
+        specification = self._job.specification
+        if specification.random_weights:
+            return self._scratch / "model"
+        return None if specification.model.folder is UNSET else Path(specification.model.folder)
 
     def generate(
         self,
@@ -168,23 +194,32 @@ class HostSession:
 
     def anonymous(self, text: str) -> str:
         """Take this host's paths out of what is published."""
-        return text.replace(str(self._scratch), "{scratch}").replace(
-            str(self._job.server_environment), "{server_environment}"
-        )
+        folder = self._job.specification.model.folder
+        places = {self._scratch: "{scratch}", self._job.server_environment: "{server_environment}"}
+        for place, name in (places if folder is UNSET else {**places, Path(folder): "{model_dir}"}).items():
+            text = text.replace(str(place), name)
+        return text
 
     def facts(self) -> dict[str, Any]:
-        """Return the cores that the server had, and those of what stood beside it; how the GPUs were."""
+        """Return the cores that the server had, and what stood beside it; how the GPUs were; how fast copies are."""
         cores = {"server": sorted(self._cores.server), "beside": sorted(self._cores.beside)}
         found = [] if self._gpus is None else self._gpus.conditions()
-        return {"cores": cores, **({"gpu_conditions": found} if found else {})}
+        # The server is gone by now, so that nothing is disturbed and a GPU's memory is free.
+        with on_cores(self._cores.server):
+            copying = copy_bandwidth.probe(self._job.server_environment / "bin" / "python")
+        return {
+            "cores": cores,
+            **({"gpu_conditions": found} if found else {}),
+            **({"copy_bandwidth": copying} if copying else {}),
+        }
 
     @contextlib.contextmanager
     def _deployment(self, ports: dict[str, int]) -> Iterator[local.Deployment]:
         """Deploy the cell's server, warm and with empty caches."""
         specification = self._job.specification
-        model_dir = self._scratch / "model"
-        if specification.miniature and not model_dir.exists():
-            write_served(specification.model.geometry, model_dir)
+        model, model_dir = specification.model, self._model_dir
+        if specification.random_weights and model_dir is not None and not model_dir.exists():
+            write_served(model.geometry, model_dir, dtype=model.dtype, quantization=model.quantization)
         starting = local.deployed(
             self._processes,
             _server_plan(specification),
@@ -203,13 +238,18 @@ class HostSession:
             self._processes.note_shared_memory()
             yield server
 
-    def _recording_settings(self) -> RecordingSettings:
+    def _gpu_exporter(self) -> AbstractContextManager[dict[str, str]]:
+        python = self._job.server_environment / "bin" / "python"
+        log_folder = self._scratch / "raw"
+        return gpu_exporter(self._processes, python, log_folder, visible_gpus(), dict(os.environ), self._say)
+
+    def _recording_settings(self, endpoints: Mapping[str, str]) -> RecordingSettings:
         server = self.handle.server
         leaders = {server.program.software.name: server.process.pid} | {
             sidecar.program.name: sidecar.program.process.pid for sidecar in server.sidecars
         }
         members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]
-        return RecordingSettings(openmetrics=server.endpoints, processes=[member.pid for member in members])
+        return RecordingSettings(openmetrics=endpoints, processes=[member.pid for member in members])
 
 
 def _server_plan(specification: Specification) -> local.ServerPlan:

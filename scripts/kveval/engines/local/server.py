@@ -197,7 +197,7 @@ def deployed(
     plan: ServerPlan,
     *,
     environment: Path,
-    model_dir: Path,
+    model_dir: Path | None,
     files_in: Path,
     log: Path,
     ports: dict[str, int] | None = None,
@@ -205,7 +205,8 @@ def deployed(
 ) -> Iterator[Deployment]:
     """Start the server and its sidecars, wait until all answer as declared, and tear them down on leaving.
 
-    `environment`: the server's virtual environment; `files_in`: where a tier of files gets its folder; `ports`: those
+    `environment`: the server's virtual environment; `model_dir`: the model's files, None where a hub has them;
+    `files_in`: where a tier of files gets its folder; `ports`: those
     of an earlier deployment to be used again, completed by those chosen here; `secrets`: environment variables passed
     on to the server.
 

@@ -46,7 +46,7 @@ class LMCacheQuestions(ABC):
         answer = self._ask("/version")
         self.version = str(answer.get("version", answer)) if isinstance(answer, dict) else str(answer)
         declared = versions.get("lmcache", "")
-        if not _same_release(self.version, declared):
+        if not same_release(self.version, declared):
             raise SidecarError(
                 f"the server beside vLLM is LMCache {self.version or 'of unknown version'},"
                 f" the campaign declares {declared}",
@@ -153,7 +153,8 @@ def _moving(storage: Mapping[str, Any]) -> bool:
     )
 
 
-def _same_release(found: str, declared: str) -> bool:
+def same_release(found: str, declared: str) -> bool:
+    """Tell whether LMCache's own words name the declared release."""
     # It answers with the release and the commit it was built from: 0.5.6-g3e11e108.
     try:
         return Version(found.partition("-g")[0]).public == Version(declared).public

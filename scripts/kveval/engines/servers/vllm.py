@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
-
 from kveval.engines.servers.protocol import Ask, Completion
 from kveval.host.logs import LogForm
-from kveval.spec.servers.vllm import VLLM
+from kveval.spec.servers.vllm import VLLM, shares_native_tier
 from kveval.spec.specification import Specification
 
 _MIB = 2**20
@@ -23,9 +21,6 @@ _MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per reques
 # Queues between its processes: one to all workers, one back from each.
 _QUEUE_TO_WORKERS_BYTES = 160 * _MIB
 _QUEUE_FROM_WORKER_BYTES = 240 * _MIB
-# From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was;
-# earlier ones pinned private memory.
-_SHARED_TIER_SINCE = Version("0.32")
 # For a short answer, and what the server compiles when it is first asked for log-probabilities.
 _GREEDY_S = 120.0
 
@@ -77,12 +72,9 @@ class VllmProgram:
         ranks, on_cpu = model.tensor_parallel_size, specification.on_cpu
         # A single GPU's worker lives in the engine's process.
         queues = _QUEUE_TO_WORKERS_BYTES + ranks * _QUEUE_FROM_WORKER_BYTES if on_cpu or ranks > 1 else 0
-        text = " ".join(specification.argv)
-        native = '"OffloadingConnector"' in text or "--kv-offloading-size" in text
-        since = Version(specification.versions[VLLM.name]) >= _SHARED_TIER_SINCE
-        shared = "TieringOffloadingSpec" in text or (native and since and not on_cpu)
+        shared = shares_native_tier(specification.argv, specification.versions[VLLM.name], on_cpu=on_cpu)
         # LMCache's server reads and writes a CPU device's cache in place.
-        in_place = "LMCacheMPConnector" in text and on_cpu
+        in_place = on_cpu and any("LMCacheMPConnector" in argument for argument in specification.argv)
         device = (budget.device_tokens or 0) * model.kv_bytes_per_token if in_place else 0
         return queues + (budget.host_bytes if shared else 0) + device
 

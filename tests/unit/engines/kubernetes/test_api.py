@@ -16,7 +16,6 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted, Refused, Unreachable
 from kveval.engines.kubernetes.api.exec import Execution, run_to_end
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, Kind, described
-from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 from kveval.engines.kubernetes.api.retry import RetryingClient
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Reply
 
@@ -181,12 +180,12 @@ def test_a_rehearsal_changes_nothing() -> None:
     assert transport.calls[0].query["dryRun"] == "All"
 
 
-@pytest.mark.parametrize(("labels", "applied"), [({}, False), ({MANAGED_BY: MANAGER}, True), (None, True)])
-def test_a_namespace_that_others_made_is_left_as_it_is(labels: dict[str, str] | None, applied: bool) -> None:
-    there = status(404, "NotFound") if labels is None else ok(made("Namespace", "bench", labels))
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_namespace_that_is_there_is_left_as_it_is(exists: bool) -> None:
+    there = ok(made("Namespace", "bench")) if exists else status(404, "NotFound")
     transport = FakeTransport(lambda call: there if call.method == "GET" else ok(call.body))
-    Api(transport).apply([made("Namespace", "bench", {MANAGED_BY: MANAGER})])
-    assert any(call.method == "PATCH" for call in transport.calls) is applied
+    Api(transport).apply([made("Namespace", "bench")])
+    assert any(call.method == "PATCH" for call in transport.calls) is not exists
 
 
 def test_a_refused_document_is_named() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kveval.engines.kubernetes.wait.diagnosis import Patience, alive, is_ready, restarts, trouble_of
+from kveval.engines.kubernetes.wait.diagnosis import Patience, alive, is_ready, restarts, trouble_of, waits_for
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -122,11 +122,44 @@ def unschedulable(seconds: float) -> dict[str, Any]:
 
 
 def test_an_unschedulable_pod_is_given_time_for_a_node_to_be_added() -> None:
-    assert trouble_of(unschedulable(119), now=NOW) is None
-    found = trouble_of(unschedulable(121), now=NOW)
+    assert trouble_of(unschedulable(1199), now=NOW) is None
+    found = trouble_of(unschedulable(1201), now=NOW)
     assert found is not None and found.cause == "Unschedulable"
     assert "4 Insufficient nvidia.com/gpu" in found.line()
     assert trouble_of(unschedulable(11), now=NOW, patience=Patience(unschedulable_s=10)) is not None
+
+
+def of_autoscaler(reason: str, message: str) -> dict[str, Any]:
+    return {"reason": reason, "message": message, "reportingComponent": "cluster-autoscaler"}
+
+
+NO_GROUP = of_autoscaler("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 node(s) didn't match Pod's node affinity")
+FULL = of_autoscaler("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached")
+COMES = of_autoscaler("TriggeredScaleUp", "pod triggered scale-up: [{gpus 1->2 (max: 4)}]")
+KARPENTER = {"reason": "FailedScheduling", "message": "incompatible with nodepool", "reportingComponent": "karpenter"}
+
+
+@pytest.mark.parametrize(
+    ("events", "cause"),
+    [
+        ([NO_GROUP], "NotTriggerScaleUp"),
+        ([COMES, NO_GROUP], "NotTriggerScaleUp"),
+        ([KARPENTER], "FailedScheduling"),
+        ([NO_GROUP, COMES], None),
+        ([FULL], None),
+        (
+            [{"reason": "FailedScheduling", "message": "of kube", "reportingComponent": "default-scheduler"}],
+            None,
+        ),
+    ],
+)
+def test_an_autoscaler_that_has_no_such_node_is_not_waited_for(events: list[dict[str, Any]], cause: str | None) -> None:
+    assert trouble_of(unschedulable(50), events, NOW) is None
+    found = trouble_of(unschedulable(61), events, NOW)
+    assert (found.cause if found else None) == cause
+    words = waits_for(unschedulable(5), events)
+    assert "4 Insufficient nvidia.com/gpu" in words
+    assert (events[-1]["message"] in words) == (events[-1]["reportingComponent"] != "default-scheduler")
 
 
 @pytest.mark.parametrize(("reason", "words"), [("FailedMount", "ConfigMap"), ("FailedCreatePodSandBox", "network")])
@@ -175,3 +208,29 @@ def test_a_pod_that_is_being_deleted_does_not_count_however_ready_it_looks() -> 
 
 def test_restarts_of_all_containers_count() -> None:
     assert restarts(a_pod(containerStatuses=[container(RUNNING, again=2), container(RUNNING, again=1)])) == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "fix"),
+    [
+        ("0/3 nodes are available: 3 pod has unbound immediate PersistentVolumeClaims.", "storage class"),
+        ('persistentvolumeclaim "models" not found', "not there"),
+        ("0/3 nodes are available: 1 node(s) had volume node affinity conflict", "zone"),
+        ("0/3 nodes are available: 3 node(s) didn't match pod affinity rules.", "ReadWriteMany"),
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "GPUs"),
+    ],
+)
+def test_a_pod_that_lacks_a_volume_is_not_said_to_lack_gpus(message: str, fix: str) -> None:
+    conditions = [{"type": "PodScheduled", "status": "False", "message": message, "lastTransitionTime": ago(5000)}]
+    found = trouble_of(a_pod("Pending", 5000, conditions), now=NOW)
+    assert found is not None
+    assert fix in found.fix
+
+
+def test_a_volume_that_came_late_is_no_trouble_of_a_pod_that_pulls_its_image_since() -> None:
+    events = [{"reason": "FailedAttachVolume", "message": "Multi-Attach error"}, {"reason": "SuccessfulAttachVolume"}]
+    late = a_pod("Pending", 600, startTime=ago(600))
+    assert trouble_of(late, [*events, {"reason": "Pulling"}], NOW) is None
+    found = trouble_of(late, events[:1], NOW)
+    assert found is not None
+    assert found.cause == "FailedAttachVolume"

@@ -20,14 +20,11 @@ from kveval.config.site import Cluster
 from kveval.engines.counters import parse_counters
 from kveval.engines.kubernetes import leases, merge_metrics, recorder_scripts
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.api.transport import Reply
-from kveval.engines.kubernetes.api.upload import upload
 from kveval.engines.kubernetes.engine import images_of, own_ports
-from kveval.engines.kubernetes.load_jobs import exit_code
 from kveval.engines.kubernetes.manifests.rendering import PORTS
-from kveval.engines.kubernetes.nodes import describe, stable
+from kveval.engines.kubernetes.nodes import adoptable, describe, labelled_gpu, stable
 from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.recordings import process_block
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
@@ -62,7 +59,10 @@ class LeaseServer:
         self.lease: dict[str, Any] | None = None
         self.version = 0
         if holder is not None:
-            self.lease = {"metadata": {"name": "x", "uid": "u"}, "spec": {"holderIdentity": holder}}
+            self.lease = {
+                "metadata": {"name": "x", "namespace": "bench", "uid": "u"},
+                "spec": {"holderIdentity": holder},
+            }
             self._count()
 
     def _count(self) -> None:
@@ -176,8 +176,12 @@ def node(gpus: int = 8, product: str = "H100", memory: str = "1056Gi", **changes
     )
 
 
+GPU = "nvidia.com/gpu"
+CARD = {"name": "H100", "memory_bytes": 81559 * 2**20, "driver": "570.1"}
+
+
 def fingerprint(*nodes: Mapping[str, Any]) -> str:
-    return str(describe(nodes, "nvidia.com/gpu")["fingerprint"])
+    return str(describe(nodes, GPU, [])["fingerprint"])
 
 
 def test_the_fingerprint_is_of_kinds_of_nodes_not_of_their_number() -> None:
@@ -185,16 +189,26 @@ def test_the_fingerprint_is_of_kinds_of_nodes_not_of_their_number() -> None:
     # Kernels keep slightly different amounts for themselves.
     assert fingerprint(node()) == fingerprint(node(memory=str(1056 * 2**30 - 10**6)))
     others = [node(product="A100"), node(gpus=4), node(labels={"node.kubernetes.io/instance-type": "a3"})]
-    assert len({fingerprint(other) for other in [node(), *others]}) == 4
+    others += [node(labels={"nvidia.com/gpu.memory": "40960"})]
+    assert len({fingerprint(other) for other in [node(), *others]}) == 5
+
+
+def test_what_is_adopted_is_of_one_kind_of_node_unless_several_serve() -> None:
+    kinds = [node(), node(name="b"), node(name="c", product="L40S")]
+    assert adoptable(kinds, GPU, servers=1) == [fingerprint(kinds[0]), fingerprint(kinds[2])]
+    assert adoptable(kinds, GPU, servers=2) == [*adoptable(kinds, GPU, servers=1), fingerprint(kinds[0], kinds[2])]
+    assert adoptable([], GPU, servers=1) == []
 
 
 def test_hardware_is_described_as_a_hosts_is() -> None:
-    found = describe([node()], "nvidia.com/gpu")
+    found = describe([node(name="b", kernel="6.6"), node()], GPU, [CARD, CARD])
     assert found["cpus"] == 64
+    assert found["kernel"] == "6.1"
     assert found["memory_bytes"] == 1056 * 2**30
-    assert [card["name"] for card in found["gpus"]] == ["H100"] * 8
-    assert found["gpus"][0]["memory_bytes"] == 81559 * 2**20
-    assert found["machines"] == [stable(node(), "nvidia.com/gpu")]
+    assert found["gpus"] == [CARD, CARD]
+    assert found["nodes"] == ["a", "b"]
+    assert found["machines"] == [stable(node(), GPU)] * 2
+    assert labelled_gpu(node(), GPU) == {**CARD, "driver": ""}
 
 
 # Pods
@@ -257,36 +271,17 @@ def test_a_containers_environment_is_shown_without_what_comes_from_secrets() -> 
     assert environment(pod, "server") == {"A": "1", "IP": "{status.podIP}", "TOKEN": "{secret hub/token}"}
 
 
-def test_how_a_generator_ended_and_what_was_pulled_is_read_from_its_pod() -> None:
-    ended = {"name": "load", "state": {"terminated": {"exitCode": 137}}, "imageID": "registry/guidellm@sha256:ab"}
-    pod = made("Pod", "x", status={"phase": "Failed", "containerStatuses": [ended]})
-    assert exit_code(pod) == 137
-    assert exit_code(made("Pod", "x", status={"phase": "Succeeded"})) == 0
-    assert images_of([pod]) == {"load": "registry/guidellm@sha256:ab"}
+def test_what_was_pulled_is_read_from_pods() -> None:
+    pulled = {"name": "load", "state": {"running": {}}, "imageID": "registry/guidellm@sha256:ab"}
+    assert images_of([made("Pod", "x", status={"containerStatuses": [pulled]})]) == {
+        "load": "registry/guidellm@sha256:ab"
+    }
 
 
 def test_ports_of_a_shared_network_are_all_different() -> None:
     ports = own_ports()
     assert ports.keys() == PORTS.keys()
     assert len(set(ports.values())) == len(PORTS)
-
-
-@pytest.mark.parametrize("size", [0, 1, 3 * 2**10, 10_000])
-def test_a_file_is_brought_into_a_pod_as_it_is(tmp_path: Path, size: int) -> None:
-    source, target = tmp_path / "trace", tmp_path / "there" / "trace"
-    source.write_bytes(bytes(range(256)) * (size // 256) + b"x" * (size % 256))
-    upload(place(FakeTransport()).api, "bench", "collector", "collector", source, str(target))
-    assert target.read_bytes() == source.read_bytes()
-    assert list(target.parent.iterdir()) == [target]
-
-
-def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    (tmp_path / "trace").write_text("x")
-    (tmp_path / "file").write_text("")
-    target = f"{tmp_path}/file/trace"
-    with pytest.raises(ClusterError) as error:
-        upload(place(FakeTransport()).api, "bench", "collector", "c", tmp_path / "trace", target)
-    assert (error.value.code, error.value.facts) == ("not_written", {"pod": "collector", "path": target})
 
 
 # The recorder's scripts, run here with stand-ins for PCP's programs

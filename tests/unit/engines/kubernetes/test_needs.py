@@ -1,8 +1,6 @@
-"""What documents ask of a cluster, and which pods its nodes have room for."""
+"""What documents ask of a cluster, and which pods its nodes take."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.cluster_plans import GIB, GPU, deployment
 
 from kveval.engines.kubernetes.api.kinds import Kind
@@ -12,7 +10,6 @@ from kveval.engines.kubernetes.manifests.requirements import (
     claims,
     kinds,
     node_of,
-    place,
     pod_needs,
     quantity,
 )
@@ -89,20 +86,3 @@ def test_taints_and_tolerations(taint, toleration, accepted):
 def test_a_selector_selects():
     assert accepts(node(labels={"gpu": "h100", "zone": "a"}), {"nodeSelector": {"gpu": "h100"}})
     assert not accepts(node(), {"nodeSelector": {"gpu": "h100"}})
-
-
-def test_pods_are_not_split_over_nodes():
-    needs = pod_needs([deployment(gpus=4, replicas=3)])
-    placed, left = place(needs, [node("a", 6), node("b", 6)], [GPU, "memory"])
-    assert [len(pods) for pods in placed.values()] == [1, 1]
-    assert [need.owner for need in left] == ["Deployment kv/server"]
-
-
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4)), max_size=6), st.lists(st.integers(0, 8), max_size=4))
-def test_what_is_placed_fits_and_nothing_is_lost(pods, nodes):
-    needs = [pod_needs([deployment(f"d{number}", gpus, replicas=n)])[0] for number, (gpus, n) in enumerate(pods)]
-    there = [node(f"n{number}", gpus, 10_000) for number, gpus in enumerate(nodes)]
-    placed, left = place(needs, there, [GPU, "memory"])
-    for one in there:
-        assert sum(need.requests[GPU] for need in placed[one.name]) <= one.allocatable[GPU]
-    assert sum(map(len, placed.values())) + len(left) == sum(count for _, count in pods)

@@ -11,7 +11,7 @@ from tests.support.config_files import CONFIG, RAW, ROOT
 from kveval.config.problems import ConfigError
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.kinds import kind_of
-from kveval.engines.kubernetes.manifests.permissions import ACCOUNT, manifest, namespace_of, permissions
+from kveval.engines.kubernetes.manifests.permissions import ACCOUNT, manifest, namespace_of, namespaces, permissions
 from kveval.spec.loading import load_config
 from kveval.workflow.doctor.documents import planned
 
@@ -68,8 +68,7 @@ def test_the_account_may_not_touch_what_is_not_its_own():
 
 
 def test_namespaces_are_the_administrators():
-    documents = list(yaml.safe_load_all(manifest(Cluster.model_validate({"address": "service"}))))
-    spaces = [document for document in documents if document["kind"] == "Namespace"]
+    spaces = list(yaml.safe_load_all(namespaces(Cluster.model_validate({"address": "service"}))))
     assert [space["metadata"]["name"] for space in spaces] == ["kveval", "kveval-pcp"]
     for space in spaces:
         assert not [label for label in space["metadata"]["labels"] if "managed-by" in label]
@@ -113,6 +112,20 @@ def test_the_documented_command_prints_it():
     assert "ServiceAccount" in {document["kind"] for document in yaml.safe_load_all(done.stdout)}
 
 
+def test_namespaces_are_created_apart_so_that_none_that_exists_is_relabelled(tmp_path):
+    site = tmp_path / "ours.yaml"
+    site.write_text("namespace: ours\n")
+    campaign = "config/campaigns/cluster-first.yaml"
+    made = list(yaml.safe_load_all(command(campaign, f"site={site}", "namespaces").stdout))
+    assert [(one["kind"], one["metadata"]["name"]) for one in made] == [
+        ("Namespace", "ours"),
+        ("Namespace", "kveval-pcp"),
+    ]
+    applied = list(yaml.safe_load_all(command(campaign, f"site={site}").stdout))
+    assert "Namespace" not in {one["kind"] for one in applied}
+    assert "ours" in {one["metadata"].get("namespace") for one in applied}
+
+
 def test_it_says_what_is_wrong():
     assert "engine local" in command("config/config.yaml").stderr
     assert "usage" in command("config/config.yaml", "User").stderr
@@ -128,7 +141,7 @@ def campaign(release, vllm, address, scenarios, **site):
         "engine": "kubernetes",
         "cluster": {
             "address": address,
-            "gateway": {"name": "gw", "class": "istio", "create": True} if address == "gateway" else None,
+            "gateway": {"name": "gw", "class": "istio", "create": True} if address != "service" else None,
             "model_cache": {"size": "10Gi"},
             "token_secret": {"name": "hub"},
             **site,
@@ -137,7 +150,7 @@ def campaign(release, vllm, address, scenarios, **site):
             "release": release,
             "vllm": vllm,
             "guidellm": "0.8.1",
-            "lmcache": "0.5.6",
+            "lmcache": RAW["releases"][release].get("lmcache", "0.5.6"),
             "weights": "full",
             "block_size": 64,
             "replicas": 2,
@@ -175,7 +188,7 @@ def documents():
     return {
         (release, address): rendered(release, entry["vllm"], address)
         for release, entry in releases.items()
-        for address in ("gateway", "service")
+        for address in ("router", "gateway", "service")
     }
 
 
@@ -200,7 +213,7 @@ def test_the_table_covers_every_kind_that_is_rendered(documents):
             asked = (document["metadata"]["namespace"], kind.group, f"{kind.kind.lower()}s")
             assert asked in made, f"{release}, address {address}"
             seen.add(kind.kind)
-    assert seen >= {"Deployment", "Job", "Pod", "PersistentVolumeClaim", "DaemonSet", "InferencePool", "HTTPRoute"}
+    assert seen >= {"Deployment", "Job", "PersistentVolumeClaim", "DaemonSet", "InferencePool", "HTTPRoute"}
 
 
 def test_gke_has_kinds_of_its_own():

@@ -29,7 +29,7 @@ def test_the_preview_is_what_would_be_deployed(release):
     for path in ("Qwen3-14B/llm-d-redis/0", "Qwen3-32B-AWQ/hybrid/20000"):
         found = previewed(specifications[path], site)
         serving = render(context_of(specifications[path], site, 1, "c")).documents
-        for document in (*serving, *recording_documents("c", site, {})):
+        for document in (*serving, *recording_documents("c", site)):
             assert document in found
         assert [document["kind"] for document in found].count("Job") == 2
 
@@ -81,4 +81,4 @@ def test_snakemake_writes_the_preview(tmp_path):
     assert len(found) == 2
     for file in found:
         kinds = [document["kind"] for document in yaml.safe_load_all(file.read_text())]
-        assert {"Deployment", "Service", "PersistentVolumeClaim", "Job", "Pod", "DaemonSet"} <= set(kinds)
+        assert {"Deployment", "Service", "PersistentVolumeClaim", "Job", "DaemonSet"} <= set(kinds)

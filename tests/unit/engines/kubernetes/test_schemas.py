@@ -11,7 +11,9 @@ from jsonschema import Draft202012Validator
 from kubernetes_validate.utils import all_versions
 from referencing import Registry, Resource
 from tests.support.cluster_cells import all_documents
+from tests.support.config_files import RAW, RELEASES
 
+from kveval.engines.kubernetes.manifests.templates import MANIFESTS
 from kveval.engines.kubernetes.manifests.validation import CUSTOM_KINDS, problems
 
 BUNDLED = tuple(dict.fromkeys(all_versions()))
@@ -77,6 +79,38 @@ def test_every_shape_of_document_is_valid_in_the_newest_version():
 @pytest.mark.parametrize("version", BUNDLED)
 def test_every_document_is_valid_in_every_version(version):
     assert findings(version, built_in()) == []
+
+
+def custom_findings(release, documents):
+    """Return what the definitions that a release of llm-d names have against its documents, and the kinds looked at."""
+    router = RAW["releases"][release]["router"]
+    named = {"InferencePool": router["inference_extension"], "HTTPRoute": router["gateway_api"]}
+    named["Gateway"] = named["HTTPRoute"]
+    found, seen = [], set()
+    for document in documents:
+        if (kind := document["kind"]) in named:
+            seen.add(kind)
+            schema = json.loads(_of_version(kind, named[kind]).read_text())
+            assert schema["$comment"].endswith(f" at {named[kind]}")
+            found += [error.message for error in Draft202012Validator(schema).iter_errors(document)]
+    return found, seen
+
+
+def _of_version(kind, version):
+    """Return the schema of one version of a kind: that of the newest release of llm-d has no version in its name."""
+    own = MANIFESTS / "schemas" / f"{kind.lower()}-{version}.json"
+    return own if own.exists() else own.with_name(f"{kind.lower()}.json")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_custom_kinds_are_those_of_the_versions_that_the_release_names(release):
+    documents = [found for title, run in all_documents() if title.startswith(f"{release} ") for found in run]
+    found, seen = custom_findings(release, documents)
+    assert found == []
+    assert seen == {"InferencePool", "HTTPRoute", "Gateway"}
+    changed = json.loads(json.dumps(next(one for one in documents if one["kind"] == "InferencePool")))
+    changed["spec"]["targetPortNumber"] = 8000
+    assert "targetPortNumber" in custom_findings(release, [changed])[0][0]
 
 
 @pytest.mark.parametrize(

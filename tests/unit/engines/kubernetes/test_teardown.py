@@ -70,7 +70,7 @@ def test_an_orphan_goes_too() -> None:
 
 
 def test_what_works_goes_before_what_it_needs() -> None:
-    kinds = ("Namespace", "PersistentVolumeClaim", "ConfigMap", "Service", "Pod")
+    kinds = ("PersistentVolumeClaim", "ConfigMap", "Service", "Pod")
     objects = Objects(*(made(kind, kind.lower(), OURS, namespace="pcp") for kind in kinds))
     removed(objects, remove_volumes=True)
     assert [entry.split()[0] for entry in objects.deleted] == list(reversed(kinds))
@@ -85,35 +85,18 @@ def test_volumes_stay_unless_they_are_asked_for() -> None:
     assert names(objects) == []
 
 
-@pytest.mark.parametrize(
-    "inside",
-    [
-        made("PersistentVolumeClaim", "results", OURS, namespace="pcp"),
-        made("Pod", "theirs", THEIRS, namespace="pcp"),
-        made("Secret", "password", namespace="pcp", type="Opaque"),
-    ],
-    ids=["volume", "pod", "secret"],
-)
-def test_a_namespace_of_ours_stays_for_what_is_in_it_and_must_not_go(inside: dict[str, Any]) -> None:
-    objects = Objects(made("Namespace", "pcp", OURS), inside)
-    kept = removed(objects).kept
-    assert names(objects) == ["Namespace pcp", f"{inside['kind']} {inside['metadata']['name']}"]
-    assert any(f"Namespace pcp (holds {inside['kind']} pcp/{inside['metadata']['name']})" in text for text in kept)
-
-
-def test_a_namespace_of_ours_goes_with_what_every_namespace_has() -> None:
-    native = made("ConfigMap", "kube-root-ca.crt", namespace="pcp")
-    objects = Objects(made("Namespace", "pcp", OURS), native, made("Namespace", "bench"))
-    assert removed(objects).removed == ["Namespace pcp"]
-    assert names(objects) == ["Namespace bench"]
+def test_namespaces_stay() -> None:
+    objects = Objects(made("Namespace", "pcp", OURS), made("Pod", "p", OURS, namespace="pcp"))
+    assert removed(objects).removed == ["Pod pcp/p"]
+    assert names(objects) == ["Namespace pcp"]
 
 
 def test_kinds_that_the_account_may_not_list_are_noted() -> None:
     objects = Objects(made("Pod", "p", OURS))
-    objects.forbidden = {"namespaces", "endpoints", "configmaps"}
+    objects.forbidden = {"endpoints", "configmaps"}
     found = removed(objects)
     assert names(objects) == []
-    assert {("configmaps", "bench"), ("namespaces", "")} <= set(found.unlisted)
+    assert {("configmaps", "bench"), ("endpoints", "pcp")} <= set(found.unlisted)
     assert len(found.unlisted) == len(set(found.unlisted))
 
 

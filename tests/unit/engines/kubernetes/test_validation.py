@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from tests.support.cluster_cells import cells, rendered
+from tests.support.cluster_cells import rendered, variants
 from tests.support.config_files import RELEASES
 
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
@@ -13,10 +13,10 @@ from kveval.engines.kubernetes.manifests.validation import problems, require_val
 
 @pytest.fixture
 def documents():
-    specifications, site = cells(RELEASES[1])
+    specifications, site = variants(RELEASES[1])[0]
     found = [
         *rendered(specifications["Qwen3-14B/llm-d-redis/0"], site),
-        *recording_documents("feb-2026", site, {"gateway": "http://gateway:15020/metrics"}),
+        *recording_documents("feb-2026", site),
     ]
     return copy.deepcopy(found)
 
@@ -91,7 +91,7 @@ MISTAKES = {
     ),
     "role": (lambda d: first(d, "RoleBinding")["roleRef"].update(name="other"), "not_rendered", "Role other"),
     "volume": (
-        lambda d: pod(d, "epp")["volumes"][0]["configMap"].update(name="other"),
+        lambda d: next(v for v in pod(d, "epp")["volumes"] if "configMap" in v)["configMap"].update(name="other"),
         "not_rendered",
         "ConfigMap other",
     ),
@@ -160,4 +160,5 @@ def test_the_recorder_has_two_capabilities_and_no_privileges(documents):
     assert context["privileged"] is False
     assert context["capabilities"] == {"drop": ["ALL"], "add": ["DAC_READ_SEARCH", "SYS_PTRACE"]}
     assert not any("hostPath" in volume for volume in spec["volumes"])
-    assert first(documents, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    (namespace,) = (document for document in documents if document["kind"] == "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"

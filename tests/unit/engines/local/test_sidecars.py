@@ -11,7 +11,7 @@ from tests.support.paths import REPOSITORY
 
 from kveval.engines.local.sidecars import fill, find_program, sidecars
 from kveval.engines.servers import keyvalue, lmcache
-from kveval.engines.servers.lmcache import LMCacheQuestions, _moving, _objects, _read_locked, _same_release
+from kveval.engines.servers.lmcache import LMCacheQuestions, _moving, _objects, _read_locked, same_release
 from kveval.engines.servers.program import SidecarError, SidecarPortTaken
 from kveval.host.processes import supervisor
 from kveval.spec.specification import SidecarSpec
@@ -264,7 +264,7 @@ def test_locks_in_lmcache_are_never_overridden_while_anything_moves(clock):
     [("0.5.6-g3e11e108", "0.5.6", True), ("0.5.6", "0.5.6", True), ("0.5.7", "0.5.6", False), ("", "0.5.6", False)],
 )
 def test_lmcaches_release_is_told_from_its_commit(found, declared, same):
-    assert _same_release(found, declared) is same
+    assert same_release(found, declared) is same
 
 
 def test_programs_of_the_environment_answer_with_their_version():

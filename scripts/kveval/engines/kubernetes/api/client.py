@@ -2,17 +2,18 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kveval.engines.kubernetes.api.discovery import Discovery
-from kveval.engines.kubernetes.api.errors import ClusterError, Refused
+from kveval.engines.kubernetes.api.errors import ClusterError, NodeNotReady, Refused, Unreachable
 from kveval.engines.kubernetes.api.exec import Executed, Execution, run_to_end
 from kveval.engines.kubernetes.api.kinds import (
     EVENT,
     NAMESPACE,
+    NODE,
     POD,
     Document,
     Documents,
@@ -20,11 +21,15 @@ from kveval.engines.kubernetes.api.kinds import (
     Resource,
     described,
     kind_of,
+    unready,
 )
-from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
+from kveval.engines.kubernetes.api.names import MANAGER, PREFIX
 from kveval.engines.kubernetes.api.retry import OUTAGE_S, RetryingClient
-from kveval.engines.kubernetes.api.transport import KubernetesTransport, Lines, Query, Reply, Transport
+from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply, Transport
 
+T = TypeVar("T")
+_AWAY = (500, 502, 503, 504)
+_VERDICT_S = 5.0
 _PAGE = 500
 _CONFLICTS = 5
 # What others need goes first: a pod is not even made without its service account.
@@ -55,6 +60,8 @@ class Api:
         self.transport = transport
         self.retrying = RetryingClient(transport, outage_s, say)
         self._discovery = Discovery(self.retrying)
+        self._owners: dict[tuple[str | None, ...], Mapping[str, Any]] = {}
+        self._silent: set[tuple[str, str]] = set()
 
     @classmethod
     def connect(
@@ -117,12 +124,16 @@ class Api:
 
     # --- objects
 
+    def belongs_to(self, owner: Mapping[str, Any]) -> None:
+        """Have what is applied from now on go with `owner`: what is of its run, by the labels, in its namespace."""
+        self._owners[_run_of(owner["metadata"])] = owner
+
     def apply(
         self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER, dry_run: bool = False
     ) -> Documents:
         """Make the cluster's objects as the documents say (server-side apply), in the order in which they need another.
 
-        Takes over fields that others had set. A namespace that exists and is not ours is left as it is.
+        Takes over fields that others had set. A namespace that exists is left as it is.
         """
         ordered = sorted(documents, key=lambda document: _rank(document["kind"]))
         return [self._apply(document, field_manager, dry_run) for document in ordered]
@@ -132,14 +143,16 @@ class Api:
         resource = self.resource(kind)
         if resource.namespaced and not metadata.get("namespace"):
             raise ClusterError(f"{described(document)} names no namespace")
-        if kind == NAMESPACE:
-            there = self.read(NAMESPACE, metadata["name"])
-            if there is not None and (there["metadata"].get("labels") or {}).get(MANAGED_BY) != MANAGER:
-                return there
+        if kind == NAMESPACE and (there := self.read(NAMESPACE, metadata["name"])) is not None:
+            return there
         query: dict[str, Any] = {"fieldManager": field_manager, "force": True}
         if dry_run:
             query["dryRun"] = "All"
         path = resource.path(metadata.get("namespace", ""), metadata["name"])
+        owner = self._owners.get(_run_of(metadata))
+        # One that is made anew must not go with the one that ended.
+        if owner is not None and (owner["kind"], owner["metadata"]["name"]) != (document["kind"], metadata["name"]):
+            document = {**document, "metadata": {**metadata, "ownerReferences": [reference_to(owner)]}}
         for attempt in range(_CONFLICTS):
             try:
                 return self.request("PATCH", path, query=query, body=document, content="apply").json()
@@ -233,6 +246,37 @@ class Api:
 
     # --- pods
 
+    def of_pod(self, namespace: str, pod: str, once: Callable[[], T], final: Collection[int] = ()) -> T:
+        """Return what `once` asks of a pod, repeating it as long as the cluster takes the pod's node for ready.
+
+        Raises NodeNotReady when it does not. `final`: statuses that are an answer of the pod.
+        """
+
+        def tried() -> T:
+            if (namespace, pod) in self._silent:
+                self._require_node(namespace, pod)
+            try:
+                return once()
+            except ClusterError as error:
+                if isinstance(error, Unreachable) or error.status in _AWAY:
+                    self._silent.add((namespace, pod))
+                    self._require_node(namespace, pod)
+                raise
+
+        return self.retrying.keep_trying(tried, final)
+
+    def _require_node(self, namespace: str, pod: str) -> None:
+        """Raise NodeNotReady when the cluster says so of a pod's node; what it does not answer is no verdict."""
+        once = RetryingClient(self.transport, outage_s=0.0)
+        try:
+            found = once.request("GET", self.resource(POD).path(namespace, pod), timeout_s=_VERDICT_S).json()
+            name = str(found["spec"].get("nodeName") or "")
+            node = once.request("GET", self.resource(NODE).path("", name), timeout_s=_VERDICT_S).json() if name else {}
+        except ClusterError:
+            return
+        if said := unready(node):
+            raise NodeNotReady(f"pod {namespace}/{pod} cannot be asked: {said}", node=name)
+
     def logs(
         self, namespace: str, pod: str, container: str = "", previous: bool = False, tail: int | None = None
     ) -> str:
@@ -240,21 +284,25 @@ class Api:
         query: dict[str, Any] = {"container": container} if container else {}
         query |= {"previous": True} if previous else {}
         query |= {} if tail is None else {"tailLines": tail}
-        path = self.resource(POD).path(namespace, pod)
-        return self.request("GET", f"{path}/log", query=query).body.decode(errors="replace")
+        path = f"{self.resource(POD).path(namespace, pod)}/log"
+        reply = self.of_pod(namespace, pod, lambda: self.retrying.once("GET", path, query))
+        return reply.body.decode(errors="replace")
 
     @contextlib.contextmanager
     def running(
-        self, namespace: str, pod: str, container: str, argv: Sequence[str], connect_s: float = 30.0
+        self, namespace: str, pod: str, container: str, argv: Sequence[str], connect_s: float = 15.0
     ) -> Iterator[Execution]:
         """Start a command in a container. Only the start is tried again, for the command may have effects."""
         path = f"{self.resource(POD).path(namespace, pod)}/exec"
         query: Query = {"container": container, "command": list(argv), "stdout": True, "stderr": True}
         what = f"`{_short(argv)}` in pod {namespace}/{pod}, container {container},"
         try:
-            frames = self.retrying.keep_trying(lambda: self.transport.command(path, query, connect_s))
+            frames = self.of_pod(namespace, pod, lambda: self.transport.command(path, query, connect_s))
+        except NodeNotReady:
+            raise
         except ClusterError as error:
-            raise ClusterError(f"{what} could not be started: {error}", error.status, error.reason) from error
+            message = f"{what} could not be started: {error}"
+            raise ClusterError(message, error.status, error.reason, code=error.code, **error.facts) from error
         execution = Execution(frames, what)
         try:
             yield execution
@@ -266,12 +314,16 @@ class Api:
         with self.running(namespace, pod, container, argv) as execution:
             return Executed(*run_to_end(execution, timeout_s))
 
-    def watch(self, kind: Kind, namespace: str, selector: str = "", fields: str = "", timeout_s: float = 60.0) -> Lines:
-        """Open a watch, which begins with all that is there now. It is not resumed: read the list anew when it ends."""
-        query: dict[str, Any] = {"watch": True, "timeoutSeconds": max(1, round(timeout_s))}
-        query |= {"labelSelector": selector} if selector else {}
-        query |= {"fieldSelector": fields} if fields else {}
-        return self.transport.stream(self.resource(kind).path(namespace), query, timeout_s + 10)
+
+def reference_to(owner: Mapping[str, Any]) -> Document:
+    """Return an entry of ownerReferences; without blockOwnerDeletion, for which OpenShift asks a right of its own."""
+    metadata = owner["metadata"]
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def _run_of(metadata: Mapping[str, Any]) -> tuple[str | None, ...]:
+    labels = metadata.get("labels") or {}
+    return (metadata.get("namespace"), *(labels.get(f"{PREFIX}/{key}") for key in ("campaign", "cell", "run")))
 
 
 def event_time(event: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Files out of a pod, through commands in it: whole and verified, however often the connection is cut.
 
 Every file's size and SHA-256 are asked for first. What arrives is kept as it comes, in a file NAME.part beside the
-wanted one; after a cut reading goes on where it stopped, also by a later process, once the beginning on disk has been
-found to be that of the file in the pod. A file gets its name when its sum is right. The channel is binary-safe.
+wanted one; after a cut reading goes on where it stopped. A file gets its name when its sum is right. The channel is
+binary-safe.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import TypeVar
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted
 from kveval.engines.kubernetes.api.exec import Execution
-from kveval.engines.kubernetes.api.pod_scripts import BLOCK, LIST, PREFIX, READ, RemoteFile, explain, parse_list, script
+from kveval.engines.kubernetes.api.pod_scripts import BLOCK, LIST, READ, RemoteFile, explain, parse_list, script
 from kveval.host.files import sha256_file
 
 Say = Callable[[str], None]
@@ -49,10 +49,7 @@ def collect(
 def collect_folder(
     api: Api, namespace: str, pod: str, container: str, remote_path: str, local_path: Path
 ) -> "PodFiles":
-    """Bring all files below a folder of a running container to `local_path`; links are left out. Raises TransferError.
-
-    Files that are here already, with the right sum, are not brought again.
-    """
+    """Bring all files below a folder of a running container here; links are left out. Raises TransferError."""
     found = PodFiles(api, namespace, pod, container, remote_path.rstrip("/") or "/")
     found.bring([], lambda path: local_path / path)
     return found
@@ -60,10 +57,7 @@ def collect_folder(
 
 @dataclass
 class PodFiles:
-    """Files below the folder `root` of a container: which they are, how often the connection was cut, bytes received.
-
-    Fewer bytes are received than the files have where some were here already.
-    """
+    """Files below the folder `root` of a container: which they are, how often a connection was cut, bytes received."""
 
     api: Api
     namespace: str
@@ -90,19 +84,14 @@ class PodFiles:
             raise TransferError(f"{self._what()}: {error}", error.status, error.reason) from error
 
     def _bring(self, file: RemoteFile, final: Path) -> None:
-        if _is(final, file):
-            return
         part = final.with_name(f"{final.name}.part")
         part.parent.mkdir(parents=True, exist_ok=True)
-        part.touch()
-        if part.stat().st_size and not self._begins(file, part):
-            part.write_bytes(b"")
         for _ in range(_DIFFERENT):
+            part.write_bytes(b"")
             self._fill(file, part)
             if _is(part, file):
                 part.replace(final)
                 return
-            part.write_bytes(b"")
             before, (file,) = file, self._run(script(LIST, self.root, file.path), parse_list)
         code, why = (
             ("keeps_changing", "it keeps changing: stop what writes it first")
@@ -110,13 +99,6 @@ class PodFiles:
             else ("altered", "the connection alters what it carries")
         )
         raise TransferError(f"{self._what(file.path)}: its sum was wrong {_DIFFERENT} times; {why}", code=code)
-
-    def _begins(self, file: RemoteFile, part: Path) -> bool:
-        """Whether what an earlier process left is the beginning of the file in the pod."""
-        size = part.stat().st_size
-        return size <= file.size and self._run(script(PREFIX, self.root, file.path, size), _first_word) == sha256_file(
-            part
-        )
 
     def _fill(self, file: RemoteFile, part: Path) -> None:
         """Append to a part until it is as long as the file, by as many commands as it takes."""
@@ -134,7 +116,7 @@ class PodFiles:
             if fruitless >= _FRUITLESS:
                 raise TransferError(
                     f"{self._what(file.path)}: nothing arrived in {fruitless} attempts, {now} of {file.size} "
-                    f"bytes are here ({cause}); run it again to go on from there",
+                    f"bytes are here ({cause})",
                     code="nothing_arrived",
                     attempts=fruitless,
                     bytes_here=now,
@@ -210,9 +192,3 @@ class PodFiles:
 
 def _is(path: Path, file: RemoteFile) -> bool:
     return path.is_file() and path.stat().st_size == file.size and sha256_file(path) == file.sha256
-
-
-def _first_word(output: bytes) -> str:
-    if not output.endswith(b"\n"):
-        raise EOFError
-    return output.decode().split()[0]

@@ -24,7 +24,6 @@ class Kind(NamedTuple):
 POD = Kind("v1", "Pod")
 SERVICE = Kind("v1", "Service")
 CONFIG_MAP = Kind("v1", "ConfigMap")
-SECRET = Kind("v1", "Secret")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount")
 VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim")
 NAMESPACE = Kind("v1", "Namespace")
@@ -62,3 +61,18 @@ def described(document: Mapping[str, Any]) -> str:
     metadata = document["metadata"]
     within = f"{metadata['namespace']}/" if metadata.get("namespace") else ""
     return f"{document.get('kind', 'object')} {within}{metadata['name']}"
+
+
+def condition(document: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return a condition of an object's status, {} when it has none of this type."""
+    conditions = (document.get("status") or {}).get("conditions") or []
+    return next((found for found in conditions if found.get("type") == kind), {})
+
+
+def unready(node: Mapping[str, Any]) -> str:
+    """Say since when and why a node is not ready, in the cluster's words; "" for one that is."""
+    ready = condition(node, "Ready")
+    if ready.get("status", "True") == "True":
+        return ""
+    said = f"{ready.get('reason')}: {ready.get('message')}"
+    return f"its node {node['metadata']['name']} is not ready since {ready.get('lastTransitionTime')} ({said})"

@@ -27,9 +27,6 @@ shift
 for name; do [ -f "$name" ] || {{ echo "$name" >&2; exit 98; }}; one "$name"; done
 printf 'end\000'"""
 
-# The sum of a file's first bytes: is what is on this side's disk the beginning of what is there?
-PREFIX = 'cd "$1" && head -c "$3" <"$2" | sha256sum'
-
 # A part of a file: $2 its name, $3 the first block, $4 bytes. Whole blocks by dd, which writes them whole; what is left
 # over by head.
 READ = f"""cd "$1" || exit 98

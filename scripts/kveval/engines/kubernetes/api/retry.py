@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable, refused
 from kveval.engines.kubernetes.api.transport import Query, Reply, Transport
 
 OUTAGE_S = 300.0
@@ -54,15 +54,24 @@ class RetryingClient:
         `final`: statuses that are an answer here, though they often mean that the API server is away.
         """
 
-        def once() -> Reply:
-            reply = self.transport.request(method, path, query or {}, body, content, timeout_s)
-            if date := reply.headers.get("Date"):
-                self.ahead = parsedate_to_datetime(date) - datetime.now(UTC)
-            if not 200 <= reply.status < 300:
-                raise refusal(reply, f"{method} {path}", self.transport.server)
-            return reply
+        return self.keep_trying(lambda: self.once(method, path, query, body, content, timeout_s), final)
 
-        return self.keep_trying(once, final)
+    def once(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: Any = None,
+        content: str = "json",
+        timeout_s: float = 30.0,
+    ) -> Reply:
+        """Send it once, and return a 2xx answer. Raises Refused with any other, Unreachable without one."""
+        reply = self.transport.request(method, path, query or {}, body, content, timeout_s)
+        if date := reply.headers.get("Date"):
+            self.ahead = parsedate_to_datetime(date) - datetime.now(UTC)
+        if not 200 <= reply.status < 300:
+            raise _refusal(reply, f"{method} {path}", self.transport.server)
+        return reply
 
     def keep_trying(self, once: Callable[[], Result], final: Collection[int] = ()) -> Result:
         """Return what `once` returns, repeating it while it fails for a reason that passes."""
@@ -109,11 +118,7 @@ class RetryingClient:
         return unsettled and now - self._lost_at < _SETTLING_S
 
 
-def refusal(reply: Reply, what: str, server: str) -> Refused:
-    """Say in one line what the API server answered; `what`: the request's method and path."""
+def _refusal(reply: Reply, asked: str, server: str) -> Refused:
     status = reply.json()
-    reason = str(status.get("reason") or "")
-    text = " ".join(str(status.get("message") or reply.body[:300].decode(errors="replace")).split())
-    said = ": ".join(part for part in (reason, text) if part)
-    message = f"cluster {server} refused {what}: {reply.status} {said}"
-    return Refused(message, reply.status, reason, server=server, request=what, said=text)
+    said = " ".join(str(status.get("message") or reply.body[:300].decode(errors="replace")).split())
+    return refused(server, asked, reply.status, str(status.get("reason") or ""), said)

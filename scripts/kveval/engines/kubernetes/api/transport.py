@@ -4,12 +4,14 @@ Kubeconfig, credentials and TLS are the Python client's; its generated models an
 the helper replaces methods of a shared object while a command starts, and connects without a time limit.
 """
 
+import base64
 import contextlib
 import json
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +22,7 @@ import websocket
 from kubernetes import client, config
 from kubernetes.stream.ws_client import websocket_proxycare
 
-from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
+from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable, refused
 
 # v5 adds only the closing of stdin, and the newest servers translate it; older ones speak v4.
 EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -88,6 +90,9 @@ class Transport(Protocol):
 
     server: str
 
+    def credential_ends(self) -> datetime | None:
+        """Return when the credential ends, where that is known."""
+
     def request(self, method: str, path: str, query: Query, body: Any, content: str, timeout_s: float) -> Reply:
         """Send one request and read its whole answer; `content` says what `body` is: json, apply or merge."""
 
@@ -137,6 +142,16 @@ class KubernetesTransport:
                 context=context,
             ) from error
         return cls(configuration)
+
+    def credential_ends(self) -> datetime | None:
+        """Return when the bearer token ends, where it is a JWT and says so (RFC 7519, 4.1.4)."""
+        setting: Any
+        for setting in self._configuration.auth_settings().values():
+            parts = str(setting["value"]).removeprefix("Bearer ").split(".")
+            with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
+                claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+                return datetime.fromtimestamp(claims["exp"], UTC)
+        return None
 
     def _url(self, path: str, query: Query, headers: dict[str, str]) -> str:
         """Return the whole URL, and add the credentials to `headers`."""
@@ -198,7 +213,10 @@ class KubernetesTransport:
             )
         except websocket.WebSocketBadStatusException as error:
             text = (error.resp_body or b"").decode(errors="replace") if error.resp_body else str(error)
-            raise ClusterError(*_answer(error.status_code, text)) from error
+            said, status, reason = _answer(error.status_code, text)
+            if status in (401, 403):
+                raise refused(self.server, f"exec {path}", status, reason, said) from error
+            raise ClusterError(said, status, reason) from error
         except (websocket.WebSocketException, OSError, HTTPException) as error:
             raise Unreachable(f"{path} at {self.server}: {type(error).__name__}: {error}") from error
         return _WebSocketFrames(connection)

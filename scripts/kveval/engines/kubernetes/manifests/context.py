@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from kveval.config.catalogue import Geometry
-from kveval.config.site import Cluster
+from kveval.config.site import Cluster, LoadPods
 from kveval.engines.kubernetes.api import names
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.servers.registry import program_of
-from kveval.spec.miniature import write_served
+from kveval.spec.random_model import write_served
 from kveval.spec.specification import DeploymentSpec, SidecarSpec, Specification
 
 MODEL_FOLDER = "/model"
@@ -24,7 +24,10 @@ CACHE_FOLDER = "/models"
 """Where pods have the weights that were downloaded."""
 FILES_FOLDER = "/kveval/files"
 PLUGIN_FOLDER = "/kveval/plugins"
-RESULTS_FOLDER = "/results"
+LOAD_FOLDER = "/kveval/load"
+"""Where a load generator's pod writes its report."""
+LOAD_FILES = "/kveval/load-files"
+"""Where it has what it reads beside its arguments, packed."""
 LOOPBACK = "127.0.0.1"
 _MIB = 2**20
 _STORE_OVERHEAD = 1.25
@@ -175,6 +178,22 @@ class RenderContext:
         return {"HF_HOME": CACHE_FOLDER, **({"HF_HUB_OFFLINE": "1"} if self.site.model_cache else {})}
 
     @property
+    def load_env(self) -> dict[str, str]:
+        """The same of the load generator: without a volume that it may share it asks the hub for the tokenizer."""
+        return self.model_env if self.miniature or self.cache_is_shared else {"HF_HOME": CACHE_FOLDER}
+
+    @property
+    def download_resources(self) -> dict[str, Any]:
+        """Requests and limits of the pod that downloads; with the server's GPUs where the volume ties them together."""
+        gpus = {} if self.cache_is_shared else self.gpus
+        return {"requests": {"cpu": "1", "memory": "2Gi", **gpus}, "limits": {"memory": "16Gi", **gpus}}
+
+    @property
+    def gpus(self) -> dict[str, str]:
+        """The server's GPUs, as requests and limits have them."""
+        return {self.site.gpu_resource: str(self.deployment.gpus)} if self.deployment.gpus else {}
+
+    @property
     def download_env(self) -> dict[str, str]:
         """The environment of the pod that asks the hub."""
         return {**self.home_env, "HF_HOME": CACHE_FOLDER}
@@ -190,6 +209,11 @@ class RenderContext:
         return any("{epp_host}" in argument for argument in self.specification.argv)
 
     @property
+    def start_seconds(self) -> int:
+        """How long pods may take: to find nodes, and then to answer."""
+        return math.ceil(self.site.schedule_timeout_s + self.site.rollout_timeout_s)
+
+    @property
     def rollout_seconds(self) -> int:
         """How long a server may take to answer."""
         return math.ceil(self.site.rollout_timeout_s)
@@ -198,10 +222,9 @@ class RenderContext:
     def server_resources(self) -> dict[str, Any]:
         """Requests and limits of the server's container; quantities as text, which older API servers insist on."""
         memory = size_text(self.deployment.memory_bytes)
-        gpus = {self.site.gpu_resource: str(self.deployment.gpus)} if self.deployment.gpus else {}
         return {
-            "requests": {"cpu": str(self.deployment.cpus), "memory": memory, **gpus},
-            "limits": {"memory": memory, **gpus},
+            "requests": {"cpu": str(self.deployment.cpus), "memory": memory, **self.gpus},
+            "limits": {"memory": memory, **self.gpus},
         }
 
     @property
@@ -245,18 +268,6 @@ class RenderContext:
         return json.dumps(self.filled(self.deployment.picker), indent=1)
 
     @property
-    def picker_args(self) -> list[str]:
-        """Return the endpoint picker's arguments; its metrics are for everybody in the cluster."""
-        return [
-            *("--pool-name", self.name("routing"), "--pool-namespace", self.site.namespace),
-            *("--pool-group", "inference.networking.k8s.io", "--zap-encoder", "json"),
-            *("--config-file", "/config/plugins.yaml", "--grpc-port", str(self.ports["epp_port"])),
-            *("--grpc-health-port", str(self.ports["epp_health_port"])),
-            *("--metrics-port", str(self.ports["epp_metrics_port"]), "--metrics-endpoint-auth=false"),
-            *self.deployment.picker_args,
-        ]
-
-    @property
     def picker_env(self) -> dict[str, str]:
         """Return the endpoint picker's environment: the seed of hashes is the server's."""
         return {**self.home_env, "PYTHONHASHSEED": self.specification.env["PYTHONHASHSEED"]}
@@ -273,10 +284,9 @@ class RenderContext:
 
     @property
     def provider(self) -> str:
-        """Return whose Gateway it is, as far as that changes manifests: istio, gke, or none."""
-        gateway = self.site.gateway
-        name = "" if gateway is None or gateway.class_name is None else gateway.class_name
-        return "gke" if name.startswith("gke-") else "istio" if name.startswith("istio") else "none"
+        """Return whose Gateway it is, as far as that changes manifests: istio, gke, or none, as without a Gateway."""
+        gateway = self.site.gateway if self.deployment.route == "gateway" else None
+        return "none" if gateway is None else gateway.provider
 
     @property
     def gateway_name(self) -> str:
@@ -296,17 +306,24 @@ class RenderContext:
     # Volumes and files.
 
     @property
-    def results_claim(self) -> str:
-        """Name of the campaign's claim for results."""
-        return names.object_name("", None, "results", self.campaign)
-
-    @property
     def model_claim(self) -> str | None:
         """Name of the claim that keeps weights, None where every pod downloads them."""
         cache = self.site.model_cache
         if cache is None or self.miniature:
             return None
         return cache.claim or names.object_name("", None, "models", self.campaign)
+
+    @property
+    def cache_is_shared(self) -> bool:
+        """Whether pods on several nodes may have the cache of weights at once."""
+        return self.model_claim is not None and self.site.model_cache.access == "ReadWriteMany"  # type: ignore[union-attr]
+
+    @property
+    def cache_labels(self) -> dict[str, str]:
+        """The label of pods that have a volume which is on one node at a time; none without one."""
+        if self.model_claim is None or self.cache_is_shared:
+            return {}
+        return {f"{names.PREFIX}/volume": self.model_claim[-63:].strip("-.")}
 
     @property
     def model_path(self) -> str:
@@ -331,10 +348,10 @@ class RenderContext:
         """Secrets for pulling images, as pods name them."""
         return [{"name": name} for name in self.site.image_pull_secrets]
 
-    @property
-    def tolerations(self) -> list[dict[str, Any]]:
-        """Taints that pods with GPUs tolerate."""
-        return [toleration.model_dump(exclude_none=True) for toleration in self.site.tolerations]
+    @staticmethod
+    def tolerations_of(chosen: Cluster | LoadPods) -> list[dict[str, Any]]:
+        """Taints that pods tolerate, as they name them."""
+        return [toleration.model_dump(exclude_none=True) for toleration in chosen.tolerations]
 
 
 @functools.lru_cache(maxsize=8)

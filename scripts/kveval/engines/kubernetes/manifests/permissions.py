@@ -12,6 +12,7 @@ from kveval.engines.kubernetes.manifests.templates import filled
 
 ACCOUNT = "kveval-workflow"
 TEMPLATE = "workflow-rbac.yaml.j2"
+NAMESPACES = "workflow-namespaces.yaml.j2"
 
 Place = Literal["namespace", "pcp_namespace", "gateway", "cluster"]
 
@@ -52,12 +53,19 @@ OBJECTIVE_GROUPS = ("inference.networking.x-k8s.io", "llm-d.ai")
 RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
-# By the beginning of the GatewayClass's name.
-_BY_CLASS = (
-    ("istio", "networking.istio.io", "destinationrules", "TLS between Istio's Gateway and the endpoint picker"),
-    ("gke-", "networking.gke.io", "healthcheckpolicies", "how GKE's Gateway checks the servers"),
-    ("gke-", "networking.gke.io", "gcpbackendpolicies", "how long GKE's Gateway waits for them"),
+# By the Gateway's provider; whose one is that names no class is not known before the cluster is asked.
+_BY_PROVIDER = (
+    (
+        ("istio", "none"),
+        "networking.istio.io",
+        "destinationrules",
+        "TLS between Istio's Gateway and the endpoint picker",
+    ),
+    (("gke",), "networking.gke.io", "healthcheckpolicies", "how GKE's Gateway checks the servers"),
+    (("gke",), "networking.gke.io", "gcpbackendpolicies", "how long GKE's Gateway waits for them"),
 )
+
+_CLASSES = "whose Gateway it is: some need documents of their own"
 
 
 def permissions(site: Cluster) -> tuple[Permission, ...]:
@@ -67,7 +75,7 @@ def permissions(site: Cluster) -> tuple[Permission, ...]:
 
 def _in_namespace(site: Cluster) -> list[Permission]:
     rows: list[tuple[str, str, tuple[str, ...], str]] = [
-        ("", "pods", MAKE, "waiting for servers, reading results, the doctor's trials of images"),
+        ("", "pods", MAKE, "waiting for servers and load, the doctor's trials of images"),
         ("", "pods/log", ("get",), "the cause of a failure, in its message"),
         # A WebSocket is a GET; from Kubernetes 1.35 on it needs `create` as well.
         ("", "pods/exec", ("get", "create"), "collecting results"),
@@ -75,28 +83,29 @@ def _in_namespace(site: Cluster) -> list[Permission]:
         ("", "events", LOOK, "the cause of a failure, in its message"),
         ("", "services", MAKE, "the servers' addresses"),
         ("", "configmaps", MAKE, "the endpoint picker's configuration; a miniature"),
-        ("", "persistentvolumeclaims", MAKE, "volumes for results and weights"),
+        ("", "persistentvolumeclaims", MAKE, "the volume for weights"),
         ("apps", "deployments", MAKE, "the servers"),
         ("apps", "replicasets", LOOK, "following a rollout"),
-        ("batch", "jobs", MAKE, "the load generator; downloading weights"),
+        ("batch", "jobs", MAKE, "the load generator; downloading weights; letting a run go by itself"),
         ("coordination.k8s.io", "leases", (*MAKE, "update"), "telling a running job from a dead one"),
         ("", "serviceaccounts", MAKE, "the endpoint picker's account"),
         (RBAC_GROUP, "roles", MAKE, "what the endpoint picker may do"),
         (RBAC_GROUP, "rolebindings", MAKE, "what the endpoint picker may do"),
-        (POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"),
     ]
-    # Nobody may give away what he has not: these are in the endpoint picker's role.
-    for group in OBJECTIVE_GROUPS:
-        for resource in ("inferenceobjectives", "inferencemodelrewrites"):
-            rows.append((group, resource, LOOK, "handed on to the endpoint picker"))
+    if site.gateway is not None:
+        rows.append((POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"))
+        rows.append((GATEWAY_GROUP, "httproutes", MAKE, "the way from the Gateway to the pool"))
+        # Nobody may give away what he has not: these are in the endpoint picker's role.
+        for group in OBJECTIVE_GROUPS:
+            for resource in ("inferenceobjectives", "inferencemodelrewrites"):
+                rows.append((group, resource, LOOK, "handed on to the endpoint picker"))
     found = [Permission("namespace", *row) for row in rows]
     if site.token_secret is not None:
         why = "the doctor looks whether the token's key is there"
         found.append(Permission("namespace", "", "secrets", ("get",), why, (site.token_secret.name,), True))
     if site.gateway is not None:
-        found.append(Permission("namespace", GATEWAY_GROUP, "httproutes", MAKE, "the way from the Gateway to the pool"))
-        for prefix, group, resource, why in _BY_CLASS:
-            if (site.gateway.class_name or "").startswith(prefix):
+        for providers, group, resource, why in _BY_PROVIDER:
+            if site.gateway.provider in providers:
                 found.append(Permission("namespace", group, resource, MAKE, why))
         if site.gateway.create:
             found.append(Permission("namespace", GATEWAY_GROUP, "gateways", MAKE, "a Gateway for each cell"))
@@ -109,6 +118,8 @@ def _in_namespace(site: Cluster) -> list[Permission]:
 def _in_pcp_namespace() -> list[Permission]:
     rows: list[tuple[str, str, tuple[str, ...], str]] = [
         ("apps", "daemonsets", MAKE, "the recorder"),
+        ("batch", "jobs", MAKE, "letting the recorder go by itself"),
+        ("coordination.k8s.io", "leases", (*MAKE, "update"), "which campaign measures on which nodes"),
         ("", "configmaps", MAKE, "what the recorder reads"),
         ("", "pods", (*LOOK, "create", "delete"), "the recorder's pods, and the doctor's trial of them"),
         ("", "pods/log", ("get",), "the cause of a failure, in its message"),
@@ -123,6 +134,7 @@ def _outside(site: Cluster) -> list[Permission]:
     nodes = "the hardware that was measured; GPUs and memory for the campaign"
     return [
         Permission("cluster", "", "nodes", look, nodes),
+        *([] if site.gateway is None else [Permission("cluster", GATEWAY_GROUP, "gatewayclasses", look, _CLASSES)]),
         Permission("cluster", "storage.k8s.io", "storageclasses", look, "the doctor looks at the classes", (), True),
         Permission("cluster", "", "namespaces", ("get",), "looking whether they exist", namespaces),
     ]
@@ -161,10 +173,14 @@ def manifest(site: Cluster, subject: tuple[str, str] | None = None) -> str:
         account=ACCOUNT,
         subject=subject,
         namespace=site.namespace,
-        pcp_namespace=site.pcp_namespace,
         cluster_rules=by_namespace.pop(""),
         rules=by_namespace,
     )
+
+
+def namespaces(site: Cluster) -> str:
+    """Return the namespaces, YAML, to be created where they do not exist."""
+    return filled(NAMESPACES, namespace=site.namespace, pcp_namespace=site.pcp_namespace)
 
 
 def fix_command(campaign: str) -> str:

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.manifests.context import MODEL_FOLDER, RESULTS_FOLDER, RenderContext
+from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER, MODEL_FOLDER, RenderContext
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import (
-    collector_pod,
     context_of,
     download_job,
     load_job,
@@ -29,23 +28,21 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
     parts: dict[str, tuple[Document, ...]] = {
         "Kept between cells": rendered.storage,
         "Fetches the weights, once": (download_job(context),) if context.model_claim else (),
-        "The Gateway": rendered.gateway,
         "What serves": rendered.serving,
-        "Keeps the results readable": (collector_pod(context),),
-        "The load of the first level; every level has such a Job": (_first_load(context),),
-        "The recorder, shared by all cells": recording_documents(campaign, site, {}),
+        "The load of the first level; every level has such a Job": _first_load(context),
+        "The recorder, shared by all cells": recording_documents(campaign, site),
     }
     require_valid([document for documents in parts.values() for document in documents])
     head = f"# {context.cell}: measurement {context.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
     return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
 
 
-def _first_load(context: RenderContext) -> Document:
+def _first_load(context: RenderContext) -> tuple[Document, ...]:
     specification = context.specification
     level = load.levels_of(specification.workload, 1)[0]
     # The address of a Gateway is not known before it is asked.
     url = target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
     tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
     target = load.LoadTarget(url, specification.model.served_name, tokenizer)
-    report = Path(f"{RESULTS_FOLDER}/guidellm-{level.streams:04d}.json")
+    report = Path(f"{LOAD_FOLDER}/guidellm-{level.streams:04d}.json")
     return load_job(context, level.index, load.command("guidellm", specification.workload, level, target, report), {})

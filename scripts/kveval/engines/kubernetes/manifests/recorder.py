@@ -1,7 +1,5 @@
 """The recorder of a campaign: PCP on every node, told what to read and what to log."""
 
-from collections.abc import Mapping
-
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document, documents
@@ -34,8 +32,6 @@ def pcp_environment(site: Cluster) -> dict[str, str]:
         "PCP_TMPFILE_DIR": f"{root}/tmp",
         "PCP_PMCDCONF_PATH": f"{root}/pmcd.conf",
         "PMCD_SOCKET": f"{root}/run/pmcd.socket",
-        # On the node's own network; nobody is answered there, only through the socket.
-        "PMCD_PORT": str(site.recorder.port),
         "PMLOGGER_LOCAL": "1",
         "PMCD_CONNECT_TIMEOUT": "20",
         # Longer than pmcd waits for an agent: a slow one must not end the log.
@@ -62,12 +58,14 @@ def recorder_name(campaign: str) -> str:
     return names.object_name("", None, COMPONENT, campaign)
 
 
-def recording_documents(campaign: str, site: Cluster, endpoints: Mapping[str, str]) -> tuple[Document, ...]:
-    """Return the recorder of a campaign: its namespace, one pod a node, what it reads and what is logged.
+def recorder_labels(campaign: str) -> dict[str, str]:
+    """Return the labels of what belongs to the campaign's recorder."""
+    return names.labels(campaign, "", None, "", COMPONENT)
 
-    `endpoints`: name -> URL of sources that are there for the whole campaign, besides the site's own.
-    """
-    labels = names.labels(campaign, "", None, "", COMPONENT)
+
+def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
+    """Return the recorder of a campaign: its namespace, one pod a node, what it reads and what is logged."""
+    labels = recorder_labels(campaign)
     selector = {key: labels[key] for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")}
     return documents(
         "recorder.yaml.j2",
@@ -79,7 +77,7 @@ def recording_documents(campaign: str, site: Cluster, endpoints: Mapping[str, st
         pull_secrets=[{"name": name} for name in site.image_pull_secrets],
         tolerations=[toleration.model_dump(exclude_none=True) for toleration in site.tolerations],
         start=(MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8"),
-        sources={f"{name}.url": f"{url}\n" for name, url in (*site.recorder.sources.items(), *endpoints.items())},
+        sources={f"{name}.url": f"{url}\n" for name, url in site.recorder.sources.items()},
         groups=logged_groups(),
         env=pcp_environment(site),
     )

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from kveval.config.site import Cluster
-from kveval.engines.kubernetes.manifests.context import RenderContext
+from kveval.config.site import ROUTES, Cluster
+from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER, RenderContext
+from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
 from kveval.engines.kubernetes.manifests.templates import Document, documents
 from kveval.spec.specification import Specification
 
@@ -17,30 +19,28 @@ PORTS: Mapping[str, int] = {
     "lmcache_port": 5555,
     "lmcache_http_port": 8081,
     "events_port": 5557,
-    "epp_port": 9002,
-    "epp_health_port": 9003,
     "epp_metrics_port": 9090,
     "tokenizer_port": 8082,
 }
-"""Ports by placeholder. Pods of their own address use these; where all share one network, others are handed in."""
+"""Ports by placeholder. Pods of their own address use these; where all share one network, others are handed in.
+
+Those of the router are its chart's."""
 
 
 @dataclass(frozen=True)
 class Rendered:
     """The documents of one run of a cell.
 
-    `storage`: claims that are kept between cells; `gateway`: the Gateway, where the campaign has it made; `serving`:
-    the servers and what routes to them.
+    `storage`: claims that are kept between cells; `serving`: the servers and what routes to them.
     """
 
     storage: tuple[Document, ...]
     serving: tuple[Document, ...]
-    gateway: tuple[Document, ...] = ()
 
     @property
     def documents(self) -> tuple[Document, ...]:
         """All of them, in the order in which they are applied."""
-        return (*self.storage, *self.gateway, *self.serving)
+        return (*self.storage, *self.serving)
 
 
 def context_of(
@@ -52,28 +52,24 @@ def context_of(
 
 def render(context: RenderContext) -> Rendered:
     """Return the documents of one run of a cell. Raises ManifestError for a template that cannot be filled."""
-    site = context.site
     stores = [name for name in ("redis", "valkey") if name in context.sidecars]
-    routed = context.deployment.route == "gateway"
     serving = [document for store in stores for document in _filled("store", context, store=store)]
-    if routed:
-        serving += _filled("epp", context)
+    if context.deployment.route != "service":
+        serving += router(context)
     serving += _filled("model-server", context)
-    if routed:
-        serving += _filled("routing", context)
-    made = routed and site.gateway is not None and site.gateway.create
-    return Rendered(
-        storage=_filled("storage", context),
-        serving=tuple(serving),
-        gateway=_filled("gateway", context) if made else (),
-    )
+    if context.deployment.route == "gateway":
+        serving += _filled("gateway", context)
+    cache = context.site.model_cache if context.model_claim else None
+    return Rendered(_filled("storage", context) if cache and cache.size else (), tuple(serving))
 
 
 def target_url(context: RenderContext) -> str | None:
     """Return the URL that the load goes to as pods see it, None where only the Gateway's status tells."""
     site = context.site
-    if site.address not in ("gateway", "service"):
+    if site.address not in ROUTES:
         return place(site.address, context)
+    if context.deployment.route == "standalone":
+        return f"http://{context.address('epp')}:{PROXY_PORT}"
     if context.deployment.route == "gateway":
         return None if site.gateway is None or site.gateway.url is None else place(site.gateway.url, context)
     return f"http://{context.address('model-server')}:{context.ports['port']}"
@@ -92,25 +88,31 @@ def place(url: str, context: RenderContext) -> str:
 
 
 def load_job(
-    context: RenderContext, level: int, argv: Sequence[str], env: Mapping[str, str], deadline_s: float = 7200.0
-) -> Document:
-    """Return the Job that runs the load generator for the level of this index.
+    context: RenderContext,
+    level: int,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    files: Mapping[str, str] = MappingProxyType({}),
+    deadline_s: float = 7200.0,
+) -> tuple[Document, ...]:
+    """Return the Job that runs the load generator for the level of this index, last, after what it needs.
 
-    `argv`: the container's command, with the results volume at /results and the model's files at /model (a miniature)
-    or in the cache; `deadline_s`: seconds after which the Job is ended, its wait for its turn included.
+    `argv`: the container's command, which has LOAD_FOLDER to write to, and the model's files at /model (a miniature) or
+    in the cache; `files`: base64 by name, mounted at LOAD_FILES; `deadline_s`: seconds after which the Job is
+    ended, its wait for its turn included.
     """
-    values = {"level": level, "argv": list(argv), "deadline_seconds": math.ceil(deadline_s)}
-    return _filled("load-job", context, env={**context.home_env, **context.model_env, **env}, **values)[0]
+    values = {"level": level, "argv": list(argv), "files": dict(files), "deadline_seconds": math.ceil(deadline_s)}
+    values |= {
+        "env": {**context.home_env, **context.load_env, **env},
+        "load_folder": LOAD_FOLDER,
+        "files_folder": LOAD_FILES,
+    }
+    return _filled("load-job", context, **values)
 
 
 def download_job(context: RenderContext) -> Document:
     """Return the Job that downloads the model's weights into the model cache."""
     return _filled("download-job", context)[0]
-
-
-def collector_pod(context: RenderContext) -> Document:
-    """Return the pod from which the files of the results volume are read."""
-    return _filled("collector", context)[0]
 
 
 def _filled(template: str, context: RenderContext, **values: Any) -> tuple[Document, ...]:

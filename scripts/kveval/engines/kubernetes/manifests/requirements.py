@@ -181,27 +181,3 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     if toleration.get("operator", "Equal") == "Exists":
         return toleration.get("key") in (None, taint["key"])
     return toleration.get("key") == taint["key"] and (toleration.get("value") or "") == (taint.get("value") or "")
-
-
-def place(
-    pods: Sequence[PodNeed], nodes: Sequence[Node], resources: Sequence[str]
-) -> tuple[dict[str, list[PodNeed]], list[PodNeed]]:
-    """Put every copy of these pods onto nodes, the largest first; return the pods by node, and those without a place.
-
-    `resources`: those that are counted, the scarcest first. First-fit decreasing: what it places does fit.
-    """
-    free = {node.name: {name: node.allocatable.get(name, 0.0) for name in resources} for node in nodes}
-    placed: dict[str, list[PodNeed]] = {node.name: [] for node in nodes}
-    left = []
-    copies = [pod for pod in pods for _ in range(pod.copies)]
-    for pod in sorted(copies, key=lambda one: [one.requests.get(name, 0.0) for name in resources], reverse=True):
-        for node in nodes:
-            room = free[node.name]
-            if accepts(node, pod.spec) and all(room[name] >= pod.requests.get(name, 0.0) for name in resources):
-                for name in resources:
-                    room[name] -= pod.requests.get(name, 0.0)
-                placed[node.name].append(pod)
-                break
-        else:
-            left.append(pod)
-    return placed, left

@@ -7,16 +7,15 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.manifests.pod_security import pod_problems
-from kveval.engines.kubernetes.manifests.templates import Document, ManifestError, ManifestProblem
+from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document, ManifestError, ManifestProblem
 
-_SCHEMAS = Path(__file__).with_name("schemas")
+_SCHEMAS = MANIFESTS / "schemas"
 CUSTOM_KINDS = (
     "InferencePool",
     "HTTPRoute",
@@ -68,7 +67,8 @@ def _own_problems(document: Document) -> Iterator[ManifestProblem]:
     if not _NAME.fullmatch(name) or len(name) > _NAME_LENGTH:
         text = f"name {name!r} is no RFC 1123 label of at most {_NAME_LENGTH} characters"
         yield ManifestProblem("name", name, text)
-    yield from _label_problems(metadata.get("labels", {}))
+    # A namespace is nobody's of ours: it stays.
+    yield from _label_problems(metadata.get("labels", {})) if document["kind"] != "Namespace" else ()
     if document["kind"] in CUSTOM_KINDS:
         for error in _validator(document["kind"]).iter_errors(document):
             path = ".".join(map(str, error.absolute_path))

@@ -4,10 +4,12 @@ The reasons are the kubelet's and the scheduler's: pkg/kubelet/images/types.go, 
 pkg/kubelet/kuberuntime and https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+
+from kveval.engines.kubernetes.api.kinds import condition, unready
 
 Pod = Mapping[str, Any]
 AnyPod = TypeVar("AnyPod", bound=Pod)
@@ -45,10 +47,30 @@ _SETUP_EVENTS = (
     "FailedCreatePodContainer",
     "NetworkNotReady",
 )
+# Events that say that it went on, though an earlier one was of those.
+_WENT_ON = ("SuccessfulAttachVolume", "Pulling", "Pulled", "Created")
 _FIXES_OF_SETUP = {
     "FailedMount": "does the volume, ConfigMap or Secret exist, and is the volume free?",
     "FailedAttachVolume": "is the volume attached to another node still?",
 }
+# By what the scheduler's message has, the most telling first.
+_FIXES_OF_PLACE = {
+    "unbound": "its claim has no volume: is there such a storage class, and can it make that access mode?",
+    "persistentvolumeclaim": "its claim is not there, or is going",
+    "volume node affinity": "its volume is in another zone, or on another node, than those that would take it",
+    "pod affinity": "its volume is on one node at a time, which has no room: cluster.model_cache.access: ReadWriteMany",
+}
+_NO_ROOM = (
+    "no node has what it asks for (GPUs, memory, labels, tolerations): free one, add one, or correct node_selector and"
+    " tolerations"
+)
+# Events of those who add nodes: the cluster autoscaler (its FAQ, "What are the events") and Karpenter.
+_NODE_COMES = ("TriggeredScaleUp", "Nominated")
+_NO_NODE_COMES = "NotTriggerScaleUp"
+# Refusals of the autoscaler that pass: a group that is full shrinks, one that failed is tried again.
+_MAY_PASS = ("max node group size reached", "in backoff", "not ready for scale-up", "max cluster")
+# A kubelet says by itself that it is not ready, for a moment, while its node starts.
+_NODE_STARTS_S = 30.0
 _FIXES_OF_PHASE = {
     "Evicted": "the node ran out of memory or disk: see the pod's message",
     "DeadlineExceeded": "it took longer than its activeDeadlineSeconds",
@@ -61,10 +83,12 @@ _FIXES_OF_PHASE = {
 class Patience:
     """Troubles that may pass by themselves: states that last, s (a node may be added), and containers that end.
 
-    A container that ran out of memory is not started again in the hope of more.
+    `refused_s`: without a node, and the autoscaler says that it can add none. A container that ran out of memory is
+    not started again in the hope of more.
     """
 
-    unschedulable_s: float = 120.0
+    unschedulable_s: float = 1200.0
+    refused_s: float = 60.0
     setup_s: float = 90.0
     unseen_s: float = 120.0
     restarts: int = 0
@@ -98,12 +122,6 @@ def alive(pods: Iterable[AnyPod]) -> list[AnyPod]:
     return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 
 
-def condition(document: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return a condition of an object's status, {} when it has none of this type."""
-    conditions = (document.get("status") or {}).get("conditions") or []
-    return next((found for found in conditions if found.get("type") == kind), {})
-
-
 def is_ready(pod: Pod) -> bool:
     """Whether a pod serves, and is not about to go."""
     return condition(pod, "Ready").get("status") == "True" and not pod["metadata"].get("deletionTimestamp")
@@ -135,7 +153,43 @@ def trouble_of(
         return Trouble(reason, status.get("message") or "", fix, name, ended=True)
     if status.get("phase") not in (None, "Pending"):
         return None
-    return _unscheduled(pod, now, patience) or _not_set_up(pod, list(events), now, patience)
+    waits = condition(pod, "PodScheduled").get("status") == "False"
+    return (_unscheduled if waits else _not_set_up)(pod, list(events), now, patience)
+
+
+def node_trouble(pod: Pod, node: Mapping[str, Any] | None, now: datetime) -> Trouble | None:
+    """Return why the node of a pod cannot run it, None while it may; `node`: None where it is gone."""
+    where = pod["metadata"]["name"]
+    if node is None:
+        text = f"its node {pod['spec']['nodeName']} is no longer in the cluster"
+        return Trouble("NodeGone", text, "was it scaled down, or taken back (spot)?", where)
+    said, ready = unready(node), condition(node, "Ready")
+    starts = ready.get("status") == "False" and seconds_since(ready.get("lastTransitionTime"), now) < _NODE_STARTS_S
+    if not said or starts:
+        return None
+    return Trouble("NodeNotReady", said, "look at the node, or leave it out (node_selector, cordon)", where)
+
+
+def waits_for(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
+    """Say what a pod waits for that has no node: the words of the scheduler and of the autoscaler; "" of others."""
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") != "False":
+        return ""
+    parts = [str(scheduled.get("message") or scheduled.get("reason") or "no node yet")]
+    event = _of_autoscaler(events)
+    if event:
+        by = event.get("reportingComponent") or (event.get("source") or {}).get("component") or "autoscaler"
+        parts.append(f"{by}: {event['reason']}, {event.get('message')}")
+    return " | ".join(" ".join(part.split()) for part in parts)
+
+
+def _of_autoscaler(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the last event of who adds nodes, {} without one; `events` are in the order of their times."""
+    known = (*_NODE_COMES, _NO_NODE_COMES)
+    found = [
+        event for event in events if event.get("reason") in known or event.get("reportingComponent") == "karpenter"
+    ]
+    return found[-1] if found else {}
 
 
 def _containers(pod: Pod) -> Iterator[Mapping[str, Any]]:
@@ -174,31 +228,28 @@ def _of_container(status: Mapping[str, Any], patience: Patience) -> Trouble | No
     return None
 
 
-def _unscheduled(pod: Pod, now: datetime, patience: Patience) -> Trouble | None:
+def _unscheduled(pod: Pod, events: Sequence[Mapping[str, Any]], now: datetime, patience: Patience) -> Trouble | None:
     scheduled = condition(pod, "PodScheduled")
-    name = pod["metadata"]["name"]
-    if scheduled.get("status") != "False":
-        return None
-    reason, message = scheduled.get("reason") or "Unschedulable", scheduled.get("message") or ""
     since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
-    if seconds_since(since, now) < patience.unschedulable_s:
+    lasted_s, event = seconds_since(since, now), _of_autoscaler(events)
+    said = str(event.get("message") or "")
+    comes = not event or event["reason"] in _NODE_COMES or any(words in said for words in _MAY_PASS)
+    if lasted_s < (patience.unschedulable_s if comes else patience.refused_s):
         return None
-    return Trouble(
-        reason,
-        message,
-        "no node has what it asks for (GPUs, memory, labels, tolerations): free one, add one, or correct node_selector "
-        "and tolerations",
-        name,
-    )
+    cause = (scheduled.get("reason") or "Unschedulable") if comes else event["reason"]
+    placed = str(scheduled.get("message") or "").lower()
+    fix = next((fix for words, fix in _FIXES_OF_PLACE.items() if words in placed), _NO_ROOM)
+    fix += "; cluster.schedule_timeout_s is how long a node is waited for" if comes else ""
+    return Trouble(cause, waits_for(pod, events), fix, pod["metadata"]["name"])
 
 
 def _not_set_up(pod: Pod, events: list[Mapping[str, Any]], now: datetime, patience: Patience) -> Trouble | None:
     metadata, status = pod["metadata"], pod.get("status") or {}
     bound = condition(pod, "PodScheduled").get("lastTransitionTime") or metadata.get("creationTimestamp")
     lasted = seconds_since(status.get("startTime") or bound, now)
-    warned = [event for event in events if event.get("reason") in _SETUP_EVENTS]
-    if warned and lasted >= patience.setup_s:
-        last = warned[-1]
+    told = [event for event in events if event.get("reason") in (*_SETUP_EVENTS, *_WENT_ON)]
+    if told and told[-1]["reason"] in _SETUP_EVENTS and lasted >= patience.setup_s:
+        last = told[-1]
         fix = _FIXES_OF_SETUP.get(last["reason"], "see the node's kubelet and network plugin")
         return Trouble(last["reason"], last.get("message") or "", fix, metadata["name"])
     node = (pod.get("spec") or {}).get("nodeName")

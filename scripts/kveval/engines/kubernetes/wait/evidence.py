@@ -1,11 +1,12 @@
 """The lines below an error's first: what the cluster noted and what the container printed last."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from kveval.engines.kubernetes.api.client import Api, event_time
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import described
+from kveval.engines.kubernetes.api.kinds import VOLUME_CLAIM, Document, described
 
 _EVENTS = 8
 _LOG_LINES = 20
@@ -22,10 +23,21 @@ def evidence(
 
     `previous`: the container was started anew since; the log before that tells more. Never raises ClusterError.
     """
-    parts = [_events(api, found) for found in (document, pod) if found is not None]
+    parts = [_events(api, found) for found in (document, pod, *_unbound(api, pod)) if found is not None]
     if pod is not None:
         parts.append(_log(api, pod, container, previous))
     return "".join(f"\n{part}" for part in parts if part)
+
+
+def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
+    """Return the claims of a pod that have no volume: their events say why, the pod's only that they have none."""
+    volumes = (pod or {}).get("spec", {}).get("volumes") or []
+    names = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
+    found = []
+    for name in names:
+        with contextlib.suppress(ClusterError):
+            found.append(api.read(VOLUME_CLAIM, name, (pod or {})["metadata"]["namespace"]))
+    return [claim for claim in found if claim and (claim.get("status") or {}).get("phase") != "Bound"]
 
 
 def _events(api: Api, document: Mapping[str, Any]) -> str:

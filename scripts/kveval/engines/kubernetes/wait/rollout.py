@@ -1,14 +1,16 @@
 """Waiting until what was applied runs, or until it is clear that it never will: then at once, and with the cause."""
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, REPLICA_SET, Document
-from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, alive, condition, is_ready, restarts, trouble_of
-from kveval.engines.kubernetes.wait.wait import RolloutError, Say, WaitState, WaitTarget, wait, watching
+from kveval.engines.kubernetes.api.kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, REPLICA_SET, Document, condition
+from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, alive, is_ready, restarts, trouble_of
+from kveval.engines.kubernetes.wait.wait import RolloutError, Say, WaitState, WaitTarget, wait
 
 _REVISION = "deployment.kubernetes.io/revision"
+_DAEMON_GENERATION, _POD_GENERATION = "deprecated.daemonset.template.generation", "pod-template-generation"
 _NO_NODE_S = 10.0
 
 
@@ -34,9 +36,7 @@ def _waited(
             return WaitState(False, "is not there")
         return judge(target, found) if _observed(found) else WaitState(False, "its controller has not seen it yet")
 
-    found = target.read()
-    watched = watching(target.kind, target.namespace, target.name, _selector(found) if found else "")
-    return wait(target, look, watched, timeout_s, say)
+    return wait(target, look, timeout_s, say)
 
 
 def _deployment(target: WaitTarget, found: Document) -> WaitState:
@@ -77,49 +77,39 @@ def _pods_of_revision(target: WaitTarget, deployment: Document) -> list[Document
 
 
 def wait_for_daemonset(
-    api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
+    api: Api,
+    namespace: str,
+    name: str,
+    nodes: Collection[str],
+    timeout_s: float,
+    say: Say | None = None,
+    patience: Patience | None = None,
 ) -> list[Document]:
-    """Wait until a DaemonSet's newest pods are available on every node it is for; return them. Raises RolloutError."""
+    """Wait until each of `nodes` has a ready pod of a DaemonSet's present template; return those pods.
+
+    What is wrong on other nodes is not this wait's affair. Raises RolloutError.
+    """
     target = WaitTarget(api, DAEMON_SET, namespace, name, patience or Patience())
-    return _waited(target, _daemon_set, timeout_s, say)
+    return _waited(target, lambda target, found: _daemon_set(target, found, nodes), timeout_s, say)
 
 
-def _daemon_set(target: WaitTarget, found: Document) -> WaitState:
+def _daemon_set(target: WaitTarget, found: Document, nodes: Collection[str]) -> WaitState:
     listed = alive(target.api.list(POD, target.namespace, _selector(found)))
-    pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
-    status = found.get("status") or {}
-    keys = ("desiredNumberScheduled", "currentNumberScheduled", "updatedNumberScheduled", "numberAvailable")
-    wanted, current, updated, available = (int(status.get(key) or 0) for key in keys)
+    pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]}) and pod["spec"].get("nodeName") in nodes]
+    generation = (found["metadata"].get("annotations") or {}).get(_DAEMON_GENERATION)
+    new = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(_POD_GENERATION) in (generation, None)]
+    without = sorted(set(nodes) - {pod["spec"]["nodeName"] for pod in pods})
     made = found["metadata"].get("creationTimestamp")
-    if wanted == 0 and target.lasted(made) >= _NO_NODE_S:
-        text = "no node is meant: its node selector or tolerations match none"
-        raise target.trouble(Trouble("NoNode", text, "correct node_selector and tolerations"))
-    if current < wanted:
+    if without:
         target.require_creatable(made)
-    target.check(pods)
-    ready = [pod for pod in pods if is_ready(pod)]
-    done = 0 < wanted == updated == available and len(ready) >= wanted
-    text = f"{available} of {wanted} nodes have it available"
-    return WaitState(done, text, ready if done else pods, available, wanted)
-
-
-def wait_for_pod(
-    api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
-) -> Document:
-    """Wait until a pod that no controller looks after is ready; return it. Raises RolloutError."""
-    target = WaitTarget(api, POD, namespace, name, patience or Patience())
-
-    def look() -> WaitState:
-        found = target.read()
-        if found is None:
-            return WaitState(False, "is not there")
-        target.check([found])
-        phase = (found.get("status") or {}).get("phase")
-        if phase == "Succeeded":
-            raise target.error("Completed", "ended, with success, instead of staying", found)
-        return WaitState(is_ready(found), f"is {phase}", [found])
-
-    return wait(target, look, watching(POD, namespace, name), timeout_s, say)[0]
+    target.check(new)
+    target.without_since = (target.without_since or time.monotonic()) if without else None
+    if target.without_since is not None and time.monotonic() - target.without_since >= _NO_NODE_S:
+        text = f"it has no pod on node {', '.join(without)}, where a server is: its selector or tolerations do not fit"
+        raise target.trouble(Trouble("NoNode", text, "correct cluster.node_selector and cluster.tolerations"))
+    ready = [pod for pod in new if is_ready(pod)]
+    text = f"{len(ready)} of {len(nodes)} nodes that are measured have it available"
+    return WaitState(len(ready) == len(nodes), text, ready or pods, len(ready), len(nodes))
 
 
 def wait_for_job(
@@ -151,7 +141,7 @@ def wait_for_job(
         phases = ", ".join(str((pod.get("status") or {}).get("phase")) for pod in live) or "not there yet"
         return WaitState(False, f"its pod is {phases}", live)
 
-    return wait(target, look, watching(JOB, namespace, name, f"job-name={name}"), timeout_s, say)
+    return wait(target, look, timeout_s, say)
 
 
 def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]) -> RolloutError:

@@ -7,17 +7,22 @@ from typing import Any
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import POD, Document, Kind
-from kveval.engines.kubernetes.api.watch import Watched, changes
-from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, is_ready, seconds_since, trouble_of
+from kveval.engines.kubernetes.api.kinds import NODE, Document, Kind
+from kveval.engines.kubernetes.wait.diagnosis import (
+    Patience,
+    Trouble,
+    is_ready,
+    node_trouble,
+    seconds_since,
+    trouble_of,
+    waits_for,
+)
 from kveval.engines.kubernetes.wait.evidence import evidence
 
 Say = Callable[[str], None]
 
-_TICK_S = 5.0
+_POLL_S = 1.0
 _REPEAT_S = 30.0
-# Many changes come together; one look serves them all.
-_COALESCE_S = 0.1
 # An object may be missing because it is just being made anew; a controller that may not make pods may have to wait for
 # those that are going (a quota).
 _MISSING_S = 10.0
@@ -60,6 +65,10 @@ class WaitTarget:
     name: str
     patience: Patience = field(default_factory=Patience)
     seen: Document | None = None
+    notes: str = ""
+    """What pods wait for that are not there yet, as the last `check` found it."""
+    without_since: float | None = None
+    """Since when a node lacks its pod, time.monotonic()."""
     _missing_since: float | None = None
 
     @property
@@ -82,12 +91,19 @@ class WaitTarget:
 
     def check(self, pods: Sequence[Document], *, retried: bool = False) -> None:
         """Raise RolloutError for the first pod that will not run; `retried`: what ended is started anew by others."""
+        notes = []
         for pod in pods:
             pending = (pod.get("status") or {}).get("phase") in (None, "Pending")
-            events = self.api.events(pod) if pending else ()
-            found = trouble_of(pod, events, self.api.now(), self.patience)
+            events = self.api.events(pod) if pending else []
+            now = self.api.now()
+            found = trouble_of(pod, events, now, self.patience)
+            name = (pod.get("spec") or {}).get("nodeName")
+            if found is None and name and not is_ready(pod) and (pod.get("status") or {}).get("phase") != "Succeeded":
+                found = node_trouble(pod, self.api.read(NODE, name), now)
             if found is not None and not (retried and found.ended):
                 raise self.trouble(found, pod)
+            notes.append(waits_for(pod, events))
+        self.notes = "".join(dict.fromkeys(f"; {note}" for note in notes if note))
 
     def trouble(self, found: Trouble, pod: Document | None = None, **facts: Any) -> RolloutError:
         """Make the error of a trouble, with what the cluster noted and the container printed last."""
@@ -123,37 +139,22 @@ class WaitTarget:
         return seconds_since(since, self.api.now())
 
 
-def wait(
-    target: WaitTarget, look: Callable[[], WaitState], watched: Sequence[Watched], timeout_s: float, say: Say | None
-) -> list[Document]:
-    """Look again at every change of what is watched until it is done; return the pods of the last look.
+def wait(target: WaitTarget, look: Callable[[], WaitState], timeout_s: float, say: Say | None) -> list[Document]:
+    """Look again every second until it is done; return the pods of the last look.
 
     Raises RolloutError after `timeout_s`, and whatever `look` raises. Says each new text, and one that stays from time
     to time.
     """
     begin = time.monotonic()
-    found = look()
-    if found.done:
-        return found.pods
     said, said_at = "", begin
-    with changes(target.api, *watched) as changed:
-        while not found.done:
-            now = time.monotonic()
-            if say is not None and (found.text != said or now - said_at >= _REPEAT_S):
-                say(f"{target.label}: {found.text} ({now - begin:.0f} s)")
-                said, said_at = found.text, now
-            left = begin + timeout_s - now
-            if left <= 0:
-                late = next((pod for pod in found.pods if not is_ready(pod)), None)
-                text = f"is not done after {timeout_s:.0f} s: {found.text}"
-                raise target.error("Timeout", text, late, available=found.available, wanted=found.wanted)
-            changed.wait(min(left, _TICK_S))
-            time.sleep(_COALESCE_S)
-            found = look()
+    while not (found := look()).done:
+        now, text = time.monotonic(), f"{found.text}{target.notes}"
+        if say is not None and (text != said or now - said_at >= _REPEAT_S):
+            say(f"{target.label}: {text} ({now - begin:.0f} s)")
+            said, said_at = text, now
+        if now - begin >= timeout_s:
+            late = next((pod for pod in found.pods if not is_ready(pod)), None)
+            text = f"is not done after {timeout_s:.0f} s: {text}"
+            raise target.error("Timeout", text, late, available=found.available, wanted=found.wanted)
+        time.sleep(min(_POLL_S, begin + timeout_s - now))
     return found.pods
-
-
-def watching(kind: Kind, namespace: str, name: str, pods: str = "") -> list[Watched]:
-    """Return what to watch for one object and the pods with the labels `pods`."""
-    own = Watched(kind, namespace, fields=f"metadata.name={name}")
-    return [own, Watched(POD, namespace, selector=pods)] if pods else [own]

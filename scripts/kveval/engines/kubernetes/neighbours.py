@@ -1,0 +1,134 @@
+"""Others on the nodes that a run measures on: campaigns wait for each other, and pods of others are noted.
+
+A run announces its nodes by a Lease in the recorder's namespace, which campaigns share. Of two campaigns on one node
+the one that came later waits, unless the site says otherwise; which pods of others use a node is a fact of the run.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kveval.engines.kubernetes import leases
+from kveval.engines.kubernetes.api import names
+from kveval.engines.kubernetes.api.errors import Refused
+from kveval.engines.kubernetes.api.kinds import POD, Document
+from kveval.engines.kubernetes.manifests.requirements import quantity
+from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.protocol import Say
+
+COMPONENT = "nodes"
+NODES_ANNOTATION = f"{names.PREFIX}/nodes"
+# The API server's times are whole seconds: two Leases of one second see each other after it.
+_SETTLE_S = 1.1
+_POLL_S = 2.0
+_REMIND_S = 30.0
+# Smaller ones hardly disturb a measurement: agents, exporters, operators.
+_BUSY_CPUS = 1.0
+
+
+class Neighbours:
+    """Pods of others on a run's nodes, as they were seen at its begin and at its end."""
+
+    def __init__(self, place: RunContext, nodes: Sequence[str]) -> None:
+        self._place, self._nodes = place, nodes
+        self._seen: set[str] = set()
+        self._all_seen = True
+
+    def look(self) -> None:
+        """Note who is there now."""
+        place, resource = self._place, self._place.site.gpu_resource
+        for node in self._nodes:
+            fields = f"spec.nodeName={node},status.phase=Running"
+            try:
+                pods = place.api.list(POD, fields=fields)
+            except Refused:
+                # Without the right to see all pods, those of the own namespace are seen.
+                self._all_seen = False
+                pods = place.api.list(POD, place.namespace, fields=fields)
+            own = place.labels("")
+            self._seen |= {_named(pod) for pod in pods if not _is_of(pod, own) and is_busy(pod, resource)}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what run.json says: the pods, and whether those of all namespaces could be seen."""
+        return {"neighbours": sorted(self._seen), "neighbours_of": "cluster" if self._all_seen else "namespace"}
+
+
+@contextlib.contextmanager
+def announced(place: RunContext, nodes: Sequence[str], say: Say) -> Iterator[Neighbours]:
+    """Measure on `nodes`: after the campaigns that do so already, and with a note of whose pods are there."""
+    found = Neighbours(place, nodes)
+    with contextlib.ExitStack() as stack:
+        try:
+            lease = stack.enter_context(leases.held_by(place.api, _lease(place, nodes), say))
+        except Refused as error:
+            say(f"other campaigns are not told that {', '.join(nodes)} is measured on ({error})")
+        else:
+            _wait_for_turn(place, lease.document, nodes, say)
+        found.look()
+        try:
+            yield found
+        finally:
+            with contextlib.suppress(Refused):
+                found.look()
+
+
+def _lease(place: RunContext, nodes: Sequence[str]) -> Document:
+    metadata = {
+        "name": place.name(COMPONENT),
+        "namespace": place.site.pcp_namespace,
+        "labels": place.labels(COMPONENT),
+        "annotations": {NODES_ANNOTATION: ",".join(nodes)},
+    }
+    return leases.document(metadata)
+
+
+def _wait_for_turn(place: RunContext, own: Document, nodes: Sequence[str], say: Say) -> None:
+    """Wait until no other campaign's run that came earlier measures on one of the nodes."""
+    time.sleep(_SETTLE_S)
+    reminded = float("-inf")
+    while before := earlier(leases.living(place.api, place.site.pcp_namespace, None, COMPONENT), own, nodes):
+        text = f"{before[0]['metadata']['labels'][f'{names.PREFIX}/campaign']} ({leases.holder_of(before[0])})"
+        if place.site.share_nodes:
+            say(f"campaign {text} measures on {', '.join(nodes)}, too")
+            return
+        if time.monotonic() - reminded >= _REMIND_S:
+            say(f"waiting: campaign {text} measures on {', '.join(nodes)}; cluster.share_nodes measures beside it")
+            reminded = time.monotonic()
+        time.sleep(_POLL_S)
+
+
+def earlier(others: Sequence[Document], own: Mapping[str, Any], nodes: Sequence[str]) -> list[Document]:
+    """Return the Leases of other campaigns, made before `own`, for one of the nodes."""
+    label = f"{names.PREFIX}/campaign"
+    mine = own["metadata"]
+    return [
+        lease
+        for lease in others
+        if lease["metadata"]["labels"].get(label) != mine["labels"].get(label)
+        and set((lease["metadata"].get("annotations") or {}).get(NODES_ANNOTATION, "").split(",")) & set(nodes)
+        and _age(lease["metadata"]) < _age(mine)
+    ]
+
+
+def is_busy(pod: Mapping[str, Any], gpu_resource: str) -> bool:
+    """Tell whether a pod may disturb a measurement: it has a GPU, or asks for a core, and is no node's agent."""
+    if any(owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or []):
+        return False
+    asked = [(entry.get("resources") or {}).get("requests") or {} for entry in pod["spec"]["containers"]]
+    gpus, cpus = (sum(quantity(one.get(name)) for one in asked) for name in (gpu_resource, "cpu"))
+    return gpus > 0 or cpus >= _BUSY_CPUS
+
+
+def _is_of(pod: Mapping[str, Any], run: Mapping[str, str]) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    keys = (names.MANAGED_BY, *(f"{names.PREFIX}/{part}" for part in ("campaign", "cell", "run")))
+    return all(labels.get(key) == run[key] for key in keys)
+
+
+def _named(pod: Mapping[str, Any]) -> str:
+    return f"{pod['spec'].get('nodeName')}: {pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def _age(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    return str(metadata.get("creationTimestamp")), str(metadata.get("uid"))

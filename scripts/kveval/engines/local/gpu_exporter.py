@@ -1,0 +1,48 @@
+"""The exporter of GPUs beside a run."""
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kveval.engines.protocol import Say
+from kveval.host.gpus import exporter
+from kveval.host.http import HttpError, fetch, free_port
+from kveval.host.processes import Supervisor
+
+SOURCE = "nvml"
+"""Name of its metrics in the recording: openmetrics.nvml."""
+_READY_S = 15.0
+_POLL_S = 0.1
+
+
+@contextlib.contextmanager
+def gpu_exporter(
+    supervisor: Supervisor, python: Path, logs: Path, chosen: str, env: Mapping[str, str], say: Say
+) -> Iterator[dict[str, str]]:
+    """Serve the GPUs' metrics for as long as the body runs: yields source and URL, empty where that is not possible.
+
+    `python`: one that has nvidia-ml-py; `chosen`: GPUs by index or UUID, all for "". A measurement goes on without.
+    """
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/metrics"
+    argv = [str(python), str(Path(exporter.__file__).resolve()), str(port), *([chosen] if chosen else [])]
+    log = logs / "gpu-exporter.log"
+    with supervisor.supervised("gpu-exporter", argv, env=env, log=log) as process:
+        if _answers(process, url):
+            yield {SOURCE: url}
+            return
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        say(f"no metrics of the GPUs: {lines[-1] if lines else 'their exporter does not answer'}")
+        yield {}
+
+
+def _answers(process: "subprocess.Popen[bytes]", url: str) -> bool:
+    deadline = time.monotonic() + _READY_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(HttpError):
+            fetch(url, timeout_s=5.0)
+            return True
+        time.sleep(_POLL_S)
+    return False
