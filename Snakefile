@@ -26,10 +26,17 @@ else:
 
 
 include: "rules/link.smk"
+include: "rules/upkeep.smk"
+
+
+# The image that `--sdm apptainer` runs the rules below in, if one is named: envs/workflow.def. What measures, imports or
+# looks at this host, above, stays outside.
+container: os.environ.get("KVEVAL_IMAGE")
+
+
 include: "rules/convert.smk"
 include: "rules/analyse.smk"
 include: "rules/report.smk"
-include: "rules/upkeep.smk"
 
 
 if not INVOCATION.shared_folder:

@@ -43,7 +43,7 @@ from benchmarks.campaign_files import LEVEL_S, LEVELS, PUBLISHED_CELLS  # noqa: 
 from kveval.analysis.cells import THROUGHPUT  # noqa: E402
 from kveval.analysis.levels.tables import run_tables  # noqa: E402
 from kveval.analysis.peaks import cell_tables, peak_row  # noqa: E402
-from kveval.pcp.archive_tools import pack_archive  # noqa: E402
+from kveval.pcp.archive_tools import pack_archives  # noqa: E402
 from kveval.store.run_file import stored_run  # noqa: E402
 
 MEASURED_CELLS = 2
@@ -75,7 +75,7 @@ def prepare(folder: Path, size: Size) -> list[Path]:
     load = {"levels": size.levels, "seconds": size.seconds, "reported": PUBLISHED_CELLS}
     runs = make_copy(folder, size.cells, 3, size.metrics, **load)
     packed = folder / "pcp.tar.zst"
-    pack_archive(folder / "results" / "recording" / "test", packed)
+    pack_archives([folder / "results" / "recording" / "test"], packed)
     for raw in (folder / "results" / "measurements").glob("*/run-*/raw"):
         os.link(packed, raw / packed.name)
     cells = list(dict.fromkeys(run.parent for run in runs))

@@ -47,7 +47,9 @@ rule collect_metrics:
     output:
         runs=f"{ANALYSIS}/runs.jsonl.zst",
         complete_metrics=f"{ANALYSIS}/complete_metrics.csv",
-        peak_throughput_all=f"{ANALYSIS}/peak_throughput_all.csv",
+        peak_throughput_all=report(
+            f"{ANALYSIS}/peak_throughput_all.csv", category="Tables", labels={"table": "peak_throughput_all"}
+        ),
         pcp_metrics_peak=f"{ANALYSIS}/pcp_metrics_peak.csv",
     log:
         f"{LOGS}/{{so_far}}collect_metrics.log",
@@ -70,7 +72,7 @@ rule compare_scenarios:
         complete=f"{ANALYSIS}/complete_metrics.csv",
         peaks=f"{ANALYSIS}/peak_throughput_all.csv",
     output:
-        comparison=f"{ANALYSIS}/comparison.csv",
+        comparison=report(f"{ANALYSIS}/comparison.csv", category="Tables", labels={"table": "comparison"}),
         contrasts=f"{ANALYSIS}/contrasts.csv",
         peak_comparison=f"{ANALYSIS}/peak_comparison.csv",
         averages=f"{ANALYSIS}/averages.csv",
@@ -99,7 +101,7 @@ rule summarise_campaign:
         runs=f"{ANALYSIS}/runs.jsonl.zst",
     output:
         **({"costs": f"{ANALYSIS}/costs.csv"} if CAMPAIGN.prices else {}),
-        summary=f"{ANALYSIS}/summary.csv",
+        summary=report(f"{ANALYSIS}/summary.csv", category="Tables", labels={"table": "summary"}),
         detailed=f"{ANALYSIS}/detailed.csv",
         pcp_summary_stats=f"{ANALYSIS}/pcp_summary_stats.csv",
     log:

@@ -83,7 +83,7 @@ rule write_report:
         cells=PLAN.peaks_so_far,
     output:
         report=REPORT,
-        page=f"{RESULTS}/{{so_far}}report.html",
+        page=report(f"{RESULTS}/{{so_far}}report.html", category="Report", labels={"file": "report.html"}),
         numbers=f"{RESULTS}/{{so_far}}report.json",
         appendices=[f"{RESULTS}/{{so_far}}{name}" for name in APPENDICES],
     log:

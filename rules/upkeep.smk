@@ -1,6 +1,6 @@
 # What is asked for by itself, before, during and after a campaign. No inputs and no outputs: these rules run whenever they
-# are asked for, beside a campaign that is being measured, too, and they measure nothing. What plan, doctor, verify and prune
-# say is in their logs, and printed at the end.
+# are asked for, beside a campaign that is being measured, too, and they measure nothing. What plan, curve, doctor, verify,
+# prune and history say is in their logs, and printed at the end.
 
 
 # What would be measured and why.
@@ -22,6 +22,25 @@ rule plan:
         "../scripts/plan.py"
 
 
+# What caches of every size would serve of the load.
+rule curve:
+    log:
+        local(f"{LOGS}/curve.log"),
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        campaign=VALUES,
+        catalogues=CATALOGUES,
+        store=STORE,
+        table=f"{LOGS}/curve.csv",
+        figure=f"{LOGS}/curve.png",
+    message:
+        "Computing what caches serve of the load of {CAMPAIGN.name}"
+    script:
+        "../scripts/curve.py"
+
+
 rule doctor:
     log:
         local(f"{LOGS}/doctor.log"),
@@ -31,7 +50,12 @@ rule doctor:
     params:
         campaign=VALUES,
         catalogues=CATALOGUES,
-        asked=str(SOURCE if isinstance(SOURCE, Path) else next(iter(INVOCATION.configfiles), "CAMPAIGN.yaml")),
+        asked=" ".join(
+            [
+                str(next(iter(INVOCATION.configfiles), "CAMPAIGN.yaml" if GIVEN else SOURCE)),
+                *([f"site={GIVEN[SITE]}"] if SITE in GIVEN else []),
+            ]
+        ),
         store=STORE,
         server_environment=source(".server-venv"),
         at_once=MEASUREMENT_SLOTS,
@@ -39,6 +63,25 @@ rule doctor:
         "Looking whether the campaign can run where it says"
     script:
         "../scripts/doctor.py"
+
+
+# One cell on the cluster: the first, or that of --config cell=MODEL/SCENARIO/CPU_BLOCKS.
+rule deploy_one:
+    log:
+        local(f"{LOGS}/deploy_one.log"),
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        campaign=VALUES,
+        catalogues=CATALOGUES,
+        cell=config.get("cell"),
+        folder=f"{LOGS}/deploy_one",
+        server_environment=source(".server-venv"),
+    message:
+        "Deploying one cell for a trial"
+    script:
+        "../scripts/deploy_one.py"
 
 
 rule teardown:
@@ -88,3 +131,22 @@ rule prune:
         "Looking for what nothing refers to in {params.store}"
     script:
         "../scripts/prune.py"
+
+
+# The campaign's results beside earlier ones: --config history=FOLDER history_of=PROGRAM.
+rule history:
+    log:
+        local(f"{LOGS}/history.log"),
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        campaign=CAMPAIGN.name,
+        analysis=f"{RESULTS}/analysis",
+        folders=history_folders(config),
+        program=config.get("history_of"),
+        output=f"{LOGS}/history",
+    message:
+        "Looking for changes from build to build"
+    script:
+        "../scripts/history.py"

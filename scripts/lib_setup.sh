@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # The functions behind setup.sh. To be sourced; works in the current directory, which is the repository's root.
 
+bundle='' # the folder of an unpacked bundle, where one is installed from
 pytorch_cpu_index=https://download.pytorch.org/whl/cpu
 pcp_packages=(pcp python3-pcp python3-requests) # the OpenMetrics agent is inside pcp and imports requests
 
@@ -97,6 +98,12 @@ ensure_pcp() {
     done
     if pcp_works; then
         say "PCP: $(pminfo --version 2>&1)"
+    elif [[ -n $bundle ]]; then
+        ensure_packages_of_bundle "${pcp_packages[@]}" && pcp_works ||
+            say "PCP: not here, and not to be installed from the bundle; the exporters alone record, and reports say so"
+    elif [[ ! -e /etc/pcp.conf ]] && ! can_be_root; then
+        say "PCP: not here, and this user has neither root nor sudo; the exporters alone record, and reports say so." \
+            "For all that PCP records, ask an administrator for: apt-get install ${pcp_packages[*]}"
     else
         ensure_packages "Performance Co-Pilot is missing or incomplete" "${pcp_packages[@]}"
         pcp_works || fail "PCP is installed, but its tools or /usr/bin/python3's modules pcp and requests are not usable"
@@ -112,6 +119,81 @@ ensure_redis() {
     else
         say "Redis: no redis-server; the arms that keep KV cache in Redis will say so (install it to use them)"
     fi
+}
+
+# --- without a network ----------------------------------------------------------------------------------------------
+
+distribution() { (. /etc/os-release && echo "${ID:-unknown}-${VERSION_ID:-unknown}"); }
+
+# locks_of cpu|gpu: sets the names of the server's locks.
+locks_of() {
+    local suffix=''
+    [[ $1 == cpu ]] || suffix=-gpu
+    torch_lock=envs/torch$suffix.lock server_lock=envs/server$suffix.lock lmcache_lock=envs/lmcache$suffix.lock
+}
+
+# packages_of_pcp: fetches into the current directory every package that PCP and vLLM need, as if none were installed, and
+# writes the index by which apt finds them there.
+packages_of_pcp() {
+    local list file
+    list=$(apt-get -o Dir::State::status=/dev/null -qq --print-uris install -y --no-install-recommends \
+        "${pcp_packages[@]}" libnuma1 | sed -n "s/^'[^']*' \([^_]*\)_.*/\1/p") && [[ -n $list ]] || return 1
+    # shellcheck disable=SC2086 # names of packages
+    apt-get -o APT::Sandbox::User=root download $list || return 1
+    for file in *.deb; do
+        dpkg-deb --field "$file" && printf 'Filename: ./%s\nSize: %s\nSHA256: %s\n\n' "$file" "$(stat -c %s "$file")" \
+            "$(sha256sum "$file" | cut -d ' ' -f 1)"
+    done >Packages
+}
+
+# fact NAME: what the unpacked bundle says of itself.
+fact() { sed -n "s/^$1=//p" "$bundle/bundle.txt"; }
+
+# open_bundle DIR: checks the parts and unpacks them; from then on everything is installed from there alone.
+open_bundle() {
+    local from=$1 own wanted
+    [[ -f $from/SHA256SUMS ]] || fail "$from has no SHA256SUMS: it is no folder that scripts/bundle.sh made"
+    (cd "$from" && sha256sum --check --quiet SHA256SUMS) ||
+        fail "$from: the parts named above are missing or damaged: copy them again"
+    bundle=$(mktemp -d "$PWD/.bundle-XXXXXX")
+    trap 'rm -rf -- "$bundle"' EXIT
+    cat -- "$from"/bundle.tar.* | tar -C "$bundle" -xf - || fail "$from could not be unpacked into $bundle"
+    wanted=$(fact python)
+    [[ $(fact architecture) == "$(uname -m)" ]] || fail "the bundle is for $(fact architecture), this is $(uname -m)"
+    export KVEVAL_PYTHON=${KVEVAL_PYTHON:-python$wanted}
+    own=$(host_python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true)
+    [[ $own == "$wanted" ]] || fail "the bundle is for Python $wanted, and $KVEVAL_PYTHON is ${own:-not there}:" \
+        "name one in KVEVAL_PYTHON, or make another bundle with --python ${own:-VERSION}"
+    export PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS=$bundle/wheels
+    unset PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_CONSTRAINT
+    locks_of "$(fact device)"
+}
+
+# The interpreter as it was named, an active environment's if that is meant: its packages are the host's.
+host_python() { "$KVEVAL_PYTHON" "$@"; }
+
+# require_complete LOCK...: names everything that the bundle and the host lack for these locks, before anything is made.
+require_complete() {
+    local missing status=0 torch=(--host-torch "$torch_lock")
+    [[ $(fact torch) == host ]] || torch=("$torch_lock")
+    missing=$(PYTHONPATH=$(echo "$bundle"/wheels/packaging-*.whl | cut -d ' ' -f 1):$PWD/scripts host_python -m \
+        kveval.host.setup.wheels lacking --wheels "$bundle/wheels" "$@" "${torch[@]}") || status=$?
+    ((status == 0)) || fail "neither the bundle nor this host has: ${missing//$'\n'/, }. Make the bundle from the same" \
+        "state of this repository, for this Python and with or without --torch host (docs/gpu-hosts.md)"
+}
+
+# ensure_packages_of_bundle PACKAGE...: installs them from the bundle if it has those of this distribution.
+ensure_packages_of_bundle() {
+    local log sources
+    [[ $(fact system) == "$(distribution)" ]] && command -v apt-get >/dev/null && can_be_root || return 1
+    log=$(mktemp) sources=$(mktemp -d)
+    mkdir -p "$sources/lists/partial"
+    echo "deb [trusted=yes] file:$bundle/packages ./" >"$sources/sources.list"
+    local apt=(apt-get -o Dir::Etc::SourceList="$sources/sources.list" -o Dir::Etc::SourceParts=-
+        -o Dir::State::Lists="$sources/lists" -o APT::Sandbox::User=root -o DPkg::Path=)
+    logged "installing $* from the bundle" "$log" packages sh -c '"$@" update && "$@" install -y --no-install-recommends '"$*" \
+        sh "${apt[@]}" || { tail -n 20 "$log" >&2 && return 1; }
+    rm -r -- "$log" "$sources"
 }
 
 # --- Python ---------------------------------------------------------------------------------------------------------
@@ -196,14 +278,61 @@ install_workflow() {
         "$1" -c 'import kubernetes, matplotlib, pandas, pyarrow, scipy, seaborn, snakemake, zstandard'
 }
 
+# install_command ENV NAME MODULE: puts a command into an environment that runs a module of this repository.
+install_command() {
+    printf '#!/bin/sh\nPYTHONPATH=%q exec %q -m %q "$@"\n' "$PWD/scripts" "$(realpath -- "$1")/bin/python" "$3" >"$1/bin/$2"
+    chmod 755 "$1/bin/$2"
+}
+
 # Status 3: torch is not to be had for this Python. It is found where pip looks anyway, or else at PyTorch's own index.
 install_server() {
     pip_install "$1" -r envs/torch.lock || pip_install "$1" --index-url "$pytorch_cpu_index" -r envs/torch.lock || return 3
     pip_install "$1" --require-hashes -r envs/server.lock && "$1" -c 'import guidellm, torch, vllm'
 }
 
+# torch_of_host: prints the folder of the host's torch, if that is of the locked version, for CUDA, and loads.
+torch_of_host() {
+    "${KVEVAL_PYTHON:-python3}" - "$(sed -n 's/^torch==\([^ ;]*\).*/\1/p' envs/torch-gpu.lock)" <<'TORCH' 2>/dev/null
+import pathlib, sys
+import torch
+if torch.__version__.partition("+")[0] != sys.argv[1] or torch.version.cuda is None:
+    sys.exit(1)
+print(pathlib.Path(torch.__file__).parents[1])
+TORCH
+}
+
+# The host's torch is found behind the environment's own packages, so that what the lock names goes first.
+install_server_gpu() {
+    local found
+    if found=$(torch_of_host); then
+        echo "$found" >"$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/host_torch.pth"
+    else
+        pip_install "$1" --require-hashes -r envs/torch-gpu.lock || return 3
+    fi
+    pip_install "$1" --require-hashes -r envs/server-gpu.lock && "$1" -c 'import guidellm, torch, vllm'
+}
+
+# ensure_server_gpu: a server's environment of the user's own is used as it is.
+ensure_server_gpu() {
+    local env=.server-venv
+    if [[ -e $env/bin/python && ! -f $env/.kveval-env ]]; then
+        "$env/bin/python" -c 'import guidellm, torch, vllm' 2>/dev/null ||
+            fail "$env is an environment of your own and lacks guidellm, torch or vllm: install them there, or move it away"
+        say "server environment ($env): your own is used as it is"
+        return
+    fi
+    ensure_env server "$env" 12 install_server_gpu envs/torch-gpu.lock envs/server-gpu.lock
+}
+
+# create_env ENV PYTHON: a distribution's Python may lack ensurepip; a bundle has pip.
 create_env() {
-    mkdir -- "$1" && touch "$1/.kveval-env" && "$2" -m venv "$1" >>"$1/setup.log" 2>&1
+    mkdir -- "$1" && touch "$1/.kveval-env" || return 1
+    if [[ -z $bundle ]]; then
+        "$2" -m venv "$1" >>"$1/setup.log" 2>&1
+    else
+        "$2" -m venv --without-pip "$1" >>"$1/setup.log" 2>&1 &&
+            PYTHONPATH=$(echo "$bundle"/wheels/pip-*.whl) "$1/bin/python" -m pip install pip >>"$1/setup.log" 2>&1
+    fi
 }
 
 # ensure_env NAME ENV GIGABYTES INSTALL FILE...: makes the environment, unless it is there, complete and as wanted.
@@ -222,7 +351,7 @@ ensure_env() {
         version=${python%% *} python=${python#* }
         remove_env "$env"
         require_space "$gigabytes"
-        "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        [[ -n $bundle ]] || "$python" -c 'import ensurepip, venv' 2>/dev/null ||
             ensure_packages "Python $version cannot make virtual environments" "python$version-venv"
         create_env "$env" "$python" || fail "$python -m venv $env failed (log: $env/setup.log)"
         status=0

@@ -1,7 +1,9 @@
-"""Print what a cluster administrator applies once for a campaign: the workflow's account and its rights.
+"""Print what a cluster administrator does once for a campaign: its namespaces; the workflow's account and its rights.
 
-usage: python scripts/print_permissions.py CAMPAIGN.yaml [User NAME | Group NAME] | kubectl apply -f -
-Without a user or group a service account is made. Run it in the repository's root.
+usage: python scripts/print_permissions.py CAMPAIGN.yaml [site=FILE] namespaces | kubectl create -f -
+       python scripts/print_permissions.py CAMPAIGN.yaml [site=FILE] [User NAME | Group NAME] | kubectl apply -f -
+`create` leaves namespaces that exist as they are. Without a user or group a service account is made. Run it in the
+repository's root.
 """
 
 import sys
@@ -9,24 +11,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from kveval.engines.kubernetes.manifests.permissions import manifest
 from kveval.host.errors import Failure
-from kveval.spec.loading import load_config
+from kveval.workflow.account import account_documents
 
 
 def main() -> str | None:
     """Run from the command line; return what is wrong, None if nothing is."""
-    match sys.argv[1:]:
-        case [campaign, *subject] if not subject or (len(subject) == 2 and subject[0] in ("User", "Group")):
-            try:
-                site = load_config(Path(campaign), Path("config")).campaign.cluster
-            except Failure as failure:
-                return str(failure)
-            if site is None:
-                return f"{campaign}: engine local needs no account on a cluster"
-            print(manifest(site, (subject[0], subject[1]) if subject else None), end="")
-            return None
-    return __doc__
+    try:
+        print(account_documents(sys.argv[1:]), end="")
+    except Failure as failure:
+        return str(failure) or __doc__
+    return None
 
 
 if __name__ == "__main__":

@@ -137,7 +137,13 @@ def test_the_report_says_what_was_measured_and_what_cannot_be_said(finished):
     for part in ("miniature", "| vLLM | 0.32.0 |", "no-offload", "native-offload", "not assessed"):
         assert part in report
     figures = sorted((finished / RESULTS / "figures").rglob("*.png"))
-    wanted = {"throughput_by_arm", "ttft_by_arm", "hit_rates_by_tier", "level_timeline_Qwen3-0.6B"}
+    wanted = {
+        "throughput_by_arm",
+        "ttft_by_arm",
+        "hit_rates_by_tier",
+        "reuse_by_tier_size",
+        "level_timeline_Qwen3-0.6B",
+    }
     assert {path.stem for path in figures} == wanted
     for path in figures:
         assert f"figures/{path.parent.name}/{path.name})" in report

@@ -14,7 +14,6 @@ import pytest
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.manifests.recorder import PLACE, SOURCE_GROUPS, logged_groups, pcp_environment
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS
-from kveval.host.http import free_port
 from kveval.pcp.installation import RecordingError, require_pcp
 
 pytestmark = pytest.mark.e2e
@@ -54,7 +53,7 @@ def recorder(tmp_path, url):
     environment = {
         name: value.replace("/var/lib/kveval", str(tmp_path)) for name, value in pcp_environment(SITE).items()
     }
-    environment |= {"KVEVAL_SOURCES": str(sources), "HOST_IP": "127.0.0.1", "PMCD_PORT": str(free_port())}
+    environment |= {"KVEVAL_SOURCES": str(sources), "HOST_IP": "127.0.0.1"}
     environment |= {"PATH": os.environ["PATH"]}
     command = ["sh", str(MANIFESTS / "start-pmcd.sh")]
     if os.geteuid() == 0 and shutil.which("setpriv"):

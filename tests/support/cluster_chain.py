@@ -137,10 +137,12 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path, shims: Path, flags: str = "", authz: str = "AlwaysAllow") -> Iterator[Cluster]:
+def running_cluster(
+    folder: Path, shims: Path, flags: str = "", authz: str = "AlwaysAllow", nodes: str = ""
+) -> Iterator[Cluster]:
     """Start a test cluster of this test's own; pods find `shims` first on their PATH."""
     options = f"--default-mode exec --job-mode exec --shim {shims} {flags}"
-    with own_testbed(folder, options, authz) as testbed:
+    with own_testbed(folder, options, authz, nodes) as testbed:
         cluster = Cluster(testbed, shims)
         cluster.make_namespace(NAMESPACE)
         yield cluster
@@ -159,13 +161,13 @@ def stand_in_shims(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def stand_in_cluster(folder: Path) -> Iterator[Cluster]:
+def stand_in_cluster(folder: Path, authz: str = "Node,RBAC", nodes: str = "") -> Iterator[Cluster]:
     """A test cluster whose pods run the stand-ins, prepared by an administrator; its state in `folder`."""
     # Not below /tmp, which every pod has of its own.
     shims = Path(tempfile.mkdtemp(prefix="kveval-shims-", dir="/var/tmp"))
     shims.chmod(0o755)
     try:
-        with running_cluster(folder, stand_in_shims(shims), authz="Node,RBAC") as cluster:
+        with running_cluster(folder, stand_in_shims(shims), "", authz, nodes) as cluster:
             cluster.make_namespace(PCP_NAMESPACE)
             yield cluster
     finally:

@@ -58,11 +58,12 @@ def daemon_set():
     }
 
 
-def specification(tier_gib=10, ranks=2, weights="full", vllm="0.23.0"):
+def specification(tier_gib=10, ranks=2, weights="full", vllm="0.23.0", route="service"):
     """A specification that has what the checks look at: a native tier that vLLM pins itself."""
-    made = _any_specification()
+    made = _any_campaign().specification(_any_campaign().cells[0])
     return replace(
         made,
+        deployment=replace(made.deployment, route=route),
         weights=weights,
         versions={"vllm": vllm},
         argv=("--kv-transfer-config", '{"kv_connector":"OffloadingConnector"}'),
@@ -72,19 +73,20 @@ def specification(tier_gib=10, ranks=2, weights="full", vllm="0.23.0"):
 
 
 @functools.cache
-def _any_specification():
-    campaign = load_config(CONFIG / "campaigns" / "cluster-first.yaml", CONFIG)
-    return campaign.specification(campaign.cells[0])
+def _any_campaign():
+    return load_config(CONFIG / "campaigns" / "cluster-first.yaml", CONFIG)
 
 
 def plan(*cells, site=None, documents=()):
     """A plan of cells, each given as (path, specification, documents)."""
-    made = cells or (("M/native-offload/10000", specification(), (deployment(),)),)
+    route = "gateway" if "gateway" in (site or {}) else "service"
+    made = cells or (("M/native-offload/10000", specification(route=route), (deployment(),)),)
     return CampaignDocuments(
         name="first",
         site=Cluster.model_validate(SITE | (site or {})),
         cells=tuple(CellPlan(path, spec, tuple(serving), tuple(documents)) for path, spec, serving in made),
         recording=(daemon_set(),),
+        releases=(_any_campaign().catalogue.releases["llm-d-0.8.0"],),
     )
 
 

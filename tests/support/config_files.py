@@ -77,7 +77,7 @@ def on_cluster(release, entries, *, site=None, **campaign):
     server = {
         "vllm": RAW["releases"][release]["vllm"],
         "guidellm": "0.8.1",
-        "lmcache": "0.5.6",
+        "lmcache": RAW["releases"][release].get("lmcache", "0.5.6"),
         "block_size": 64,
         "release": release,
         **campaign.pop("server", {}),

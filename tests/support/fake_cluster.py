@@ -11,7 +11,12 @@ from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
 from kveval.engines.kubernetes.api.transport import Query, Reply
 
 CORE = {"pods": "Pod", "services": "Service", "configmaps": "ConfigMap", "events": "Event", "namespaces": "Namespace"}
-CORE |= {"persistentvolumeclaims": "PersistentVolumeClaim", "endpoints": "Endpoints", "secrets": "Secret"}
+CORE |= {
+    "nodes": "Node",
+    "persistentvolumeclaims": "PersistentVolumeClaim",
+    "endpoints": "Endpoints",
+    "secrets": "Secret",
+}
 APPS = {"deployments": "Deployment", "replicasets": "ReplicaSet", "daemonsets": "DaemonSet"}
 BATCH = {"jobs": "Job"}
 VERBS = ["get", "list", "watch", "create", "delete", "patch"]
@@ -25,7 +30,7 @@ def status(code: int, reason: str, message: str = "") -> Reply:
     return ok({"kind": "Status", "reason": reason, "message": message or reason, "code": code}, code)
 
 
-def resources(kinds: dict[str, str], cluster_wide: Sequence[str] = ("namespaces",)) -> Reply:
+def resources(kinds: dict[str, str], cluster_wide: Sequence[str] = ("namespaces", "nodes")) -> Reply:
     found = [
         {"name": name, "kind": kind, "namespaced": name not in cluster_wide, "verbs": VERBS}
         for name, kind in kinds.items()
@@ -63,10 +68,10 @@ def made(
     metadata: dict[str, Any] = {"name": name, "uid": f"{kind}-{name}", "labels": dict(labels)} | parts.pop(
         "metadata", {}
     )
-    if kind != "Namespace":
+    if kind not in ("Namespace", "Node"):
         metadata["namespace"] = namespace
     if owner is not None:
-        metadata["ownerReferences"] = [{"uid": owner["metadata"]["uid"], "kind": owner["kind"]}]
+        metadata["ownerReferences"] = [{"uid": owner["metadata"]["uid"], "kind": owner["kind"], "controller": True}]
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
 
@@ -147,6 +152,9 @@ class FakeTransport:
     calls: list[Call] = field(default_factory=list)
     commands: list[Query] = field(default_factory=list)
     streams: list[Any] = field(default_factory=list)
+
+    def credential_ends(self) -> None:
+        return None
 
     def request(self, method: str, path: str, query: Query, body: Any, content: str, timeout_s: float) -> Reply:
         call = Call(method, path, query, body, content)

@@ -103,7 +103,7 @@ rule preview:
     input: expand("results/{cell}/deployment.yaml", cell=CELLS)
 rule figures:
     input: *FAMILIES.values()
-for name in ("doctor", "teardown", "plan", "report_so_far", "verify", "prune"):
+for name in ("doctor", "teardown", "plan", "curve", "deploy_one", "report_so_far", "verify", "prune", "history"):
     rule:
         name: name
         shell: "true"

@@ -12,7 +12,7 @@ from tests.support.stored_runs import HOST, described
 from tests.support.synthetic import required_counters
 
 from kveval.host.files import write_json
-from kveval.pcp.archive_tools import pack_archive
+from kveval.pcp.archive_tools import pack_archives
 from kveval.spec.loading import load_config
 from kveval.store.store import Key, Store
 
@@ -44,7 +44,7 @@ def fill_store(folder: Path, levels: Sequence[int], scratch: Path) -> None:
     store = Store(folder / "results" / "measurements")
     files.recording(scratch, 60)
     archive = scratch / "pcp.tar.zst"
-    pack_archive(next(scratch.rglob("*.meta")).with_suffix(""), archive)
+    pack_archives([next(scratch.rglob("*.meta")).with_suffix("")], archive)
     generator = np.random.default_rng(3)
     for cell, run in itertools.product(config.cells, range(1, config.campaign.runs + 1)):
         key = Key(config.measurement_id(cell), run, str(HOST["fingerprint"]))

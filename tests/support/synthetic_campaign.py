@@ -1,6 +1,7 @@
 """A made-up campaign as large as a published one: four models, seven arms, two tier sizes, eight levels, three runs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -18,7 +19,7 @@ from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
 from kveval.pcp.conversion.conversion import convert
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.store.run_file import Run
+from kveval.store.run_file import Change, Run
 
 METRICS: dict[str, dict[str, Any]] = yaml.safe_load((CONFIG / "metrics.yaml").read_text(encoding="utf-8"))
 LEVELS = (1, 50, 100, 200, 300, 400, 500, 650)
@@ -176,6 +177,45 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
     return Measured(
         runs_of(levels), levels, peaks, compare_all(levels, BASELINES, ComparisonSettings(**settings)).baseline
     )
+
+
+def with_reuse(measured: Measured) -> Measured:
+    """The same with hits that the servers counted as they were recorded, and with shares that were computed."""
+    levels, asked = measured.levels, 1e6
+    device = levels["prefix_cache_hit_percent"] / 100
+    served = device + (1 - device) * levels["external_cache_hit_percent"].fillna(0.0) / 100
+    sizes = levels["cpu_blocks"]
+    curve = [f"0={alone:.4f};{size}={both:.4f}" for alone, both, size in zip(device, served, sizes, strict=True)]
+    predicted = levels.assign(
+        **{"predicted_device_ratio": device, "predicted_ratio_low": served - 0.02, "predicted_ratio_high": served},
+        **{"predicted_prompt_tokens": asked, "predicted_tier_blocks": sizes.astype(float), "predicted_not": ""},
+        predicted_curve=np.where(sizes > 0, curve, ""),
+    )
+    hits = {
+        (*key, level): {
+            "vllm:prefix_cache_queries_total": asked,
+            "vllm:prefix_cache_hits_total": asked * alone,
+            **({"vllm:external_prefix_cache_hits_total": asked * (both - alone)} if key[2] else {}),
+        }
+        for *key, level, alone, both in zip(
+            *(levels[name] for name in ("model", "scenario", "cpu_blocks", "run", "level")), device, served, strict=True
+        )
+    }
+    runs = []
+    for run in measured.runs:
+        key = (run.cell.model, run.cell.scenario, run.cell.cpu_blocks, run.run)
+        counted = {
+            level: {name: Change(0.0, delta, delta) for name, delta in moved.items()}
+            for (*of, level), moved in hits.items()
+            if tuple(of) == key
+        }
+        first = run.levels[0]
+        entries = [
+            msgspec.structs.replace(first, level=level, counters=first.counters | changes)
+            for level, changes in counted.items()
+        ]
+        runs.append(msgspec.structs.replace(run, levels=entries))
+    return replace(measured, levels=predicted, runs=runs)
 
 
 def recording(folder: Path, cpus: int = 16) -> Path:

@@ -22,9 +22,10 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -174,7 +175,7 @@ class Testbed:
 
     def kill_control_plane(self) -> None:
         """End what runs of it for good: in order, they would wait for each other, and nothing of theirs is kept."""
-        for name in ("kube-apiserver", "kube-controller-manager", "etcd"):
+        for name in ("kube-scheduler", "kube-apiserver", "kube-controller-manager", "etcd"):
             with contextlib.suppress(OSError):
                 pid = self._pid(name)
                 os.kill(pid, signal.SIGKILL)
@@ -192,14 +193,21 @@ class Testbed:
 
 @contextlib.contextmanager
 def own_testbed(
-    folder: Path, flags: str = "--default-mode serve --job-mode exec", authz: str = "AlwaysAllow"
+    folder: Path,
+    flags: str = "--default-mode serve --job-mode exec",
+    authz: str = "AlwaysAllow",
+    nodes: str = "",
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Testbed]:
-    """Start a control plane in `folder` on free ports; stop it afterwards. Skips without KVEVAL_TESTBED."""
+    """Start a control plane in `folder` on free ports; stop it afterwards. Skips without KVEVAL_TESTBED.
+
+    `nodes`: as start.sh has NODES, with a scheduler and volumes; one node for none. `env`: what else it is told.
+    """
     scripts = os.environ.get("KVEVAL_TESTBED")
     if not scripts:
         pytest.skip("no KVEVAL_TESTBED: the folder with start.sh and stop.sh of the testbed")
-    ports = {"PORT": free_pair(), "ETCD_PORT": free_pair(), "KUBELET_PORT": free_pair()}
-    env = {**os.environ, "FAKELET_FLAGS": flags, "AUTHZ": authz, "PY": sys.executable}
+    ports = {name: free_pair() for name in ("PORT", "ETCD_PORT", "KUBELET_PORT", "SCHED_PORT")}
+    env = {**os.environ, **env, "FAKELET_FLAGS": flags, "AUTHZ": authz, "NODES": nodes, "PY": sys.executable}
     env |= {name: str(port) for name, port in ports.items()}
     env["XDG_CACHE_HOME"] = str(_programs(Path(scripts), folder.parent / f"{folder.name}-programs"))
     try:
@@ -226,7 +234,7 @@ def _programs(scripts: Path, cache: Path) -> Path:
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kube-testbed"
     own = cache / "kube-testbed"
     own.mkdir(parents=True, exist_ok=True)
-    for name, option in (("kube-apiserver", ""), ("kube-controller-manager", "--port=0")):
+    for name, option in (("kube-apiserver", ""), ("kube-controller-manager", "--port=0"), ("kube-scheduler", "")):
         program = usual / name
         if not program.exists():
             program = own / f"{name}-itself"

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.unit.pcp.test_archive_writer import STRING, U64, Metric, Writer, all_types, indom, pmid
@@ -98,7 +99,7 @@ def our_reading(parquet: Path) -> Counter:
     table = pq.read_table(parquet)
     kinds = {name: info.type for name, info in describe(parquet).items()}
     rows = Counter()
-    times = table["timestamp"].cast("int64").to_pylist()
+    times = table["timestamp"].cast(pa.timestamp("ns", tz="UTC")).cast("int64").to_pylist()
     columns = [table[name].to_pylist() for name in ("metric", "instance", "value", "value_int", "text")]
     for time, metric, instance, value, exact, text in zip(times, *columns, strict=True):
         kind = kinds[metric]

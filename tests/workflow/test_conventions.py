@@ -16,6 +16,7 @@ pytestmark = pytest.mark.workflow
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
         ["mypy"],
+        ["codespell"],
         ["snakefmt", "--check", "Snakefile", "rules"],
         ["snakemake", "--lint"],
     ],

@@ -22,7 +22,7 @@ from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 
 from kveval.host.files import write_json
-from kveval.pcp.archive_tools import pack_archive
+from kveval.pcp.archive_tools import pack_archives
 from kveval.spec.loading import load_config
 from kveval.store.store import Key, pointer
 
@@ -120,7 +120,7 @@ def february(tmp_path_factory):
     (folder / "recording").mkdir()
     recording = files.recording(folder / "recording", 60)
     archive = folder / "recording" / "pcp.tar.zst"
-    pack_archive(next((folder / "recording").rglob("*.meta")).with_suffix(""), archive)
+    pack_archives([next((folder / "recording").rglob("*.meta")).with_suffix("")], archive)
     make_measurable(folder, load_config(folder / FOLLOW_UP, folder / "config"), archive)
     finish(folder, load_config(folder / FEBRUARY, folder / "config"), recording)
     output = snakemake(folder, "report", "--configfile", FEBRUARY, "--touch", "--forceall")

@@ -43,7 +43,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_everything_that_is_promised_is_there(published: Path) -> None:
     results = published / "results"
     drawn, lacking = drawn_figures(results / "figures" / family for family in FAMILIES)
-    assert set(lacking) == {"pcp_lmcache"}
+    assert set(lacking) == {"pcp_lmcache", "reuse_by_tier_size"}
     assert len(drawn) == 16
     for figure in drawn:
         for suffix in (".png", ".svg"):
@@ -93,13 +93,15 @@ def test_a_second_run_has_nothing_to_do(published: Path) -> None:
     assert "Nothing to be done" in snakemake(published, "--cores", "2", "report")
 
 
-def test_snakemakes_own_report_shows_the_figures_with_their_captions(published: Path, tmp_path: Path) -> None:
+def test_snakemakes_own_report_shows_figures_tables_and_the_report(published: Path, tmp_path: Path) -> None:
     output = tmp_path / "report.html"
     snakemake(published, "report", "--report", str(output))
     text = output.read_text(encoding="utf-8")
     for figure in drawn_figures(published / "results" / "figures" / family for family in FAMILIES)[0]:
         assert figure.name in text
     assert "grey band" in text
+    for path in ("report.html", "analysis/summary.csv", "analysis/comparison.csv", "analysis/peak_throughput_all.csv"):
+        assert f'"results/{path}": {{"name"' in text
 
 
 def test_a_figure_is_made_by_its_name_and_refused_where_there_is_none(published: Path) -> None:

@@ -26,7 +26,7 @@ from kveval.host.registry import remove_leftovers
 from kveval.host.sessions import Session
 from kveval.pcp import installation as recording_pcp
 from kveval.pcp import recording as module
-from kveval.pcp.archive_tools import archive_files, pack_archive, verify_archive
+from kveval.pcp.archive_tools import archive_files, pack_archives, verify_archive
 from kveval.pcp.installation import RecordingError
 from kveval.pcp.recording import Recording, RecordingSettings
 
@@ -213,7 +213,7 @@ def test_a_recording_holds_what_was_asked_for_and_can_be_packed(directory: Path,
     assert secret.encode() not in meta
 
     packed = directory / "pcp.tar.zst"
-    pack_archive(base, packed)
+    pack_archives([base], packed)
     assert sorted(path.name for path in directory.glob("pcp.tar*")) == ["pcp.tar.zst"]
     with tarfile.open(
         fileobj=io.BytesIO(zstandard.ZstdDecompressor().stream_reader(packed.read_bytes()).read())

@@ -3,9 +3,12 @@
 import os
 import re
 import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import packaging
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -15,6 +18,7 @@ from tests.support.paths import REPOSITORY
 ROOT = REPOSITORY
 ENVS = ROOT / "envs"
 LOCKS = ("workflow", "test", "server", "torch")
+GPU_LOCKS = ("torch-gpu", "server-gpu", "lmcache-gpu")
 SCRIPTS = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("envs/*.sh"), ROOT / ".ci" / "run"])
 
 
@@ -34,7 +38,7 @@ def pins(path: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, *GPU_LOCKS])
 def test_every_requirement_is_pinned_to_one_version(lock: str) -> None:
     found = requirements(ENVS / f"{lock}.lock")
     assert found
@@ -43,7 +47,7 @@ def test_every_requirement_is_pinned_to_one_version(lock: str) -> None:
         assert not requirement.url, requirement
 
 
-@pytest.mark.parametrize("lock", ["workflow", "test", "server"])
+@pytest.mark.parametrize("lock", ["workflow", "test", "server", *GPU_LOCKS])
 def test_every_requirement_has_hashes_and_no_lock_names_an_index(lock: str) -> None:
     text = (ENVS / f"{lock}.lock").read_text()
     for entry in re.split(r"\n(?=[a-z0-9])", text)[1:]:
@@ -64,7 +68,7 @@ def test_torch_is_the_cpu_build_and_only_in_its_own_lock() -> None:
     assert "torch" not in pins(ENVS / "server.lock")
 
 
-@pytest.mark.parametrize("name", ["workflow", "test", "server"])
+@pytest.mark.parametrize("name", ["workflow", "test", "server", *GPU_LOCKS])
 def test_the_lock_meets_what_is_asked_for(name: str) -> None:
     locked = pins(ENVS / f"{name}.lock")
     for requirement in requirements(ENVS / f"{name}.in"):
@@ -72,10 +76,17 @@ def test_the_lock_meets_what_is_asked_for(name: str) -> None:
         assert all(requirement.specifier.contains(version) for version in versions), requirement
 
 
-def test_what_is_excluded_from_the_server_is_not_in_its_lock() -> None:
-    excluded = (ENVS / "server.excludes").read_text().split()
+@pytest.mark.parametrize("name", ["server", "server-gpu"])
+def test_what_is_excluded_from_the_server_is_not_in_its_lock(name: str) -> None:
+    excluded = (ENVS / f"{name}.excludes").read_text().split()
     assert excluded
-    assert not set(excluded) & set(pins(ENVS / "server.lock"))
+    assert not set(excluded) & set(pins(ENVS / f"{name}.lock"))
+
+
+def test_what_the_gpu_server_leaves_out_is_what_torch_brings() -> None:
+    torch, server = pins(ENVS / "torch-gpu.lock"), pins(ENVS / "server-gpu.lock")
+    assert set((ENVS / "server-gpu.excludes").read_text().split()) <= torch.keys()
+    assert {name: versions for name, versions in torch.items() if name in server and versions != server[name]} == {}
 
 
 def test_test_lock_agrees_with_workflow_lock() -> None:
@@ -285,6 +296,97 @@ def test_a_full_disk_is_noticed_before_the_download(place: Place) -> None:
     assert failed.returncode == 1
     assert "are needed" in failed.stderr
     assert place.installs() == []
+
+
+# --- without a network -----------------------------------------------------------------------------------------------
+
+
+def make_bundle(folder: Path, **facts: str) -> Path:
+    """A bundle in parts of 20 KB that has pip's and packaging's wheels alone."""
+    staging = folder / "staging"
+    (staging / "wheels").mkdir(parents=True)
+    (staging / "packages").mkdir()
+    own = "{}.{}".format(*sys.version_info)
+    told = {"device": "cpu", "python": own, "architecture": os.uname().machine, "torch": "1", "system": "none", **facts}
+    (staging / "bundle.txt").write_text("".join(f"{name}={value}\n" for name, value in told.items()))
+    with zipfile.ZipFile(staging / "wheels" / "packaging-25.0-py3-none-any.whl", "w") as wheel:
+        for path in Path(packaging.__file__).parent.glob("*.py"):
+            wheel.write(path, f"packaging/{path.name}")
+    made = folder / "bundle"
+    made.mkdir()
+    command = f"tar -C '{staging}' -cf - . | split -b 20K -d -a 4 - bundle.tar. && sha256sum bundle.tar.* > SHA256SUMS"
+    subprocess.run(["bash", "-c", command], cwd=made, check=True)
+    return made
+
+
+def opened(place: Place, bundle: Path, command: str = "") -> subprocess.CompletedProcess[str]:
+    (place.path / "scripts").symlink_to(ROOT / "scripts")
+    return place.run(f"open_bundle '{bundle}'; {command}", KVEVAL_PYTHON=sys.executable)
+
+
+def test_a_bundle_is_unpacked_and_pip_sees_nothing_else(place: Place, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    done = opened(place, bundle, 'fact python; echo "$PIP_NO_INDEX $PIP_CONFIG_FILE"; ls "$PIP_FIND_LINKS"')
+    assert done.returncode == 0, done.stderr
+    own = "{}.{}".format(*sys.version_info)
+    assert done.stdout.split() == [own, "1", "/dev/null", "packaging-25.0-py3-none-any.whl"]
+    assert len(list(bundle.glob("bundle.tar.*"))) > 1
+    assert list(tmp_path.glob(".bundle-*")) == []
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")])
+def test_a_part_that_is_missing_or_damaged_is_named(
+    place: Place, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    bundle = make_bundle(tmp_path)
+    damage(bundle / "bundle.tar.0001")
+    done = opened(place, bundle)
+    assert done.returncode == 1
+    assert "bundle.tar.0001" in done.stdout + done.stderr
+    assert list(tmp_path.glob(".bundle-*")) == []
+
+
+@pytest.mark.parametrize("facts", [{"python": "3.99"}, {"architecture": "s390x"}])
+def test_a_bundle_for_another_machine_is_refused(place: Place, tmp_path: Path, facts: dict[str, str]) -> None:
+    done = opened(place, make_bundle(tmp_path, **facts))
+    assert done.returncode == 1
+    assert next(iter(facts.values())) in done.stderr
+
+
+def test_all_that_is_missing_is_named_at_once(place: Place, tmp_path: Path) -> None:
+    (place.path / "envs" / "workflow.lock").write_text("packaging==25.0\nnumpy==2.3.5\n")
+    bundle = make_bundle(tmp_path)
+    done = opened(place, bundle, 'require_complete envs/workflow.lock "$server_lock"')
+    assert done.returncode == 1
+    assert "has: numpy==2.3.5, server==1, torch==1." in done.stderr
+
+
+def test_a_torch_of_the_host_is_asked_of_the_host(place: Place, tmp_path: Path) -> None:
+    (place.path / "envs" / "workflow.lock").write_text("packaging==25.0\n")
+    (place.path / "envs" / "torch-gpu.lock").write_text("torch==99.1\nnvidia-cublas==1\n")
+    bundle = make_bundle(tmp_path, device="gpu", torch="host")
+    done = opened(place, bundle, "require_complete envs/workflow.lock")
+    assert done.returncode == 1
+    assert "has: torch==99.1 (of this host)." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--python", "2.7"], "2.7"),
+        (["--torch", "1.0"], "1.0"),
+        (["--torch", "host"], "--gpu"),
+        (["--part-size", "big"], "big"),
+    ],
+)
+def test_a_bundle_that_cannot_be_made_is_refused_before_anything_is_fetched(
+    tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    command = ["bash", ROOT / "scripts" / "bundle.sh", tmp_path / "bundle", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert list((tmp_path / "bundle").iterdir()) == []
 
 
 def test_systemctl_does_nothing_while_packages_are_configured(place: Place) -> None:

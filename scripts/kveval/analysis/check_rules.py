@@ -24,7 +24,7 @@ RULES: Mapping[str, str] = {
     "R1": "units and scales come from the recording, and values are physically possible",
     "R2": "cells are identified by their runs' own description, exactly",
     "R3": "system metrics are those of the level's window, with enough samples",
-    "R4": "a closed loop obeys its invariants",
+    "R4": "a closed loop obeys its invariants, an open loop its schedule",
     "R5": "averages over models are geometric means of ratios over a balanced panel",
     "R6": "every percentage says of what",
     "R7": "tokens of unfinished requests count, and what was not observed is missing",

@@ -15,6 +15,8 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.tables import run_tables
+from kveval.analysis.reuse import TEXTS as PREDICTED_TEXTS
+from kveval.analysis.reuse import with_predictions
 from kveval.analysis.statistics.level_selection import cross_fit, highest, log_table, plateau
 from kveval.analysis.statistics.limits_met import comparable
 from kveval.analysis.system.metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
@@ -43,6 +45,7 @@ _TEXT = (
         "qualifier",
         "family",
     ),
+    *PREDICTED_TEXTS,
 )
 
 
@@ -53,13 +56,18 @@ class PeaksError(Failure):
 def tables_of_runs(
     pointers: Iterable[Path], required: Sequence[Mapping[str, Any]], limits: Mapping[str, Any] | None = None
 ) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
-    """Return requests.parquet of a cell's runs, and the levels of each, see `run_tables`.
+    """Return requests.parquet of a cell's runs, and the levels of each, see `run_tables` and `with_predictions`.
 
     `pointers`: the runs' measurement.json; `required`: counters that prove the arm active; `limits`: those of the
     campaign's goodput, None if it has none.
     """
-    runs = [run_tables(stored_run(pointer), required, scenario_name(pointer), limits) for pointer in pointers]
-    return pd.concat([requests for _, requests in runs], ignore_index=True), [levels for levels, _ in runs]
+    found, all_requests = [], []
+    for pointer in pointers:
+        place = stored_run(pointer)
+        levels, requests = run_tables(place, required, scenario_name(pointer), limits)
+        found.append(with_predictions(levels, requests, place))
+        all_requests.append(requests)
+    return pd.concat(all_requests, ignore_index=True), found
 
 
 def cell_tables(

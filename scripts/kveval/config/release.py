@@ -21,7 +21,7 @@ def _image(text: str) -> str:
 
 Image = Annotated[str, AfterValidator(_image)]
 """An image's name, in which the declared versions may stand: {vllm}, {guidellm}, {lmcache}."""
-ImageName = Literal["server", "cpu_server", "epp", "redis", "valkey", "guidellm", "lmcache", "tokenizer"]
+ImageName = Literal["server", "cpu_server", "epp", "proxy", "redis", "valkey", "guidellm", "lmcache", "tokenizer"]
 
 
 class Images(Strict):
@@ -30,6 +30,7 @@ class Images(Strict):
     server: Image = Field(description="vLLM on GPUs")
     cpu_server: Image = Field(description="vLLM on the CPU, for build vllm-cpu")
     epp: Image = Field(description="the endpoint picker; it must be one that has the index of KV blocks")
+    proxy: Image = Field(description="Envoy beside the endpoint picker, where there is no Gateway")
     redis: Image
     valkey: Image
     guidellm: Image
@@ -44,9 +45,13 @@ class EndpointPicker(Strict):
     prefix_state: Literal["scorer", "producer"] = Field(
         description="what keeps the state of prefixes: every scorer its own, or producers that scorers name"
     )
-    args: tuple[Text, ...] = ()
-    app_protocol: Text | None = Field(None, description="appProtocol of its Service's port")
-    objectives: tuple[Text, ...] = Field(description="API groups of the InferenceObjectives it watches")
+    args: tuple[Text, ...] = Field((), description="more flags, beside those of its chart")
+    tokenizer_cache: Text | None = Field(
+        None, description="folder for tokenizers, where the picker's own default cannot be written"
+    )
+    objectives: tuple[Text, ...] = Field(
+        (), description="API groups of the InferenceObjectives without which it does not start behind a Gateway"
+    )
 
 
 class CacheEvents(Strict):
@@ -57,15 +62,27 @@ class CacheEvents(Strict):
     args: tuple[Text, ...] = Field((), description="more arguments of the server")
 
 
+class Router(Strict):
+    """The charts of a release that its router is rendered from: files of manifests/llm-d; and the kinds they need."""
+
+    standalone: Text | None = Field(None, description="with a proxy of its own; the release has none when left out")
+    gateway: Text = Field(description="behind a Gateway")
+    gateway_api: Text = Field(description="release of the Gateway API whose kinds it needs")
+    inference_extension: Text = Field(description="release of the Gateway API's inference extension, likewise")
+
+
 class Release(Strict):
     """A release of llm-d."""
 
     title: Text
+    sources: tuple[Text, ...] = Field(description="where it is stated that these parts were shipped together")
     vllm: VersionText = Field(description="vLLM in the server's image")
+    lmcache: VersionText | None = Field(None, description="LMCache in the server's image, where that is known")
     lmcache_form: Literal["process", "server"] = Field(
         description="LMCache inside the server's process, or a server of its own"
     )
     images: Images
     server_labels: dict[Text, str] = Field(description="labels by which this release knows a model server's pod")
     epp: EndpointPicker
+    router: Router
     events: CacheEvents

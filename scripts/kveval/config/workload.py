@@ -4,19 +4,25 @@ What a level counts depends on the profile, see `kveval.load.levels`.
 """
 
 import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
-from pydantic import BeforeValidator, Field, StrictInt, model_validator
+from pydantic import BeforeValidator, Field, StrictInt, ValidationInfo, field_validator, model_validator
 
 from kveval.config.problems import Mistake
-from kveval.config.types import CountInt, Number, PositiveInt, PositiveNumber, Strict
+from kveval.config.types import CountInt, Number, PositiveInt, PositiveNumber, Strict, Text
 from kveval.load import levels as workloads
+from kveval.load import trace_file, traces
 from kveval.load.peak_search import Search
-from kveval.load.workload import WorkloadSpec
+from kveval.load.trace_file import TraceRow
+from kveval.load.workload import TraceSpec, WorkloadSpec
 
 # As many whole prefixes as make up a number of tokens differ by less.
 _ALIKE = 1.1
+_LENGTHS = ("prompt_tokens", "output_tokens", "prompt_spread", "output_spread", "prefix_tokens", "prefix_count")
 
 
 class PerLevel(Strict):
@@ -54,6 +60,24 @@ class Bursts(Strict):
                 f" {1 / self.factor:.3g} the rest has a rate of 0 or more"
             )
         return self
+
+
+class Replayed(Strict):
+    """A file of requests in the Mooncake trace's form, which are sent with the lengths and the sharing that it has."""
+
+    file: Text = Field(description="its path, from the folder of the catalogues")
+    hash_tokens: PositiveInt = Field(512, description="tokens that an id of the file stands for")
+    tokens: PositiveInt | None = Field(
+        None,
+        description="tokens that are sent for each id; lengths follow, what is shared stays shared. hash_tokens when"
+        " left out",
+    )
+    start_s: Annotated[Number, Field(ge=0)] = Field(0.0, description="of the file, where every level begins")
+
+    @field_validator("file")
+    @classmethod
+    def _found(cls, file: str, info: ValidationInfo) -> str:
+        return str(Path((info.context or {}).get("folder", "."), file))
 
 
 def _percentage(value: Any) -> Any:
@@ -94,24 +118,28 @@ class Searched(Strict):
 
 
 class Workload(Strict):
-    """The load: synthetic conversations over shared prefixes, at several levels."""
+    """The load: synthetic conversations over shared prefixes, or a trace's requests, at several levels."""
 
     title: str = ""
-    profile: Literal["concurrent", "constant", "poisson", "bursts", "prefix-length", "sweep"] = "concurrent"
+    profile: Literal[
+        "concurrent", "constant", "poisson", "bursts", "trace", "trace-streams", "prefix-length", "sweep"
+    ] = "concurrent"
     levels: tuple[PositiveInt, ...] | Searched = Field(
         (),
-        description="profile concurrent: numbers of concurrent streams; constant, poisson, bursts: requests per minute;"
+        description="profiles concurrent, trace-streams: numbers of concurrent streams; constant, poisson, bursts:"
+        " requests per minute; trace: percent of the rate at which its requests came;"
         " prefix-length: tokens of the prefix, one request at a time. Or {search: ...}, to have them found around the"
         " baseline's peak",
     )
     bursts: Bursts | None = Field(None, description="profile bursts: how arrivals come in bursts")
+    trace: Replayed | None = Field(None, description="profiles trace and trace-streams: the requests that are sent")
     sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
     seconds: PositiveNumber = Field(description="length of a level")
     warmup_s: Annotated[Number, Field(ge=0)] = Field(0.0, description="of those seconds, how many are not measured")
     request_timeout_s: PositiveNumber = 120.0
-    prompt_tokens: PositiveInt = Field(description="per turn, without the prefix")
+    prompt_tokens: CountInt = Field(0, description="per turn, without the prefix; a trace has its own")
     prompt_spread: LengthSpread | None = Field(None, description="how prompt_tokens vary; all alike when left out")
-    output_tokens: PositiveInt = Field(description="per turn")
+    output_tokens: CountInt = Field(0, description="per turn; a trace has its own")
     output_spread: LengthSpread | None = Field(None, description="how output_tokens vary; all alike when left out")
     turns: PositiveInt = 1
     prefix_tokens: CountInt = Field(0, description="of the prefix; profile prefix-length: the level, and left out here")
@@ -151,7 +179,7 @@ class Workload(Strict):
                 raise ValueError("profile prefix-length takes prefix_count and no prefix_tokens: that is the level")
         elif bool(self.prefix_tokens) != bool(self.prefix_count):
             raise Mistake("prefix_tokens and prefix_count go together: both 0, or both more", "prefix_half_given")
-        if self.prime and (not self.prefix_count or self.profile in ("bursts", "sweep")):
+        if self.prime and not self.trace and (not self.prefix_count or self.profile in ("bursts", "sweep")):
             raise Mistake(
                 f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
                 f" {self.prefix_count} has none to send",
@@ -161,6 +189,19 @@ class Workload(Strict):
             raise ValueError(
                 f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _lengths_given_once(self) -> Self:
+        of_trace = self.profile in ("trace", "trace-streams")
+        if of_trace != (self.trace is not None):
+            raise Mistake("trace goes with profile trace or trace-streams, and they with it", "trace_half_given")
+        given = {name for name in _LENGTHS if getattr(self, name)}
+        if of_trace and (given or self.turns > 1 or self.prime):
+            said = ", ".join(sorted(given)) or "turns above 1 or prime"
+            raise Mistake(f"a trace has its own lengths, prefixes and turns: without {said}", "trace_and_lengths")
+        if not of_trace and not {"prompt_tokens", "output_tokens"} <= given:
+            raise Mistake("prompt_tokens and output_tokens are needed, each 1 or more", "no_lengths")
         return self
 
     @model_validator(mode="after")
@@ -178,7 +219,50 @@ class Workload(Strict):
     @property
     def specification(self) -> WorkloadSpec:
         """The part of it that defines the load; its title does not."""
-        return msgspec.convert(self.model_dump(mode="json", exclude={"title"}, exclude_none=True), WorkloadSpec)
+        found = msgspec.convert(
+            self.model_dump(mode="json", exclude={"title", "trace"}, exclude_none=True), WorkloadSpec
+        )
+        if self.replayed is None:
+            return found
+        rows = self.requests
+        return msgspec.structs.replace(
+            found,
+            trace=self.replayed,
+            prompt_tokens=round(sum(row.input_length for row in rows) / len(rows)),
+            output_tokens=round(sum(row.output_length for row in rows) / len(rows)),
+        )
+
+    @cached_property
+    def replayed(self) -> TraceSpec | None:
+        """The definition of a trace's requests. Raises TraceError where it cannot be read or ends too soon."""
+        if self.trace is None:
+            return None
+        asked = self.trace
+        whole = TraceSpec(
+            file=asked.file,
+            sha256=trace_file.read(Path(asked.file), asked.hash_tokens).sha256,
+            hash_tokens=asked.hash_tokens,
+            tokens=asked.tokens or asked.hash_tokens,
+            start_s=float(asked.start_s),
+        )
+        times = [row.timestamp for row in traces.from_start(whole)]
+        if self.profile == "trace-streams":
+            return whole
+        lasting = times[-1] if times else 0.0
+        if lasting < self.seconds * max(self.fixed_levels) / 100:
+            raise trace_file.TraceError(
+                f"{asked.file} has {lasting:.0f} s from start_s {asked.start_s:g} on, a level of {self.seconds:g} s at"
+                f" {max(self.fixed_levels)} % takes {self.seconds * max(self.fixed_levels) / 100:.0f} s of it",
+                code="trace_too_short",
+                seconds=lasting,
+            )
+        counts = (sum(time < self.seconds * level / 100 for time in times) for level in self.fixed_levels)
+        return msgspec.structs.replace(whole, requests=tuple(counts))
+
+    @cached_property
+    def requests(self) -> Sequence[TraceRow]:
+        """The trace's requests from its start on, as they are sent; none of a load that is made."""
+        return [] if self.replayed is None else traces.from_start(self.replayed)
 
     @property
     def searched(self) -> PeakSearch | None:
@@ -210,6 +294,8 @@ class Workload(Strict):
     @property
     def conversation_tokens(self) -> int:
         """Most tokens of one conversation at its end: what the server's max_model_len must take."""
+        if self.replayed is not None:
+            return max(row.input_length + row.output_length for row in self.requests)
         prompt = self.prompt_tokens if self.prompt_spread is None else self.prompt_spread.max
         output = self.output_tokens if self.output_spread is None else self.output_spread.max
         return self.longest_prefix + self.turns * (prompt + output)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.host.files import is_lfs_pointer
-from kveval.pcp.archive.files import Member, split_name
+from kveval.pcp.archive.files import split_name
 from kveval.pcp.archive.index import read_index
+from kveval.pcp.archive.member import Member
 from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.archive.wire import Label
 

@@ -120,7 +120,7 @@ def trace_file(report: Path) -> Path:
 
 def write_data(workload: WorkloadSpec, level: Level, report: Path) -> Path | None:
     """Write what the generator reads besides its arguments, next to its report; return it, None where it needs none."""
-    if workload.profile != "bursts":
+    if workload.profile not in workloads.REPLAYS:
         return None
     traces.write(workload, level.streams, level.seed, trace_file(report))
     return trace_file(report)
@@ -140,7 +140,8 @@ def profile_argument(workload: WorkloadSpec, level: int) -> str:
         "constant": {"kind": "constant", **rate},
         "poisson": {"kind": "poisson", **rate},
         # When the trace says, whatever became of the request before.
-        "bursts": {"kind": "replay", "schedule_turn": "timestamp"},
+        **{name: {"kind": "replay", "schedule_turn": "timestamp"} for name in ("bursts", "trace")},
+        "trace-streams": {"kind": "concurrent", "streams": [level]},
         "prefix-length": {"kind": "synchronous"},
     }
     profile = profiles[workload.profile]
@@ -154,7 +155,7 @@ def command(guidellm: str, workload: WorkloadSpec, level: Level, target: LoadTar
 
     A level that replays a trace finds it beside its report, see `write_data`.
     """
-    replays = workload.profile == "bursts"
+    replays = workload.profile in workloads.REPLAYS
     return [
         guidellm,
         "run",

@@ -5,24 +5,34 @@ A level is a whole number, and what it counts depends on the workload's profile:
 - concurrent: streams. Each sends its next request when the last one is answered (closed loop).
 - constant, poisson, bursts: requests per minute, whether or not earlier ones were answered (open loop); evenly spaced,
   at random, or at random in bursts.
+- trace: percent of the rate at which the requests of a file came (open loop).
+- trace-streams: streams, which send the requests of a file one after the other.
 - prefix-length: tokens of the shared prefix, one request at a time.
 
 """
 
 from kveval.load.workload import WorkloadSpec
 
-OPEN_LOOP = ("constant", "poisson", "bursts")
+OPEN_LOOP = ("constant", "poisson", "bursts", "trace")
 """Profiles that send at a rate of their own."""
-_UNITS = {"prefix-length": "prefix tokens", **dict.fromkeys(OPEN_LOOP, "requests/min")}
+REPLAYS = ("bursts", "trace", "trace-streams")
+"""Profiles whose requests GuideLLM reads from a file."""
+_UNITS = {
+    "prefix-length": "prefix tokens",
+    **dict.fromkeys(OPEN_LOOP, "requests/min"),
+    "trace": "% of the trace's rate",
+}
 _AXES = {
     "streams": "concurrent streams",
     "requests/min": "requests sent per minute",
     "prefix tokens": "tokens of the prefix, one request at a time",
+    "% of the trace's rate": "percent of the rate at which the trace's requests came",
 }
 _ARRIVALS = {
     "constant": "come evenly spaced, whatever became of earlier ones",
     "poisson": "come at random, whatever became of earlier ones",
     "bursts": "come in random bursts, whatever became of earlier ones",
+    "trace": "come as in the trace, at a multiple of its rate, whatever became of earlier ones",
     "sweep": "come as each strategy of the sweep sends them",
 }
 
@@ -36,15 +46,22 @@ def streams_at(workload: WorkloadSpec, level: int) -> int | None:
 
 def rate_req_s_at(workload: WorkloadSpec, level: int) -> float | None:
     """Return the mean requests per second that are sent at a level; None where that follows from the answers."""
-    return level / 60 if workload.profile in OPEN_LOOP else None
+    if workload.trace is not None and workload.trace.requests and level in workload.given_levels:
+        return workload.trace.requests[workload.given_levels.index(level)] / workload.seconds
+    return level / 60 if workload.profile in OPEN_LOOP and workload.profile != "trace" else None
 
 
 def in_words(workload: WorkloadSpec) -> str:
     """Return how the requests are made and how they come, as the end of a sentence."""
+    if workload.trace is not None:
+        return f"prompts, answers and what they share are a trace's, and requests {_arrivals(workload)}"
     fixed = workload.prompt_spread is None and workload.output_spread is None
     lengths = "fixed lengths" if fixed else "lengths drawn at random"
-    arrivals = _ARRIVALS.get(workload.profile, "follow each other without pause")
-    return f"prompts and answers have {lengths}, prefixes and turns are alike, and requests {arrivals}"
+    return f"prompts and answers have {lengths}, prefixes and turns are alike, and requests {_arrivals(workload)}"
+
+
+def _arrivals(workload: WorkloadSpec) -> str:
+    return _ARRIVALS.get(workload.profile, "follow each other without pause")
 
 
 def prefix_tokens_at(workload: WorkloadSpec, level: int) -> int:

@@ -1,19 +1,21 @@
-"""Requests that come in bursts, as a trace for GuideLLM to replay: when each comes, its length, its prefix.
+"""A level's requests as a trace for GuideLLM to replay: when each comes, its length, what it shares with others.
 
-Arrivals are a Poisson process whose rate alternates between a burst's and the rest's, each for a random, exponentially
-distributed time (a Markov-modulated Poisson process of two states). Everything follows from the seed, so that all arms
-of a block get the same requests.
+Of profile bursts they are drawn: arrivals are a Poisson process whose rate alternates between a burst's and the rest's,
+each for a random, exponentially distributed time (a Markov-modulated Poisson process of two states), and everything
+follows from the seed. Of profiles trace and trace-streams they are those of a file. All arms get the same requests.
 """
 
 import itertools
-import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from kveval.load import levels as workloads
-from kveval.load.workload import BurstSpec, SpreadSpec, WorkloadSpec
+from kveval.load import trace_file
+from kveval.load.trace_file import TraceError, TraceRow
+from kveval.load.workload import BurstSpec, SpreadSpec, TraceSpec, WorkloadSpec
 
 # A last request so long past the end of the level, so that the level ends by its time and not for lack of requests.
 _MARGIN_S = 10.0
@@ -46,14 +48,18 @@ def tokens(mean: int, spread: SpreadSpec | None, generator: random.Random) -> in
 
 def block_tokens(workload: WorkloadSpec, level: int) -> int:
     """Return the tokens that one id of the trace's `hash_ids` stands for: a whole prefix, where there are prefixes."""
+    if workload.trace is not None:
+        return workload.trace.tokens
     return workloads.prefix_tokens_at(workload, level) or _BLOCK_TOKENS
 
 
-def rows(workload: WorkloadSpec, level: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield the requests of a level with profile bursts in the Mooncake trace's form.
+def rows(workload: WorkloadSpec, level: int, seed: int) -> Iterator[TraceRow]:
+    """Yield the requests of a level that replays, in order, with times in seconds from its start."""
+    yield from _drawn(workload, level, seed) if workload.trace is None else _replayed(workload, workload.trace, level)
 
-    Equal ids of `hash_ids` are equal tokens: the first is the shared prefix, the others are the request's own.
-    """
+
+def _drawn(workload: WorkloadSpec, level: int, seed: int) -> Iterator[TraceRow]:
+    """Requests of profile bursts. The first id of a prompt is its shared prefix, the others are its own."""
     generator = random.Random(f"kveval/{seed}")
     rate = workloads.rate_req_s_at(workload, level) or 0.0
     prefix, count = workloads.prefix_tokens_at(workload, level), workloads.prefix_count_at(workload, level)
@@ -66,16 +72,43 @@ def rows(workload: WorkloadSpec, level: int, seed: int) -> Iterator[dict[str, An
         output = tokens(workload.output_tokens, workload.output_spread, generator)
         needed = -(-own // block)
         shared = [generator.randrange(count)] if prefix else []
-        yield {
-            "timestamp": round(time, 6),
-            "input_length": prefix + own,
-            "output_length": output,
-            "hash_ids": [*shared, *range(fresh, fresh + needed)],
-        }
+        yield TraceRow(round(time, 6), prefix + own, output, [*shared, *range(fresh, fresh + needed)])
         fresh += needed
+
+
+def _replayed(workload: WorkloadSpec, trace: TraceSpec, level: int) -> Iterator[TraceRow]:
+    """Requests of a file: those of a level's time at its rate, or all of them where answers say when the next comes."""
+    found = from_start(trace)
+    if workload.profile == "trace-streams":
+        yield from found
+        return
+    speed = level / 100
+    for row in found:
+        row.timestamp = round(row.timestamp / speed, 6)
+        if row.timestamp >= workload.seconds:
+            # One more, after the end.
+            row.timestamp = max(row.timestamp, workload.seconds + _MARGIN_S)
+            yield row
+            return
+        yield row
+
+
+def from_start(trace: TraceSpec) -> Sequence[TraceRow]:
+    """Return the requests of a trace's file from its start on, scaled, with seconds from there; the caller's own.
+
+    Raises TraceError where the file is not the one that the specification was made with.
+    """
+    read = trace_file.read(Path(trace.file), trace.hash_tokens)
+    if read.sha256 != trace.sha256:
+        raise TraceError(f"{trace.file} has changed since it was planned with", code="other_trace", path=trace.file)
+    start_ms = 1000 * trace.start_s
+    found = [trace_file.scaled(row, trace.hash_tokens, trace.tokens) for row in read.rows if row.timestamp >= start_ms]
+    for row in found:
+        row.timestamp = (row.timestamp - start_ms) / 1000
+    return found
 
 
 def write(workload: WorkloadSpec, level: int, seed: int, path: Path) -> None:
     """Write a level's trace, one request a line."""
-    with path.open("w") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows(workload, level, seed))
+    with path.open("wb") as file:
+        file.writelines(msgspec.json.encode(row) + b"\n" for row in rows(workload, level, seed))

@@ -36,6 +36,26 @@ class BurstSpec(msgspec.Struct, frozen=True):
     mean_s: float
 
 
+class TraceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file of requests, known by what is in it.
+
+    Attributes:
+        file: where it lies on this host; not part of what defines a measurement.
+        sha256: of its lines, unpacked.
+        hash_tokens: that an id of it stands for.
+        tokens: that are sent for each id.
+        start_s: of the file, where levels begin.
+        requests: that each level sends in its seconds, in the order of the levels; empty where answers decide that.
+    """
+
+    file: str = ""
+    sha256: str
+    hash_tokens: int
+    tokens: int
+    start_s: float = 0.0
+    requests: tuple[int, ...] = ()
+
+
 class SearchSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the levels are searched: `seconds` of a pilot's level, the workload's for None; how many levels to `keep`."""
 
@@ -65,6 +85,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     profile: str
     levels: tuple[int, ...] | SearchedLevels
     bursts: BurstSpec | None = None
+    trace: TraceSpec | None = None
     sweep_size: int | None = None
     seconds: float
     warmup_s: float

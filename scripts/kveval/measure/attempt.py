@@ -22,8 +22,9 @@ from kveval.host.files import write_json
 from kveval.host.redaction import Redactor
 from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
-from kveval.pcp.archive_tools import pack_archive, verify_archive
-from kveval.spec.servers.registry import software_of
+from kveval.pcp.archive_tools import pack_archives, verify_archive
+from kveval.pcp.direct.checking import verify_direct
+from kveval.spec.servers.registry import held_bytes, software_of
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Answers, Repeat
 
@@ -107,8 +108,8 @@ class Attempt:
         # Never by a new server: what these few prompts leave in a tier that cannot be emptied, the warm-up leaves too.
         session.handle.refresh(restart=False)
         found = msgspec.structs.replace(found, unchecked=session.anonymous(found.unchecked))
-        # Of a miniature it is known that its answers show nothing.
-        if found.unchecked and not (specification.miniature and found.prompts):
+        # Of random weights it is known that answers may show nothing.
+        if found.unchecked and not (specification.random_weights and found.prompts):
             self.progress.say(f"answers from the cache are not checked: {found.unchecked}")
         elif found.changed:
             said = f"{found.changed} of {found.prompts} greedy answers changed"
@@ -144,6 +145,7 @@ class Attempt:
             "budget": {
                 **content["budget"],
                 "device_tokens": server.facts.get("kv_cache_tokens"),
+                "held_bytes": held_bytes(specification),
                 **_reported(specification, server.facts.get("tier_bytes")),
             },
             "companions": [
@@ -196,28 +198,36 @@ class Attempt:
         self.told = failure
 
     def _collect_recording(self, recorder: Recorder, levels: list[dict[str, Any]]) -> dict[str, Any]:
-        facts = verify_archive(
-            recorder.archive,
-            start=levels[0]["start"],
-            end=levels[-1]["end"],
-            required=self._required_metrics(),
-            windows=[(level["start"], level["end"]) for level in levels],
-        )
-        target = self.raw / "pcp.tar.zst"
-        pack_archive(recorder.archive, target)
+        direct = recorder.archives[0].suffix == ".parquet"
+        verify = verify_direct if direct else verify_archive
+        facts = [
+            verify(
+                archive,
+                start=levels[0]["start"],
+                end=levels[-1]["end"],
+                required=[*(() if number else self._required_of_server()), *_REQUIRED_OF_HOST],
+                windows=[(level["start"], level["end"]) for level in levels],
+            )
+            for number, archive in enumerate(recorder.archives)
+        ]
+        target = self.raw / ("recording.parquet" if direct else "pcp.tar.zst")
+        if direct:
+            recorder.archives[0].replace(target)
+        else:
+            pack_archives(recorder.archives, target)
         return {
             "archive": target.relative_to(self.scratch).as_posix(),
             "interval_s": 1.0,
-            "metrics": facts.metrics,
-            "start": facts.start,
-            "end": facts.end,
+            "metrics": facts[0].metrics,
+            "start": max(found.start for found in facts),
+            "end": min(found.end for found in facts),
         }
 
-    def _required_metrics(self) -> list[str]:
+    def _required_of_server(self) -> list[str]:
         versions = self.job.specification.versions
         software = software_of(versions)
         names = (software.recorded(metric, versions[software.name]) for metric in _REQUIRED_OF_SERVER)
-        return [*(name for name in names if name is not None), *_REQUIRED_OF_HOST]
+        return [name for name in names if name is not None]
 
     def _pack_logs(self) -> None:
         for path in sorted(self.raw.glob("*.log")):

@@ -5,6 +5,7 @@ Everything a run starts is gone afterwards, however it ends; what it measured is
 """
 
 import contextlib
+import json
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from kveval.measure.attempt import Attempt, utc_now
 from kveval.measure.known_defects import recognised
 from kveval.measure.progress import Progress
 from kveval.store.run_file import Repeat
-from kveval.store.store import Key, Store, pointer
+from kveval.store.store import RUN, Key, Store, key_of, pointer
 
 __all__ = ["Job", "MeasurementError", "measure"]
 
@@ -54,24 +55,27 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
         )
     engine = engine_of(job)
     host = engine.hardware()
-    key = Key(job.measurement, job.run, host["fingerprint"])
+    alike = host["fingerprints"] if "fingerprints" in host else [host["fingerprint"]]
+    keys = [Key(job.measurement, job.run, fingerprint) for fingerprint in alike]
     store = Store(job.store)
-    if _adopted(store, key, output, progress):
+    if _adopted(store, keys, output, progress):
         return
     with stop_signals_raise(), stop_when_orphaned(), engine.alone(progress.say):
         # Another job may have measured it while this one waited.
-        if not _adopted(store, key, output, progress):
+        if not _adopted(store, keys, output, progress):
+            key = keys[0] if keys else Key(job.measurement, job.run, "")
             write_json(output, pointer(_measure_now(job, engine, key, store, host, progress), key))
 
 
-def _adopted(store: Store, key: Key, output: Path, progress: Progress) -> bool:
-    """Point to the stored measurement, if there is one; nobody deletes it meanwhile."""
+def _adopted(store: Store, keys: Sequence[Key], output: Path, progress: Progress) -> bool:
+    """Point to the stored measurement of the first key that has one; nobody deletes it meanwhile."""
     with store.using():
-        place = store.find(key)
-        if place is not None:
-            write_json(output, pointer(place, key))
-            progress.say(f"adopted the stored measurement {place}")
-        return place is not None
+        for key in keys:
+            if (place := store.find(key)) is not None:
+                write_json(output, pointer(place, key))
+                progress.say(f"adopted the stored measurement {place}")
+                return True
+    return False
 
 
 def _measure_now(job: Job, engine: Engine, key: Key, store: Store, host: Mapping[str, Any], progress: Progress) -> Path:
@@ -117,7 +121,8 @@ def _attempt(
     scratch = engine.scratch(store, key)
     try:
         Attempt(job, scratch, engine, host, progress, redactor, repeats).perform()
-        place = store.commit(scratch, key)
+        # Of the hardware that served, which may be known only now.
+        place = store.commit(scratch, key_of(json.loads((scratch / RUN).read_text())))
     except BaseException as error:
         if not isinstance(error, Failure | Terminated):
             with contextlib.suppress(OSError):

@@ -14,7 +14,6 @@ from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of, rank
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
-from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, rows_of
 from kveval.report.data.contrasts import pair
@@ -230,7 +229,7 @@ def _few(names: Sequence[str]) -> str:
 
 def _hits(measured: Measured, rows: Sequence[KeyRow]) -> Iterator[str]:
     """The share of prompt tokens that each tier served where cells are compared, else what preempted requests got."""
-    activity = tier_activity(measured.runs)
+    activity = measured.activity
     cells: dict[str, CellKey] = {cell_label(key): key for key in map(cell_of, measured.peaks.to_dict("records"))}
     shares, reloads = [], []
     for row in rows:
@@ -314,6 +313,9 @@ def _without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         yield f"Measured at the peak: {_few(shown)}."
 
 
+_WEIGHTS = {"miniature": ", with random weights", "random": ", with random weights, full geometry"}
+
+
 def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow]) -> str:
     """The runs, the level, the load and the machine that the answer rests on."""
     counts = sorted({len(runs) for cell in plan.cells if (runs := measured.runs_of(cell))})
@@ -325,7 +327,7 @@ def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow]) -> str:
         f"This rests on {number} run{'s' * (counts[-1] > 1)} of each arm",
         *([f" at {measured.unit.said(levels)}"] if levels else []),
         *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
-        ", with random weights" if measured.runs[0].weights == "miniature" else "",
+        _WEIGHTS.get(measured.runs[0].weights, ""),
         f", on {machines[0] if len(machines) == 1 else f'{len(machines)} different machines'}",
         "; intervals are 95 %, over runs" if counts[-1] > 1 else "; nothing tells how much runs differ",
     ]

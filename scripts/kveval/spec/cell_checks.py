@@ -6,6 +6,7 @@ from kveval.config.campaign import Campaign, Cell, ServerConfig
 from kveval.config.catalogue import Catalogue, Model, Scenario
 from kveval.config.problems import ConfigProblem, unknown_name
 from kveval.config.workload import Workload
+from kveval.load.trace_file import TraceError
 from kveval.spec.servers.registry import SERVERS
 
 
@@ -69,12 +70,22 @@ def parallel_problems(cell: Cell, scenario: Scenario, model: Model, server: Serv
     ranks = scenario.tensor_parallel_size
     if ranks is None:
         return
-    if server.weights == "miniature":
-        said = f"{cell.scenario} sets tensor_parallel_size, a miniature has one rank"
-        yield ConfigProblem("", "scenarios", said, "full", "ranks_of_miniature")
+    if server.one_rank:
+        said = f"{cell.scenario} sets tensor_parallel_size, a miniature and a CPU have one rank"
+        yield ConfigProblem("", "scenarios", said, "a build for GPUs, weights full or random", "ranks_of_miniature")
     elif not model.divides_among(ranks):
         said = f"{cell.scenario}: {ranks} ranks cannot share the heads of {cell.model}"
         yield ConfigProblem("", "scenarios", said, "2", "ranks_do_not_divide")
+
+
+def weights_problems(cell: Cell, model: Model, server: ServerConfig) -> Iterator[ConfigProblem]:
+    """Weights that are not where the server would look for them, or that its device cannot compute with."""
+    if server.weights == "full" and model.path is not None and server.release is not None:
+        said = f"the path of {cell.model} is a folder of this host"
+        yield ConfigProblem("", "models", said, "leave it out; cluster.model_cache keeps weights", "path_of_this_host")
+    if server.weights == "random" and model.quantization is not None and server.on_cpu:
+        said = f"{cell.model} has {model.quantization} weights, which no server on a CPU makes at random"
+        yield ConfigProblem("", "models", said, "the model without quantization, or a GPU", "quantized_on_cpu")
 
 
 def elsewhere_problems(cell: Cell, scenario: Scenario, server: ServerConfig) -> Iterator[ConfigProblem]:
@@ -95,11 +106,16 @@ def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: 
             "profile concurrent; sweeps are for results that were measured elsewhere",
             "sweep",
         )
-    if workload.conversation_tokens > max_model_len:
+    try:
+        longest = workload.conversation_tokens
+    except TraceError as error:
+        yield ConfigProblem("", "workload", f"{name}: {error}", "a trace as docs/traces.md describes it", error.code)
+        return
+    if longest > max_model_len:
         yield ConfigProblem(
             "",
             "workload",
-            f"a conversation of {name} grows to {workload.conversation_tokens} tokens,"
+            f"a conversation of {name} grows to {longest} tokens,"
             f" {cell.model} is served with max_model_len {max_model_len}",
             "a shorter prefix, fewer turns, or a larger server.max_model_len",
             "too_long",

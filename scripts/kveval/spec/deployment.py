@@ -1,7 +1,8 @@
 """Parts of a deployment on a cluster that define the measurement: images, replicas, routing, memory; not the site."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import UNSET
 from packaging.version import Version
 
 from kveval.config.campaign import Campaign, ServerConfig
@@ -26,7 +27,8 @@ def images(scenario: Scenario, campaign: Campaign, release: Release, sidecars: I
     beside = {sidecar.name for sidecar in sidecars}
     needed: dict[ImageName, bool] = {
         "guidellm": True,
-        "epp": route_of(campaign) == "gateway",
+        "epp": route_of(campaign, release) != "service",
+        "proxy": route_of(campaign, release) == "standalone",
         "tokenizer": _tokenized(scenario, campaign, release),
         "redis": "redis" in beside,
         "valkey": "valkey" in beside,
@@ -44,14 +46,16 @@ def deployment(
     platform: arms.Platform,
     model: ServedModel,
     budget: CacheSizes,
+    argv: Sequence[str],
 ) -> DeploymentSpec:
-    """Return the part of the specification that engine kubernetes adds beside images."""
+    """Return the part of the specification that engine kubernetes adds beside images; `argv`: of the server."""
     server = campaign.server
-    route = route_of(campaign)
-    picked = route == "gateway"
+    route = route_of(campaign, release)
+    picked = route != "service"
     index = _index(scenario, platform)
     routing = scenario.routing or server.routing
-    memory_bytes, shm_bytes, cpus = _resources(server, model, budget)
+    held = software.held_bytes(argv, platform.server_version, model, budget, on_cpu=server.on_cpu)
+    memory_bytes, shm_bytes, cpus = _resources(server, model, budget, held)
     return DeploymentSpec(
         release=str(server.release),
         route=route,
@@ -64,16 +68,23 @@ def deployment(
         lmcache_form=software.lmcache_form(platform) if "lmcache" in scenario.kind.parts else None,
         picker=picker_config(release, routing, budget.tokens, index) if picked else None,
         picker_args=release.epp.args if picked else (),
-        picker_protocol=release.epp.app_protocol if picked else None,
-        objectives=release.epp.objectives if picked else (),
+        picker_protocol=None,
+        objectives=release.epp.objectives if route == "gateway" else (),
         tokenizer=_tokenizer(server, software, platform) if _tokenized(scenario, campaign, release) else None,
         file_medium=_file_medium(campaign) if "files" in scenario.kind.parts else None,
+        router=getattr(release.router, route) if picked else UNSET,
     )
 
 
-def route_of(campaign: Campaign) -> str:
-    """Return what the load goes through: the "gateway" and its endpoint picker, or the server's "service" alone."""
-    return "gateway" if campaign.cluster is not None and campaign.cluster.address == "gateway" else "service"
+def route_of(campaign: Campaign, release: Release) -> str:
+    """Return what the load goes through.
+
+    llm-d's router with a proxy of its own ("standalone"), or behind a "gateway"; or the server's "service" alone.
+    """
+    address = "service" if campaign.cluster is None else campaign.cluster.address
+    if address == "router":
+        return "gateway" if release.router.standalone is None else "standalone"
+    return "gateway" if address == "gateway" else "service"
 
 
 def replicas(scenario: Scenario, server: ServerConfig) -> int:
@@ -107,12 +118,18 @@ def deployment_problems(
             f"{release.vllm}, or server.images.server with an image that has {server.vllm or server.program}",
             "other_version",
         )
+    inside = "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process"
+    if inside and own_image is None and release.lmcache not in (None, server.lmcache):
+        said = f"{server.release} has LMCache {release.lmcache}, declared is {server.lmcache}"
+        right = f"{release.lmcache}, or server.images.server with an image that has {server.lmcache}"
+        yield ConfigProblem("", "server.lmcache", said, right, "other_version")
     if server.fs_dir is not None:
         yield ConfigProblem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume", "of_this_host")
     several = replicas(scenario, server) > 1
     if several and campaign.cluster is not None and campaign.cluster.shared_network:
         said = f"{name}: replicas of one network would take one port"
         yield ConfigProblem("", "server.replicas", said, "1", "one_port")
+    yield from _route_problems(campaign, release)
     if "index" in scenario.kind.parts:
         yield from _index_problems(name, campaign, release, platform)
     if campaign.reset_caches == "endpoint" and (why := _not_reset(scenario, software, platform)):
@@ -120,13 +137,31 @@ def deployment_problems(
         yield ConfigProblem("", "reset_caches", f"{name}: {said}, so that levels would start warm", "restart", code)
 
 
+def _route_problems(campaign: Campaign, release: Release) -> Iterator[ConfigProblem]:
+    """Say what the way of the requests lacks."""
+    site, route = campaign.cluster, route_of(campaign, release)
+    if site is None or route == "service":
+        return
+    if site.shared_network:
+        said = "llm-d's router has ports of its own, which pods on one network cannot each have"
+        yield ConfigProblem("", "cluster.address", said, "address: service, or a URL", "one_port")
+    if route != "gateway":
+        return
+    if site.gateway is None:
+        said = f"{campaign.server.release} routes through a Gateway, and none is named"
+        yield ConfigProblem("", "cluster", said, "gateway: {name: ...}; or a newer release", "gateway_missing")
+    elif site.slots > 1 and not site.gateway.create:
+        said = "slots: cells at once need gateway.create, because each takes a whole Gateway's requests"
+        yield ConfigProblem("", "cluster", said, "gateway.create: true, or address: router", "gateway_shared")
+
+
 def _index_problems(
     name: str, campaign: Campaign, release: Release, platform: arms.Platform
 ) -> Iterator[ConfigProblem]:
     server = campaign.server
-    if route_of(campaign) != "gateway":
+    if route_of(campaign, release) == "service":
         said = f"{name} is an index for routing, and this load is not routed"
-        yield ConfigProblem("", "cluster.address", said, "address: gateway", "not_routed")
+        yield ConfigProblem("", "cluster.address", said, "address: router", "not_routed")
     if server.weights == "miniature" and release.epp.prefix_state == "scorer":
         yield ConfigProblem(
             "",
@@ -158,7 +193,7 @@ def _index(scenario: Scenario, platform: arms.Platform) -> Index | None:
 def _tokenized(scenario: Scenario, campaign: Campaign, release: Release) -> bool:
     """Whether the endpoint picker needs prompts as the model's tokens, which a program beside it makes."""
     indexed = "index" in scenario.kind.parts and scenario.store is not None
-    return indexed and route_of(campaign) == "gateway" and release.epp.prefix_state == "producer"
+    return indexed and route_of(campaign, release) != "service" and release.epp.prefix_state == "producer"
 
 
 def _tokenizer(server: ServerConfig, software: ServerSoftware, platform: arms.Platform) -> tuple[str, ...]:
@@ -175,10 +210,10 @@ def _image(name: ImageName, server: ServerConfig, release: Release) -> str:
     return image
 
 
-def _resources(server: ServerConfig, model: ServedModel, budget: CacheSizes) -> tuple[int, int, int]:
+def _resources(server: ServerConfig, model: ServedModel, budget: CacheSizes, held: int) -> tuple[int, int, int]:
     """Return the server's memory limit and its /dev/shm, bytes, and the cores it asks for.
 
-    Newer servers keep the tier in /dev/shm, older ones beside it; it counts once in either case.
+    Newer servers keep the tier in /dev/shm, older ones beside it; it counts once in either case, as `held` in memory.
     """
     ranks = model.tensor_parallel_size
     if server.on_cpu:
@@ -186,10 +221,12 @@ def _resources(server: ServerConfig, model: ServedModel, budget: CacheSizes) -> 
     else:
         base, cpus = _GPU_SERVER_BYTES + ranks * _GPU_RANK_BYTES, 4 + 2 * ranks
     shm = _SHM_BYTES * ranks
-    return base + shm + budget.host_bytes, shm + budget.host_bytes, cpus
+    return base + shm + held, shm + budget.host_bytes, cpus
 
 
 def _file_medium(campaign: Campaign) -> str:
-    """Name the disk under test: the node's own, or a storage class."""
+    """Name the disk under test: the node's own, or a storage class, "shared" where replicas have one volume."""
     volume = None if campaign.cluster is None else campaign.cluster.file_volume
-    return "node" if volume is None or volume.storage_class is None else volume.storage_class
+    if volume is None or volume.storage_class is None:
+        return "node"
+    return f"{volume.storage_class}, shared" if volume.access == "ReadWriteMany" else volume.storage_class

@@ -41,7 +41,7 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
     raw = source.raw
     readable = not problems
     entries, unread = read_catalogues(directory, raw, place, problems)
-    valid = {kind: validate_entries(kind, entries[kind], problems) for kind in KINDS}
+    valid = {kind: validate_entries(kind, entries[kind], problems, directory) for kind in KINDS}
     known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
     check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
     problems += check_names(raw, place, known)

@@ -18,10 +18,11 @@ from kveval.spec.cell_checks import (
     stand_in_problems,
     tier_problems,
     unknown_names,
+    weights_problems,
     workload_problems,
 )
 from kveval.spec.deployment import deployment, deployment_problems, images
-from kveval.spec.miniature import miniature_geometry
+from kveval.spec.random_model import miniature_geometry
 from kveval.spec.servers.registry import SERVERS
 from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.specification import CacheSizes, ServedModel, Specification
@@ -34,11 +35,11 @@ def served_model(name: str, model: Model, scenario: Scenario, server: ServerConf
     name = scenario.serves.get(name, name)
     geometry = miniature_geometry(model) if miniature else model.geometry
     dtype = "bfloat16" if miniature else model.dtype
-    ranks = 1 if miniature else scenario.tensor_parallel_size or model.tensor_parallel_size
+    ranks = 1 if server.one_rank else scenario.tensor_parallel_size or model.tensor_parallel_size
     return ServedModel(
         name=name,
         hf_id=model.hf_id,
-        served_name=f"{name}-miniature" if miniature else model.hf_id,
+        served_name=model.hf_id if server.weights == "full" else f"{name}-{server.weights}",
         dtype=dtype,
         kv_cache_dtype=model.kv_cache_dtype,
         quantization=None if miniature else model.quantization,
@@ -47,6 +48,7 @@ def served_model(name: str, model: Model, scenario: Scenario, server: ServerConf
         gpu_memory_utilization=None if miniature or server.fixed_capacity else utilization,
         geometry=geometry,
         kv_bytes_per_token=sizing.kv_bytes_per_token(geometry, model.kv_cache_dtype, ranks, dtype),
+        folder=model.path if server.weights == "full" and model.path is not None else UNSET,
     )
 
 
@@ -103,6 +105,7 @@ def resolve_cell(
         *elsewhere_problems(cell, scenario, server),
         *stand_in_problems(cell, scenario),
         *parallel_problems(cell, scenario, model, server),
+        *weights_problems(cell, model, server),
         *workload_problems(cell, served.max_model_len, workload, campaign.workload),
     ]
     if problems:
@@ -137,6 +140,7 @@ def resolve_cell(
     ]
     if problems:
         return None, problems
+    argv = (*argv, *model.extra_args, *server.args, *scenario.args)
     versions = {software.name: server.declared_version, "guidellm": server.guidellm}
     if "lmcache" in scenario.kind.parts and server.lmcache is not None:
         versions["lmcache"] = server.lmcache
@@ -150,7 +154,7 @@ def resolve_cell(
             versions=versions,
             build=server.build,
             block_size=server.block_size,
-            argv=(*argv, *model.extra_args, *server.args, *scenario.args),
+            argv=argv,
             env={**env, **server.env, **scenario.env},
             sidecars=arm.sidecars,
             budget=sizes,
@@ -160,7 +164,7 @@ def resolve_cell(
             images={} if release is None else images(scenario, campaign, release, arm.sidecars),
             deployment=None
             if release is None
-            else deployment(scenario, campaign, release, software, platform, served, sizes),
+            else deployment(scenario, campaign, release, software, platform, served, sizes, argv),
         ),
         [],
     )

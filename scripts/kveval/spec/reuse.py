@@ -155,10 +155,10 @@ def prefixes_held(prefixes: int, prefix_tokens: int, own_tokens: int, capacity_t
 
 
 def demand_of(specification: Specification, level: int) -> Demand:
-    """Return what one server is asked for at a level; a gateway keeps requests of one prefix on one server."""
+    """Return what one server is asked for at a level; a router keeps requests of one prefix on one server."""
     workload, deployment = specification.workload, specification.deployment
     servers = 1 if deployment is None else deployment.replicas
-    routed = servers if deployment is not None and deployment.route == "gateway" else 1
+    routed = servers if deployment is not None and deployment.route != "service" else 1
     prefix, streams = workloads.prefix_tokens_at(workload, level), workloads.streams_at(workload, level)
     turns, new = workload.turns, workload.prompt_tokens + workload.output_tokens
     found_again = prefix >= specification.block_size

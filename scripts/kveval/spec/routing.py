@@ -87,7 +87,11 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
         scorer: Plugin = {
             "type": _PRECISE[state],
             "parameters": {
-                "indexerConfig": {"tokenProcessorConfig": hashing, "kvBlockIndexConfig": store},
+                "indexerConfig": {
+                    "tokenProcessorConfig": hashing,
+                    "kvBlockIndexConfig": store,
+                    **_tokenizers(release),
+                },
                 "kvEventsConfig": {"zmqEndpoint": "tcp://*:{events_port}", "topicFilter": "kv@", "concurrency": 4},
             },
         }
@@ -131,6 +135,12 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
         },
         "schedulingProfiles": [_precise_profile("prefix-cache-scorer")],
     }
+
+
+def _tokenizers(release: Release) -> dict[str, Any]:
+    """Name a folder that can be written: where none can, the picker's request for a tokenizer never returns."""
+    folder = release.epp.tokenizer_cache
+    return {} if folder is None else {"tokenizersPoolConfig": {"hf": {"tokenizersCacheDir": folder}}}
 
 
 def _precise_profile(scorer: str) -> dict[str, Any]:

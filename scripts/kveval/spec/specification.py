@@ -37,6 +37,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_utilization: float | None
     geometry: Geometry
     kv_bytes_per_token: int
+    folder: str | UnsetType = UNSET
+    """Where this host has the checkpoint; not set where a hub has it, or where nothing is loaded."""
 
 
 class SidecarSpec(msgspec.Struct, frozen=True):
@@ -85,9 +87,12 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
     picker: Mapping[str, Any] | None
     picker_args: tuple[str, ...]
     picker_protocol: str | None
+    """Nothing any more; it stays because it is hashed into the ids of measurements that exist."""
     objectives: tuple[str, ...]
     tokenizer: tuple[str, ...] | None
     file_medium: str | None
+    router: str | UnsetType = UNSET
+    """Chart of llm-d's router, a file of manifests/llm-d; not set where the load goes to the servers themselves."""
 
 
 class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,6 +133,9 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, the caller's own; their hash is the measurement's id."""
         content: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=Geometry.model_dump))
+        # A trace is what is in it, wherever it lies; a checkpoint is the model's, whichever folder has it.
+        content["workload"].get("trace", {}).pop("file", None)
+        content["model"].pop("folder", None)
         return content
 
     @property
@@ -137,8 +145,13 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def miniature(self) -> bool:
-        """Whether the model is a miniature with random weights, which nothing is downloaded for."""
+        """Whether the model is a miniature, instead of having the named model's geometry."""
         return self.weights == "miniature"
+
+    @property
+    def random_weights(self) -> bool:
+        """Whether the weights are random, so that nothing is downloaded and answers say nothing."""
+        return self.weights != "full"
 
     @property
     def on_cpu(self) -> bool:

@@ -43,9 +43,9 @@ def cluster_warnings(
         if "index" in scenario.kind.parts and servers == 1:
             said = f"{name} routes between replicas, and there is one: it cannot differ from its baseline"
             found.append(noted(said, "one_replica", scenario=name))
-        if campaign.cluster.address != "gateway" and servers > 1:
+        if campaign.cluster.address not in ("router", "gateway") and servers > 1:
             said = f"{name} has {servers} replicas behind a Service, which spreads connections, not requests:"
-            found.append(noted(f"{said} use address: gateway", "connections_spread", scenario=name))
+            found.append(noted(f"{said} use address: router", "connections_spread", scenario=name))
     return found
 
 

@@ -128,6 +128,18 @@ class GpuConditions(msgspec.Struct, frozen=True):
     throttle_shares: dict[str, float] = {}
 
 
+class CopyBandwidth(msgspec.Struct, frozen=True):
+    """The rates at which this host copies large buffers, GB/s of payload, by a probe beside the levels.
+
+    `host_gb_s`: within host memory, on the server's cores; `host_to_device_gb_s`, `device_to_host_gb_s`: between
+    pinned host memory and the first GPU, None without one.
+    """
+
+    host_gb_s: float
+    host_to_device_gb_s: float | None = None
+    device_to_host_gb_s: float | None = None
+
+
 class CellName(msgspec.Struct, frozen=True):
     """The cell that was measured."""
 
@@ -171,11 +183,21 @@ class Run(msgspec.Struct, frozen=True):
     # None of runs that were not asked: imports, and what was measured before this was checked.
     answers: Answers | None = None
     gpu_conditions: list[GpuConditions] = []
+    # None of runs on a cluster, of imports, and of what was measured before this was probed.
+    copy_bandwidth: CopyBandwidth | None = None
+    recording: dict[str, Any] = {}
+    # What only a cluster has: images, nodes, whose pods were on them.
+    cluster: dict[str, Any] = {}
 
     @property
     def software(self) -> dict[str, str]:
         """Version by tool, those beside the server included."""
         return self.versions | {beside.name: beside.version for beside in self.companions if beside.version}
+
+    @property
+    def recorded_by_exporters(self) -> bool:
+        """Whether the recording was made without Performance Co-Pilot."""
+        return str(self.recording.get("archive", "")).endswith(".parquet")
 
     @property
     def workload(self) -> dict[str, Any]:

@@ -10,10 +10,15 @@ from typing import Any
 import yaml
 from snakemake.utils import update_config
 
-from kveval.config.inheritance import ADDED, EXTENDS, campaign_values
+from kveval.config.inheritance import ADDED, EXTENDS, campaign_values, with_site
 
 PRUNING = ("prune", "prune_days", "prune_also")
 """What `snakemake prune` is asked by --config; no part of a campaign."""
+HISTORY = "history"
+"""The folder, or folders, of `snakemake history`; the first is added to."""
+_ASKED = (*PRUNING, "cell", HISTORY, "history_of")
+SITE = "site"
+"""The file of --config site=FILE: what `cluster` says of this site, beside the campaigns."""
 _KINDS = {"matrix", "import", "compare", EXTENDS}
 
 
@@ -22,9 +27,16 @@ def campaign_source(given: Mapping[str, Any], files: Sequence[Path], default: Pa
 
     `given`: Snakemake's `config` before the default campaign was read; `files`: those of --configfile; `default`: the
     campaign that is meant when nothing is given. Values of --config go over those of the files, or of the default;
-    another workflow that uses this one as a module gives a whole campaign. Raises ConfigError for a file that is wrong.
+    another workflow that uses this one as a module gives a whole campaign. A site's own file goes over its `cluster`.
+    Raises ConfigError for a file that is wrong.
     """
-    asked = {key: deepcopy(value) for key, value in given.items() if key not in PRUNING}
+    site = given.get(SITE)
+    found = _campaign({key: value for key, value in given.items() if key not in (*_ASKED, SITE)}, files, default)
+    return with_site(complete_values(found), Path(site)) if site else found
+
+
+def _campaign(given: Mapping[str, Any], files: Sequence[Path], default: Path) -> Path | dict[str, Any]:
+    asked = deepcopy(dict(given))
     written = _merged(_raw(file) for file in files)
     if files and _merged([written, asked]) == asked:
         if len(files) == 1 and written == asked:
@@ -37,6 +49,12 @@ def campaign_source(given: Mapping[str, Any], files: Sequence[Path], default: Pa
         files = [default]
     over = {key: value for key, value in asked.items() if key not in (EXTENDS, ADDED)}
     return _merged([*(campaign_values(file) for file in files), over])
+
+
+def history_folders(given: Mapping[str, Any], default: str = "results/history") -> list[str]:
+    """Return the folders of the history from Snakemake's `config`."""
+    folders = given.get(HISTORY) or default
+    return [folders] if isinstance(folders, str) else list(folders)
 
 
 def complete_values(source: Path | Mapping[str, Any]) -> dict[str, Any]:

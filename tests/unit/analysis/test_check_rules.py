@@ -57,6 +57,16 @@ def with_records(**changes: Any) -> checks.JudgedLevel:
     return replace(level(), requests=Requests(records))
 
 
+def sent(late_s: float, strategy: str = "trace") -> checks.JudgedLevel:
+    """A level whose requests were sent so much later than they were due."""
+    records = [
+        msgspec.structs.replace(record, due=None if record.start is None else record.start - late_s)
+        for record in steady(640, 120).records
+    ]
+    good = level()
+    return replace(good, report=replace(good.report, strategy=strategy), requests=Requests(records))
+
+
 def sampled(found: dict[str, Any] | None = None, **changes: Any) -> Sampled:
     """A level's system metrics that hold together: 6.4 requests run, half of the device's cache is in use."""
     row = level_row("m", "native-offload", 1, 8, 640.0) | {"server_generation_tok_s": 640.0}
@@ -113,6 +123,7 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
     checks.window: (lambda: with_report(end=125.0), level),
     checks.closed_loop: (lambda: level(concurrency_mean=7.5), level),
     checks.littles_law: (lambda: level(throughput_req_s=8.0), level),
+    checks.schedule: (lambda: sent(1.5), lambda: sent(1.5, "concurrent")),
     checks.server_tokens: (lambda: level(throughput_server_difference=-0.06), level),
     checks.unobserved_is_missing: (
         lambda: with_records(first_token=None, ttft_ms=0.0),
@@ -139,6 +150,10 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
     checks_run.not_exercised: (lambda: level(exercised=False), lambda: level(exercised=None)),
     checks_run.answers: (lambda: of_run(answers=CHANGED), lambda: of_run(answers={**CHANGED, "changed": 0})),
     checks_run.provenance: (lambda: of_run(versions={"vllm": "0.31.0", "guidellm": "0.8.1"}), of_run),
+    checks_run.alone_on_nodes: (
+        lambda: of_run(cluster={"neighbours": ["gpu-1: team-b/trainer"]}),
+        lambda: of_run(cluster={"neighbours": []}),
+    ),
     checks_run.kv_bytes: (lambda: of_run({"model": {**SERVED, "kv_bytes_per_token": 163_840}}), of_run),
     checks_run.kv_capacity: (
         lambda: of_run(server={"facts": {"kv_cache_tokens": 16_000, "max_concurrency": 1.95}}),
@@ -254,6 +269,13 @@ def test_a_check_trips_on_its_fault_and_on_nothing_sound(check: Callable[[Any], 
 
 def holding(rule: str) -> list[Check]:
     return [check for of in CHECKS.values() for check in of if rule in check.rules]
+
+
+def test_how_late_a_schedules_requests_were_sent_is_said_and_weighed() -> None:
+    assert not outcomes(checks.schedule, sent(0.05))
+    assert [found.severity for found in outcomes(checks.schedule, sent(0.3, "poisson"))] == ["warn"]
+    (late,) = outcomes(checks.schedule, sent(1.5))
+    assert late.severity == "fail" and "1,500 ms at p99" in late.message
 
 
 def test_a_change_without_an_error_is_no_change_of_a_cache() -> None:

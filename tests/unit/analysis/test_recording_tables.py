@@ -40,7 +40,8 @@ def test_an_imported_run_refers_to_several_within_a_window(tmp_path: Path) -> No
 
 
 def test_sources_may_be_of_every_kind(tmp_path: Path) -> None:
-    paths = write_archive(tmp_path / "a", Story())
+    write_archive(tmp_path / "a", Story())
+    paths = write_archive(tmp_path / "b", Story(), host="node-2")
     summary = convert([tmp_path / "a", paths[0]], tmp_path / "pcp.parquet", metrics=["mem.util.used"])
     assert summary.rows == 2 * 51
 

@@ -279,6 +279,19 @@ def test_what_is_optional_and_absent_is_no_remark(recording: Path) -> None:
     assert found.absent == ()
 
 
+def test_a_source_that_never_had_a_value_gives_way_to_one_that_had(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, start=START)
+    empty, told = pmid(60, 0, 1), pmid(60, 0, 2)
+    writer.metric(Metric(empty, ("nvidia.power",), DOUBLE))
+    writer.metric(Metric(told, ("openmetrics.nvml.gpu_power_watts",), DOUBLE))
+    for step in range(40):
+        writer.record(START + step * SECOND, {told: {NULL: 689.0}})
+    convert(writer.close(), tmp_path / "pcp.parquet")
+    alternatives = [{"pcp": "openmetrics.nvml.gpu_power_watts"}]
+    value, _ = reduced(tmp_path / "pcp.parquet", pcp="nvidia.power", scale=0.001, alternatives=alternatives)
+    assert value == 689.0
+
+
 def test_a_reset_counts_what_came_after_it(tmp_path: Path) -> None:
     writer = Writer(tmp_path, start=START)
     number = pmid(60, 0, 1)

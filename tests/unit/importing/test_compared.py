@@ -17,7 +17,7 @@ from kveval.config.campaign import Cell
 from kveval.config.problems import ConfigError
 from kveval.host.files import write_json
 from kveval.importing.compared import CombiningError, combination, require_measured
-from kveval.pcp.archive_tools import pack_archive
+from kveval.pcp.archive_tools import pack_archives
 from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
 from kveval.store.store import Key, pointer
@@ -178,7 +178,7 @@ def test_two_finished_campaigns_give_one_report(catalogues, tmp_path, monkeypatc
     (tmp_path / "recording").mkdir()
     files.recording(tmp_path / "recording", 60)
     archive = tmp_path / "recording" / "pcp.tar.zst"
-    pack_archive(next((tmp_path / "recording").rglob("*.meta")).with_suffix(""), archive)
+    pack_archives([next((tmp_path / "recording").rglob("*.meta")).with_suffix("")], archive)
     for name, speed in (("old", 200.0), ("new", 260.0)):
         measure(tmp_path, load(folder, name), archive, speed)
     done = subprocess.run(

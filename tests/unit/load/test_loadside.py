@@ -22,7 +22,7 @@ from kveval.host.processes import supervisor
 from kveval.load.guidellm import Level, LoadTarget, command, environment, priming_environment, run_level
 from kveval.load.loadside import sitecustomize
 from kveval.load.workload import workload_of
-from kveval.spec.miniature import write_served
+from kveval.spec.random_model import write_served
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
 GUIDELLM = ENVIRONMENT / "bin" / "guidellm"
@@ -160,8 +160,8 @@ def test_every_prefix_is_sent_once_before_the_load(server: tuple[str, Path], tmp
             command(str(GUIDELLM), workload, level, target, report),
             report,
             tmp_path / "guidellm.log",
-            limit_s=120,
-            sending_limit_s=60,
+            limit_s=400,
+            sending_limit_s=200,
             env=env | priming_environment(workload, level, target),
             watch=lambda elapsed_s: None,
             sending=lambda: told.append(time.time()),

@@ -73,13 +73,13 @@ def test_lengths_stay_within_their_bounds(seed, mean):
 
 def test_a_trace_outlasts_its_level_even_when_nothing_comes_for_long():
     quiet = replace(WORKLOAD, seconds=20.0, bursts=BurstSpec(factor=9.9, share=0.1, mean_s=1.0))
-    assert all(list(rows(quiet, 6, seed))[-1]["timestamp"] == 30 for seed in range(50))
+    assert all(list(rows(quiet, 6, seed))[-1].timestamp == 30 for seed in range(50))
 
 
 def test_requests_share_prefixes_and_nothing_else():
     found = list(rows(WORKLOAD, 60, seed=3))
-    assert {row["hash_ids"][0] for row in found} == set(range(8))
-    own = [number for row in found for number in row["hash_ids"][1:]]
+    assert {row.hash_ids[0] for row in found} == set(range(8))
+    own = [number for row in found for number in row.hash_ids[1:]]
     assert len(own) == len(set(own))
     assert not set(own) & set(range(8))
 
@@ -90,8 +90,8 @@ def test_every_row_has_as_many_ids_as_its_blocks(prefix):
     block = block_tokens(load, 60)
     for row in rows(load, 60, seed=3):
         # What GuideLLM asks of the format.
-        assert -(-row["input_length"] // block) == len(row["hash_ids"])
-        assert row["input_length"] >= prefix + 20
+        assert -(-row.input_length // block) == len(row.hash_ids)
+        assert row.input_length >= prefix + 20
 
 
 def test_arms_of_a_block_get_the_same_requests_and_blocks_others(tmp_path):

@@ -63,9 +63,9 @@ def made_of(cells: list[CellKey], recording: Path, levels: Sequence[int] = LEVEL
     table = table.assign(lmcache_hit_tok_s=table["external_cache_hit_percent"])
     if len(levels) > 1:
         table = with_goodput(table, lambda _, level: 1 / (1 + level / 100))
-    measured = campaign.measured(table)
+    measured = campaign.with_reuse(campaign.measured(table))
     return FigureData(
-        table,
+        measured.levels,
         measured.peaks,
         measured.comparison,
         "kubernetes engine, full weights · 48 CPUs",
@@ -246,7 +246,9 @@ def test_what_was_not_recorded_is_said_and_not_drawn_as_zero(data: FigureData, t
     }
     assert lacking["pcp_kv_cache_usage"].endswith("windows: kv_cache_usage_percent")
     assert set(tmp_path.rglob("*.png")) == set(drawn)
-    assert {path.stem for path in drawn} == {"hit_rates_by_tier", "pcp_prefix_cache_hits", "pcp_offload_traffic"}
+    assert {path.stem for path in drawn} == {
+        *("hit_rates_by_tier", "reuse_by_tier_size", "pcp_prefix_cache_hits", "pcp_offload_traffic"),
+    }
     with pytest.raises(NotDrawnError) as error:
         drawn_figure(tmp_path / "caches", "working_set.png")
     assert error.value.facts["reason"] == lacking["working_set"]
@@ -290,7 +292,8 @@ def test_a_campaign_of_one_level_has_the_figures_chosen_for_it(recording: Path, 
     for family in FAMILIES:
         write_family(family, one_level, tmp_path / family)
     drawn, lacking = drawn_figures(tmp_path / family for family in FAMILIES)
-    chosen = ["throughput_by_arm", "ttft_by_arm", "hit_rates_by_tier", "level_timeline_Qwen3-0.6B"]
+    chosen = ["throughput_by_arm", "ttft_by_arm", "hit_rates_by_tier", "reuse_by_tier_size"]
+    chosen += ["level_timeline_Qwen3-0.6B"]
     assert ([path.stem for path in drawn], lacking) == (chosen, {})
     assert all(path.with_suffix(".svg").exists() for path in drawn)
     with pytest.raises(NotDrawnError) as error:

@@ -69,6 +69,12 @@ def mechanism() -> tuple[ReportPlan, Measured]:
     low = small.levels_table(effects={"no-offload": 0.0, "native-offload": 0.01}, **level)
     low = low[low["scenario"] == "native-offload"].assign(cpu_blocks=500, configuration="smaller")
     levels = pd.concat([large_tier, low], ignore_index=True)
+    # Of the smaller tier more than it served.
+    computed = levels["cpu_blocks"].map({0: 0.07, 500: 0.12, 10_000: 0.66})
+    levels = levels.assign(
+        **{"predicted_device_ratio": 0.07, "predicted_ratio_low": computed, "predicted_ratio_high": computed},
+        **{"predicted_prompt_tokens": 1e5, "predicted_tier_blocks": levels["cpu_blocks"].astype(float)},
+    )
     runs = []
     for size, hits in ((0, 0.0), (500, 400.0), (10_000, 60_000.0)):
         moved = {"vllm:prefix_cache_queries_total": 1e5, "vllm:prefix_cache_hits_total": 7e3, "vllm:hits_total": hits}

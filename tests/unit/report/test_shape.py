@@ -1,5 +1,6 @@
 """A report is one that is read: short, narrow, in words that need no asking, and each arm has one name."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -20,6 +21,7 @@ SCREEN, SMALL = 40, 250
 LONG_DECIMAL = re.compile(r"\d\.\d{7,}")
 
 
+@functools.cache
 def files(name: str) -> dict[str, str]:
     plan, measured = CAMPAIGNS[name]()
     figures = {figure: f"figures/{figure}.png" for figure in figure_names(measured.levels["model"])}

@@ -1,9 +1,13 @@
 """The table of what the tiers did: a row per cell and level, means over runs."""
 
+import dataclasses
+
 import pandas as pd
+from tests.support import synthetic_campaign as large
 from tests.unit.analysis.test_tier_activity import DEVICE, run
 
 from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.tables.reuse import reuse_table
 from kveval.report.tables.tiers import tiers_table
 
 EMPTY = pd.DataFrame()
@@ -36,3 +40,19 @@ def test_every_cell_and_level_has_its_means_and_only_columns_that_say_something(
 def test_without_a_tier_there_is_no_table():
     assert not tiers_table(plan("no-offload"), measured(run("no-offload", **DEVICE))).rows
     assert not tiers_table(plan("no-offload"), measured()).rows
+
+
+def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
+    keys = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "native-offload", 10_000)]
+    measured = large.with_reuse(large.measured(large.levels_table(keys, levels=(1, 50))))
+    every = reuse_table(large.plan(keys), measured, compared=False)
+    assert [row[1:3] for row in every.rows] == [
+        *(["no-offload", "1"], ["no-offload", "50"], ["native-offload 10K", "1"], ["native-offload 10K", "50"])
+    ]
+    assert every.rows[0][-2] == "" and " to " in every.rows[-1][-3]
+    # The most of the range is what was found.
+    assert every.rows[-1][-1] == "0.0"
+    promised = measured.levels.assign(predicted_ratio_low=0.9, predicted_ratio_high=0.9)
+    at = reuse_table(large.plan(keys), dataclasses.replace(measured, levels=promised), compared=True)
+    assert len(at.rows) == 2 and len(at.header) == len(every.header)
+    assert at.rows[1][-2].startswith("-") and at.rows[1][-1]

@@ -6,7 +6,7 @@ from tests.support.config_files import RELEASES, changed, load, on_cluster
 from kveval.config.problems import ConfigError
 from kveval.config.site import Cluster
 
-OLD, NEW = RELEASES
+OLD, NEW, _ = RELEASES
 ONE = [(["Qwen3-14B"], ["native-offload"], [10_000])]
 INDEX = [(["Qwen3-0.6B"], ["llm-d-redis"], [0])]
 MINIATURE = {"weights": "miniature", "device_blocks": 1120, "max_model_len": 16_384, "block_size": 32}
@@ -25,7 +25,7 @@ def measurement(folder, release=OLD, entries=ONE, **given):
         {"gateway": {"name": "another", "namespace": "gateways", "class": "istio", "create": True}, "slots": 4},
         {"model_cache": {"claim": "weights"}, "token_secret": {"name": "hub"}, "storage_class": "fast"},
         {"node_selector": {"a": "b"}, "tolerations": [{"key": "gpu"}], "annotations": {"a": "b"}, "user_id": None},
-        {"rollout_timeout_s": 60, "load_cpus": 2, "results_size": "1Gi", "results_access": "ReadWriteMany"},
+        {"rollout_timeout_s": 60, "load": {"cpus": 2, "memory": "1Gi", "node_selector": {"a": "b"}}},
     ],
     ids=lambda site: next(iter(site)),
 )

@@ -1,7 +1,9 @@
 """Sizes against published ones, and the laws that arms with one budget rely on."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from tests.support.paths import CONFIG
 
 from kveval.config.types import BLOCK_TOKENS
 from kveval.spec.loading import load_config
+from kveval.spec.servers.vllm import VLLM
 from kveval.spec.sizing import (
     blocks_for_tokens,
     blocks_of_server,
@@ -17,9 +20,11 @@ from kveval.spec.sizing import (
     element_bytes,
     gib,
     kv_bytes_per_token,
+    pinned_bytes,
     rank_kv_bytes_per_token,
     server_blocks,
 )
+from kveval.spec.specification import CacheSizes
 
 
 @dataclass(frozen=True)
@@ -124,3 +129,58 @@ def test_blocks_for_tokens_hold_them_without_a_block_too_many(tokens):
 def test_gib_as_arguments_are_written_give_back_the_bytes(shape, dtype, block_size, cpu_blocks):
     size = budget(shape, cpu_blocks, block_size=block_size, kv_cache_dtype=dtype)
     assert int(float(repr(gib(size.tier_bytes))) * 2**30) == size.tier_bytes
+
+
+# Pinned memory
+
+CONNECTOR = ["--kv-transfer-config", '{"kv_connector":"OffloadingConnector"}']
+
+
+def held_gib(name, cpu_blocks, tensor_parallel_size, version, argv=CONNECTOR, *, on_cpu=False, **sizes):
+    """Return what a catalogue model's tier takes of host memory in a release, GiB."""
+    model = load_config(CONFIG / "config.yaml", CONFIG).catalogue.models[name]
+    asked = budget(model.geometry, cpu_blocks, tensor_parallel_size=tensor_parallel_size)
+    served = SimpleNamespace(geometry=model.geometry, tensor_parallel_size=tensor_parallel_size)
+    given = CacheSizes(**msgspec.structs.asdict(asked), device_blocks=None, device_tokens=None, **sizes)
+    return gib(VLLM.held_bytes(argv, version, served, given, on_cpu=on_cpu))
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu_blocks", "ranks_", "version", "pinned_gib"),
+    [
+        # A tensor a layer: 28 of 1.22 GiB each, 2 GiB pinned.
+        ("Qwen3-0.6B", 20_000, 1, "0.11.2", 56),
+        ("Qwen3-32B-AWQ", 40_000, 1, "0.11.2", 256),
+        ("Qwen3-32B-AWQ", 40_000, 2, "0.11.2", 256),
+        # One tensor of 34.2 GiB where the attention backend joins the layers, the worse case here.
+        ("Qwen3-0.6B", 20_000, 1, "0.23.0", 64),
+        ("Qwen3-32B-AWQ", 40_000, 2, "0.23.0", 256),
+        ("Qwen3-32B-AWQ", 40_000, 2, "0.26.0", 256),
+    ],
+)
+def test_a_private_tier_takes_what_its_pinned_tensors_are_rounded_up_to(name, cpu_blocks, ranks_, version, pinned_gib):
+    assert held_gib(name, cpu_blocks, ranks_, version) == pinned_gib
+
+
+def test_what_is_not_in_pinned_tensors_takes_its_size():
+    exact = pytest.approx(34.18, abs=0.01)
+    assert held_gib("Qwen3-0.6B", 20_000, 1, "0.27.0") == exact
+    assert held_gib("Qwen3-0.6B", 20_000, 1, "0.23.0", on_cpu=True) == exact
+    assert held_gib("Qwen3-0.6B", 20_000, 1, "0.23.0", ['{"kv_connector":"LMCacheConnectorV1"}']) == exact
+    tiered = ['{"kv_connector":"OffloadingConnector","spec_name":"TieringOffloadingSpec"}']
+    assert held_gib("Qwen3-0.6B", 20_000, 1, "0.23.0", tiered) == exact
+
+
+def test_of_a_shared_budget_the_native_part_alone_is_rounded_up():
+    half = 10 * 2**30
+    split = {"native_bytes": half, "lmcache_bytes": half}
+    found = held_gib("Qwen3-0.6B", 20_000, 1, "0.11.2", split=split)
+    assert found == pytest.approx(34.18 - 10 + 28 * 0.5, abs=0.01)
+
+
+@given(size=st.integers(0, 2**45), ranks_=ranks, layers=st.integers(1, 128))
+def test_pinned_memory_is_at_least_the_tier_and_less_than_twice_it(size, ranks_, layers):
+    found = pinned_bytes(size, ranks_, (1, layers))
+    assert size <= found <= max(2 * size, 2 * ranks_ * layers)
+    assert pinned_bytes(size, ranks_, ()) == size
+    assert pinned_bytes(found, ranks_, (1,)) <= 2 * found

@@ -7,6 +7,8 @@ import pytest
 import yaml
 from tests.support.paths import REPOSITORY
 
+from kveval.config.problems import ConfigError
+from kveval.spec.loading import load_config
 from kveval.workflow.campaign_source import campaign_source, complete_values
 
 CAMPAIGNS = REPOSITORY / "config" / "campaigns"
@@ -25,6 +27,7 @@ def read(file: Path) -> dict[str, Any]:
 def test_nothing_given_means_the_default_campaign() -> None:
     assert campaign_source({}, [], DEFAULT) == DEFAULT
     assert campaign_source({"prune": "delete", "prune_days": 30}, [], DEFAULT) == DEFAULT
+    assert campaign_source({"history": "/shared/history", "history_of": "lmcache"}, [], DEFAULT) == DEFAULT
 
 
 @pytest.mark.parametrize("file", [FILE, EXTENDING])
@@ -59,3 +62,31 @@ def test_another_workflow_gives_a_whole_campaign_of_its_own(tmp_path: Path) -> N
     theirs.write_text(yaml.safe_dump({"samples": ["a"], "kveval": campaign}))
     assert campaign_source(campaign, [theirs], DEFAULT) == campaign
     assert campaign_source(campaign, [], DEFAULT) == campaign
+
+
+def test_a_sites_own_file_goes_over_the_cluster_and_changes_no_id(tmp_path: Path) -> None:
+    site = tmp_path / "ours.yaml"
+    site.write_text("namespace: ours\ntolerations: [{key: nvidia.com/gpu}]\n")
+    found = campaign_source(read(FILE) | {"site": str(site)}, [FILE], DEFAULT)
+    assert isinstance(found, dict)
+    cluster = complete_values(FILE)["cluster"]
+    assert found["cluster"] == {**cluster, "namespace": "ours", "tolerations": [{"key": "nvidia.com/gpu"}]}
+    assert "site" not in found
+    here, there = load_config(FILE, CAMPAIGNS.parent), load_config(found, CAMPAIGNS.parent)
+    assert [there.measurement_id(cell) for cell in there.cells] == [here.measurement_id(cell) for cell in here.cells]
+
+
+def test_a_site_is_nothing_to_a_campaign_on_this_machine(tmp_path: Path) -> None:
+    assert campaign_source({"site": str(tmp_path / "none.yaml")}, [], DEFAULT) == read(DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [(None, "no_file"), ("namespaze: ours\n", "unknown_name"), ("[]", "no_mapping")]
+)
+def test_a_site_file_that_is_wrong_is_named(tmp_path: Path, text: str | None, code: str) -> None:
+    site = tmp_path / "ours.yaml"
+    if text is not None:
+        site.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        campaign_source(read(FILE) | {"site": str(site)}, [FILE], DEFAULT)
+    assert [(problem.file, problem.code) for problem in error.value.problems] == [(site.as_posix(), code)]

@@ -16,7 +16,7 @@ from kveval.analysis.levels.noise import drift, uneven
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.requests import Requests
 from kveval.load.levels import rate_req_s_at, streams_at
-from kveval.load.reports import LevelReport
+from kveval.load.reports import SCHEDULED, LevelReport
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, LevelRun, Run
 
@@ -29,6 +29,9 @@ STARVED = 0.05
 # A rate that changes by more from the first third to the last is that of no one state.
 _TWO_STATES = 0.5
 _MOSTLY = 0.5
+# Requests of a schedule that leave later than this, ms, at the 99th percentile: something to be looked at, and another
+# load than the schedule's, whose bursts are of seconds.
+_LATE_MS, _OTHER_SCHEDULE_MS = 100.0, 1000.0
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 
@@ -194,6 +197,27 @@ def littles_law(level: JudgedLevel) -> Outcome | None:
     edges = level.row["e2e_ms_p90"] / 1000 / level.row["duration_s"]
     return (fail if apart >= 0.10 + edges else note)(
         f"rate x latency gives {expected:.2f} requests in flight, the records {in_flight:.2f}: longer levels tell"
+    )
+
+
+@check("R4")
+def schedule(level: JudgedLevel) -> Outcome | None:
+    """The generator sent an open loop's requests when they were due, a trace's at its scaled times: 99 % within 0.1 s.
+
+    A second late is another load than the schedule's. Later requests wait in the generator, where no latency has them.
+    """
+    if level.report.strategy not in SCHEDULED:
+        return None
+    late_ms = 1000 * (level.requests.column("start") - level.requests.column("due"))
+    late_ms = late_ms[np.isfinite(late_ms)]
+    if not len(late_ms):
+        return None
+    p50, p99, most = (float(value) for value in np.quantile(late_ms, (0.5, 0.99, 1.0)))
+    if p99 <= _LATE_MS:
+        return None
+    return (fail if p99 > _OTHER_SCHEDULE_MS else warn)(
+        f"requests left later than they were due: {p50:,.0f} ms at the median, {p99:,.0f} ms at p99 (limit"
+        f" {_OTHER_SCHEDULE_MS:,.0f} ms), {most:,.0f} ms at most: a faster load generator, or lower levels"
     )
 
 

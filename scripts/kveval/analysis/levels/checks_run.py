@@ -117,6 +117,14 @@ def _server_title(run: Run) -> str:
     return (served_by(run.versions) or served_by(run.specification.get("versions", {})) or VLLM).title
 
 
+@check("R16")
+def alone_on_nodes(level: JudgedLevel) -> Outcome | None:
+    """On a cluster, nobody else had a GPU, or cores, of the nodes that served."""
+    found = level.run.cluster.get("neighbours") or []
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return warn(f"shared node: {', '.join(found[:3])}{more} ran there, too") if found else None
+
+
 @check("R15")
 def kv_bytes(level: JudgedLevel) -> Outcome | None:
     """Bytes per token, and the tier's size, follow from the model's geometry and nothing else."""

@@ -49,6 +49,16 @@ def effective_configuration(run: Run) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def machine(run: Run) -> str:
+    """Return what is equal for runs on hardware of one kind: the fingerprint, on a cluster with the GPUs that served.
+
+    A node's labels, which its fingerprint is made of, need not name them.
+    """
+    cards = run.hardware.get("gpus") or () if run.engine == "kubernetes" else ()
+    kinds = {f"{card.get('name')} {round((card.get('memory_bytes') or 0) / 2**30)} GiB" for card in cards}
+    return ", ".join([str(run.hardware.get("fingerprint", "")), *sorted(kinds)])
+
+
 def server_build(run: Run) -> str:
     """Return what the server was built from as far as the run says: image, build, version; "" where it says nothing."""
     images = run.server.get("images") or run.specification.get("images") or {}

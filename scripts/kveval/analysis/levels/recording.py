@@ -1,6 +1,7 @@
 """A run's recording as it lies in the measurement store: one packed archive, or those that an import refers to."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from kveval.store.run_file import RunFileError
 
 CONVERTERS = {"kveval": convert, "pcp2arrow": from_pcp2arrow}
 _MEASURED = "raw/pcp.tar.zst"
+_DIRECT = ".parquet"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ def recording_of(directory: Path) -> ConvertedRecording:
             f"{path}: not the description of a run ({error})", code="no_description", path=path
         ) from error
     if "sources" not in facts:
-        return ConvertedRecording([directory / _MEASURED])
+        return ConvertedRecording([directory / facts.get("archive", _MEASURED)])
     start_s, finish_s = facts["window"]
     return ConvertedRecording(
         [directory / name for name in facts["sources"]], round(start_s * 1e9), round(finish_s * 1e9)
@@ -48,6 +50,10 @@ def convert_recording(directory: Path, output: Path, converter: str = "kveval") 
     it. A measured one always has a recording: raises ArchiveError when it has none that can be read.
     """
     recording = recording_of(directory)
+    if recording.start_ns is None and recording.sources[0].suffix == _DIRECT:
+        # Recorded by the exporters alone, in the form that is wanted.
+        shutil.copyfile(recording.sources[0], output)
+        return
     if recording.start_ns is None:
         CONVERTERS[converter](recording.sources[0], output)
         return

@@ -9,7 +9,13 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.levels import aggregates, checks, checks_import, checks_run, records
-from kveval.analysis.levels.configuration import declared_work, effective_configuration, gpu_conditions, server_build
+from kveval.analysis.levels.configuration import (
+    declared_work,
+    effective_configuration,
+    gpu_conditions,
+    machine,
+    server_build,
+)
 from kveval.analysis.levels.first_visits import prompt_shares
 from kveval.analysis.levels.goodput import goodput, unmeasured
 from kveval.analysis.levels.noise import counting_error, cut_error, drift
@@ -195,7 +201,7 @@ def _conditions(run: Run, level: int) -> dict[str, Any]:
         "server_build": server_build(run),
         "run_started": run.started,
         "run_finished": run.finished,
-        "hardware": run.hardware.get("fingerprint", ""),
+        "hardware": machine(run),
         **gpu_conditions(run),
         "clock_offset_s": run.clock_offset_s,
         "device_tokens": np.nan if device is None else float(device),

@@ -169,11 +169,14 @@ class SystemRecording:
             return np.nan
 
     def _reader(self, key: str, window: Window, least: int) -> _Reader | None:
-        """Return how to read a metric from the first of its sources that was recorded, None if none was."""
-        for source in self._sources[key]:
-            if all(name in self._samples for name in source.all_names):
-                return _Reader(self, self._metrics[key], source, window, least)
-        return None
+        """Return how to read a metric from the first of its sources that was recorded, None if none was.
+
+        One that was asked for and never had a value, as of an agent without its library, gives way to one that had.
+        """
+        recorded = [one for one in self._sources[key] if all(name in self._samples for name in one.all_names)]
+        told = (one for one in recorded if all(len(self._samples[name].times) for name in one.all_names))
+        source = next(told, recorded[0] if recorded else None)
+        return None if source is None else _Reader(self, self._metrics[key], source, window, least)
 
     def samples(self, name: str) -> Samples:
         """Return the samples of a metric."""

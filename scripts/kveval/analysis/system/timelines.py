@@ -17,6 +17,8 @@ from kveval.spec.servers.registry import recorded_as
 
 # Over how many samples a ratio is taken: in a single one a server may have been asked for nothing.
 RATIO_SAMPLES = 5
+# How far apart samples of two hosts may be to count as of one moment.
+HOSTS_APART = pd.Timedelta("2s")
 
 
 def timeline(
@@ -81,9 +83,22 @@ def _read(
             return None
         read = _rates if known[name].semantics == "counter" else series
         table = _instances(read(parquet, name, start_ns=start_ns, finish_ns=end_ns), source)
-        values: pd.Series[float] = factor * table.groupby("timestamp")["value"].agg(source.get("instances", "sum"))
+        values: pd.Series[float] = factor * _together(table, source.get("instances", "sum"))
         total = values if total is None else total + values
     return None if total is None or total.empty else total
+
+
+def _together(table: pd.DataFrame, how: str) -> pd.Series[float]:
+    """One value a moment: the instances of a host put together, then the hosts.
+
+    Hosts are sampled at moments of their own: each of the first one's has the values nearest to it of the others.
+    """
+    if table.empty or "host" not in table:
+        return table.groupby("timestamp")["value"].agg(how)
+    hosts = [part.groupby("timestamp")["value"].agg(how) for _, part in table.groupby("host", observed=True)]
+    near = [host.reindex(hosts[0].index, method="nearest", tolerance=HOSTS_APART) for host in hosts]
+    together: pd.Series[float] = pd.concat(near, axis=1).dropna().agg(how, axis=1)
+    return together
 
 
 def _instances(table: pd.DataFrame, source: Mapping[str, Any]) -> pd.DataFrame:

@@ -7,6 +7,7 @@ docs/importing.md says what each version's numbers mean.
 from kveval.load.reports.data import SyntheticData
 from kveval.load.reports.model import (
     CLOSED_LOOP,
+    SCHEDULED,
     Aggregate,
     ByStatus,
     LevelReport,
@@ -20,6 +21,7 @@ from kveval.load.reports.reading import decode_report, read_report
 
 __all__ = [
     "CLOSED_LOOP",
+    "SCHEDULED",
     "Aggregate",
     "ByStatus",
     "LevelReport",

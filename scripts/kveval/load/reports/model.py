@@ -11,6 +11,8 @@ from kveval.load.reports.data import SyntheticData
 Status = Literal["completed", "incomplete", "errored"]
 CLOSED_LOOP = ("synchronous", "concurrent")
 """Strategies that keep a fixed number of requests in flight; the others send at a rate of their own."""
+SCHEDULED = ("constant", "poisson", "trace")
+"""Strategies that say of every request when it is due, whatever became of the one before."""
 
 
 class ReportFileError(Failure):
@@ -23,7 +25,8 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
 
     `output_tokens` counts what was delivered, also of a request that was cut off. `tpot_ms` is the time from the
     request's start to its last token over its output tokens (it includes the time to the first token), `itl_ms` the
-    mean gap between tokens after the first.
+    mean gap between tokens after the first. `due` is when an open loop's schedule had it sent, as far as the version
+    says so.
     """
 
     status: Status
@@ -39,6 +42,7 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     e2e_ms: float | None
     conversation: str | None
     turn: int | None
+    due: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

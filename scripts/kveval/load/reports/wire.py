@@ -91,9 +91,13 @@ class Totals(msgspec.Struct):
 
 
 class Timings(msgspec.Struct):
-    """Of GuideLLM 0.4 and later; `request_start` is the moment the backend sent the request."""
+    """Of GuideLLM 0.4 and later; `request_start` is the moment the backend sent the request.
+
+    `targeted_start`, of 0.8, is when the strategy had it sent: of a trace, its timestamp after the level's start.
+    """
 
     request_start: float | None = None
+    targeted_start: float | None = None
     resolve_start: float | None = None
     request_end: float | None = None
     first_token_iteration: float | None = None
@@ -151,6 +155,7 @@ class Request(msgspec.Struct):
             e2e_ms=None if self.request_latency is None else 1000 * self.request_latency,
             conversation=self.info.conversation_id,
             turn=self.info.turn_index,
+            due=timings.targeted_start,
         )
 
 

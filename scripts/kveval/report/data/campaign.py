@@ -13,6 +13,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey, by_size, cell_named, common_level, rank_of
 from kveval.analysis.levels.pilot import Pilot
+from kveval.analysis.system.tier_activity import tier_activity
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
 from kveval.report.data.run_facts import key_of
@@ -131,12 +132,12 @@ class Measured:
 
     def common_level(self, model: str) -> int | None:
         """The level at which most of a model's cells were compared."""
-        return common_level(self.comparison, self.peaks, model)
+        return self._common_levels.get(model)
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
-        rows = self._levels_by_cell.get(cell, self.levels.iloc[:0])
-        return rows if level is None else rows[rows["level"] == level]
+        found = self._levels_by_cell.get(cell) if level is None else self._rows_by_level.get((*cell, level))
+        return self.levels.iloc[:0] if found is None else found
 
     def compared_of(self, cell: CellKey) -> pd.DataFrame:
         """The comparisons of a cell with others."""
@@ -147,11 +148,26 @@ class Measured:
         found = [run for run in self.runs if key_of(run) == cell]
         return sorted(found, key=lambda run: run.run)
 
+    @cached_property
+    def activity(self) -> pd.DataFrame:
+        """The work of the tiers, see `tier_activity`."""
+        return tier_activity(self.runs)
+
     # The tables of a report ask for the rows of a cell thousands of times.
+
+    @cached_property
+    def _common_levels(self) -> dict[str, int | None]:
+        models = {*self.comparison.get("model", ()), *self.peaks["model"]}
+        return {model: common_level(self.comparison, self.peaks, model) for model in models}
 
     @cached_property
     def _levels_by_cell(self) -> dict[CellKey, pd.DataFrame]:
         return _by_cell(self.levels)
+
+    @cached_property
+    def _rows_by_level(self) -> dict[tuple[str, str, int, float], pd.DataFrame]:
+        keys = ["model", "scenario", "cpu_blocks", "level"]
+        return {cast(tuple[str, str, int, float], key): rows for key, rows in self.levels.groupby(keys, sort=False)}
 
     @cached_property
     def _peaks_by_cell(self) -> dict[CellKey, pd.DataFrame]:

@@ -99,6 +99,18 @@ def effect(value: float, low: float, high: float, confidence: float = 95.0) -> s
     return f"{_signed(value, decimals)} % ({of}{_signed(low, decimals)} to {_signed(high, decimals)})"
 
 
+def points(value: float, low: float, high: float) -> str:
+    """Return a difference in percentage points with signs, one decimal at most and no finer than its interval.
+
+    >>> points(-4.62, -5.9, -3.4), points(0.31, math.nan, math.nan)
+    ('-4.6 (-5.9 to -3.4)', '+0.3')
+    """
+    if not high - low >= 2 * 0.05:
+        return _signed(value, 1)
+    decimals = min(_decimals_shown(low, high), 1)
+    return f"{_signed(value, decimals)} ({_signed(low, decimals)} to {_signed(high, decimals)})"
+
+
 def _signed(value: float, decimals: int) -> str:
     text = rounded(abs(value), decimals)
     if not any(digit in text for digit in "123456789"):

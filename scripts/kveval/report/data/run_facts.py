@@ -17,6 +17,12 @@ _TOOLS = {
     **{"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
     **{"lmcache": "LMCache", "redis": "Redis", "valkey": "Valkey", "epp": "endpoint picker"},
 }
+WEIGHTS = {
+    "miniature": "random-weight miniature, not the named model",
+    "random": "random weights, full geometry",
+    "full": "full weights",
+}
+"""Where a model's weights come from, as every output says it."""
 
 
 def key_of(run: Run) -> CellKey:
@@ -28,7 +34,7 @@ def footer(runs: Sequence[Run], name: str) -> str:
     """Return the line under every figure: engine, weights, hardware, versions, campaign."""
     if not runs:
         return f"campaign {name}"
-    kind = "random-weight miniature, not the named model" if runs[0].weights == "miniature" else "full weights"
+    kind = WEIGHTS.get(runs[0].weights, runs[0].weights)
     named = {*(software.title for software in SERVERS.values()), _TOOLS["guidellm"]}
     software = ", ".join(f"{tool} {version}" for tool, version in versions(runs).items() if tool in named)
     return f"{runs[0].engine} engine, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"

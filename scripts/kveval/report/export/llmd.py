@@ -115,8 +115,8 @@ def _stack(run: Run) -> list[Part]:
     model, facts, server = run.specification.get("model", {}), run.hardware, run.server
     gpus = [str(gpu.get("name", "unknown")) for gpu in facts.get("gpus", ())]
     ranks = int(model.get("tensor_parallel_size", 1))
-    # The name a miniature is served under says that it is one; a real model goes by its id.
-    name = model.get("served_name" if run.weights == "miniature" else "hf_id") or run.cell.model
+    # The name that random weights are served under says so; a real model goes by its id.
+    name = model.get("hf_id" if run.weights == "full" else "served_name") or run.cell.model
     engine = {
         "kind": "inference_engine",
         "tool": _server(run),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,12 +15,24 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
-from kveval.analysis.cells import CellKey, blocks_label
+from kveval.analysis.cells import ArmSize, CellKey, blocks_label
 from kveval.analysis.estimators.correlations import recorded
+from kveval.analysis.reuse import ServedShare, read_curve, served_shares
 from kveval.analysis.system.tier_activity import tier_activity
+from kveval.config.types import BLOCK_TOKENS
 from kveval.report.data.figures import FigureData, Tiers
 from kveval.report.data.level_units import LevelUnit
-from kveval.report.figures.axes import GREY, PLAIN, NothingToDraw, cell_axis, level_axis, model_panels, model_rows
+from kveval.report.figures.axes import (
+    GREY,
+    PLAIN,
+    NothingToDraw,
+    cell_axis,
+    level_axis,
+    logarithmic,
+    model_panels,
+    model_rows,
+    say_not_recorded,
+)
 from kveval.report.figures.level_axes import against_concurrency
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
@@ -89,6 +103,80 @@ def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
             axes.text(left + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7.5, bbox=box)
         left += share
+
+
+def reuse_by_tier_size(data: FigureData) -> Figure:
+    """Shares of the prompt tokens that device and tier serve against the tier's size: computed, and counted."""
+    at = {model: data.common_level(model) for model in data.models}
+    found = [one for one in served_shares(data.levels, data.runs) if one.level == at[one.cell[0]]]
+    sized = [one for one in found if 0 < one.tier_blocks < np.inf]
+    if not sized:
+        raise NothingToDraw(_not_computed(data.levels))
+    cells = [cell for cell in data.cells if any(one.cell[1:] == (cell.scenario, cell.cpu_blocks) for one in sized)]
+    handles = [Line2D([], [], color=GREY, linestyle="--", label="device alone, computed")]
+    figure, shown = model_panels(data, 3.1, handles=handles, legend=cells)
+    for panel in shown:
+        of_model = [one for one in sized if one.cell[0] == panel.model]
+        if of_model:
+            _sizes_axis(panel.axes, data, of_model)
+            _computed(panel.axes, data, of_model)
+            _counted_shares(panel.axes, data, of_model)
+            panel.axes.axhline(fmean(one.device_predicted for one in of_model), color=GREY, linestyle="--")
+        else:
+            say_not_recorded(panel.axes)
+        panel.axes.set_ylim(0, 103)
+        panel.axes.set_title(f"{panel.model}, {data.unit.at(at[panel.model])}")
+        panel.axes.set_ylabel("% of prompt tokens\nfrom caches" if panel.left else "")
+    return figure
+
+
+def _not_computed(levels: pd.DataFrame) -> str:
+    reasons = levels.get("predicted_not", pd.Series(dtype=str)).dropna()
+    said = reasons[reasons != ""].mode()
+    return f"not computed: {said.iloc[0] if len(said) else 'shares of tiers of known size'}"
+
+
+def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
+    """One line per scenario: the mean over its cells and runs, which differ in how many requests they sent."""
+    for scenario in dict.fromkeys(one.cell[1] for one in shares):
+        cells = [one for one in shares if one.cell[1] == scenario]
+        rows = pd.concat([data.rows(data.levels, one.cell[0], ArmSize(*one.cell[1:])) for one in cells])
+        curves = [read_curve(text) for text in rows[rows["level"] == cells[0].level]["predicted_curve"] if text]
+        curves = [curve for curve in curves if len(curve)]
+        if not curves:
+            continue
+        sizes = np.unique(np.concatenate([axes.get_xlim(), *(curve.index for curve in curves)]))
+        low, high = (
+            100 * np.mean([np.interp(sizes, curve.index, curve[end]) for curve in curves], axis=0)
+            for end in ("low", "high")
+        )
+        colour = data.look(ArmSize(*cells[0].cell[1:])).colour
+        axes.plot(sizes, (low + high) / 2, color=colour, linewidth=1.2)
+        axes.fill_between(sizes, low, high, color=colour, alpha=0.25, linewidth=0)
+
+
+def _counted_shares(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
+    for one in shares:
+        style = data.look(ArmSize(*one.cell[1:])).line_style() | {"linestyle": "none"}
+        axes.plot(one.tier_blocks, fmean(one.predicted), "x", color=style["color"], zorder=2, clip_on=False)
+        half = None if np.isnan(one.half_width) else one.half_width
+        axes.errorbar(one.tier_blocks, one.served, yerr=half, capsize=3, zorder=3, clip_on=False, **style)
+
+
+def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
+    """Sizes in blocks below, from half the smallest tier's to twice the largest's, and in GiB above."""
+    sizes = [one.tier_blocks for one in shares]
+    axes.set_xscale("log")
+    axes.set_xlim(min(sizes) / 4, 2.5 * max(sizes))
+    logarithmic(axes.xaxis)
+    axes.set_xlabel("size of the tier, cpu_blocks")
+    run = next(run for run in data.runs if run.cell.model == shares[0].cell[0])
+    per_block = BLOCK_TOKENS * float(run.specification["model"]["kv_bytes_per_token"]) / 2**30
+    above = axes.secondary_xaxis(
+        "top", functions=(lambda size: np.multiply(size, per_block), lambda gib: np.divide(gib, per_block))
+    )
+    logarithmic(above.xaxis)
+    above.set_xlabel("GiB")
 
 
 def working_set(data: FigureData) -> Figure:

@@ -83,6 +83,7 @@ FIGURES = (
     FigureEntry("benchmark_results", "throughput", "across models", "What does throughput cost in latency?", _several),
     FigureEntry("goodput", "throughput", "across models", "How much meets the limits?", _limited),
     FigureEntry("hit_rates_by_tier", "caches", "offload", "Where do the prompt tokens come from?"),
+    FigureEntry("reuse_by_tier_size", "caches", "reuse", "Does a tier of each size serve what it should?"),
     FigureEntry("pcp_prefix_cache_hits", "caches", "offload", "How do hit rates change with load?", _several),
     FigureEntry("pcp_offload_traffic", "caches", "offload", "How much KV cache moves to and from the tier?", _several),
     FigureEntry("pcp_lmcache", "caches", "offload", "What does LMCache count itself?", _several),

@@ -20,6 +20,7 @@ from kveval.report.tables.configuration import (
 )
 from kveval.report.tables.guidance import guidance_numbers
 from kveval.report.tables.results import comparison_table, completed_table, guide_table, peak_table
+from kveval.report.tables.reuse import reuse_table
 from kveval.report.tables.search import search_table
 from kveval.report.tables.shape import fitted
 from kveval.report.tables.system import (
@@ -141,9 +142,13 @@ _WEIGHTS = (
 
 
 def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
+    # At one level it is the table of the report.
+    several = measured.levels["level"].nunique() > 1
+    reuse = [*of_models(reuse_table(plan, measured, compared=False), keys=2)] if several else []
     found: Mapping[str, tuple[str, list[Block]]] = {
         "Was the arm active?": (_ACTIVE, [*of_models(activity_table(plan, measured))]),
         "What the tiers did, level by level": (_WORK, [*of_models(tiers_table(plan, measured), keys=2)]),
+        "Reuse, computed and found, level by level": ("", reuse),
         "What blocks weigh": (_WEIGHTS, [*fitted(blocks_table(plan, measured))]),
         "What the caches hold": ("", [*of_models(budget_table(plan, measured))]),
         "The numbers behind the guidance": ("", [*of_models(guidance_numbers(plan, measured))]),

@@ -14,6 +14,11 @@ MINIATURE = (
     "**A miniature was measured, not the named model:** random weights, few layers, the real server. It shows how the "
     "tiers of the KV cache act, not how fast the model is on a GPU."
 )
+RANDOM = (
+    "**Random weights, full geometry:** prefills, KV cache and transfers have the named model's sizes, and nothing was"
+    " downloaded. What the answers say was not measured."
+)
+_NOTES = {"miniature": MINIATURE, "random": RANDOM}
 MACHINES = "**Measured on different machines:** a difference between arms may be one between machines."
 
 
@@ -33,8 +38,7 @@ def _notes(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
     lines = plan.description.splitlines()
     items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     about = " ".join(" ".join(line for line in lines if not line.startswith("- ")).split())
-    if measured.runs[0].weights == "miniature":
-        about = " ".join(filter(None, (MINIATURE, about)))
+    about = " ".join(filter(None, (_NOTES.get(measured.runs[0].weights), about)))
     if about:
         yield Paragraph(about, note=True)
     if items:

@@ -9,14 +9,16 @@ from kveval.config.arm_kinds import kinds_of
 from kveval.load.levels import in_words
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label
-from kveval.report.data.run_facts import hardware, repeats
+from kveval.report.data.run_facts import WEIGHTS, hardware, repeats
 from kveval.report.parts.blocks import Pictures, of_models
 from kveval.report.parts.value import value
 from kveval.report.sections import Block, Bullets, Paragraph, Section
+from kveval.report.tables.ceilings import ceilings_table
 from kveval.report.tables.guidance import guidance_table
 from kveval.report.tables.not_assessed import alike
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
+from kveval.report.tables.reuse import reuse_table
 from kveval.report.tables.shape import fitted
 from kveval.report.tables.tiers import tiers_table
 
@@ -29,6 +31,16 @@ READ = (
 OVERVIEW = ("ttft_by_arm", "hit_rates_by_tier")
 INDEX = "An index of KV blocks serves the choice between replicas: with a single one it can cost, and cannot help."
 TIERS = "What the tiers did there, by the server's counters over the level:"
+CEILINGS = (
+    "What limits loading, over the runs: the tier's loads by the server's own counters against copies of large buffers"
+    " by a probe, and the prefills of the baseline. Besides both, a request with loads waits for what the connector"
+    " does; from these follows the length of a prefix from which loading it is faster than computing it anew."
+)
+REUSE = (
+    "Shares of the prompt tokens that came from caches: computed from the requests that were sent and the sizes of the"
+    " caches, and found by the servers' own counters, both over the whole level, warm-up included. The interval is over"
+    " runs, each of which has its own requests. What is not explained is a finding about the server."
+)
 PAIRS = "Throughput at the level where the model's arms are compared. A pair that was not declared has no verdict."
 GUIDANCE = (
     "A CPU tier belongs to the replica that filled it: where several serve a model, sticky or cache-aware routing"
@@ -44,6 +56,7 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
     """Yield the sections between the first screen and the appendices."""
     shown = [block for name in OVERVIEW for block in pictures.take(name)]
     yield Section("By model", [*_overview(plan, measured), *shown, *_models(plan, measured, pictures)])
+    yield from _reuse(plan, measured, pictures)
     yield from value(plan, measured, pictures)
     pairs = list(of_models(pair_table(plan, measured)))
     if pairs:
@@ -79,7 +92,16 @@ def _models(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterato
         work = tiers_table(plan, measured, model, level)
         if work.rows:
             blocks += [Paragraph(TIERS), *fitted(work)]
+        ceilings = ceilings_table(plan, measured, model)
+        if ceilings.rows:
+            blocks += [Paragraph(CEILINGS), *fitted(ceilings)]
         yield Section(model, [*blocks, *pictures.of_section("model", model)])
+
+
+def _reuse(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
+    shares = list(of_models(reuse_table(plan, measured, compared=True)))
+    if shares:
+        yield Section("Reuse, computed and found", [Paragraph(REUSE), *pictures.of_section("reuse"), *shares])
 
 
 def missing(plan: ReportPlan, measured: Measured) -> list[str]:
@@ -106,6 +128,8 @@ def _repeated(measured: Measured) -> Iterator[str]:
 def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     for words in dict.fromkeys(in_words(workload_of(run.workload)) for run in measured.runs):
         yield f"The workload is synthetic: {words}."
+    if measured.runs[0].weights == "random":
+        yield f"{WEIGHTS['random'].capitalize()}: lengths of answers and what they say are not the model's."
     yield "One workload and the levels listed were measured; between and beyond them nothing is known."
     edge = measured.peaks[~measured.peaks["bracketed"].astype(bool)]
     if len(edge):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from kveval.analysis.cells import blocks_label
 from kveval.config.types import BLOCK_TOKENS
@@ -75,10 +76,17 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
                 f"{bytes_ / GIB:.4g}" if bytes_ is not None else numerals.MISSING,
                 numerals.rounded(device, 0),
                 " to ".join(f"{size:,}" for size in working),
-                "; ".join(_budget_notes(tier, device, working)),
+                "; ".join([*_held(budget, bytes_), *_budget_notes(tier, device, working)]),
             ]
         )
     return Table(header, rows, frozenset({2, 3, 4, 5, 6}))
+
+
+def _held(budget: Mapping[str, Any], asked: int | None) -> Iterator[str]:
+    """Say what host memory a tier takes at most where that is more than its size: pinned tensors are rounded up."""
+    held = budget.get("held_bytes")
+    if held and asked and held > asked:
+        yield f"takes up to {held / GIB:.4g} GiB of host memory: pinned tensors are rounded up to powers of two"
 
 
 def _budget_notes(tier: float, device: float, working: Sequence[int]) -> Iterator[str]:

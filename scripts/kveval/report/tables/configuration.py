@@ -82,6 +82,9 @@ def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
         shown["memory, GiB"] = f"{facts['memory_bytes'] / 2**30:,.0f}"
     gpus = [_gpu(gpu) for gpu in facts.get("gpus", ())]
     shown["GPUs"] = "; ".join(f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)) or "none"
+    nodes = [gpu["numa_node"] for gpu in facts.get("gpus", ()) if "numa_node" in gpu]
+    if nodes:
+        shown["NUMA nodes of the GPUs"] = ", ".join(map(str, nodes))
     told = {*known, "memory_bytes", "gpus", "fingerprint"}
     rest = {name: value for name, value in facts.items() if name not in told and isinstance(value, str | int | float)}
     return shown | {name.replace("_", " "): str(value) for name, value in rest.items()}
@@ -91,7 +94,12 @@ def _gpu(facts: Mapping[str, Any]) -> str:
     parts = [str(facts.get("name", "unknown"))]
     if facts.get("memory_bytes"):
         parts.append(f"{facts['memory_bytes'] / 2**30:,.0f} GiB")
-    return ", ".join([*parts, *(f"{name} {facts[name]}" for name in ("driver", "cuda") if facts.get(name))])
+    parts += [f"{name} {facts[name]}" for name in ("driver", "cuda") if facts.get(name)]
+    if facts.get("power_limit_w"):
+        parts.append(f"{facts['power_limit_w']:.0f} W")
+    if facts.get("pcie_generation_max") and facts.get("pcie_width_max"):
+        parts.append(f"PCIe {facts['pcie_generation_max']} x{facts['pcie_width_max']}")
+    return ", ".join(parts)
 
 
 def software_table(measured: Measured) -> Table:

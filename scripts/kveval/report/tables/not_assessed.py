@@ -143,6 +143,13 @@ def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
             "one replica was measured: there was nothing to choose from",
             "more replicas behind llm-d's endpoint picker",
         ]
+    alone = [run for run in measured.runs if run.recorded_by_exporters]
+    if alone:
+        yield [
+            f"what else Performance Co-Pilot records of a host ({len(alone)} of {len(measured.runs)} runs)",
+            "it was not installed: the server's exporters and the host's main counters were recorded without it",
+            "Performance Co-Pilot (bash scripts/setup.sh pcp)",
+        ]
 
 
 def alike(measured: Measured) -> list[str]:

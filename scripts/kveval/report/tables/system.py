@@ -209,7 +209,11 @@ def provenance_table(measured: Measured) -> Table:
             f"`{run.measurement}`",
             run.started[:19].replace("T", " "),
             str(run.hardware.get("fingerprint", numerals.MISSING)),
+            ", ".join(run.hardware.get("nodes", ())),
         ]
         for run in sorted(measured.runs, key=lambda run: run.started)
     ]
-    return Table(["model", "arm", "run", "measurement", "started (UTC)", "hardware"], rows, frozenset({2}))
+    header = ["model", "arm", "run", "measurement", "started (UTC)", "hardware", "node"]
+    if not any(row[-1] for row in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    return Table(header, rows, frozenset({2}))

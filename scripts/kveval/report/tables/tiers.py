@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kveval.analysis.system.tier_activity import COLUMNS, tier_activity
+from kveval.analysis.system.tier_activity import COLUMNS
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 
 _HEADER = {
@@ -27,7 +27,7 @@ def tiers_table(plan: ReportPlan, measured: Measured, model: str = "", level: in
 
     Of one model and level, if asked: without the columns that name them.
     """
-    activity = tier_activity(measured.runs)
+    activity = measured.activity
     told = _HEADER.keys() - (set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION)
     columns = [name for name in COLUMNS if name in told and activity[name].notna().any()]
     rows = []

@@ -8,6 +8,7 @@ from packaging.version import Version
 from kveval.host.errors import Failure
 from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.servers.vllm import VLLM
+from kveval.spec.specification import Specification
 
 _OF_SERVER = "server."
 
@@ -25,6 +26,18 @@ def software_of(versions: Mapping[str, Any]) -> ServerSoftware:
         said = f"none of {', '.join(versions)} is a server; known are {', '.join(SERVERS)}"
         raise UnknownServer(said, versions=[*versions], known=[*SERVERS])
     return found
+
+
+def held_bytes(specification: Specification) -> int:
+    """Return the host memory that one server's tier takes, bytes: its size, and what its allocator rounds up."""
+    software = software_of(specification.versions)
+    return software.held_bytes(
+        specification.argv,
+        specification.versions[software.name],
+        specification.model,
+        specification.budget,
+        on_cpu=specification.on_cpu,
+    )
 
 
 def served_by(versions: Mapping[str, Any]) -> ServerSoftware | None:

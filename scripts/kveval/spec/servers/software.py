@@ -1,13 +1,13 @@
 """The questions of the specification and the analysis to a server's software, by the same names whatever serves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kveval.config.campaign import ServerConfig
 from kveval.config.catalogue import Scenario, name_for
 from kveval.spec.arms import ArmArguments, ArmError, Platform
-from kveval.spec.sizing import Budget
-from kveval.spec.specification import ServedModel
+from kveval.spec.sizing import Budget, pinned_bytes
+from kveval.spec.specification import CacheSizes, ServedModel
 
 Arm = Callable[[Scenario, Platform, Budget], ArmArguments]
 
@@ -34,6 +34,8 @@ class ServerSoftware:
         invented_counters: names that no version has and that are taken for its counters.
         lmcache_form: whether LMCache is inside the server's "process" or a "server" of its own.
         reset_reaches_tiers: whether emptying the caches of a running server reaches the tiers in host memory.
+        pinned_layouts: of arguments, release, layers and whether the device is a CPU: the numbers of tensors that a
+            rank may pin its share of the native tier as; none where nothing is rounded up.
         tokenizer: of model and served name, the command that tokenizes for an index on a cluster.
     """
 
@@ -49,6 +51,7 @@ class ServerSoftware:
     invented_counters: frozenset[str] = frozenset()
     lmcache_form: Callable[[Platform], str] = lambda platform: "server"
     reset_reaches_tiers: Callable[[Platform], bool] = lambda platform: True
+    pinned_layouts: Callable[[Sequence[str], str, int, bool], Sequence[int]] = lambda argv, version, layers, on_cpu: ()
     tokenizer: Callable[[str, str], tuple[str, ...]] = _no_tokenizer
 
     def arm_arguments(self, scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -56,6 +59,14 @@ class ServerSoftware:
         if scenario.arm not in self.arms:
             raise ArmError(f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}")
         return self.arms[scenario.arm](scenario, platform, budget)
+
+    def held_bytes(
+        self, argv: Sequence[str], version: str, model: ServedModel, sizes: CacheSizes, *, on_cpu: bool
+    ) -> int:
+        """Return the host memory that the tier takes, bytes: its size, and what its allocator rounds up."""
+        native = sizes.split.get("native_bytes", sizes.host_bytes)
+        layouts = self.pinned_layouts(argv, version, model.geometry.layers, on_cpu)
+        return sizes.host_bytes - native + pinned_bytes(native, model.tensor_parallel_size, layouts)
 
     def on_wire(self, metric: str, version: str) -> str | None:
         """Return the name on the wire of a metric in a release; None where it has none."""

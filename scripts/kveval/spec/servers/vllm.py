@@ -6,9 +6,10 @@ One half of what is known of vLLM; how it behaves while it runs is the other, kv
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import UNSET
 from packaging.version import Version
 
 from kveval.config.campaign import ServerConfig
@@ -34,6 +35,12 @@ _HOST_SPEC = {"spec_name": "HostOffloadingSpec", "spec_module_path": "kveval_hos
 _TIERING_SPEC = {"spec_name": "TieringOffloadingSpec"}
 _HOST_TIERING_SPEC = {"spec_name": "HostTieringOffloadingSpec", "spec_module_path": "kveval_host_offload"}
 _INDEX_BYTES = 4 * GIB
+# From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was
+# (vllm/v1/kv_offload/cpu/spec.py); earlier ones pin private memory.
+_SHARED_TIER_SINCE = Version("0.27")
+# From this release on the connector asks for all layers of a block in one tensor, which not every attention backend
+# gives (vllm/v1/worker/kv_connector_model_runner_mixin.py).
+_LAYERS_JOINED_SINCE = Version("0.12")
 _METRICS: dict[str, dict[str, str]] = {
     "generation_tokens": {"*": "vllm:generation_tokens_total"},
     "prompt_tokens": {"*": "vllm:prompt_tokens_total"},
@@ -70,8 +77,9 @@ _METRICS: dict[str, dict[str, str]] = {
 def common_arguments(model: ServedModel, server: ServerConfig, engine: str) -> tuple[str, ...]:
     """Return the server arguments that every arm shares."""
     miniature = server.weights == "miniature"
-    argv = ["--model", "{model_dir}" if miniature else model.hf_id, "--served-model-name", model.served_name]
-    if miniature:
+    folder = _in_a_folder(model, server)
+    argv = ["--model", "{model_dir}" if folder else model.hf_id, "--served-model-name", model.served_name]
+    if server.weights != "full":
         argv += ["--load-format", "dummy"]
     if miniature or server.on_cpu:
         argv += ["--enforce-eager"]
@@ -92,6 +100,11 @@ def common_arguments(model: ServedModel, server: ServerConfig, engine: str) -> t
     return (*argv, "--host", host, "--port", "{port}", "--no-enable-log-requests")
 
 
+def _in_a_folder(model: ServedModel, server: ServerConfig) -> bool:
+    """Whether this host has the model's files, so that no hub is asked."""
+    return server.weights != "full" or model.folder is not UNSET
+
+
 def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, str]:
     """Return the server environment that every arm shares."""
     env = {
@@ -100,7 +113,7 @@ def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, st
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    if server.weights == "miniature":
+    if _in_a_folder(model, server):
         env["HF_HUB_OFFLINE"] = "1"
     if server.on_cpu:
         # With a KV connector vLLM would keep one more core from its worker than without: an arm and its baseline would
@@ -329,6 +342,23 @@ def _reset_reaches_tiers(platform: Platform) -> bool:
     return platform.version >= Version("0.24")
 
 
+def shares_native_tier(argv: Sequence[str], version: str, *, on_cpu: bool) -> bool:
+    """Whether the native tier is a file in /dev/shm."""
+    tiered = any("TieringOffloadingSpec" in argument for argument in argv)
+    return tiered or (_offloads(argv) and not on_cpu and Version(version) >= _SHARED_TIER_SINCE)
+
+
+def _offloads(argv: Sequence[str]) -> bool:
+    return "--kv-offloading-size" in argv or any('"OffloadingConnector"' in argument for argument in argv)
+
+
+def _pinned_layouts(argv: Sequence[str], version: str, layers: int, on_cpu: bool) -> tuple[int, ...]:
+    """Return the numbers of tensors of a tier in private pinned memory: one, or one a layer."""
+    if on_cpu or not _offloads(argv) or shares_native_tier(argv, version, on_cpu=on_cpu):
+        return ()
+    return (layers,) if Version(version) < _LAYERS_JOINED_SINCE else (1, layers)
+
+
 def _tokenizer(model: str, served_name: str) -> tuple[str, ...]:
     """Return the command of a server without a device, which turns prompts into the model's tokens."""
     named = ("--served-model-name", served_name)
@@ -366,5 +396,6 @@ VLLM = ServerSoftware(
     ),
     lmcache_form=lmcache_form,
     reset_reaches_tiers=_reset_reaches_tiers,
+    pinned_layouts=_pinned_layouts,
     tokenizer=_tokenizer,
 )

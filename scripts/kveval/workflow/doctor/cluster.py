@@ -6,7 +6,14 @@ from typing import TypeVar
 
 from kveval.engines.kubernetes.api.kinds import Kind
 from kveval.engines.kubernetes.api.probe import Answer
-from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, POOL_GROUP, namespace_of, permissions
+from kveval.engines.kubernetes.manifests.permissions import (
+    GATEWAY_GROUP,
+    OBJECTIVE_GROUPS,
+    POOL_GROUP,
+    namespace_of,
+    permissions,
+)
+from kveval.engines.kubernetes.nodes import fingerprint, fitting
 from kveval.host.findings import Finding, error, ok, warning
 from kveval.workflow.doctor.capacity import capacity
 from kveval.workflow.doctor.cluster_facts import ClusterFacts, Denied, Trial
@@ -20,11 +27,8 @@ OLDEST, NEWEST = (1, 25), (1, 37)
 CLOCK_LIMIT_S = 1.0
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _CLOCKS = "synchronise both (chronyc tracking shows by how much): times of load and recording are compared"
+_RELEASES = "kubectl apply -f https://github.com/kubernetes-sigs/{}/releases/download/{}/{}"
 _INSTALL = {
-    POOL_GROUP: "kubectl apply -f https://github.com/kubernetes-sigs/gateway-api-inference-extension/releases/"
-    "latest/download/manifests.yaml",
-    GATEWAY_GROUP: "kubectl apply -f https://github.com/kubernetes-sigs/gateway-api/releases/"
-    "latest/download/standard-install.yaml",
     "networking.istio.io": "install Istio; or cluster.gateway.class, of the Gateway that there is",
     "networking.gke.io": "cluster.gateway.class, of the Gateway that there is: this is no GKE",
 }
@@ -36,9 +40,10 @@ def examine(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> list[Fi
         _api(facts),
         *_permissions(plan, facts.denied, grant),
         *_namespaces(plan, facts, grant),
-        *_kinds(facts),
+        *_kinds(plan, facts),
         *_gateway(plan, facts),
         *capacity(plan, facts.nodes, facts.pods),
+        *_hardware(plan, facts.nodes),
         *volumes(plan, facts.storage_classes, facts.claims),
         *_secret(plan, facts.secret),
         *_images(facts.images),
@@ -94,7 +99,19 @@ def _namespaces(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> Ite
             yield warning("namespace", f"{name} cannot be looked at: {answer.message}", grant)
 
 
-def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
+def _install(plan: CampaignDocuments, group: str) -> str:
+    """Return what brings the kinds of a group, in the release that the campaign's router was shipped with."""
+    for release in plan.releases:
+        if group == GATEWAY_GROUP:
+            command = _RELEASES.format("gateway-api", release.router.gateway_api, "standard-install.yaml")
+            return f"{command}   (OpenShift brings them itself: make a GatewayClass of its controller)"
+        if group in (POOL_GROUP, *OBJECTIVE_GROUPS):
+            extension = release.router.inference_extension
+            return _RELEASES.format("gateway-api-inference-extension", extension, "manifests.yaml")
+    return _INSTALL.get(group, "use a cluster that serves it")
+
+
+def _kinds(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     missing: dict[tuple[str, str], list[Kind]] = {}
     for kind, resource in facts.served.items():
         if resource is None:
@@ -103,8 +120,9 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
         names = ", ".join(kind.kind for kind in lacking)
         others = ", ".join(facts.versions.get(group, ()))
         said = f"the cluster has no {names} of {version}" + (f", only {others}" if others else "")
-        fix = _INSTALL.get(group, "use a cluster that serves it")
-        yield error("kinds", said, fix, kinds=[kind.kind for kind in lacking], wanted=version, served=others)
+        yield error(
+            "kinds", said, _install(plan, group), kinds=[kind.kind for kind in lacking], wanted=version, served=others
+        )
     if not missing:
         custom = sorted({kind.api_version for kind in facts.served if "." in kind.group and "k8s.io" in kind.group})
         yield ok("kinds", f"all {len(facts.served)} are served" + (f"; {', '.join(custom)}" if custom else ""))
@@ -112,7 +130,11 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     site, answer = plan.site, facts.gateway
-    if site.gateway is None or answer is None:
+    if (
+        site.gateway is None
+        or answer is None
+        or not any(one.specification.on_cluster.route == "gateway" for one in plan.cells)
+    ):
         return
     place = namespace_of("gateway", site)
     name, show = f"{place}/{site.gateway.name}", f"kubectl -n {place} describe gateway {site.gateway.name}"
@@ -167,6 +189,20 @@ def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iter
 def _condition(answer: Answer, name: str, key: str = "status") -> str:
     conditions = answer.body.get("status", {}).get("conditions", [])
     return next((str(entry.get(key, "")) for entry in conditions if entry["type"] == name), "")
+
+
+def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
+    """Say of which kinds the nodes are that a cell and its baseline may come to run on."""
+    site, gpus = plan.site, any(cell.specification.on_cluster.gpus for cell in plan.cells)
+    there = fitting(nodes.body.get("items", []), site, gpus=gpus) if nodes.found else []
+    kinds = {fingerprint([node], site.gpu_resource): node for node in reversed(there)}
+    names = sorted(str(node["metadata"]["name"]) for node in kinds.values())
+    if len(kinds) > 1:
+        said = f"nodes of {len(kinds)} kinds fit, such as {', '.join(names)}: arms on different ones get no verdict"
+        fix = "cluster.node_selector, with a label that those of one kind have: kubectl get nodes --show-labels"
+        yield warning("hardware", said, fix, "several_kinds", nodes=names)
+    elif kinds:
+        yield ok("hardware", f"the {len(there)} nodes that fit are of one kind", nodes=len(there))
 
 
 def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Kind, Resource, described, kind_of
 from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds
 from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, Permission, namespace_of, permissions
-from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, kinds, pod_needs
+from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, pod_needs
 from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial, try_images
 
@@ -76,7 +76,7 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
     """
     asking, site = Asking(api.transport), plan.site
     version = api.get("/version")
-    served = {kind: api.find(kind) for kind in kinds(plan.documents)}
+    served = {kind: api.find(kind) for kind in plan.kinds}
     namespaces = {name: asking.get(f"/api/v1/namespaces/{name}") for name in (site.namespace, site.pcp_namespace)}
     there = {name for name, answer in namespaces.items() if answer.status != 404}
     return ClusterFacts(

@@ -6,11 +6,13 @@ from pathlib import Path
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.manifests.permissions import fix_command
+from kveval.engines.kubernetes.routes import with_controller
 from kveval.host.findings import Finding, error, ok, warning
 from kveval.spec.config import Config
 from kveval.spec.warnings import WORKLOAD
 from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
+from kveval.workflow.doctor.credential import lasts, planned_s
 from kveval.workflow.doctor.documents import planned
 from kveval.workflow.doctor.local import examine_local, local_facts
 
@@ -39,7 +41,7 @@ def diagnose(
     said = f"{config.campaign.name}: {len(config.cells)} cells x {config.campaign.runs} runs, {config.campaign.engine}"
     found = [ok("campaign", said), *(one for one in config.warnings if one.check == WORKLOAD)]
     if config.campaign.engine == "kubernetes":
-        return [*found, *_slots(config, at_once), *_cluster(config, campaign, say, image_limit_s)]
+        return [*found, *_slots(config, at_once), *_cluster(config, campaign, store, say, image_limit_s)]
     specifications = [config.specification(cell) for cell in config.cells]
     facts = local_facts(specifications, config, store, server_environment)
     return [*found, *examine_local(config, specifications, facts)]
@@ -58,17 +60,20 @@ def _slots(config: Config, at_once: int | None) -> list[Finding]:
     return [level("slots", said, fix)]
 
 
-def _cluster(config: Config, campaign: str, say: Callable[[str], None], image_limit_s: float) -> list[Finding]:
+def _cluster(
+    config: Config, campaign: str, store: Path, say: Callable[[str], None], image_limit_s: float
+) -> list[Finding]:
     site = config.campaign.cluster
     assert site is not None
-    plan = planned(config)
     say(f"asking the cluster; images are tried by pods that end at once, for {image_limit_s:.0f} s at most")
     try:
         api = Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
+        plan = planned(config, with_controller(api, site))
         facts = collect(api, plan, image_limit_s)
     except ClusterError as failure:
         fix = "cluster.context, cluster.kubeconfig, or KUBECONFIG; `kubectl config get-contexts` shows what there is"
         if failure.status == 401:
             fix = "credentials that the cluster accepts: log in again, or make a new token (docs/cluster.md)"
         return [error("API server", str(failure), fix)]
-    return examine(plan, facts, fix_command(campaign))
+    ends = api.transport.credential_ends()
+    return [*examine(plan, facts, fix_command(campaign)), *lasts(ends, api.now(), planned_s(config, store))]

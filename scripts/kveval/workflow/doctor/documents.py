@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from kveval.config.release import Release
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.api.kinds import kind_of
+from kveval.engines.kubernetes.api.kinds import Kind, kind_of
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import collector_pod, context_of, download_job, load_job, render
+from kveval.engines.kubernetes.manifests.rendering import context_of, download_job, load_job, render
+from kveval.engines.kubernetes.manifests.requirements import kinds
 from kveval.engines.kubernetes.manifests.templates import Document
 from kveval.spec.config import Config
 from kveval.spec.specification import Specification
@@ -29,6 +31,8 @@ class CampaignDocuments:
     site: Cluster
     cells: tuple[CellPlan, ...]
     recording: tuple[Document, ...]
+    releases: tuple[Release, ...] = ()
+    """Those of the campaign's cells."""
 
     @property
     def documents(self) -> tuple[Document, ...]:
@@ -40,17 +44,25 @@ class CampaignDocuments:
         }
         return tuple(reversed(unique.values()))
 
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds that have to be served: of the documents, and what an endpoint picker does not start without."""
+        groups = dict.fromkeys(group for cell in self.cells for group in cell.specification.on_cluster.objectives)
+        return [*kinds(self.documents), *(Kind(f"{group}/v1alpha2", "InferenceObjective") for group in groups)]
 
-def planned(config: Config) -> CampaignDocuments:
-    """Render a campaign of engine kubernetes, each cell's first run."""
-    site, name = config.campaign.cluster, config.campaign.name
+
+def planned(config: Config, site: Cluster | None = None) -> CampaignDocuments:
+    """Render a campaign of engine kubernetes, each cell's first run. `site`: as the cluster knows it."""
+    site, name = site or config.campaign.cluster, config.campaign.name
     assert site is not None
     cells = []
     for cell in config.cells:
         specification = config.specification(cell)
         context = context_of(specification, site, 1, name)
-        driving = [collector_pod(context), load_job(context, level=0, argv=["guidellm", "--version"], env={})]
+        driving = [*load_job(context, level=0, argv=["guidellm", "--version"], env={})]
         if site.model_cache is not None and not specification.miniature:
             driving.append(download_job(context))
         cells.append(CellPlan(cell.path, specification, render(context).documents, tuple(driving)))
-    return CampaignDocuments(name, site, tuple(cells), recording_documents(name, site, {}))
+    named = dict.fromkeys(cell.specification.on_cluster.release for cell in cells)
+    releases = tuple(config.catalogue.releases[release] for release in named)
+    return CampaignDocuments(name, site, tuple(cells), recording_documents(name, site), releases)

@@ -14,21 +14,29 @@ import psutil
 from packaging.version import InvalidVersion, Version
 
 from kveval.engines.local.sidecars import find_program
-from kveval.engines.preflight import disk_bytes, memory_bytes, shared_memory_bytes
+from kveval.engines.preflight import (
+    PreflightError,
+    disk_bytes,
+    memory_bytes,
+    require_checkpoint,
+    shared_memory_bytes,
+)
 from kveval.engines.servers.registry import PROGRAMS
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host import hardware
 from kveval.host.errors import Failure
 from kveval.host.findings import Finding, error, ok, warning
+from kveval.host.gpus.stacks import judge_stack, read_stacks
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
-from kveval.pcp.installation import require_pcp
+from kveval.pcp.installation import installed_pcp
 from kveval.spec.config import Config
 from kveval.spec.specification import Specification
 
 _GIB = 2**30
 MEMORY_SHARE = 0.7
 """Share of a host's memory above which KV caches leave too little for the server itself and the page cache."""
+STACKS = Path(__file__).resolve().parents[4] / "config" / "gpu_stacks.yaml"
 _BUSY_SHARE = 0.25
 _VERSIONS = """
 import importlib.metadata as m, json, sys
@@ -48,17 +56,19 @@ class LocalFacts:
 
     Attributes:
         gpus: names of the NVIDIA GPUs that answer.
+        driver_cuda: the newest CUDA that their driver runs, None where it does not say.
         memory: of the host, in all.
         shared_memory_free: of /dev/shm; None where there is none.
         disk_free: where the results are kept.
         load: processes that ran or waited for a CPU, mean of the last minute.
-        pcp: PCP's version, or None and why under `pcp_problem`.
+        pcp: PCP's version, "" where there is none; None where it cannot record, and why under `pcp_problem`.
         versions: of the distributions in the server's environment; None where there is no environment.
         missing_programs: programs that an arm starts beside the server and that are not installed, with the reason.
         unwritable: folders of the configuration that this user cannot write to.
         unset_secrets: names of the campaign's secrets that are not in the environment.
         holder: the measurement that holds the host, None for none.
         leftovers: things that a killed run noted and nobody has removed yet.
+        checkpoints: what is wrong with folders of checkpoints on this host's disk.
     """
 
     gpus: Sequence[str]
@@ -75,19 +85,22 @@ class LocalFacts:
     unset_secrets: Sequence[str]
     holder: str | None
     leftovers: int
+    checkpoints: Sequence[str] = ()
+    driver_cuda: str | None = None
 
 
 def local_facts(specifications: Sequence[Specification], config: Config, store: Path, server: Path) -> LocalFacts:
     """Look at this host; `store`: where measurements are kept, `server`: the server's environment."""
     pcp, problem = None, ""
     try:
-        pcp = require_pcp()
+        pcp = installed_pcp() or ""
     except Failure as failure:
         problem = str(failure)
     store.mkdir(parents=True, exist_ok=True)
     folders = {specification.fs_dir for specification in specifications if specification.fs_dir}
+    gpus = hardware.gpus()
     return LocalFacts(
-        gpus=[gpu["name"] for gpu in hardware.gpus()],
+        gpus=[gpu["name"] for gpu in gpus],
         cpus=len(os.sched_getaffinity(0)),
         memory=psutil.virtual_memory().total,
         shared_memory_free=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
@@ -95,13 +108,23 @@ def local_facts(specifications: Sequence[Specification], config: Config, store: 
         load=psutil.getloadavg()[0],
         pcp=pcp,
         pcp_problem=problem,
-        versions=_installed(server, [*_server_names(config), "guidellm", "lmcache"]),
+        versions=_installed(server, [*_server_names(config), "guidellm", "lmcache", "torch"]),
         missing_programs=_missing_programs(specifications, server),
         unwritable=sorted(folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)),
         unset_secrets=[name for name in config.campaign.secrets if not os.environ.get(name)],
         holder=holder(LOCK),
         leftovers=_noted(registry_path()),
+        checkpoints=[*_wrong_checkpoints(specifications)],
+        driver_cuda=next((gpu["cuda"] for gpu in gpus if gpu.get("cuda")), None),
     )
+
+
+def _wrong_checkpoints(specifications: Sequence[Specification]) -> Iterator[str]:
+    for model in {specification.model.served_name: specification.model for specification in specifications}.values():
+        try:
+            require_checkpoint(model)
+        except PreflightError as error:
+            yield str(error)
 
 
 def examine_local(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> list[Finding]:
@@ -181,14 +204,24 @@ def _disk(specifications: Sequence[Specification], facts: LocalFacts) -> Finding
 def _pcp(facts: LocalFacts) -> Finding:
     if facts.pcp is None:
         return error("PCP", facts.pcp_problem, "bash scripts/setup.sh pcp")
+    if not facts.pcp:
+        said = "not installed: the server's exporters and the host's main counters are recorded without it"
+        return warning("PCP", said, "bash scripts/setup.sh pcp", "none_there")
     return ok("PCP", f"version {facts.pcp}")
 
 
 def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     server = config.campaign.server
     if facts.versions is None:
-        yield error("server environment", "there is none", "bash scripts/setup.sh server", "none_there")
+        part = "server" if server.on_cpu else "server-gpu"
+        yield error("server environment", "there is none", f"bash scripts/setup.sh {part}", "none_there")
         return
+    if not server.on_cpu:
+        found = next((facts.versions[one] for one in _server_names(config) if one in facts.versions), None)
+        stacks = read_stacks(STACKS)
+        told = judge_stack(stacks, server.program, found, facts.versions.get("torch"), facts.driver_cuda)
+        if told is not None:
+            yield told
     declared = {server.program: server.declared_version, "guidellm": server.guidellm}
     if server.lmcache is not None:
         declared["lmcache"] = server.lmcache
@@ -199,7 +232,8 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
         if found is not None and _same(found, version):
             yield ok(name, said)
         else:
-            fix = f'server.{name}: "{found}"' if found else "bash scripts/setup.sh server"
+            part = "server" if server.on_cpu else "server-gpu"
+            fix = f'server.{name}: "{found}"' if found else f"bash scripts/setup.sh {part}"
             fix += f"   (or install {names[0]}=={version} into .server-venv)"
             yield error(name, said, fix, found=found, declared=version)
     for program, reason in facts.missing_programs.items():
@@ -213,6 +247,8 @@ def _server_names(config: Config) -> Sequence[str]:
 
 
 def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
+    for said in facts.checkpoints:
+        yield error("checkpoint", said, "models: path, the folder of the model's own checkpoint; or weights: random")
     for folder in facts.unwritable:
         yield error("server.fs_dir", f"{folder} is no folder this user can write to", f"mkdir -p {folder}")
     if config.campaign.server.weights == "full" and facts.unset_secrets:

@@ -28,15 +28,18 @@ ONE_NODE_ONLY = (
     "openebs.io/local",
 )
 _GIB = 2**30
+Classes = Mapping[str, Mapping[str, Any]]
+"""Storage classes by name."""
 _SHOW = "`kubectl get storageclass` shows what there is"
 
 
 def volumes(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]) -> list[Finding]:
     """Return what is to be said of claims, their classes and the model cache; `there`: claims by name."""
-    return [*_existing(plan, there), *_asked(plan, classes, there)]
+    by_name = {entry["metadata"]["name"]: entry for entry in classes.body.get("items", [])} if classes.found else {}
+    return [*_existing(plan, by_name, there), *_asked(plan, classes, by_name, there), *_one_node(plan)]
 
 
-def _existing(plan: CampaignDocuments, there: Mapping[str, Answer]) -> Iterator[Finding]:
+def _existing(plan: CampaignDocuments, classes: Classes, there: Mapping[str, Answer]) -> Iterator[Finding]:
     cache = plan.site.model_cache
     full = any(not cell.specification.miniature for cell in plan.cells)
     if cache is None:
@@ -56,28 +59,34 @@ def _existing(plan: CampaignDocuments, there: Mapping[str, Answer]) -> Iterator[
     elif not answer.found:
         yield warning("model cache", f"{name} cannot be looked at: {answer.message}", "the permission above")
     else:
-        yield _state("model cache", name, answer.body, plan.site.slots)
+        yield _state("model cache", name, answer.body, classes)
 
 
-def _state(check: str, name: str, claim: Mapping[str, Any], slots: int) -> Finding:
+def _state(check: str, name: str, claim: Mapping[str, Any], classes: Classes) -> Finding:
     phase = claim.get("status", {}).get("phase", "unknown")
     modes = claim.get("spec", {}).get("accessModes", [])
     size = quantity(claim.get("status", {}).get("capacity", {}).get("storage")) / _GIB
     said = f"{name} is {phase}, {size:.0f} GiB, {', '.join(modes)}"
     if phase == "Lost":
         return error(check, said, "a new claim: its volume is gone", "lost")
-    if slots > 1 and "ReadWriteMany" not in modes:
-        fix = "cluster.slots: 1; or a claim with ReadWriteMany: cells on several nodes cannot share this one"
-        return warning(check, said, fix, "one_node")
+    of = classes.get(claim.get("spec", {}).get("storageClassName", ""), {})
+    if phase == "Pending" and of.get("volumeBindingMode") != "WaitForFirstConsumer":
+        space, _, one = name.removeprefix("claim ").partition("/")
+        fix = (
+            f"kubectl -n {space} describe pvc {one}   (class, access mode, quota: the servers stay Pending without it)"
+        )
+        return error(check, f"{said}: nothing has made its volume", fix, "unbound", claim=name)
     return ok(check, said, "there", claim=name, phase=phase, size_gib=size, modes=modes)
 
 
-def _asked(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]) -> Iterator[Finding]:
+def _asked(
+    plan: CampaignDocuments, classes: Answer, by_name: Classes, there: Mapping[str, Answer]
+) -> Iterator[Finding]:
     asked = claims(plan.documents)
     new = [claim for claim in asked if not there[claim.name].found]
     for claim in asked:
         if claim not in new:
-            yield _state("storage", f"claim {claim.namespace}/{claim.name}", there[claim.name].body, 1)
+            yield _state("storage", f"claim {claim.namespace}/{claim.name}", there[claim.name].body, by_name)
     if not new:
         return
     if not classes.found:
@@ -85,15 +94,18 @@ def _asked(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]
         fix = "the permission above; or cluster.storage_class, if the claims stay Pending"
         yield warning("storage", said, fix, "hidden")
         return
-    by_name = {entry["metadata"]["name"]: entry for entry in classes.body.get("items", [])}
     defaults = [name for name, entry in by_name.items() if _is_default(entry)]
     found = {_of_class(claim, by_name, defaults) for claim in new}
     yield from sorted(found, key=lambda finding: finding.level)
-    alone = [claim.name for claim in new if "ReadWriteMany" not in claim.modes]
-    if alone and plan.site.slots > 1:
-        fix = "cluster.results_access, cluster.model_cache.access: ReadWriteMany; or cluster.slots: 1"
-        said = f"{', '.join(alone)} can be on one node at a time, and {plan.site.slots} cells at once may take several"
-        yield warning("storage", said, fix, "one_node", claims=alone, slots=plan.site.slots)
+
+
+def _one_node(plan: CampaignDocuments) -> Iterator[Finding]:
+    """Say that servers which share a volume of one node share that node."""
+    cache, replicas = plan.site.model_cache, max(cell.specification.on_cluster.replicas for cell in plan.cells)
+    if cache is not None and cache.access == "ReadWriteOnce" and plan.site.slots * replicas > 1:
+        fix = "cluster.model_cache.access: ReadWriteMany, with a class that can be shared; or one server at a time"
+        said = f"the cache of weights is on one node at a time: all of {plan.site.slots} x {replicas} servers go there"
+        yield warning("storage", said, fix, "one_node", slots=plan.site.slots, replicas=replicas)
 
 
 def _is_default(entry: Mapping[str, Any]) -> bool:
@@ -101,7 +113,7 @@ def _is_default(entry: Mapping[str, Any]) -> bool:
     return any(annotations.get(name) == "true" for name in _DEFAULT)
 
 
-def _of_class(claim: Claim, classes: Mapping[str, Mapping[str, Any]], defaults: list[str]) -> Finding:
+def _of_class(claim: Claim, classes: Classes, defaults: list[str]) -> Finding:
     wanted = claim.storage_class
     if wanted is None:
         if not defaults:
@@ -116,6 +128,6 @@ def _of_class(claim: Claim, classes: Mapping[str, Mapping[str, Any]], defaults: 
     said = f"class {wanted} ({provisioner}) for {', '.join(claim.modes)}"
     if "ReadWriteMany" in claim.modes and provisioner in ONE_NODE_ONLY:
         fix = "a class that can be shared (NFS, CephFS, Filestore, EFS) as cluster.storage_class; or"
-        fix += " cluster.model_cache.access and cluster.results_access: ReadWriteOnce"
+        fix += " cluster.model_cache.access: ReadWriteOnce"
         return error("storage", f"{said}: its volumes are for one node at a time", fix, "one_node_only")
     return ok("storage", said, "to_be_made", storage_class=wanted, provisioner=provisioner, modes=claim.modes)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from kveval.config.campaign import Cell
 from kveval.load.workload import WorkloadSpec
 from kveval.spec.reuse import LevelReuse, reuse_of
+from kveval.spec.servers.registry import held_bytes
+from kveval.spec.sizing import gib
 from kveval.spec.specification import Specification
 from kveval.workflow.planning.costs import completed_req_s, device_tokens, reported_device, window_s
 from kveval.workflow.planning.plan import Plan
@@ -75,6 +77,19 @@ def overflow_notes(plan: Plan) -> Iterator[str]:
         yield (
             f"Requests in progress outgrow the device's cache at {_ranged([*levels])}: those that are preempted come"
             " from a tier, or are computed again"
+        )
+
+
+def pinned_notes(plan: Plan) -> Iterator[str]:
+    """Say how much more host memory than its size a tier takes, of the one that takes the most for it."""
+    each = [plan.specification(cell) for cell in plan.config.cells]
+    more = [one for one in each if held_bytes(one) > one.budget.host_bytes]
+    if more:
+        worst = max(more, key=lambda one: held_bytes(one) / one.budget.host_bytes)
+        held, size = gib(held_bytes(worst)), gib(worst.budget.host_bytes)
+        yield (
+            f"Pinned tensors are rounded up to powers of two: {worst.cell.path} takes up to {held:.3g} GiB of host"
+            f" memory for a tier of {size:.3g}" + (f"; {len(more) - 1} more cells likewise" if len(more) > 1 else "")
         )
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from kveval.config.campaign import Cell
 from kveval.load.workload import WorkloadSpec
+from kveval.report.data.run_facts import WEIGHTS
 from kveval.spec.warnings import sentence
 from kveval.store.listing import size_text
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.plan import Plan, PlannedRun
-from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, reuse_rows
+from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, pinned_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex
+from kveval.workflow.planning.tier_sizes import tier_size_lines
 
 _ROWS = 60
 _NEXT = 12
@@ -39,6 +41,8 @@ class PlanText:
         campaign = self.plan.config.campaign
         runs = self.plan.runs
         yield f"Campaign {campaign.name}: {campaign.title}"
+        if campaign.server.weights == "random":
+            yield f"{WEIGHTS['random'].capitalize()}: nothing is downloaded"
         states = Counter(run.state for run in runs)
         yield (
             f"{len(self.plan.config.cells)} cells, {len(runs)} runs: {states['there']} there, {states['adopt']} to be"
@@ -121,6 +125,8 @@ class PlanText:
             yield f"  ... and {len(rows) - _ROWS} more"
         yield from device_notes(self.plan, self.store)
         yield from overflow_notes(self.plan)
+        yield from pinned_notes(self.plan)
+        yield from tier_size_lines(self.plan.config, self.store)
 
     def _warnings(self) -> Iterator[str]:
         warnings = self.plan.config.warnings

@@ -1,5 +1,6 @@
-"""The miniature's files: shape, tokenizer, bytes."""
+"""Files of models with random weights: shape, tokenizer, bytes."""
 
+import functools
 import json
 
 import pytest
@@ -9,13 +10,26 @@ from tests.support.paths import CONFIG
 
 from kveval.config.catalogue import Geometry
 from kveval.spec.loading import load_config
-from kveval.spec.miniature import _encode, byte_symbols, miniature_geometry, tokenizer, write_served
+from kveval.spec.random_model import (
+    _encode,
+    byte_symbols,
+    miniature_geometry,
+    model_config,
+    tokenizer,
+    write_served,
+)
 from kveval.spec.sizing import kv_bytes_per_token
 
 MODELS = load_config(CONFIG / "config.yaml", CONFIG).catalogue.models
 TOKENIZER = tokenizer()
 RANKS = {tuple(merge.split(" ")): rank for rank, merge in enumerate(TOKENIZER["model"]["merges"])}
 SYMBOLS = byte_symbols()
+
+
+@functools.cache
+def _whole_ranks():
+    merges = tokenizer(MODELS["Qwen3-0.6B"].geometry.vocab_size)["model"]["merges"]
+    return {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
 
 
 def tokens_of(text):
@@ -109,3 +123,35 @@ def test_a_prefix_cut_between_tokens_keeps_its_count(text, data):
     tokens = tokens_of(text)
     cut = data.draw(st.integers(1, len(tokens)))
     assert _encode("".join(tokens[:cut]), RANKS) == tokens[:cut]
+
+
+@pytest.fixture(scope="module")
+def whole_tokenizer():
+    return tokenizer(MODELS["Qwen3-0.6B"].geometry.vocab_size)["model"]
+
+
+def test_a_whole_vocabulary_has_every_number_once_and_begins_like_the_small_one(whole_tokenizer):
+    vocabulary = whole_tokenizer["vocab"]
+    assert sorted(vocabulary.values()) == list(range(151_936))
+    merged = [(left + right, left, right) for left, right in (merge.split(" ") for merge in whole_tokenizer["merges"])]
+    assert all({token, left, right} <= vocabulary.keys() for token, left, right in merged)
+    # A token without a merge of its own could never come out of a text.
+    assert {token for token, *_ in merged} == set(list(vocabulary)[2 + 256 :])
+
+
+@given(text=st.text(max_size=40))
+def test_a_whole_vocabulary_loses_nothing(text):
+    ranks = _whole_ranks()
+    back = {symbol: byte for byte, symbol in enumerate(SYMBOLS)}
+    joined = "".join(_encode("".join(SYMBOLS[byte] for byte in text.encode()), ranks))
+    assert bytes(back[symbol] for symbol in joined).decode() == text
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("Qwen3-0.6B", "bfloat16"), ("Qwen3-32B-AWQ", "float16")])
+def test_the_whole_geometry_is_that_of_the_catalogue(name, dtype):
+    model = MODELS[name]
+    config = model_config(model.geometry, model.dtype, model.quantization)
+    assert config["num_hidden_layers"] == model.geometry.layers
+    assert config["vocab_size"] == model.geometry.vocab_size
+    assert config["torch_dtype"] == dtype
+    assert config.get("quantization_config", {}).get("quant_method") == model.quantization

@@ -1,7 +1,7 @@
-"""A random-weight model of the same architecture, for hosts without a GPU.
+"""Models with random weights: of the catalogue's full geometry, or a miniature for hosts that are too small for it.
 
-vLLM serves it with `--load-format dummy`: config.json and a tokenizer are all it needs, and both are made here, so that
-nothing is downloaded from any hub. The tokenizer also serves the load generator.
+vLLM serves them with `--load-format dummy`: config.json and a tokenizer are all it needs, and both are made here, so
+that nothing is downloaded from any hub. The tokenizer also serves the load generator.
 """
 
 import itertools
@@ -19,8 +19,14 @@ _SPECIALS = ("<s>", "</s>")
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
 _MODEL_TYPES = {"Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
 # Common English words, in no order that matters; the statistics of letters come from them, too.
-_WORDS = Path(__file__).with_name("miniature_words.txt")
+_WORDS = Path(__file__).with_name("tokenizer_words.txt")
 _FREQUENT_PAIRS = 200
+# As checkpoints of these kinds say it; 4 bits in groups of 128, 8 bits with scales by tensor.
+_QUANTIZATION: dict[str, dict[str, Any]] = {
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True},
+    "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+}
 
 
 def miniature_geometry(model: Model) -> Geometry:
@@ -40,11 +46,13 @@ def miniature_geometry(model: Model) -> Geometry:
     )
 
 
-def write_served(geometry: Geometry, directory: Path) -> Path:
-    """Write a random-weight model of the given shape."""
+def write_served(
+    geometry: Geometry, directory: Path, *, dtype: str = "bfloat16", quantization: str | None = None
+) -> Path:
+    """Write a random-weight model of the given shape, with a tokenizer of as many tokens as its vocabulary."""
     directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / "config.json", model_config(geometry))
-    _write(directory / "tokenizer.json", tokenizer())
+    _write(directory / "config.json", model_config(geometry, dtype, quantization))
+    _write(directory / "tokenizer.json", tokenizer(geometry.vocab_size))
     _write(
         directory / "tokenizer_config.json",
         {
@@ -61,9 +69,10 @@ def write_served(geometry: Geometry, directory: Path) -> Path:
     return directory
 
 
-def model_config(geometry: Geometry) -> dict[str, Any]:
+def model_config(geometry: Geometry, dtype: str = "bfloat16", quantization: str | None = None) -> dict[str, Any]:
     """Return the config.json of a model of this shape, as transformers reads it."""
     architecture = geometry.architecture
+    quantized = {} if quantization is None else {"quantization_config": _QUANTIZATION[quantization]}
     return {
         "architectures": [architecture],
         "model_type": _MODEL_TYPES[architecture],
@@ -80,15 +89,18 @@ def model_config(geometry: Geometry) -> dict[str, Any]:
         "rms_norm_eps": 1e-6,
         "rope_theta": 1e6,
         "attention_bias": False,
-        "torch_dtype": "bfloat16",
+        "torch_dtype": dtype,
+        # transformers 5 suspects large vocabularies of files without one, and warns at every load.
+        "transformers_version": "4.51.0",
         "bos_token_id": 0,
         "eos_token_id": 1,
+        **quantized,
     }
 
 
-def tokenizer() -> dict[str, Any]:
-    """Return a tokenizer.json: byte-level BPE whose merges follow from the lists above instead of from training."""
-    vocabulary, merges = _vocabulary()
+def tokenizer(size: int = _VOCABULARY) -> dict[str, Any]:
+    """Return a tokenizer.json of `size` tokens: byte-level BPE whose merges follow from lists, not from training."""
+    vocabulary, merges = _vocabulary(size)
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
@@ -125,18 +137,19 @@ def byte_symbols() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(moved)) for byte in range(256)]
 
 
-def _vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the tokens by id and the merges, the first to apply first: frequent pairs, whole words, and what fills up.
+def _vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return `size` tokens by id and the merges, the first to apply first: frequent pairs, whole words, what fills up.
 
     A word's merges join, left to right, the tokens that the merges before it make of it - so that an encoder, which
     always applies the earliest merge it can, arrives at the whole word.
     """
     space = byte_symbols()[ord(" ")]
     tokens = dict.fromkeys([*_SPECIALS, *byte_symbols()])
+    first_merged = len(tokens)
     ranks: dict[tuple[str, str], int] = {}
 
     def add(left: str, right: str) -> None:
-        room = len(tokens) < _VOCABULARY or left + right in tokens
+        room = len(tokens) < size or left + right in tokens
         if room and left in tokens and right in tokens and (left, right) not in ranks:
             tokens[left + right] = None
             ranks[left, right] = len(ranks)
@@ -156,6 +169,11 @@ def _vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
     for letter in [*letters, *capitals]:
         add(space, letter)
     for start, pair in itertools.product([space, *(space + letter for letter in capitals), *letters], pairs):
+        add(start, pair)
+    # A real vocabulary has room for many more: words and their beginnings, continued.
+    for start, pair in itertools.product(list(tokens)[first_merged:], pairs):
+        if len(tokens) >= size:
+            break
         add(start, pair)
     return list(tokens), list(ranks)
 

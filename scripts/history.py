@@ -1,0 +1,22 @@
+"""Add a campaign's results to the history, and say and draw where metrics change over builds."""
+
+import sys
+from pathlib import Path
+
+from kveval.host.errors import Failure
+from kveval.workflow.history import show_history, update_history
+
+
+def main(campaign: str, analysis: str, folders: list[str], program: str | None, output: str, log: Path) -> None:
+    """`folders`: of the history, the first is added to; `program`: whose versions are the builds, None: the server."""
+    histories = [Path(folder) for folder in folders]
+    try:
+        lines = [update_history(Path(analysis), campaign, histories), *show_history(histories, program, Path(output))]
+    except Failure as failure:
+        log.write_text(f"FAILED: {failure}\n")
+        sys.exit(1)
+    log.write_text("\n".join([*lines, ""]))
+
+
+if __name__ == "__main__":
+    main(**dict(snakemake.params.items()), log=Path(snakemake.log[0]))

@@ -1,0 +1,263 @@
+"""The gain from a tier: throughput and time to the first token, predicted from levels measured without one.
+
+Pure: requests and what caches serve of them are `kveval.spec.curve`'s, and so are the server's batches. A prediction is
+the change between two simulations of one server, with and without a tier, applied to what was measured without.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kveval.analysis.levels.server_counters import server_delta
+from kveval.config.campaign import Cell
+from kveval.load import levels as workloads
+from kveval.spec.curve.demands import demands
+from kveval.spec.curve.service import BATCH_TOKENS, Demanded, Floats, ServedLevel, TierSpeed
+from kveval.spec.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
+from kveval.spec.specification import Specification
+from kveval.store.run_file import Change, Run
+
+# Levels of runs that a speed is found from, and simulations of each size.
+_FITTED = 4
+_DRAWS = 24
+# Of requests as different runs draw them.
+_SEQUENCES = 8
+_INTERVAL = (0.05, 0.95)
+# Of the logarithm of a change: what batches that are all alike leave out.
+_MODEL_ERROR = 0.1
+# Of a level that answers pace: so many times the requests that it completed without a tier, and some more.
+_MOST_TIMES, _MOST_MORE = 12, 200
+_NONE = 0.0
+# Of the requests answered, those that wait at the end where more come than can be.
+_PILED_UP = 0.1
+# Copies of less say nothing of their rate.
+_LEAST_COPIED_BYTES = 1e6
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure with the ends between which nine in ten of its simulations lie."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class MeasuredLevel:
+    """A level of a run, from the load generator's report: its window in seconds from its start, and what was served.
+
+    `prompt_tokens`: the mean of a request's.
+    """
+
+    run: int
+    window: tuple[float, float]
+    requests: int
+    prompt_tokens: float
+    throughput_tok_s: float
+    ttft_ms_mean: float
+    ttft_ms_p50: float
+    itl_ms: float
+    ttft_ms: Floats
+
+
+@dataclass(frozen=True)
+class TierCopies:
+    """Bytes in a second that tiers copied on this machine, by level and run, and the cells that they are of."""
+
+    load_bytes_s: tuple[float, ...] = ()
+    store_bytes_s: tuple[float, ...] = ()
+    cells: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Benefit:
+    """The effect of a tier of a size on a level.
+
+    Attributes:
+        throughput_percent: change against no tier.
+        throughput_tok_s: that of what was measured without a tier.
+        ttft_ms_mean, ttft_ms_p50: likewise.
+        busy: share of the time in which the device works.
+        saturates: whether more requests come than are answered, where they come by themselves.
+    """
+
+    throughput_percent: Interval
+    throughput_tok_s: Interval
+    ttft_ms_mean: Interval
+    ttft_ms_p50: Interval
+    busy: float
+    saturates: bool
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A cell without a tier that was measured, and the speed of the server that follows from it."""
+
+    specification: Specification
+    device_tokens: int
+    levels: Mapping[int, Sequence[MeasuredLevel]]
+    fitted: FittedSpeed
+    copies: TierCopies
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that was measured."""
+        return self.specification.cell
+
+    @property
+    def runs(self) -> list[int]:
+        """The numbers of its runs that were read."""
+        return sorted({seen.run for levels in self.levels.values() for seen in levels})
+
+    def benefits(
+        self, specification: Specification, level: int, tier_tokens: Sequence[tuple[float, float]]
+    ) -> list[Benefit]:
+        """Return what tiers of these sizes do to a level; the least and the most tokens of each that are in use."""
+        measured, sizes = self.levels[level], sorted({size for both in tier_tokens for size in both})
+        most = max(_most(seen.requests) for seen in measured)
+        asked = [
+            demands(specification, level, run, most, self.device_tokens, [_NONE, *sizes])
+            for run in range(1, 2 if specification.workload.trace is not None else _SEQUENCES + 1)
+        ]
+        observed = [_observed(self.specification, self.device_tokens, level, seen, []) for seen in measured]
+        draws: list[dict[float, Floats]] = []
+        for number, speed in enumerate(self.fitted.draws(_DRAWS)):
+            tier, level_seen = self._tier(specification, number), observed[number % len(observed)]
+            draws.append(
+                {
+                    size: _figures(level_seen.served(speed, tier if size else TierSpeed(), requests))
+                    for size, requests in zip([_NONE, *sizes], asked[number % len(asked)], strict=True)
+                }
+            )
+        return [self._benefit(level, draws, both) for both in tier_tokens]
+
+    def _tier(self, specification: Specification, number: int) -> TierSpeed:
+        """How fast copies are in a simulation: as they were in one of the levels in which they were measured."""
+
+        def tokens_s(rates: Sequence[float]) -> float:
+            per_token = specification.model.kv_bytes_per_token
+            return rates[number % len(rates)] / per_token if rates else math.inf
+
+        return TierSpeed(
+            tokens_s(self.copies.load_bytes_s), tokens_s(self.copies.store_bytes_s), blocks=specification.on_cpu
+        )
+
+    def _streams(self, level: int) -> int | None:
+        return workloads.streams_at(self.specification.workload, level)
+
+    def _benefit(
+        self,
+        level: int,
+        draws: Sequence[Mapping[float, Floats]],
+        sizes: tuple[float, float],
+    ) -> Benefit:
+        changes = np.array([np.log(draw[size][:3] / draw[_NONE][:3]) for draw in draws for size in sizes])
+        ratios = np.exp(np.outer((1 - _MODEL_ERROR, 1.0, 1 + _MODEL_ERROR), changes).reshape(-1, 3))
+        measured = self.levels[level]
+        bases = [
+            float(np.mean([getattr(seen, name) for seen in measured]))
+            for name in ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")
+        ]
+        throughput, mean, median = (_interval(ratios[:, place] * base) for place, base in enumerate(bases))
+        state = np.array([draw[size][3:] for draw in draws for size in sizes])
+        return Benefit(
+            throughput_percent=_interval(100 * (ratios[:, 0] - 1)),
+            throughput_tok_s=throughput,
+            ttft_ms_mean=mean,
+            ttft_ms_p50=median,
+            busy=float(np.median(state[:, 0])),
+            saturates=self._streams(level) is None and bool(np.median(state[:, 1]) > 0.5),
+        )
+
+
+def basis_of(
+    specification: Specification,
+    device_tokens: int,
+    levels: Mapping[int, Sequence[MeasuredLevel]],
+    copies: TierCopies,
+) -> Basis:
+    """Return what follows from levels of a cell without a tier; `device_tokens`: what each server's device holds."""
+    pairs = [(level, seen) for level in levels for seen in levels[level]]
+    chosen = [pairs[place] for place in np.unique(np.linspace(0, len(pairs) - 1, _FITTED).astype(int))]
+    observed = [
+        _observed(specification, device_tokens, level, seen, requests)
+        for level, seen in chosen
+        for requests in demands(specification, level, seen.run, _most(seen.requests), device_tokens, [_NONE])
+    ]
+    fitted = fit_speed(observed, context_share(specification))
+    return Basis(specification, device_tokens, levels, fitted, copies)
+
+
+def context_share(specification: Specification) -> float:
+    """Return by what part a prompt token takes longer for each token before it, by floating-point operations alone.
+
+    Of attention, 4 x query heads x their size for each, against 2 for each weight of a layer.
+    """
+    shape = specification.model.geometry
+    queries = shape.attention_heads * shape.head_dim
+    projections = 2 * shape.hidden_size * shape.head_dim * (shape.attention_heads + shape.kv_heads)
+    return 2 * queries / (projections + 3 * shape.hidden_size * shape.intermediate_size)
+
+
+def tier_copies(runs: Iterable[Run]) -> TierCopies:
+    """Return how fast the tiers of runs of one model were copied, where they were."""
+    loads: list[float] = []
+    stores: list[float] = []
+    cells: list[str] = []
+    for run in runs:
+        for level in run.levels:
+            loaded, stored = _rate(level.counters, "offload_load"), _rate(level.counters, "offload_store")
+            loads += loaded
+            stores += stored
+            if loaded:
+                cells.append(run.cell.path)
+    return TierCopies(tuple(loads), tuple(stores), tuple(dict.fromkeys(cells)))
+
+
+def _rate(counters: Mapping[str, Change], kind: str) -> list[float]:
+    copied, seconds = server_delta(counters, f"{kind}_bytes"), server_delta(counters, f"{kind}_seconds")
+    return [copied / seconds] if copied >= _LEAST_COPIED_BYTES and seconds > 0 else []
+
+
+def _observed(
+    specification: Specification, held: int, level: int, seen: MeasuredLevel, demanded: Sequence[Demanded]
+) -> ObservedLevel:
+    return ObservedLevel(
+        demanded=demanded,
+        window=seen.window,
+        streams=workloads.streams_at(specification.workload, level),
+        device_tokens=held,
+        batch_tokens=_batch_tokens(specification.argv),
+        throughput_tok_s=seen.throughput_tok_s,
+        itl_ms=seen.itl_ms,
+        ttft_ms=seen.ttft_ms,
+    )
+
+
+def _most(requests: int) -> int:
+    return _MOST_TIMES * requests + _MOST_MORE
+
+
+def _batch_tokens(argv: Sequence[str]) -> int:
+    flag = "--max-num-batched-tokens"
+    return int(argv[argv.index(flag) + 1]) if flag in argv else BATCH_TOKENS
+
+
+def _figures(served: Sequence[ServedLevel]) -> Floats:
+    """Throughput, mean and median TTFT, share of the time in which the device works, whether requests pile up."""
+    throughput, _, ttft_ms = level_figures(served)
+    nothing = not len(ttft_ms)
+    mean, median = (math.nan, math.nan) if nothing else (float(ttft_ms.mean()), float(np.median(ttft_ms)))
+    busy = float(np.mean([one.busy for one in served]))
+    waiting, answered = sum(one.waiting for one in served), len(ttft_ms)
+    return np.array([throughput, mean, median, busy, waiting > _PILED_UP * max(1, answered)], float)
+
+
+def _interval(values: Floats) -> Interval:
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return Interval(math.nan, math.nan, math.nan)
+    return Interval(float(np.median(known)), *(float(np.quantile(known, end)) for end in _INTERVAL))

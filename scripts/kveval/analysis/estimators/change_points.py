@@ -1,0 +1,155 @@
+"""Change points of a series: E-divisive (Matteson and James 2014, doi 10.1080/01621459.2013.849605). Pure arithmetic.
+
+The series is split where the energy distance between its two sides is largest, as long as a permutation test finds that
+more than chance. Values on the ln scale make a change of the mean a ratio.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kveval.analysis.estimators.intervals import Array, Contrast, welch
+
+SIGNIFICANCE = 0.005
+"""The p value that a change point has at most."""
+_PERMUTATIONS = 999
+# Of the splits among which the change points are.
+_GENEROUS, _FEW_PERMUTATIONS = 0.05, 199
+# With fewer values on a side nothing is known about their spread.
+_FEWEST = 2
+# Of the stretch in which a change lies.
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class ChangePoint:
+    """A change of a series' mean: `at` is the first value after it.
+
+    `earliest`, `latest`: between which values of `at` the change lies with a confidence of 95 %; `difference`: what
+    comes after, up to the next change, less what was before, since the last one. Its interval does not allow for the
+    place having been searched.
+    """
+
+    at: int
+    earliest: int
+    latest: int
+    difference: Contrast
+
+
+def change_points(values: Array, seed: int = 0, significance: float = SIGNIFICANCE) -> list[ChangePoint]:
+    """Return the changes of the mean of a series, in its order; `seed` is that of the permutations.
+
+    A change that another undoes hides from a test over both: so the series is split generously first, and then every
+    split must hold between its neighbours, as in Hunter (Fleming et al. 2023, doi 10.1145/3578244.3583719).
+    `significance` is at least 0.001, what 999 permutations tell. Raises ValueError for values that are not finite.
+    """
+    if not np.isfinite(values).all():
+        raise ValueError("a series with values that are not finite has no change points")
+    random = np.random.default_rng(seed)
+    bounds = [0, *_splits(values, random), len(values)]
+    while weak := [
+        (chance, place)
+        for place in range(1, len(bounds) - 1)
+        if (chance := _chance_between(values, bounds, place, random, significance)) > significance
+    ]:
+        del bounds[max(weak)[1]]
+    return [_described(values, *bounds[place : place + 3]) for place in range(len(bounds) - 2)]
+
+
+def _splits(values: Array, random: np.random.Generator, unlikely: int = 1) -> list[int]:
+    """Return where a series is split, and each part again, until no split is likely.
+
+    So many unlikely ones, one inside the other, are kept where a likely one is found inside them.
+    """
+    if len(values) < 2 * _FEWEST:
+        return []
+    likely = _chance(values, random, _GENEROUS, _FEW_PERMUTATIONS) <= _GENEROUS
+    if not likely and not unlikely:
+        return []
+    at, left = _best_split(values).at, unlikely if likely else unlikely - 1
+    before = _splits(values[:at], random, left)
+    after = [at + place for place in _splits(values[at:], random, left)]
+    return [*before, at, *after] if likely or before or after else []
+
+
+def _chance_between(
+    values: Array, bounds: list[int], place: int, random: np.random.Generator, significance: float
+) -> float:
+    """Move a split to the best place between its neighbours, and return the p value that it has there."""
+    stretch = values[bounds[place - 1] : bounds[place + 1]]
+    bounds[place] = bounds[place - 1] + _best_split(stretch).at
+    return _chance(stretch, random, significance, _PERMUTATIONS)
+
+
+class _Split(NamedTuple):
+    at: int
+    energy: float
+
+
+def _best_split(values: Array) -> _Split:
+    """Return the split with the largest energy statistic.
+
+    For sides of n and m values: nm / (n + m) times twice the mean distance between the sides, less the mean distances
+    within each.
+    """
+    count = len(values)
+    distances = np.abs(values[:, None] - values[None, :])
+    # By split: within the left side, between the sides, within the right one.
+    left = np.cumsum(np.einsum("ij,ij->i", distances, _earlier(count)))
+    between = np.cumsum(distances.sum(axis=1)) - 2 * left
+    right = left[-1] - left - between
+    at = np.arange(_FEWEST, count - _FEWEST + 1)
+    n, m = at.astype(float), (count - at).astype(float)
+    left, between, right = left[at - 1], between[at - 1], right[at - 1]
+    energy = n * m / (n + m) * (2 * between / (n * m) - 2 * left / (n * (n - 1)) - 2 * right / (m * (m - 1)))
+    best = int(np.argmax(energy))
+    return _Split(int(at[best]), float(energy[best]))
+
+
+@lru_cache(maxsize=4)
+def _earlier(count: int) -> Array:
+    """Return the matrix that has 1 where the column's value is earlier than the row's."""
+    return np.tri(count, k=-1)
+
+
+def _chance(values: Array, random: np.random.Generator, significance: float, permutations: int) -> float:
+    """Return the p value of the best split: the share of permuted series that have as good a one.
+
+    Stops once it is above `significance`, and returns the share until then (Besag and Clifford 1991).
+    """
+    energy = _best_split(values).energy * (1 - 1e-12)
+    allowed, exceeding = significance * (permutations + 1) - 1, 0
+    for done in range(1, permutations + 1):
+        exceeding += _best_split(random.permutation(values)).energy >= energy
+        if exceeding > allowed:
+            return max(exceeding / done, float(np.nextafter(significance, 1)))
+    return (1 + exceeding) / (1 + permutations)
+
+
+def _described(values: Array, start: int, at: int, end: int) -> ChangePoint:
+    before, after = values[start:at], values[at:end]
+    places = start + _likely_places(values[start:end])
+    return ChangePoint(at, min(at, int(places.min())), max(at, int(places.max())), welch(after, before))
+
+
+def _likely_places(values: Array) -> npt.NDArray[np.int64]:
+    """Return the places that together hold a single change with 95 %, the likeliest ones first.
+
+    The posterior of a change of the mean of independent normal values with flat priors on place, means and ln spread:
+    [n m]^(-1/2) S^(-(n + m - 2) / 2), S the sum of squares about the two means.
+    """
+    count = len(values)
+    at = np.arange(1, count)
+    centred = values - values.mean()
+    between = np.cumsum(centred)[:-1] ** 2 * count / (at * (count - at))
+    squares = np.maximum(float((centred**2).sum()) - between, np.finfo(float).tiny)
+    logs = -0.5 * np.log(at * (count - at)) - (count - 2) / 2 * np.log(squares)
+    weights = np.exp(logs - logs.max())
+    order = np.argsort(-weights, kind="stable")
+    held = np.cumsum(weights[order]) / weights.sum()
+    return at[order[: int(np.searchsorted(held, _CONFIDENCE)) + 1]]

@@ -1,0 +1,213 @@
+"""The history of results: a campaign's rows for it, and series over builds with their changes. Pure, on tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from packaging.version import InvalidVersion, Version
+
+from kveval.analysis.cells import KEYS, CellKey, common_level
+from kveval.analysis.estimators.change_points import ChangePoint, change_points
+from kveval.analysis.estimators.intervals import mean_interval
+from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.statistics.campaign import METRICS
+from kveval.spec.servers.registry import served_by
+from kveval.store.run_file import Run
+
+HIGHER_IS_BETTER: Mapping[str, bool] = METRICS | {GOODPUT: True}
+FEWEST_BUILDS = 12
+"""With fewer builds no order of their values is rare enough to be called a change."""
+_CONDITIONS = ("engine", "weights", "hardware", "workload")
+_SERIES = [*KEYS, "metric", "level", *_CONDITIONS]
+_COMMIT = re.compile(r"\+(?:.*\.)?g([0-9a-f]{7,40})\b|-g([0-9a-f]{7,40})$")
+
+
+def history_rows(
+    complete: pd.DataFrame, comparison: pd.DataFrame, peaks: pd.DataFrame, runs: Sequence[Run], campaign: str
+) -> pd.DataFrame:
+    """Return what a campaign adds to the history (`kveval.store.history`): a row per cell, run and metric.
+
+    `complete`, `comparison` and `peaks` are the campaign's tables, `runs` its runs. Values are those at the level at
+    which the model's cells are compared; a value that a run lacks has no row.
+    """
+    software = {
+        (run.cell.model, run.cell.scenario, run.cell.cpu_blocks, run.run): json.dumps(run.software, sort_keys=True)
+        for run in runs
+    }
+    levels = {model: common_level(comparison, peaks, model) for model in map(str, complete["model"].unique())}
+    rows = complete[complete["level"] == complete["model"].map(levels)]
+    names = [*KEYS, "level", "measurement", "run", "run_started", "checks_failed", *_CONDITIONS]
+    metrics = [name for name in HIGHER_IS_BETTER if name in rows]
+    rows = rows.melt(names, metrics, var_name="metric").dropna(subset="value")
+    rows["campaign"] = campaign
+    rows["software"] = [software[tuple(row)] for row in rows[[*KEYS, "run"]].itertuples(index=False)]
+    texts = ["checks_failed", "run_started", *_CONDITIONS]
+    return rows.assign(**rows[texts].fillna("").astype(str)).reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Build:
+    """Runs of one build: the geometric mean, and its 95 % interval, NaN of a single run.
+
+    `software`: the versions of everything that ran with it, by program.
+    """
+
+    version: str
+    mean: float
+    low: float
+    high: float
+    runs: int
+    software: Mapping[str, frozenset[str]]
+
+    @property
+    def label(self) -> str:
+        """The commit that the version names, else the version."""
+        return commit_of(self.version) or self.version
+
+
+@dataclass(frozen=True)
+class BuildSeries:
+    """A metric of a cell over builds, in their order; `conditions`: what was equal in all of them."""
+
+    cell: CellKey
+    metric: str
+    level: int
+    conditions: Mapping[str, str]
+    builds: Sequence[Build]
+
+    @cached_property
+    def changes(self) -> list[ChangePoint]:
+        """Where the builds' means change, on the ln scale; nothing of fewer than FEWEST_BUILDS."""
+        means = np.array([build.mean for build in self.builds])
+        return change_points(np.log(means)) if len(means) >= FEWEST_BUILDS else []
+
+
+def commit_of(version: str) -> str:
+    """Return the commit that a version names, as setuptools-scm and `git describe` do; "" where it names none."""
+    found = _COMMIT.search(version)
+    return "" if found is None else found[1] or found[2]
+
+
+def build_series(history: pd.DataFrame, program: str | None = None) -> list[BuildSeries]:
+    """Return every series of a history, over the builds of a program, by default the server.
+
+    Runs that failed a check, or without that program, are left out. Builds are in the order of their versions (PEP 440:
+    development builds of a branch by their number of commits), or where one is none, by when each was measured first.
+    """
+    sound = history[(history["checks_failed"] == "") & (history["value"] > 0)].copy()
+    programs = {text: json.loads(text) for text in sound["software"].unique()}
+    sound["build"] = sound["software"].map({text: _version(found, program) for text, found in programs.items()})
+    sound = sound[sound["build"] != ""]
+    place: dict[Any, int] = {build: number for number, build in enumerate(_in_order(sound))}
+    found = []
+    for key, rows in sound.groupby(_SERIES, sort=False):
+        named: dict[str, Any] = dict(zip(_SERIES, key, strict=True))
+        builds = [
+            _build(str(version), of_build, programs)
+            for version, of_build in sorted(rows.groupby("build"), key=lambda part: place[part[0]])
+        ]
+        cell = str(named["model"]), str(named["scenario"]), int(named["cpu_blocks"])
+        conditions = {name: str(named[name]) for name in _CONDITIONS}
+        found.append(BuildSeries(cell, str(named["metric"]), int(named["level"]), conditions, builds))
+    return found
+
+
+def _version(software: Mapping[str, str], program: str | None) -> str:
+    server = served_by(software)
+    return software.get(program or (server.name if server else ""), "")
+
+
+def _in_order(rows: pd.DataFrame) -> list[str]:
+    first = rows.groupby("build")["run_started"].min()
+    try:
+        return sorted(first.index, key=lambda build: (Version(build), first[build]))
+    except InvalidVersion:
+        return sorted(first.index, key=lambda build: (first[build], build))
+
+
+def _build(version: str, rows: pd.DataFrame, programs: Mapping[str, Mapping[str, str]]) -> Build:
+    logs = np.log(rows["value"].to_numpy(dtype=float))
+    ran: dict[str, set[str]] = {}
+    for text in rows["software"].unique():
+        for name, release in programs[text].items():
+            ran.setdefault(name, set()).add(release)
+    software = {name: frozenset(releases) for name, releases in ran.items()}
+    return Build(version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs), software)
+
+
+class BuildChange(NamedTuple):
+    """A change of a metric: between which builds it lies, how large it is, what else changed.
+
+    `last_before`, `first_after`: the builds on its two sides; `earliest`, `latest`: the first build with the change is
+    one of these and those between, with a confidence of 95 %; `change_percent` with its 95 % interval; `also_changed`:
+    programs whose versions differ, too.
+    """
+
+    model: str
+    scenario: str
+    cpu_blocks: int
+    metric: str
+    level: int
+    last_before: str
+    first_after: str
+    earliest: str
+    latest: str
+    change_percent: float
+    low_percent: float
+    high_percent: float
+    better: bool
+    also_changed: str
+    engine: str
+    weights: str
+    hardware: str
+    workload: str
+
+
+def build_changes(series: Sequence[BuildSeries]) -> list[BuildChange]:
+    """Return every change of each series."""
+    return [_change(each, change) for each in series for change in each.changes]
+
+
+def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
+    before, after = series.builds[change.at - 1], series.builds[change.at]
+    low, high = change.difference.interval(0.95)
+    return BuildChange(
+        *series.cell,
+        metric=series.metric,
+        level=series.level,
+        last_before=before.version,
+        first_after=after.version,
+        earliest=series.builds[change.earliest].version,
+        latest=series.builds[change.latest].version,
+        change_percent=percent(change.difference.theta),
+        low_percent=percent(low),
+        high_percent=percent(high),
+        better=(change.difference.theta > 0) == HIGHER_IS_BETTER.get(series.metric, True),
+        also_changed="; ".join(_also_changed(before, after)),
+        engine=series.conditions["engine"],
+        weights=series.conditions["weights"],
+        hardware=series.conditions["hardware"],
+        workload=series.conditions["workload"],
+    )
+
+
+def percent(difference: float) -> float:
+    """Return a difference on the ln scale in per cent."""
+    return 100 * float(np.expm1(difference))
+
+
+def _also_changed(before: Build, after: Build) -> list[str]:
+    """The programs beside the build whose versions differ, too."""
+    return [
+        f"{name} {', '.join(sorted(old)) or 'absent'} -> {', '.join(sorted(new)) or 'absent'}"
+        for name in sorted(before.software.keys() | after.software.keys())
+        if (old := before.software.get(name, frozenset())) != (new := after.software.get(name, frozenset()))
+        and not (before.version in old and after.version in new)
+    ]

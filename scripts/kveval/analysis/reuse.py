@@ -1,0 +1,301 @@
+"""The share of prompt tokens that caches should serve, from the requests that were sent, beside what they served.
+
+Both are of a whole level, from its first request to its last, warm-up included and priming not: the servers' counters
+are read around it. What the device and the tier hold, and how they drop it, is `kveval.spec.curve`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from kveval.analysis.cells import KEYS, CellKey, cell_of
+from kveval.analysis.estimators.intervals import half_width
+from kveval.analysis.levels.server_counters import server_delta
+from kveval.analysis.system.tier_activity import tier_activity
+from kveval.config.types import BLOCK_TOKENS
+from kveval.host.errors import Failure
+from kveval.load import levels as workloads
+from kveval.load import traces
+from kveval.load.guidellm import trace_file
+from kveval.load.trace_file import TraceRow
+from kveval.spec.curve.curve import ReuseCurve
+from kveval.spec.curve.of_cells import CellCurves, curves_of_prompts, prompts_of
+from kveval.spec.curve.prompts import Prompts
+from kveval.spec.specification import Specification, SpecificationError
+from kveval.store.run_file import IMPORTED, LevelRun, Run, read_run
+
+NUMBERS = (
+    "predicted_device_ratio",
+    "predicted_ratio_low",
+    "predicted_ratio_high",
+    "predicted_prompt_tokens",
+    "predicted_tier_blocks",
+)
+TEXTS = ("predicted_curve", "predicted_not")
+"""Columns of a level: shares of the prompt tokens that the device alone, and device and tier, should serve; the tokens
+of these prompts; one server's tier in cpu_blocks, 0 without one, infinite where nothing bounds it; the second share by
+that size, see `read_curve`; why there is no prediction."""
+TOLERANCE_POINTS = 3.0
+"""Points of the prompt tokens by which served and computed may differ before that is a finding."""
+# The generators whose draws of prefixes are known.
+_GENERATOR = "0.8."
+# Blocks of a level's requests: a microsecond and 75 bytes each. Above the first, longer blocks stand for those of drawn
+# prefixes, up to a fortieth of a prefix, so that some tenths of a point of what turns share are lost.
+_ENOUGH_BLOCKS, _MOST_BLOCKS = 200_000, 5_000_000
+_PART_OF_PREFIX = 40
+_POINTS = 40
+
+
+class Unpredicted(Failure):
+    """The requests that were sent, or the caches that they met, are not known well enough."""
+
+
+def with_predictions(levels: pd.DataFrame, requests: pd.DataFrame, directory: Path) -> pd.DataFrame:
+    """Return the levels of a run, see `run_tables`, with NUMBERS and TEXTS; `directory`: its folder in the store."""
+    run = read_run(directory)
+    sent = requests[requests["start"].notna()].groupby("level").size()
+    entries = {entry.level: entry for entry in run.levels}
+    rows = [_predicted(run, entries[level], int(sent.get(level, 0)), directory) for level in levels["level"]]
+    return levels.assign(**{name: [row.get(name, np.nan) for row in rows] for name in NUMBERS}).assign(
+        **{name: [row.get(name, "") for row in rows] for name in TEXTS}
+    )
+
+
+def _predicted(run: Run, level: LevelRun, sent: int, directory: Path) -> dict[str, Any]:
+    try:
+        curves, prompt_tokens = _curves(run, level, sent, directory)
+    except Unpredicted as why:
+        return {"predicted_not": str(why)}
+    low, high = curves.served or (np.nan, np.nan)
+    return {
+        "predicted_device_ratio": curves.alone,
+        "predicted_ratio_low": low,
+        "predicted_ratio_high": high,
+        "predicted_prompt_tokens": prompt_tokens,
+        "predicted_tier_blocks": curves.tier_tokens / BLOCK_TOKENS,
+        "predicted_curve": _written(curves) if curves.tier_tokens else "",
+    }
+
+
+def _curves(run: Run, level: LevelRun, sent: int, directory: Path) -> tuple[CellCurves, int]:
+    """Return the curves of the requests that a level sent, and their prompt tokens. Raises Unpredicted."""
+    if run.engine == IMPORTED:
+        raise Unpredicted("imported: the requests that were sent are not known")
+    if not sent or level.report is None:
+        raise Unpredicted("no request was sent")
+    try:
+        specification = Specification.from_json(run.specification)
+    except SpecificationError as error:
+        raise Unpredicted(f"its description is {error}") from None
+    device = specification.budget.device_tokens or run.server.get("facts", {}).get("kv_cache_tokens")
+    if not device:
+        raise Unpredicted("no server said what its device holds")
+    if specification.workload.profile in workloads.REPLAYS:
+        prompts = _replayed(specification, level, sent, trace_file(_unpacked(directory / level.report)))
+    else:
+        specification = _coarse(specification, level.level, sent)
+        prompts = _drawn(specification, run, level, sent)
+    prompts = _asked(prompts, server_delta(level.counters, "prefix_cache_queries"))
+    return curves_of_prompts(specification, prompts, int(device)), prompts.counted_tokens
+
+
+def _asked(prompts: Prompts, tokens: float) -> Prompts:
+    """Leave out the last requests, which still waited at the end: the server looked up so many tokens."""
+    if np.isnan(tokens):
+        return prompts
+    # What a chat template adds to prompts makes it one request more at most.
+    asked = np.cumsum(np.where(prompts.counted, prompts.input_tokens, 0))
+    return prompts.served_by(np.arange(len(asked)) <= np.argmin(np.abs(asked - tokens)))
+
+
+def _unpacked(report: Path) -> Path:
+    """The report's path before it was compressed."""
+    return report.with_suffix("") if report.suffix == ".zst" else report
+
+
+def _replayed(specification: Specification, level: LevelRun, sent: int, trace: Path) -> Prompts:
+    try:
+        rows = msgspec.json.Decoder(TraceRow).decode_lines(trace.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        raise Unpredicted("the trace that was sent is not with the measurement") from None
+    rows = rows[:sent]
+    _require_few(sum(row.input_length + row.output_length for row in rows) / specification.block_size)
+    return Prompts.of_rows(rows, traces.block_tokens(specification.workload, level.level))
+
+
+def _drawn(specification: Specification, run: Run, level: LevelRun, sent: int) -> Prompts:
+    workload, generator = specification.workload, str(run.versions.get("guidellm", ""))
+    if workload.profile == "sweep" or level.level not in workload.given_levels:
+        raise Unpredicted("the requests of a sweep follow from its answers")
+    if not generator.startswith(_GENERATOR):
+        raise Unpredicted(f"how GuideLLM {generator or 'of an unknown version'} draws prefixes is not known")
+    if workload.turns > 1 and workloads.streams_at(workload, level.level) is None:
+        raise Unpredicted("the order of turns that come at a rate of their own follows from the answers")
+    return prompts_of(workload, level.level, run.run, specification.block_size, sent)
+
+
+def _coarse(specification: Specification, level: int, sent: int) -> Specification:
+    """Return a specification of longer blocks, which prefixes are whole ones of, where there would be too many."""
+    workload, block = specification.workload, specification.block_size
+    prefix = workloads.prefix_tokens_at(workload, level)
+    blocks = sent * (prefix + workload.turns * (workload.prompt_tokens + workload.output_tokens)) / block
+    longest = max(1, prefix // (_PART_OF_PREFIX * block))
+    fitting = [times for times in range(1, longest + 1) if prefix // block % times == 0]
+    times = next((times for times in fitting if blocks / times <= _ENOUGH_BLOCKS), fitting[-1])
+    _require_few(blocks / times)
+    return msgspec.structs.replace(specification, block_size=block * times)
+
+
+def _require_few(blocks: float) -> None:
+    if blocks > _MOST_BLOCKS:
+        raise Unpredicted(f"more than {_MOST_BLOCKS / 1e6:g} million blocks: snakemake curve computes it")
+
+
+def _written(curves: CellCurves) -> str:
+    """Write the share that device and tier serve by the tier's size as cpu_blocks=least:most;..., see `read_curve`."""
+    tier = curves.tier
+    if tier is None or not len(tier.sizes):
+        return ""
+    low, high = curves.usable
+    grid = np.geomspace(float(tier.sizes[0]) / high, float(tier.sizes[-1]) / low, _POINTS)
+    blocks = np.unique(np.concatenate(([0], np.ceil(grid / BLOCK_TOKENS)))).astype(np.int64)
+    return ";".join(f"{size}={_shares(tier, size * BLOCK_TOKENS, curves.usable)}" for size in blocks.tolist())
+
+
+def _shares(tier: ReuseCurve, tokens: float, usable: tuple[float, float]) -> str:
+    low, high = (f"{tier.share(tokens * part):.4f}" for part in usable)
+    return low if low == high else f"{low}:{high}"
+
+
+def read_curve(text: str) -> pd.DataFrame:
+    """Return a `predicted_curve`: by cpu_blocks, the share (0 to 1) of the prompt tokens, `low` and `high`."""
+    found: dict[int, tuple[float, float]] = {}
+    for part in filter(None, text.split(";")):
+        size, _, shares = part.partition("=")
+        low, _, high = shares.partition(":")
+        found[int(size)] = float(low), float(high or low)
+    return pd.DataFrame.from_dict(found, orient="index", columns=["low", "high"], dtype=float)
+
+
+@dataclass(frozen=True)
+class ServedShare:
+    """The share that a cell's caches should serve at a level, and that they served: % of the prompt tokens, over runs.
+
+    Attributes:
+        cell: model, scenario and cpu_blocks.
+        level: of the load.
+        runs: for which both are known.
+        tier_blocks: size of the tier that the prediction is for, 0 without one.
+        device_predicted: by the device alone.
+        device: found there.
+        predicted: least and most by device and tier together.
+        served: found in either.
+        difference: served less predicted, points, 0 within the range; the mean over the runs' own differences, which
+            have the same requests on both sides.
+        half_width: half the 95 % t interval of that; NaN of a single run.
+        counted: means over runs of what may explain it, see `_CLUES`; NaN where nothing counts it.
+        varied: whether lengths are drawn at random, where the prediction takes their means.
+    """
+
+    cell: CellKey
+    level: int
+    runs: int
+    tier_blocks: float
+    device_predicted: float
+    device: float
+    predicted: tuple[float, float]
+    served: float
+    difference: float
+    half_width: float
+    counted: Mapping[str, float]
+    varied: bool
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether they differ by more than TOLERANCE_POINTS."""
+        return abs(self.difference) > TOLERANCE_POINTS
+
+
+def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare]:
+    """Return every cell and level with a prediction, in the order of the runs; `levels`: complete_metrics.csv."""
+    if not {*NUMBERS} <= {*levels.columns}:
+        return []
+    keys = [*KEYS, "run", "level"]
+    found = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
+    found = found.merge(pd.DataFrame([*_beside(runs)], columns=[*keys, *_BESIDE]), on=keys)
+    found = found.dropna(subset=[*NUMBERS[:3], "device_hit_percent"])
+    return [_of(rows) for _, rows in found.groupby([*KEYS, "level"], sort=False)]
+
+
+def _of(rows: pd.DataFrame) -> ServedShare:
+    served = rows["device_hit_percent"] + rows["external_hit_percent"].fillna(0.0)
+    low, high = 100 * rows["predicted_ratio_low"], 100 * rows["predicted_ratio_high"]
+    differences = (served - served.clip(low, high)).to_numpy(dtype=np.float64)
+    first = rows.iloc[0].to_dict()
+    return ServedShare(
+        cell=cell_of(first),
+        level=int(first["level"]),
+        runs=len(rows),
+        tier_blocks=float(first["predicted_tier_blocks"]),
+        device_predicted=float(100 * rows["predicted_device_ratio"].mean()),
+        device=float(rows["device_hit_percent"].mean()),
+        predicted=(float(low.mean()), float(high.mean())),
+        served=float(served.mean()),
+        difference=float(differences.mean()),
+        half_width=half_width(differences),
+        counted={name: float(clue(rows).mean()) for name, clue in _CLUES.items()},
+        varied=bool(first["varied"]),
+    )
+
+
+def _in_progress(rows: pd.DataFrame) -> Any:
+    tokens = rows["concurrency_mean"] * (rows["request_prompt_tokens"] + rows["request_output_tokens"])
+    return 100 * tokens / rows["device_tokens"]
+
+
+def _not_stored(rows: pd.DataFrame) -> Any:
+    served = rows["device_hit_percent"] + rows["external_hit_percent"]
+    computed = rows["prompt_tokens"] * (1 - served / 100) + rows["generated"]
+    return 100 * (computed - rows["stored_mb"] * 1e6 / rows["token_bytes"]) / rows["prompt_tokens"]
+
+
+_CLUES: Mapping[str, Callable[[pd.DataFrame], Any]] = {
+    "preempted": lambda rows: rows["requests_preempted"],
+    "failed": lambda rows: rows["failed"],
+    "unfinished": lambda rows: rows["unfinished"],
+    "evicted": lambda rows: rows["evicted"],
+    "not_stored_percent": _not_stored,
+    "in_progress_percent": _in_progress,
+    "one_request_points": lambda rows: 100 * rows["request_prompt_tokens"] / rows["prompt_tokens"],
+    "asked_percent": lambda rows: 100 * rows["prompt_tokens"] / rows["predicted_prompt_tokens"],
+}
+"""Requests that lost their place on the device; transfers that failed; stores of LMCache that were not finished when
+the level was; chunks that it dropped; tokens computed and not stored in the tier, of the prompt tokens; what requests
+in progress take of the device, at most; the points that one request is; the prompt tokens that the device was asked
+for, of those that were sent."""
+_BESIDE = ("failed", "unfinished", "evicted", "generated", "token_bytes", "varied")
+
+
+def _beside(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
+    """Yield what `tier_activity` does not have: the keys of a row, then _BESIDE."""
+    for run in runs:
+        cell = (run.cell.model, run.cell.scenario, run.cell.cpu_blocks)
+        token_bytes = run.specification.get("model", {}).get("kv_bytes_per_token", np.nan)
+        varied = any(run.workload.get(name) for name in ("prompt_spread", "output_spread"))
+        for level in run.levels:
+            moved = {name: change.delta for name, change in level.counters.items()}
+            lmcache = [
+                moved.get(f"lmcache_mp_{name}_total", np.nan)
+                for name in ("num_submitted_stores", "num_finished_stores", "l1_evicted_chunks")
+            ]
+            failed = sum(delta for name, delta in moved.items() if "fail" in name)
+            generated = server_delta(level.counters, "generation_tokens")
+            counted = (failed, lmcache[0] - lmcache[1], lmcache[2], generated, token_bytes, varied)
+            yield *cell, run.run, level.level, *counted

@@ -1,0 +1,107 @@
+"""Limits of a tier: how fast it loads, how fast copies and prefills are, and from which length on loading pays.
+
+Rates of loads are from the servers' own counters over a level, warm-up included; times are of the requests of its
+window. Where several requests at a time wait for each other, their times say nothing of prefills.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from kveval.analysis.levels.server_counters import server_delta
+from kveval.config.types import on_cpu
+from kveval.store.run_file import Run
+
+_COUNTERS = (
+    *("prefix_cache_queries", "prefix_cache_hits", "external_prefix_cache_hits"),
+    *("offload_load_bytes", "offload_load_seconds"),
+)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Averages of a cell's requests at a level, over its runs; NaN for what is not known."""
+
+    ttft_s: float
+    computed_tokens: float
+    loaded_tokens: float
+    load_gb_s: float
+    kv_bytes_per_token: float
+
+    @property
+    def load_tok_s(self) -> float:
+        """Tokens of KV cache that the tier loads in a second."""
+        return self.load_gb_s * 1e9 / self.kv_bytes_per_token
+
+    @property
+    def prefill_tok_s(self) -> float:
+        """Prompt tokens computed in a second until the first token, where one request at a time was sent."""
+        return _ratio(self.computed_tokens, self.ttft_s)
+
+
+def served(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Served:
+    """Return what these runs of one cell did at a level; `rows`: the level's, with `ttft_ms_mean` and the like.
+
+    A request's share of the counters is its prompt's share of the tokens that the device's cache was asked for.
+    """
+    counted = [entry.counters for run in runs for entry in run.levels if entry.level == level]
+    sums = {name: sum(server_delta(counters, name) for counters in counted) for name in _COUNTERS}
+    asked, external = sums["prefix_cache_queries"], sums["external_prefix_cache_hits"]
+    found = sums["prefix_cache_hits"] + (0.0 if math.isnan(external) else external)
+    model = runs[0].specification.get("model", {}) if runs else {}
+    per_token = float(model.get("kv_bytes_per_token", math.nan))
+    prompt_tokens, ttft_ms = (_mean(rows, name) for name in ("request_prompt_tokens", "ttft_ms_mean"))
+    return Served(
+        ttft_s=ttft_ms / 1000,
+        computed_tokens=prompt_tokens * _ratio(asked - found, asked),
+        loaded_tokens=prompt_tokens * _ratio(sums["offload_load_bytes"] / per_token, asked),
+        load_gb_s=_ratio(sums["offload_load_bytes"] / 1e9, sums["offload_load_seconds"]),
+        kv_bytes_per_token=per_token,
+    )
+
+
+def _mean(rows: pd.DataFrame, name: str) -> float:
+    return float(rows[name].mean()) if name in rows else math.nan
+
+
+def copy_gb_s(runs: Sequence[Run]) -> float:
+    """Return the rate at which the machine copies what a tier loads, GB/s, a mean over runs; NaN where not probed.
+
+    From pinned host memory to the GPU, or within host memory where the CPU is the device.
+    """
+    found = []
+    for run in runs:
+        if run.copy_bandwidth is not None:
+            cpu = on_cpu(str(run.specification.get("build", "")))
+            found.append(run.copy_bandwidth.host_gb_s if cpu else run.copy_bandwidth.host_to_device_gb_s)
+    rates = [rate for rate in found if rate is not None]
+    return sum(rates) / len(rates) if rates else math.nan
+
+
+def overhead_s(arm: Served, baseline: Served) -> float:
+    """Return what a request of the arm waits for its first token besides computing and copying, seconds, at least 0.
+
+    Computing goes at the baseline's rate. Both are of levels with one request at a time: none waits for another.
+    """
+    # max() would return 0 for a missing value.
+    left = arm.ttft_s - arm.computed_tokens / baseline.prefill_tok_s - arm.loaded_tokens / arm.load_tok_s
+    return left if math.isnan(left) else max(0.0, left)
+
+
+def break_even_tokens(prefill_tok_s: float, load_tok_s: float, overhead: float) -> float:
+    """Return the length from which loading a prefix is faster than computing it, tokens; infinite where it never is.
+
+    The n at which n / prefill_tok_s = overhead + n / load_tok_s; `overhead` in seconds.
+    """
+    saved_s = 1 / prefill_tok_s - 1 / load_tok_s
+    if math.isnan(saved_s) or math.isnan(overhead):
+        return math.nan
+    return overhead / saved_s if saved_s > 0 else math.inf
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else math.nan

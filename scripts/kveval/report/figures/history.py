@@ -1,0 +1,111 @@
+"""A metric over builds: means with their intervals, and where they change."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator
+
+from kveval.analysis.cells import ArmSize
+from kveval.analysis.history import HIGHER_IS_BETTER, BuildSeries, percent
+from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.report.data.style import look_of
+from kveval.report.figures.axes import GREY, WIDTH, thousands, write_title
+from kveval.report.figures.draw import STYLE
+
+_BETTER, _WORSE = "#009E73", "#D55E00"
+# As many labels as fit beside each other.
+_LABELS = 24
+# Panels of a figure; a picture has no more than 65,536 points a side.
+_PANELS = 40
+
+
+def draw_history(series: Sequence[BuildSeries]) -> Figure:
+    """Return one metric of several cells over builds, a panel for each series."""
+    total = 0.8 + 2.6 * len(series)
+    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.6 / total))
+    figure = Figure(figsize=(WIDTH, total), layout=layout)
+    for axes, each in zip(figure.subplots(len(series), squeeze=False).flat, series, strict=True):
+        _panel(axes, each)
+    handles = [
+        Line2D([], [], color=GREY, marker="o", linestyle="", label="mean of a build's runs, 95 % interval"),
+        Line2D([], [], color=GREY, label="mean between changes"),
+        Patch(color=_BETTER, alpha=0.3, label="better: the change lies here (95 %)"),
+        Patch(color=_WORSE, alpha=0.3, label="worse"),
+    ]
+    figure.legend(handles=handles, loc="upper left", ncols=len(handles), bbox_to_anchor=(0.0, 1 - 0.3 / total))
+    return figure
+
+
+def _panel(axes: Axes, series: BuildSeries) -> None:
+    means = np.array([build.mean for build in series.builds])
+    ends = np.array([(build.low, build.high) for build in series.builds]).T
+    colour = look_of(series.cell[1]).colour
+    away = np.abs(np.where(np.isfinite(ends), ends, means) - means)
+    axes.errorbar(range(len(means)), means, yerr=away, fmt="o", markersize=3, linewidth=0.8, color=colour)
+    changes = series.changes
+    bounds = [0, *(change.at for change in changes), len(means)]
+    for start, end in itertools.pairwise(bounds):
+        level = float(np.exp(np.log(means[start:end]).mean()))
+        axes.hlines(level, start - 0.5, end - 0.5, color=GREY, linewidth=1.6)
+    for change in changes:
+        theta = change.difference.theta
+        shade = _BETTER if (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True) else _WORSE
+        # A change at `at` happened between the build before it and that.
+        axes.axvspan(change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0)
+        axes.annotate(
+            f"{percent(theta):+.1f} %\n{series.builds[change.at].label}",
+            (change.at, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -2),
+            textcoords="offset points",
+            va="top",
+            fontsize=7,
+            color=shade,
+        )
+    step = max(1, -(-len(means) // _LABELS))
+    shown = range(0, len(means), step)
+    axes.set_xticks(shown, [series.builds[number].label for number in shown], rotation=45, ha="right", fontsize=7)
+    axes.xaxis.set_minor_locator(FixedLocator(list(range(len(means)))))
+    axes.set_xlim(-0.7, len(means) - 0.3)
+    axes.margins(y=0.2)
+    thousands(axes.yaxis)
+    axes.set_ylabel(series.metric)
+    axes.set_title(series_title(series))
+
+
+def series_title(series: BuildSeries) -> str:
+    """Return the name of a series: its cell, the level, the hardware."""
+    model, scenario, blocks = series.cell
+    said = f"{model} {ArmSize(scenario, blocks).label}, level {series.level}"
+    return f"{said}, hardware {series.conditions['hardware']}" if series.conditions["hardware"] else said
+
+
+def shown_series(series: Sequence[BuildSeries]) -> Sequence[BuildSeries]:
+    """Return the series that a figure shows: of more than 40 those with the most changes, then the most builds."""
+    if len(series) <= _PANELS:
+        return series
+    return sorted(series, key=lambda each: (-len(each.changes), -len(each.builds)))[:_PANELS]
+
+
+def write_history(series: Sequence[BuildSeries], folder: Path) -> list[Path]:
+    """Draw one figure for each metric, and return their paths: FOLDER/METRIC.png."""
+    paths = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for metric in dict.fromkeys(each.metric for each in series):
+        path = folder / f"{metric}.png"
+        with mpl.rc_context(fname=STYLE):
+            figure = draw_history(shown_series([each for each in series if each.metric == metric]))
+            write_title(figure, f"{METRIC_TITLES.get(metric, metric)} from build to build: where does it change?")
+            figure.savefig(path)
+        paths.append(path)
+    return paths

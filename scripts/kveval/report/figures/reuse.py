@@ -1,0 +1,100 @@
+"""Reuse curves: the share of prompt tokens served against the size of a tier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+
+from kveval.config.types import BLOCK_TOKENS
+from kveval.report.figures.axes import GREY, PLAIN, WIDTH, write_title
+from kveval.report.figures.draw import STYLE
+from kveval.spec.curve.curve import ReuseCurve
+
+_CURVE, _DEVICE = "#333333", "#0072B2"
+
+
+@dataclass(frozen=True)
+class CurvePanel:
+    """One curve with what stands on it: sizes in cpu_blocks, shares of the prompt tokens.
+
+    Attributes:
+        title: the model and the level.
+        curve: of tiers of every size behind the device, or of devices where that is not known.
+        device: what the device serves by itself; None where that is not known.
+        asked: cpu_blocks of the tiers that are asked for.
+    """
+
+    title: str
+    curve: ReuseCurve
+    device: float | None
+    asked: Sequence[int]
+
+
+def draw_curves(panels: Sequence[CurvePanel]) -> Figure:
+    """Return the curves, one panel each, on one scale."""
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    total = 0.95 + 2.9 * rows
+    # Room for the title, and for the legend below it.
+    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.62 / total))
+    figure = Figure(figsize=(WIDTH, total), layout=layout)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for panel, axes in zip(panels, grid.flat, strict=False):
+        _panel(axes, panel)
+    top = max(panel.curve.ceiling for panel in panels)
+    grid[0, 0].set_ylim(0, min(103, 118 * top + 1))
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes in grid[:, 0]:
+        axes.set_ylabel("% of prompt tokens served")
+    for axes in grid[-1]:
+        axes.set_xlabel("size of the tier, cpu_blocks")
+    handles = [
+        Line2D([], [], color=_CURVE, label="computed from the requests"),
+        Line2D([], [], color=_DEVICE, linestyle="--", label="device alone"),
+        Line2D([], [], color=GREY, linestyle=":", label="asked for"),
+    ]
+    figure.legend(handles=handles, loc="upper left", ncols=len(handles), bbox_to_anchor=(0.0, 1 - 0.32 / total))
+    return figure
+
+
+def _panel(axes: Axes, panel: CurvePanel) -> None:
+    blocks = panel.curve.sizes / BLOCK_TOKENS
+    most = max([*panel.asked, float(blocks.max(initial=1)) * 1.5])
+    least = min([*(size for size in panel.asked if size), float(blocks.min(initial=most))]) / 2
+    shares = 100 * panel.curve.served / max(1, panel.curve.prompt_tokens)
+    axes.step(np.concatenate(([least], blocks, [most])), np.append(shares, shares[-1]), where="post", color=_CURVE)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(PLAIN)
+    axes.set_xlim(least, most)
+    if panel.device is not None:
+        axes.axhline(100 * panel.device, color=_DEVICE, linestyle="--")
+    for size in sorted(set(panel.asked) - {0}):
+        share = 100 * panel.curve.share(size * BLOCK_TOKENS)
+        axes.axvline(size, color=GREY, linestyle=":")
+        axes.annotate(
+            f"{size:,}: {share:.0f} %",
+            (size, share),
+            xytext=(-4, 5),
+            textcoords="offset points",
+            ha="right",
+            fontsize=7.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
+        )
+    axes.set_title(panel.title)
+
+
+def write_curves(panels: Sequence[CurvePanel], output: Path) -> None:
+    """Draw curves before anything is measured."""
+    with mpl.rc_context(fname=STYLE):
+        figure = draw_curves(panels)
+        write_title(figure, "What does a tier of which size serve?")
+        figure.savefig(output)

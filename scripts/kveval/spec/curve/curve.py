@@ -1,0 +1,241 @@
+"""Share of the prompt tokens served against the size of a cache: of the device alone, and of a tier behind it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from kveval.spec.curve.distances import FIRST, GROUPS, Ints, Sample, reuse_distances
+from kveval.spec.curve.prompts import Blocks, Prompts
+
+# What each block needs of a cache, in tokens, and what it spares of a prompt.
+_Part = tuple[Ints, npt.NDArray[np.int32]]
+_NEVER = np.iinfo(np.int64).max
+_KNEE = 0.9
+# Blocks looked up of which all are followed; of more, a sample of so many, which bounds seconds and memory.
+EXACT_UP_TO = 50_000_000
+_SAMPLED_PART = 0.2
+# Sizes at which the parts of a sample are compared.
+_COMPARED = 50
+
+
+@dataclass(frozen=True)
+class ReuseCurve:
+    """The prompt tokens, of those that are counted, that a cache of every size serves.
+
+    `sizes`, in tokens and rising, and what is served from each on, `served`, of `prompt_tokens`; below the first,
+    `served[0]`: `served` has one more than `sizes`. Several servers of one size each count with the size of one.
+
+    Of very many blocks a share `sampled` stands for all; `error` is then the largest standard error of a size's share,
+    by how far apart parts of the sample are.
+    """
+
+    sizes: Ints
+    served: Ints
+    prompt_tokens: int
+    sampled: float = 1.0
+    error: float = 0.0
+
+    def share(self, tokens: float) -> float:
+        """Return the share of the prompt tokens that is served where the cache holds so many tokens."""
+        at = int(np.searchsorted(self.sizes, tokens, side="right"))
+        return float(self.served[at]) / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
+    def base(self) -> float:
+        """Share that is served without this cache."""
+        return self.share(0)
+
+    @property
+    def ceiling(self) -> float:
+        """Share that a cache of any size serves: all but first visits."""
+        return self.share(np.inf)
+
+    def size_for(self, part: float = _KNEE) -> int | None:
+        """Return the smallest size, in tokens, with this part of what any size adds; None where none adds anything."""
+        gain = self.served[-1] - self.served[0]
+        if gain <= 0:
+            return None
+        return int(self.sizes[np.searchsorted(self.served[1:], self.served[0] + part * gain)])
+
+
+@dataclass(frozen=True)
+class TierRules:
+    """How a tier looks up and keeps: in chunks of so many tokens, `usable` of its size before it drops any."""
+
+    chunk_tokens: int
+    usable: float = 1.0
+
+
+def device_curve(prompts: Sequence[Prompts], block_tokens: int, exact_up_to: int = EXACT_UP_TO) -> ReuseCurve:
+    """Return what devices serve by themselves; `prompts`: of each server. They keep answers as well."""
+    sample = _sample(prompts, block_tokens, block_tokens, exact_up_to)
+    blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
+
+    def needed(server: int, group: int | None, rate: float) -> _Part:
+        own = _chosen(blocks[server], group)
+        return _sizes_needed(own, block_tokens, rate, sample), own.found_tokens
+
+    return _estimate(prompts, block_tokens, sample, needed)
+
+
+def tier_curve(
+    prompts: Sequence[Prompts],
+    block_tokens: int,
+    device_tokens: float,
+    rules: TierRules,
+    exact_up_to: int = EXACT_UP_TO,
+) -> ReuseCurve:
+    """Return what devices of a size and tiers of every size serve together; the tier's copies what devices compute.
+
+    A tier is asked for the chunks of a prompt from its beginning on, so that it serves a block of the device's exactly
+    if it holds the chunk that has the block whole. `usable` counts for a tier's size as it is given.
+    """
+    sample = _sample(prompts, block_tokens, rules.chunk_tokens, exact_up_to)
+    blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
+    all_chunks = [own.blocks(rules.chunk_tokens, sample=sample) for own in prompts]
+
+    def needed(server: int, group: int | None, rate: float) -> _Part:
+        alone, chunks = _chosen(blocks[server], group), _chosen(all_chunks[server], group)
+        sizes = _tier_sizes_needed(alone, chunks, block_tokens, device_tokens, rules, rate, sample)
+        return sizes, alone.found_tokens
+
+    return _estimate(prompts, block_tokens, sample, needed)
+
+
+def served_by_request(
+    own: Prompts, block_tokens: int, device_tokens: float, tier_tokens: Sequence[float], rules: TierRules
+) -> tuple[Ints, list[Ints]]:
+    """Return the prompt tokens of each request that the device serves, and for each size of a tier those it adds."""
+    blocks, chunks = own.blocks(block_tokens, answers=True), own.blocks(rules.chunk_tokens)
+    needed = _tier_sizes_needed(blocks, chunks, block_tokens, device_tokens, rules)
+    request = _requests(blocks)
+
+    def tokens(served: npt.NDArray[np.bool_]) -> Ints:
+        found = np.bincount(request[served], blocks.found_tokens[served], len(own.input_tokens))
+        return found.astype(np.int64)
+
+    return tokens(needed == 0), [tokens((needed > 0) & (needed <= size) & (needed < _NEVER)) for size in tier_tokens]
+
+
+def _tier_sizes_needed(
+    alone: Blocks,
+    chunks: Blocks,
+    block_tokens: int,
+    device_tokens: float,
+    rules: TierRules,
+    rate: float = 1.0,
+    sample: Sample | None = None,
+) -> Ints:
+    """Tokens that a tier must hold to have each block of prompts and answers; 0 where the device has it."""
+    held = _sizes_needed(alone, block_tokens, rate, sample) <= device_tokens
+    of_chunks = _sizes_needed(chunks, rules.chunk_tokens, rate, sample)
+    behind = _by_block(alone, chunks, of_chunks, block_tokens, rules.chunk_tokens)
+    ever = behind < _NEVER
+    behind[ever] = np.ceil(behind[ever] / rules.usable)
+    return np.where(held, 0, behind)
+
+
+def _sample(prompts: Sequence[Prompts], block_tokens: int, chunk_tokens: int, exact_up_to: int) -> Sample | None:
+    """Return what is looked at of very many blocks; None for all of them. Whole chunks, so that blocks find theirs."""
+    count = sum(own.block_count(block_tokens, answers=True) for own in prompts)
+    if count <= exact_up_to:
+        return None
+    rate = _SAMPLED_PART * exact_up_to / count
+    return Sample(rate, math.lcm(block_tokens, chunk_tokens), math.gcd(block_tokens, chunk_tokens))
+
+
+def _chosen(blocks: Blocks, group: int | None) -> Blocks:
+    return blocks if group is None else blocks.of_group(group)
+
+
+def _sizes_needed(blocks: Blocks, block_tokens: int, rate: float, sample: Sample | None) -> Ints:
+    """Tokens that a cache must hold to have each block."""
+    distances = reuse_distances(blocks.ids, blocks.offsets)
+    if sample is None:
+        return np.where(distances == FIRST, _NEVER, (distances + 1) * block_tokens)
+    # What is before a block in its own unit was chosen with it and stands for itself.
+    own = blocks.numbers % (sample.unit_tokens // block_tokens)
+    others = np.rint((distances - own) / rate).astype(np.int64)
+    return np.where(distances == FIRST, _NEVER, (others + own + 1) * block_tokens)
+
+
+def _by_block(blocks: Blocks, chunks: Blocks, needed: Ints, block_tokens: int, chunk_tokens: int) -> Ints:
+    """The size that each block's chunk needs; a block that lies in no full chunk is never held."""
+    if not len(needed):
+        return np.full(len(blocks.ids), _NEVER)
+    span = 1 + int(max(blocks.numbers.max(initial=0), chunks.numbers.max(initial=0)))
+    wanted = _requests(blocks) * span + ((blocks.numbers.astype(np.int64) + 1) * block_tokens - 1) // chunk_tokens
+    there = _requests(chunks) * span + chunks.numbers
+    place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
+    return np.where(there[place] == wanted, needed[place], _NEVER)
+
+
+def _requests(blocks: Blocks) -> Ints:
+    return np.repeat(np.arange(len(blocks.offsets) - 1), np.diff(blocks.offsets))
+
+
+def _estimate(
+    prompts: Sequence[Prompts],
+    block_tokens: int,
+    sample: Sample | None,
+    needed: Callable[[int, int | None, float], _Part],
+) -> ReuseCurve:
+    """The curve of all servers: of all their blocks, or of a sample and with its error."""
+    total = sum(own.counted_tokens for own in prompts)
+    servers = range(len(prompts))
+    if sample is None:
+        return _curve([needed(server, None, 1.0) for server in servers], total)
+    expected = sum(own.found_tokens(block_tokens) for own in prompts)
+
+    def curve(group: int | None, rate: float) -> ReuseCurve:
+        parts = [needed(server, group, rate) for server in servers]
+        return _scaled(_curve(parts, total), rate, expected - sum(int(found.sum()) for _, found in parts) / rate)
+
+    whole = curve(None, sample.rate)
+    sizes = whole.sizes[np.linspace(0, len(whole.sizes) - 1, _COMPARED).astype(int)] if len(whole.sizes) else ()
+    parts = [curve(group, sample.rate / GROUPS) for group in range(GROUPS)]
+    shares = np.array([[part.share(size) for size in sizes] for part in parts])
+    error = float(shares.std(axis=0, ddof=1).max(initial=0.0)) / math.sqrt(GROUPS)
+    return replace(whole, sampled=sample.rate, error=error)
+
+
+def _scaled(curve: ReuseCurve, rate: float, lacking: float) -> ReuseCurve:
+    """The curve of all blocks by that of a sample: what it has too few of is taken for what any cache finds.
+
+    Blocks that are looked up often are few, so that a sample has more or fewer uses than its share; they need little
+    room (SHARDS-adj of Waldspurger et al., section 3.4).
+    """
+    served = np.rint(curve.served / rate + np.where(curve.served > 0, lacking, 0.0)).astype(np.int64)
+    return replace(curve, served=np.maximum.accumulate(np.clip(served, 0, None)))
+
+
+def _curve(parts: Sequence[_Part], total: int) -> ReuseCurve:
+    needed = np.concatenate([part for part, _ in parts]) if parts else np.empty(0, np.int64)
+    found = np.concatenate([part for _, part in parts]) if parts else np.empty(0, np.int32)
+    useful = (found > 0) & (needed < _NEVER)
+    needed, found = needed[useful], found[useful]
+    order = np.argsort(needed, kind="stable")
+    needed, served = needed[order], np.cumsum(found[order], dtype=np.int64)
+    ends = np.flatnonzero(np.diff(needed, append=_NEVER))
+    sizes, served = needed[ends], served[ends]
+    if len(sizes) and sizes[0] == 0:
+        return ReuseCurve(sizes[1:], served, total)
+    return ReuseCurve(sizes, np.concatenate(([0], served)), total)
+
+
+def replicas(prompts: Prompts, servers: int, by_prefix: bool) -> list[Prompts]:
+    """Deal requests out to servers: in turn, or all that begin alike to the same one."""
+    if servers == 1:
+        return [prompts]
+    chosen = dealt(prompts, servers, by_prefix)
+    return [prompts.served_by(chosen == server) for server in range(servers)]
+
+
+def dealt(prompts: Prompts, servers: int, by_prefix: bool) -> Ints:
+    """Return the number of the server that gets each request, see `replicas`."""
+    if not by_prefix:
+        return np.arange(len(prompts.input_tokens)) % servers
+    return np.unique(prompts.first_ids, return_inverse=True)[1] % servers

@@ -1,0 +1,161 @@
+"""Reuse distances: how many other blocks were used since a block was used last.
+
+A cache that drops what was unused longest has a block exactly if it holds more blocks than this distance (Mattson,
+Gecsei, Slutz and Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970), so that one
+pass gives the hits of every size.
+
+Of very many blocks a sample tells the same: those whose ids have a hash below a threshold, with all of their uses, and
+distances that are counted in them are a known share of the true ones (Waldspurger, Park, Garthwaite and Ahmad,
+"Efficient MRC construction with SHARDS", FAST'15). That a hit of a prompt ends at its first miss changes nothing: the
+distances rise along a prompt, so that whatever holds a block holds all before it, and every block counts by itself.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Unsigned = npt.NDArray[np.uint64]
+FIRST = -1
+"""The distance of a block that was never used before."""
+
+GROUPS = 8
+"""Parts of a sample, each a smaller sample of its own: how far they are apart tells the error of the whole."""
+
+# Bits of a hash that are compared with the threshold; those that tell the groups are others.
+_HASH_BITS = 40
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A share `rate` of all blocks, by a hash of what they are, of every server's and at every use the same.
+
+    What is chosen together lies in the same `unit_tokens` of a prompt, and has its name of the first `part_tokens`
+    there: sizes of blocks that divide the first and are multiples of the second are sampled alike.
+    """
+
+    rate: float
+    unit_tokens: int
+    part_tokens: int
+
+
+def hashes(ids: Ints) -> Unsigned:
+    """Return well-mixed 64 bits for each id: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    mixed = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def below(mixed: Unsigned, rate: float) -> npt.NDArray[np.bool_]:
+    """Say of each hash whether it is among this share of all."""
+    return (mixed >> np.uint64(64 - _HASH_BITS)) < np.uint64(round(rate * 2**_HASH_BITS))
+
+
+def groups_of(mixed: Unsigned) -> npt.NDArray[np.uint8]:
+    """Return the group of each hash."""
+    return (mixed % np.uint64(GROUPS)).astype(np.uint8)
+
+
+def reuse_distances(blocks: Ints, offsets: Ints) -> Ints:
+    """Return for each block of each request the distinct blocks used between its last use and this request.
+
+    `blocks`: of all requests in the order in which they come, `offsets[n]` where those of request n begin, one more at
+    the end; no block twice in a request, and none after different beginnings. A request looks all its blocks up before
+    it uses any, and uses the last one first, so that of an old prompt the end goes before its beginning: vLLM frees
+    blocks, and its CPU tier and LMCache touch them, in this order. So a block that is held has all before it held.
+
+    Blocks that are never used but one after the other are a run, which is looked up once: of its blocks, each has one
+    more of its own run before it than the last. FIRST for a first use.
+    """
+    if not len(blocks):
+        return np.empty(0, np.int64)
+    heads = _run_heads(blocks, offsets)
+    lengths = np.diff(heads, append=len(blocks))
+    of_runs = _run_distances(blocks[heads], lengths, np.searchsorted(heads, offsets))
+    distances = np.repeat(of_runs - heads, lengths)
+    distances += np.arange(len(blocks))
+    distances[np.repeat(of_runs == FIRST, lengths)] = FIRST
+    return distances
+
+
+def _run_heads(blocks: Ints, offsets: Ints) -> Ints:
+    """Positions at which runs begin: of blocks that are ever used without the same one, used as often, before."""
+    numbers, count = _numbered(blocks)
+    before = np.empty_like(numbers)
+    before[1:] = numbers[:-1]
+    before[offsets[:-1][offsets[:-1] < len(blocks)]] = -1
+    uses = np.bincount(numbers, minlength=count)
+    preceding = np.full(count, -1, dtype=numbers.dtype)
+    preceding[numbers] = before
+    follows = (preceding >= 0) & (uses[preceding] == uses)
+    follows[numbers[preceding[numbers] != before]] = False
+    return np.flatnonzero(~follows[numbers])
+
+
+def _numbered(blocks: Ints) -> tuple[npt.NDArray[np.signedinteger], int]:
+    """Numbers from 0 on for the blocks' ids, and one more than the largest of them."""
+    low, high = int(blocks.min()), int(blocks.max())
+    kind = np.int32 if max(len(blocks), high - low) < np.iinfo(np.int32).max else np.int64
+    if high - low < 2 * len(blocks):
+        return (blocks - low).astype(kind), high - low + 1
+    found, numbers = np.unique(blocks, return_inverse=True)
+    return numbers.astype(kind), len(found)
+
+
+def _run_distances(names: Ints, lengths: Ints, offsets: Ints) -> Ints:
+    """The distance of each run's first block: the lengths of all other runs that were used since, FIRST without."""
+    count = len(names)
+    sizes = np.diff(offsets)
+    # Where each use stands once every request's are turned round; turning round twice is none.
+    turned = np.repeat(offsets[:-1] + offsets[1:] - 1, sizes) - np.arange(count)
+    lengths = lengths[turned]
+    last = _last_uses(names[turned], np.int32 if count < np.iinfo(np.int32).max else np.int64)
+    ends = np.cumsum(lengths)
+    again = np.flatnonzero(last >= 0)
+    before = last[again]
+    # Uses of another run since: those among the earlier whose own last use lies before this one's ...
+    distances = _smaller_before(before, lengths[again])
+    # ... first uses included, without what came before the last use itself, and without this request's own.
+    distances += np.cumsum(np.where(last < 0, lengths, 0))[again] - ends[before]
+    begins = ends - lengths
+    distances -= begins[again] - begins[np.repeat(offsets[:-1], sizes)[again]]
+    result = np.full(count, FIRST, dtype=np.int64)
+    result[again] = distances
+    return result[turned]
+
+
+def _last_uses(names: Ints, kind: type[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
+    """The position of each run's use before this one, -1 at the first."""
+    order = np.argsort(names, kind="stable").astype(kind)
+    same = np.flatnonzero(np.diff(names[order]) == 0)
+    last = np.full(len(names), -1, dtype=kind)
+    last[order[same + 1]] = order[same]
+    return last
+
+
+def _smaller_before(values: npt.NDArray[np.signedinteger], weights: Ints) -> Ints:
+    """Sum for each of some distinct values the weights of the smaller ones before it, bit by bit, from the highest.
+
+    Values that agree in the bits so far lie together, in their first order. Of two that differ in the next, the smaller
+    has it unset; after that the unset ones move before the set ones.
+    """
+    kind = values.dtype.type
+    sums = np.zeros(len(values), dtype=np.int64)
+    if not len(values):
+        return sums
+    position = np.arange(len(values), dtype=kind)
+    begin = np.zeros(len(values), dtype=kind)
+    for bit in range(int(values.max()).bit_length() - 1, -1, -1):
+        is_set = (values >> bit & 1).astype(bool)
+        unset = np.zeros(len(values) + 1, dtype=kind)
+        np.cumsum(~is_set, out=unset[1:], dtype=kind)
+        unset_weight = np.zeros(len(values) + 1, dtype=np.int64)
+        np.cumsum(np.where(is_set, 0, weights), out=unset_weight[1:])
+        sums[position[is_set]] += (unset_weight[:-1] - unset_weight[begin])[is_set]
+        unset_before_group = unset[begin]
+        begin = np.where(is_set, unset[-1] + begin - unset_before_group, unset_before_group)
+        order = np.concatenate((np.flatnonzero(~is_set), np.flatnonzero(is_set)))
+        values, weights, position, begin = values[order], weights[order], position[order], begin[order]
+    return sums

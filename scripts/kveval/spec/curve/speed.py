@@ -1,0 +1,157 @@
+"""How fast a server is, from levels that were measured without a tier: the speed at which `service` has the same
+throughput, the same gaps between tokens and the same times to the first one, and how sure that is.
+
+Speeds are drawn as likely as the levels leave them, by a random walk from the best (Metropolis, Rosenbluth, Rosenbluth,
+Teller and Teller, 1953). What the levels cannot tell keeps the spread that it is taken to have beforehand.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from kveval.spec.curve.service import Demanded, Floats, ServedLevel, ServerSpeed, TierSpeed, serve
+
+# Relative: what runs of one server differ by, and what batches that are all alike leave out; more for parts of the
+# distribution of times to the first token, in which a request more or less counts.
+_ERROR, _PART_ERROR = 0.05, 0.1
+_PARTS = 8
+# Of the logarithms, by the fields of a speed: what is taken to be known beforehand.
+_SPREADS = np.array([2.0, 0.7, 1.5, 1.5, 1.5])
+# Where a further answer takes as long as the batch by itself does.
+_ANSWERS = 32
+_DIFFERENCE = 0.03
+_LIKELY, _EVALUATIONS, _STEPS = 2, 15, 240
+_FAR, _FEW = 5.0, 2.0
+# Factors of the guess from where the best is looked for: what is found depends on it, as requests are whole numbers.
+_STARTS = tuple(itertools.product((0.4, 1.0, 2.0), (0.3, 1.0, 3.0)))
+
+
+@dataclass(frozen=True)
+class ObservedLevel:
+    """A level that was measured: what was served, of which requests, as the arguments of `serve` have them."""
+
+    demanded: Sequence[Demanded]
+    window: tuple[float, float]
+    streams: int | None
+    device_tokens: float
+    batch_tokens: int
+    throughput_tok_s: float
+    itl_ms: float
+    ttft_ms: Floats
+
+    def served(
+        self, speed: ServerSpeed, tier: TierSpeed, demanded: Sequence[Demanded] | None = None
+    ) -> list[ServedLevel]:
+        """Serve the level, or others' requests in its place, on each of its servers."""
+        each = demanded or self.demanded
+        streams = None if self.streams is None else max(1, round(self.streams / len(each)))
+        return [serve(one, speed, tier, self.window, streams, self.device_tokens, self.batch_tokens) for one in each]
+
+
+@dataclass(frozen=True)
+class FittedSpeed:
+    """The best speed, others in proportion to how likely they are, and how far the best is off, in expected errors."""
+
+    best: ServerSpeed
+    likely: Sequence[ServerSpeed]
+    misfit: float
+
+    def draws(self, count: int) -> list[ServerSpeed]:
+        """Return some of the likely speeds."""
+        return [self.likely[place] for place in np.linspace(0, len(self.likely) - 1, count).astype(int)]
+
+
+def fit_speed(levels: Sequence[ObservedLevel], context_share: float) -> FittedSpeed:
+    """Return the speed at which servers serve these levels as they were measured; `context_share` as expected."""
+    center = np.log(astuple(_guess(levels, context_share)))
+    seen = np.concatenate([_moments(one.throughput_tok_s, one.itl_ms, one.ttft_ms) for one in levels])
+    known = np.isfinite(seen)
+    errors = np.tile([_ERROR, _ERROR, *[_PART_ERROR] * _PARTS], len(levels))[known]
+
+    def misses(logs: Floats) -> Floats:
+        speed = ServerSpeed(*np.exp(logs))
+        found = np.concatenate([_moments(*level_figures(one.served(speed, TierSpeed()))) for one in levels])
+        # A speed at which nothing is served at all is far from any that was measured.
+        apart = np.nan_to_num((found - seen)[known], nan=_FAR, posinf=_FAR, neginf=-_FAR)
+        # Beyond some errors it counts by its size rather than its square: what lies at a jump of the distribution.
+        size = np.abs(apart / errors)
+        counted: Floats = np.copysign(
+            np.where(size < _FEW, size, np.sqrt(np.maximum(0, 2 * _FEW * size - _FEW**2))), apart
+        )
+        return counted
+
+    def residuals(logs: Floats) -> Floats:
+        return np.concatenate((misses(logs), (logs - center) / _SPREADS))
+
+    starts = [center + np.log([token, 1.0, batch, batch, 1.0]) for token, batch in _STARTS]
+    likely = sorted(starts, key=lambda logs: float(np.sum(residuals(logs) ** 2)))[:_LIKELY]
+    tried = [
+        least_squares(residuals, logs, diff_step=_DIFFERENCE, x_scale=_SPREADS, max_nfev=_EVALUATIONS)
+        for logs in likely
+    ]
+    best = min(tried, key=lambda one: float(one.cost))
+    mean_square = float(np.mean(misses(best.x) ** 2))
+    # A server that is not quite like this one is further off, so that less follows from it.
+    scale = max(1.0, mean_square)
+
+    def badness(logs: Floats) -> float:
+        return float(np.sum(misses(logs) ** 2)) / scale + float(np.sum(((logs - center) / _SPREADS) ** 2))
+
+    data = best.jac[: -len(center)]
+    walk = _walk(badness, best.x, np.linalg.inv(data.T @ data / scale + np.diag(_SPREADS**-2)))
+    return FittedSpeed(ServerSpeed(*np.exp(best.x)), [ServerSpeed(*np.exp(one)) for one in walk], mean_square**0.5)
+
+
+def _walk(badness: Callable[[Floats], float], start: Floats, covariance: Floats) -> list[Floats]:
+    """Walk at random, to worse places with the probability exp(-half of how much worse); without the first part."""
+    generator = np.random.default_rng(0)
+    # The length of steps with which a walk in so many dimensions is done soonest (Gelman, Roberts and Gilks, 1996).
+    steps = generator.multivariate_normal(np.zeros(len(start)), covariance * 2.4**2 / len(start), _STEPS, method="eigh")
+    here, bad, places = start, badness(start), []
+    for step, threshold in zip(steps, generator.exponential(2.0, _STEPS), strict=True):
+        there = here + step
+        worse = badness(there)
+        if worse - bad < threshold:
+            here, bad = there, worse
+        places.append(here)
+    return places[_STEPS // 4 :]
+
+
+def _guess(levels: Sequence[ObservedLevel], context_share: float) -> ServerSpeed:
+    """A speed of the right order: prompts take what their first tokens took, answers what their gaps took."""
+    unit = ServerSpeed(1.0, context_share, 1.0, 1.0, 1.0)
+    works = [
+        unit.prefill_s(before, end)
+        for one in levels
+        for part in one.demanded
+        for before, end in zip(part.on_device.tolist(), part.input_tokens.tolist(), strict=True)
+    ]
+    ttft_s = min(float(np.median(one.ttft_ms)) for one in levels) / 1000
+    gaps = [one.itl_ms / 1000 for one in levels if one.itl_ms > 0]
+    batch_s = 0.3 * min(gaps) if gaps else ttft_s / 10
+    return ServerSpeed(0.5 * ttft_s / float(np.mean(works)), context_share, batch_s, batch_s / _ANSWERS, batch_s)
+
+
+def _moments(throughput_tok_s: float, itl_ms: float, ttft_ms: Floats) -> Floats:
+    """The logarithms of what a speed has to give: throughput, mean gap, and the means of the eighths of all TTFT."""
+    ordered = np.sort(ttft_ms[np.isfinite(ttft_ms)])
+    if len(ordered) < 2:
+        parts = np.full(_PARTS, np.nan)
+    elif len(ordered) < _PARTS:
+        parts = np.quantile(ordered, (np.arange(_PARTS) + 0.5) / _PARTS)
+    else:
+        parts = np.array([part.mean() for part in np.array_split(ordered, _PARTS)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs: Floats = np.log(np.array([throughput_tok_s, itl_ms, *parts]))
+    return logs
+
+
+def level_figures(served: Sequence[ServedLevel]) -> tuple[float, float, Floats]:
+    """Return what several servers have together: throughput in tok/s, mean gap in ms, all TTFT in ms."""
+    gaps = [one.itl_ms for one in served if one.itl_ms > 0]
+    gap = float(np.mean(gaps)) if gaps else math.nan
+    return sum(one.throughput_tok_s for one in served), gap, np.concatenate([one.ttft_ms for one in served])

@@ -1,0 +1,166 @@
+"""One cell deployed for a trial: a few requests through the whole path, what became of every pod, nothing left.
+
+It is a run as any other - servers, load, recorder, report and archive brought here - of a few seconds' load, and is not
+kept as a measurement. Whether everything has a place together is known to the cluster's scheduler alone.
+"""
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import POD, Document, condition
+from kveval.engines.kubernetes.api.names import selector
+from kveval.engines.kubernetes.run_place import component_of
+from kveval.host.errors import Failure
+from kveval.host.redaction import Redactor
+from kveval.measure.progress import Progress
+from kveval.measure.transaction import Job, measure
+from kveval.spec.config import Config
+from kveval.spec.specification import Specification
+
+_LOOK_S = 1.0
+_OUTAGE_S = 30.0
+_PROMPT_TOKENS, _OUTPUT_TOKENS, _SECONDS = 256, 32, 5.0
+_HEADER = ("pod", "for", "node", "placed after", "ready after", "last seen")
+
+
+class TrialError(Failure):
+    """There is nothing to try."""
+
+
+@dataclass
+class PodStory:
+    """A pod as it was last seen. `placed_s`, `ready_s`: seconds after it was made; `waits`: for what, by its events."""
+
+    name: str
+    component: str
+    node: str = ""
+    placed_s: float | None = None
+    ready_s: float | None = None
+    phase: str = ""
+    waits: str = ""
+
+    def row(self) -> tuple[str, ...]:
+        """Return its row of the table."""
+        times = ("" if value is None else f"{value:.0f} s" for value in (self.placed_s, self.ready_s))
+        return (self.name, self.component, self.node, *times, f"{self.phase} {self.waits}".strip())
+
+
+def trial_of(specification: Specification) -> Specification:
+    """Return the same cell with a few short requests, one after another, for its load."""
+    workload = specification.workload
+    return specification.with_workload(
+        profile="concurrent",
+        levels=(1,),
+        seconds=_SECONDS,
+        warmup_s=0.0,
+        turns=1,
+        prompt_tokens=min(workload.prompt_tokens, _PROMPT_TOKENS),
+        output_tokens=min(workload.output_tokens, _OUTPUT_TOKENS),
+        prefix_tokens=0,
+        prefix_count=0,
+        prime=False,
+        **dict.fromkeys(("bursts", "sweep_size", "prompt_spread", "output_spread")),
+    )
+
+
+def deploy_one(config: Config, cell: str, folder: Path, server_environment: Path) -> tuple[bool, str]:
+    """Try a cell (MODEL/SCENARIO/BLOCKS; empty: the first); return whether that went well, and what is to be told.
+
+    `folder`: where its files go, in place of those of an earlier trial. Raises TrialError where nothing is deployed.
+    """
+    site = config.campaign.cluster
+    if site is None or not config.cells:
+        raise TrialError("deploy_one tries a cell on a cluster: a campaign with engine: kubernetes", code="no_cluster")
+    if cell and cell.count("/") != 2:
+        raise TrialError(f"cell={cell} names no cell: MODEL/SCENARIO/CPU_BLOCKS", code="no_cell", cell=cell)
+    found = config.cell(*cell.split("/")) if cell else config.cells[0]
+    specification = trial_of(config.specification(found))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    redact = Redactor.of(config.campaign.secrets).text
+    progress = Progress(f"{found.path} trial", 0.0, folder / "progress.log", redact=redact)
+    job = Job(
+        specification=specification,
+        measurement=specification.measurement_id,
+        run=1,
+        store=folder,
+        server_environment=server_environment,
+        required=config.required_counters(found),
+        stall_limit_s=config.campaign.stall_limit_s,
+        secrets=config.campaign.secrets,
+        campaign=config.campaign.name,
+        site=site,
+    )
+    with watched(site, config.campaign.name, progress.say) as pods:
+        try:
+            measure(job, folder / "measurement.json", progress)
+            failure = ""
+        except Failure as error:
+            failure = redact(str(error))
+    text = f"{table([_HEADER, *(pod.row() for pod in pods.values())])}\n\n"
+    if failure:
+        return False, f"{text}FAILED: {failure}\nIts files: {folder}"
+    kept = " All of it is removed, but for the volume of the model cache." if site.model_cache else " All is removed."
+    return True, f"{text}{found.path} was deployed, answered, and was recorded.{kept}\nIts files: {folder}"
+
+
+@contextlib.contextmanager
+def watched(site: Cluster, campaign: str, say: Callable[[str], None]) -> Iterator[dict[str, PodStory]]:
+    """Look at the campaign's pods while they come and go; say for what they wait, and offer what was seen, by uid."""
+    api = Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
+    seen: dict[str, PodStory] = {}
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_S):
+            with contextlib.suppress(ClusterError):
+                for namespace in (site.namespace, site.pcp_namespace):
+                    for pod in api.list(POD, namespace, selector(campaign)):
+                        note(api, pod, seen, say)
+
+    thread = threading.Thread(target=look, name="pods", daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join(timeout=_OUTAGE_S)
+
+
+def note(api: Api, pod: Document, seen: dict[str, PodStory], say: Callable[[str], None]) -> None:
+    """Note how a pod is now; say it where it waits for something else than before."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    story = seen.setdefault(metadata["uid"], PodStory(metadata["name"], component_of(pod)))
+    if metadata.get("deletionTimestamp"):
+        return
+    story.node, story.phase = str(pod["spec"].get("nodeName") or ""), str(status.get("phase") or "")
+    story.placed_s = _after(pod, "PodScheduled") if story.placed_s is None else story.placed_s
+    story.ready_s = _after(pod, "Ready") if story.ready_s is None else story.ready_s
+    events: Sequence[Document] = api.events(pod) if story.phase == "Pending" else ()
+    waits = " ".join(f"{events[-1].get('reason')}: {events[-1].get('message') or ''}".split()) if events else ""
+    if waits and waits != story.waits:
+        say(f"{story.component} waits: {waits}")
+    story.waits = waits
+
+
+def _after(pod: Document, kind: str) -> float | None:
+    found = condition(pod, kind)
+    if found.get("status") != "True":
+        return None
+    made, since = pod["metadata"]["creationTimestamp"], found["lastTransitionTime"]
+    return (datetime.fromisoformat(since) - datetime.fromisoformat(made)).total_seconds()
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Return rows as lines with columns that begin below each other."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

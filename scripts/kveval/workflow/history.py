@@ -1,0 +1,60 @@
+"""Target `history`: adds what a campaign has to the history, and says where over the builds the metrics change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from kveval.analysis.history import FEWEST_BUILDS, BuildChange, build_changes, build_series, history_rows
+from kveval.analysis.peaks import read_table
+from kveval.report.figures.history import write_history
+from kveval.store.history import add_to_history, read_history
+from kveval.store.run_file import collected_runs
+
+_TABLES = ("complete_metrics", "comparison", "peak_throughput_all")
+
+
+def update_history(analysis: Path, campaign: str, folders: Sequence[Path]) -> str:
+    """Add the tables of a campaign, where they are all there, to the first of the folders; return what was done."""
+    tables = [analysis / f"{name}.csv" for name in _TABLES]
+    runs = analysis / "runs.jsonl.zst"
+    lacking = [path for path in (*tables, runs) if not path.exists()]
+    folders[0].mkdir(parents=True, exist_ok=True)
+    if lacking:
+        return f"Nothing of {campaign} is added: {lacking[0]} is not there; `snakemake --cores 4 report` makes it."
+    complete, comparison, peaks = map(read_table, tables)
+    rows = history_rows(complete, comparison, peaks, collected_runs(runs), campaign)
+    added = add_to_history(folders[0], rows)
+    return f"Added to the history: {added}, {len(rows)} values." if added else f"The history has {campaign} already."
+
+
+def show_history(folders: Sequence[Path], program: str | None, output: Path) -> Iterator[str]:
+    """Write OUTPUT/changes.csv and a figure for each metric, and yield what they say in lines of text.
+
+    `program`: whose versions are the builds, None for the server.
+    """
+    series = build_series(read_history(folders), program)
+    changes = build_changes(series)
+    short = sum(len(each.builds) < FEWEST_BUILDS for each in series)
+    yield f"{len(series)} series (a metric of a cell at its level, on one kind of hardware), {len(changes)} changes."
+    if short:
+        yield f"  {short} of them have fewer than {FEWEST_BUILDS} builds, too few to tell a change."
+    yield from map(_change_line, changes)
+    if not series:
+        yield f"  No sound run{f' with {program}' if program else ''} is in {', '.join(map(str, folders))}."
+        return
+    figures = write_history(series, output)
+    pd.DataFrame(changes, columns=BuildChange._fields).to_csv(output / "changes.csv", index=False)
+    yield from ("", f"Table: {output / 'changes.csv'}", *(f"Figure: {path}" for path in figures))
+
+
+def _change_line(change: BuildChange) -> str:
+    cell = f"{change.model}/{change.scenario}/{change.cpu_blocks}, level {change.level}"
+    size = f"{change.change_percent:+.1f} % [{change.low_percent:+.1f}, {change.high_percent:+.1f}]"
+    places = f"between {change.last_before} and {change.first_after}"
+    if change.earliest != change.latest:
+        places += f" (95 %: first in {change.earliest} to {change.latest})"
+    also = f"; also changed: {change.also_changed}" if change.also_changed else ""
+    return f"  {'better' if change.better else 'WORSE'}: {cell}: {change.metric} {size} {places}{also}"

@@ -1,0 +1,29 @@
+"""The files and the text of `snakemake curve`: what caches of every size serve of a load, and what that buys."""
+
+import csv
+from pathlib import Path
+
+from kveval.report.figures.reuse import write_curves
+from kveval.spec.config import Config
+from kveval.workflow.planning.benefit import BenefitRow, benefit_row, level_benefits
+from kveval.workflow.planning.benefit_text import benefit_lines
+from kveval.workflow.planning.curves import CurveRow, curve_lines, curve_panel, curve_rows, level_curves
+from kveval.workflow.planning.stored import StoreIndex
+
+
+def write_curve_files(config: Config, store: Path, table: Path, figure: Path) -> str:
+    """Write a row for each cell and level into `table` (CSV) and the curves into `figure`; return what to print."""
+    stored = StoreIndex.read(store)
+    curves = list(level_curves(config, stored))
+    bought = level_benefits(config, curves, stored)
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(CurveRow._fields + BenefitRow._fields)
+        for one, benefits in zip(curves, bought, strict=True):
+            writer.writerows(
+                (*row, *benefit_row(benefits, cell))
+                for cell, row in zip(one.cells, curve_rows(config, one), strict=True)
+            )
+    write_curves([curve_panel(config, one) for one in curves], figure)
+    notes = [benefit_lines(config, *both) for both in zip(curves, bought, strict=True)]
+    return "\n".join([*curve_lines(config, curves, notes), "", f"Table: {table}", f"Figure: {figure}", ""])

@@ -1,0 +1,173 @@
+"""The reuse curves of a campaign before anything is measured: what its caches, and others, would serve."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kveval.config.campaign import Cell
+from kveval.config.types import BLOCK_TOKENS
+from kveval.load import levels as workloads
+from kveval.report.figures.reuse import CurvePanel
+from kveval.spec.config import Config
+from kveval.spec.curve.of_cells import CellCurves, curves_of, needed_sizes, order_is_assumed
+from kveval.spec.specification import Specification
+from kveval.workflow.planning.costs import device_tokens, reported_device
+from kveval.workflow.planning.stored import StoreIndex
+
+NOTHING_POINTS = 0.5
+"""A tier that adds less serves next to nothing, and sizes that differ by less cannot be told apart."""
+_ALIKE = 0.05
+
+
+class CurveRow(NamedTuple):
+    """A cell at a level: percent of the prompt tokens served, least and most, and points of it that the tier adds."""
+
+    model: str
+    level: int
+    arm: str
+    cpu_blocks: int
+    gib: float
+    served_percent: float | None
+    served_percent_most: float | None
+    adds_points: float | None
+
+
+@dataclass(frozen=True)
+class LevelCurves:
+    """The cells of a model at a level, each with its curves, by the order of the matrix."""
+
+    model: str
+    level: int
+    cells: dict[Cell, CellCurves]
+
+    @property
+    def widest(self) -> CellCurves:
+        """Curves of a tier, of any size; of the first cell that has one, else of the device alone."""
+        return next((one for one in self.cells.values() if one.tier_tokens), next(iter(self.cells.values())))
+
+
+@dataclass(frozen=True)
+class ModelCells:
+    """The cells of a model by the order of the matrix, each with what defines it; `device`: tokens, as reported."""
+
+    model: str
+    specifications: dict[Cell, Specification]
+    device: int | None
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The levels of the load."""
+        return next(iter(self.specifications.values())).workload.given_levels
+
+    def at(self, level: int) -> LevelCurves:
+        """Return the curves of a level."""
+        found = {cell: curves_of(one, level, reported_tokens=self.device) for cell, one in self.specifications.items()}
+        return LevelCurves(self.model, level, found)
+
+
+def cells_by_model(config: Config, store: StoreIndex) -> Iterator[ModelCells]:
+    """Yield the cells of every model; the sizes of devices as configured, or as servers reported them."""
+    for model in dict.fromkeys(cell.model for cell in config.cells):
+        specifications = {cell: config.specification(cell) for cell in config.cells if cell.model == model}
+        device = None
+        for specification in specifications.values():
+            reported = None if specification.budget.device_tokens else reported_device(specification, store)
+            device = device or (None if reported is None else device_tokens(reported))
+        yield ModelCells(model, specifications, device)
+
+
+def level_curves(config: Config, store: StoreIndex) -> Iterator[LevelCurves]:
+    """Yield the curves of every model and level."""
+    for cells in cells_by_model(config, store):
+        for level in cells.levels:
+            yield cells.at(level)
+
+
+def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
+    """Return what is drawn of a level."""
+    found, unit = curves.widest, workloads.level_unit(config.workload.specification)
+    return CurvePanel(
+        title=f"{curves.model}, {curves.level} {unit}",
+        curve=found.tier or found.device,
+        device=found.alone,
+        asked=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
+    )
+
+
+def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
+    """Yield a row for each cell."""
+    for cell, found in curves.cells.items():
+        served = found.served
+        low, high = (None, None) if served is None else (100 * served[0], 100 * served[1])
+        adds = None if found.alone is None or high is None else high - 100 * found.alone
+        gib = config.specification(cell).budget.tier_bytes / 2**30
+        yield CurveRow(curves.model, curves.level, cell.scenario, cell.cpu_blocks, gib, low, high, adds)
+
+
+def curve_lines(
+    config: Config, all_curves: Sequence[LevelCurves], notes: Sequence[Iterable[str]] = ()
+) -> Iterator[str]:
+    """Yield what the curves say, line by line; `notes`: lines that follow each."""
+    workload = config.workload.specification
+    yield f"Campaign {config.campaign.name}: shares of the prompt tokens that its caches can serve, from the requests"
+    yield f"themselves: {workloads.in_words(workload)}."
+    if order_is_assumed(workload):
+        yield "Approximate: each conversation is taken to end before the next begins. Where answers take longer than"
+        yield "arrivals are apart, several take turns, and what a later turn finds needs more room."
+    for curves, lines in zip(all_curves, notes or [()] * len(all_curves), strict=True):
+        yield ""
+        yield from _level_lines(config, curves)
+        yield from lines
+
+
+def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
+    workload, found = config.workload.specification, curves.widest
+    unit = workloads.level_unit(workload)
+    yield f"{curves.model}, {curves.level} {unit}"
+    worst = max((found.device, *(one.tier for one in curves.cells.values() if one.tier)), key=lambda one: one.error)
+    if worst.sampled < 1:
+        error = f"standard error {100 * worst.error:.2f} points at most"
+        yield f"  by a sample of one block in {1 / worst.sampled:,.0f}: {error}"
+    if found.device_tokens is None:
+        yield "  device alone        not known: no server of this model has reported how much its device holds"
+    else:
+        yield f"  {_size('device alone', found.device_tokens)}  {_percent(found.alone)}"
+    for row in curve_rows(config, curves):
+        name = f"{f'{row.arm}/{row.cpu_blocks}':<28} {row.gib:6.2f} GiB"
+        if not row.cpu_blocks:
+            continue
+        if row.served_percent is None or row.served_percent_most is None or row.adds_points is None:
+            tier = curves.cells[Cell(row.model, row.arm, row.cpu_blocks)]
+            yield f"  {name}  at least {_percent(tier.device.share(tier.tier_tokens * tier.usable[0]))}"
+            continue
+        low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
+        served = f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
+        yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
+    yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: the rest comes for the first time"
+    curve = found.tier or found.device
+    sizes = needed_sizes(curve)
+    if not sizes:
+        why = "The device serves all that comes again" if curve.ceiling else "Nothing comes again"
+        yield f"  {why}: no tier adds anything"
+        return
+    per_block = gib_per_block(config, curves)
+    steps = ", ".join(
+        f"{100 * part:.0f} % with {-(-size // BLOCK_TOKENS):,} blocks ({-(-size // BLOCK_TOKENS) * per_block:.2f} GiB)"
+        for part, size in sizes
+    )
+    what = "cache serves" if found.tier is None else "tier adds"
+    yield f"  Of what any {what}, {100 * (curve.ceiling - curve.base):.1f} points: {steps}"
+
+
+def gib_per_block(config: Config, curves: LevelCurves) -> float:
+    """Return the GiB of one of cpu_blocks."""
+    specification = config.specification(next(iter(curves.cells)))
+    return BLOCK_TOKENS * specification.model.kv_bytes_per_token / 2**30
+
+
+def _size(name: str, tokens: float) -> str:
+    return f"{name:<28} {tokens:>10,.0f} tokens"
+
+
+def _percent(share: float | None) -> str:
+    return "not known" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,25 @@
+"""Waiting for a pod that no controller looks after: the product has none, tests have."""
+
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.kinds import POD, Document
+from kveval.engines.kubernetes.wait.diagnosis import Patience, is_ready
+from kveval.engines.kubernetes.wait.wait import Say, WaitState, WaitTarget, wait
+
+
+def wait_for_pod(
+    api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
+) -> Document:
+    """Wait until a pod that no controller looks after is ready; return it. Raises RolloutError."""
+    target = WaitTarget(api, POD, namespace, name, patience or Patience())
+
+    def look() -> WaitState:
+        found = target.read()
+        if found is None:
+            return WaitState(False, "is not there")
+        target.check([found])
+        phase = (found.get("status") or {}).get("phase")
+        if phase == "Succeeded":
+            raise target.error("Completed", "ended, with success, instead of staying", found)
+        return WaitState(is_ready(found), f"is {phase}", [found])
+
+    return wait(target, look, timeout_s, say)[0]

@@ -1,0 +1,55 @@
+"""What `snakemake curve` says of what tiers buy, from a store with and without a measurement."""
+
+import numpy as np
+import pytest
+from benchmarks import campaign_files as files
+from tests.support.paths import REPOSITORY
+from tests.support.stored_runs import measured
+
+from kveval.analysis import benefit as analysis
+from kveval.config.campaign import Cell
+from kveval.spec.loading import load_config
+from kveval.store.store import Store
+from kveval.workflow.planning.benefit import BenefitRow, benefit_row, level_benefits
+from kveval.workflow.planning.benefit_text import benefit_lines
+from kveval.workflow.planning.curves import level_curves
+from kveval.workflow.planning.stored import StoreIndex
+
+CONFIG = REPOSITORY / "config"
+TIER = Cell("Qwen3-0.6B", "native-offload", 10_000)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return load_config(CONFIG / "config.yaml", CONFIG)
+
+
+def test_before_any_measurement_it_says_what_it_would_take(config, tmp_path):
+    store = StoreIndex.read(tmp_path)
+    curves = [*level_curves(config, store)]
+    [bought] = level_benefits(config, curves, store)
+    assert bought is None and benefit_row(bought, TIER) == BenefitRow()
+    [line] = benefit_lines(config, curves[0], bought)
+    assert line.endswith("snakemake --cores 4 results/Qwen3-0.6B/no-offload/0/peak.csv")
+
+
+def test_from_a_measurement_without_a_tier_it_predicts_each_size(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis, "_DRAWS", 4)
+    monkeypatch.setattr(analysis, "_SEQUENCES", 2)
+    specifications = {cell: config.specification(cell).to_json() for cell in config.cells}
+    payload = files.report(np.random.default_rng(1), 0, 2, 40.0)
+    for run in (1, 2):
+        measured(Store(tmp_path), specifications[config.cells[0]], run, payload=payload)
+    faster = files.report(np.random.default_rng(1), 0, 2, 80.0)
+    measured(Store(tmp_path), specifications[TIER], payload=faster)
+    store = StoreIndex.read(tmp_path)
+    curves = [*level_curves(config, store)]
+    [bought] = level_benefits(config, curves, store)
+    assert bought.basis.runs == [1, 2]
+    assert set(bought.cells) == {cell for cell in config.cells if cell.cpu_blocks}
+    assert set(bought.measured) == {TIER}
+    assert benefit_row(bought, TIER).throughput_percent > 0 == benefit_row(bought, config.cells[1]).throughput_percent
+    text = "\n".join(benefit_lines(config, curves[0], bought))
+    # Measured: twice the tokens of what was measured without.
+    assert "measured +100 %" in text and f"({-(-bought.knee[0] // 16):,} blocks)" in text
+    assert "no time for copies" in text and "runs 1 to 2" in text

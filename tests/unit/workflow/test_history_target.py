@@ -1,0 +1,51 @@
+"""Target `history` on a campaign's tables and on a history with a known change."""
+
+from pathlib import Path
+
+import pandas as pd
+from tests.support.synthetic_history import history, nightly
+
+from kveval.analysis.history import BuildChange, build_series
+from kveval.report.figures.history import shown_series
+from kveval.store.history import add_to_history, read_history
+from kveval.workflow.campaign_source import history_folders
+from kveval.workflow.history import show_history, update_history
+
+
+def test_a_change_is_said_listed_and_drawn(tmp_path: Path) -> None:
+    add_to_history(tmp_path / "old", history([100] * 10, seed=1))
+    add_to_history(tmp_path / "all", history([100] * 10 + [90] * 10))
+    said = "\n".join(show_history([tmp_path / "all", tmp_path / "old"], None, tmp_path / "out"))
+    assert nightly(9) in said
+    assert nightly(10) in said
+    table = pd.read_csv(tmp_path / "out" / "changes.csv")
+    assert list(table["first_after"]) == [nightly(10)]
+    assert (tmp_path / "out" / "throughput_tok_s.png").stat().st_size > 10_000
+
+
+def test_without_changes_the_table_has_its_columns(tmp_path: Path) -> None:
+    add_to_history(tmp_path, history([100, 101]))
+    list(show_history([tmp_path], None, tmp_path / "out"))
+    assert list(pd.read_csv(tmp_path / "out" / "changes.csv").columns) == list(BuildChange._fields)
+
+
+def test_a_campaign_that_is_not_measured_adds_nothing(tmp_path: Path) -> None:
+    said = update_history(tmp_path / "analysis", "smoke", [tmp_path / "history"])
+    assert "complete_metrics.csv" in said
+    assert len(read_history([tmp_path / "history"])) == 0
+    assert len(list(show_history([tmp_path / "history"], None, tmp_path / "out"))) == 2
+
+
+def test_a_figure_of_many_series_has_those_that_changed() -> None:
+    rows = history([100, 101], runs=1)
+    many = pd.concat([rows.assign(cpu_blocks=number) for number in range(41)])
+    changed = history([100] * 10 + [90] * 10).assign(cpu_blocks=5000)
+    shown = shown_series(build_series(pd.concat([many, changed])))
+    assert len(shown) == 40
+    assert [each.cell[2] for each in shown if each.changes] == [5000]
+
+
+def test_the_folders_come_from_the_command_line() -> None:
+    assert history_folders({}) == ["results/history"]
+    assert history_folders({"history": "/shared/h"}) == ["/shared/h"]
+    assert history_folders({"history": ["mine", "theirs"]}) == ["mine", "theirs"]
