@@ -38,11 +38,13 @@ class Level:
     """One point of the load, with the seed its prompts come from; what `streams` counts the profile says.
 
     See `kveval.load.levels`: concurrent conversations, requests per minute, or tokens of the prefix.
+    `longer`: it lasts so many times the workload's seconds.
     """
 
     streams: int
     index: int
     seed: int
+    longer: int = 1
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,11 @@ def next_level(workload: WorkloadSpec, run: int, throughput_tok_s: Mapping[int, 
 
 def _level(workload: WorkloadSpec, run: int, index: int, streams: int) -> Level:
     return Level(streams=streams, index=index, seed=workload.seed + 100_000 * run + index)
+
+
+def lasting(workload: WorkloadSpec, level: Level) -> WorkloadSpec:
+    """Return the workload with the seconds that a level lasts."""
+    return msgspec.structs.replace(workload, seconds=workload.seconds * level.longer)
 
 
 def data_argument(workload: WorkloadSpec, level: int) -> str:
@@ -164,7 +171,7 @@ def command(guidellm: str, workload: WorkloadSpec, level: Level, target: LoadTar
         "--profile",
         profile_argument(workload, level.streams),
         "--constraint",
-        f"kind=max_duration,seconds={workload.seconds:g}",
+        f"kind=max_duration,seconds={lasting(workload, level).seconds:g}",
         "--seed",
         f"kind=static,value={level.seed}",
         "--data",
@@ -307,13 +314,15 @@ def priming_environment(workload: WorkloadSpec, level: Level, target: LoadTarget
 def report_facts(report: Path, version: str) -> ReportFacts:
     """Read the measured window from a fresh report, and refuse one that measured nothing or is of another version.
 
+    Raises LoadError, "too_short" where requests were under way and none had come to its end.
+
     GuideLLM exits with 0 even when every request failed.
     """
     try:
         content = json.loads(report.read_text())
         benchmark = content["benchmarks"][0]
         totals = benchmark["metrics"]["request_totals"]
-        completed, errored = int(totals["successful"]), int(totals["errored"])
+        completed, errored, unanswered = (int(totals[name]) for name in ("successful", "errored", "incomplete"))
         facts = ReportFacts(float(benchmark["start_time"]), float(benchmark["end_time"]))
         found = str(content["metadata"]["guidellm_version"])
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
@@ -326,6 +335,12 @@ def report_facts(report: Path, version: str) -> ReportFacts:
             code="other_version",
             found=found,
             declared=version,
+        )
+    if completed == errored == 0 < unanswered:
+        raise LoadError(
+            f"none of {unanswered} requests was answered within {facts.end - facts.start:.0f} s",
+            code="too_short",
+            unanswered=unanswered,
         )
     if completed == 0:
         raise LoadError(

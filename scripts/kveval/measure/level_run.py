@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from kveval.spec.specification import Specification
 from kveval.store.run_file import SCHEMA, LevelRun, Run
 
 _ATTEMPTS = 2
+# Of a level that was over before its first request was answered: how much longer the next attempt at it is.
+_LONGER = 4
 # A server whose engine was killed takes a moment to end; its clients fail before.
 _SETTLING_S = 3.0
 _RECORDING_CHECK_S = 5.0
@@ -86,27 +88,37 @@ class Levels:
             self.session.handle.refresh(restart=False)
 
     def _level(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
-        """Measure one level; an attempt that fails while everything under it lives is repeated, with empty caches."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        """Measure one level; an attempt that fails while everything under it lives is repeated, with empty caches.
+
+        One that was too short for this server to answer a single request is repeated for longer, as often as that is
+        so: a request that takes longer than the workload's request_timeout_s fails.
+        """
+        failed = 0
+        while True:
             try:
                 with self._blamed():
                     return self._attempt(level, number, count)
             except load.LoadError as error:
-                if attempt == _ATTEMPTS:
+                # Arrivals that do not wait for answers come at their times, of a trace perhaps: those stay.
+                if error.code == "too_short" and load.loaded_s(self.workload, level.streams):
+                    level = replace(level, longer=_LONGER * level.longer)
+                    seconds = load.lasting(self.workload, level).seconds
+                    self.progress.say(f"level {level.streams}: {error}; once more, for {seconds:g} s")
+                elif (failed := failed + 1) == _ATTEMPTS:
                     raise
-                self.progress.say(f"level {level.streams} failed ({error}); once more")
+                else:
+                    self.progress.say(f"level {level.streams} failed ({error}); once more")
                 self._refresh(restart=self.specification.reset_caches == "restart")
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _attempt(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
-        server = self.session.handle.server
+        server, workload = self.session.handle.server, load.lasting(self.workload, level)
         report = self.scratch / "raw" / f"guidellm-{level.streams:04d}.json"
         argv = self.session.command(level, report)
         checks = [
             *server.stall_checks(
                 self.stall_limit_s,
-                load.start_allowance_s(self.workload, level.streams),
-                load.loaded_s(self.workload, level.streams),
+                load.start_allowance_s(workload, level.streams),
+                load.loaded_s(workload, level.streams),
             ),
             (self.recorder.alive, _RECORDING_CHECK_S),
             (self.clock.check, 1.0),
@@ -124,7 +136,7 @@ class Levels:
                 except Failure as failure:
                     self.tell(failure)
                     raise
-                self.progress.level(level.streams, number, count, elapsed_s, self.workload.seconds)
+                self.progress.level(level.streams, number, count, elapsed_s, workload.seconds)
 
             ran = self.session.generate(level, argv, report, watch, lambda: before.update(server.counters()))
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
@@ -146,6 +158,7 @@ class Levels:
             "ready_s": round(ready_s, 2),
             "counters": changes(before, after),
             **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
+            **({} if level.longer == 1 else {"seconds": workload.seconds}),
             "cache_reset": True,
             "status": "ok",
             "error": None,

@@ -34,7 +34,8 @@ class LevelRun(msgspec.Struct, frozen=True):
 
     `benchmark` is the number of the level's benchmark in a report that holds several; `throughput_tok_s` what was
     delivered as it looked right away, by which a search chose the next level; `primed`: how many prefixes were
-    sent once before the level, and in how many seconds.
+    sent once before the level, and in how many seconds; `seconds`: of a level that had to last longer than the workload
+    says for a request to be answered.
     """
 
     level: int
@@ -48,6 +49,7 @@ class LevelRun(msgspec.Struct, frozen=True):
     benchmark: int | None = None
     throughput_tok_s: float | None = None
     primed: dict[str, float] = {}
+    seconds: float | None = None
 
 
 class SidecarRecord(msgspec.Struct, frozen=True):

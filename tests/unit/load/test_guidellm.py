@@ -235,7 +235,7 @@ def report_with(tmp_path, **changed):
             {
                 "start_time": 10.0,
                 "end_time": 26.0,
-                "metrics": {"request_totals": {"successful": 5, "errored": 1}},
+                "metrics": {"request_totals": {"successful": 5, "errored": 1, "incomplete": 4}},
             }
         ],
     } | changed
@@ -259,7 +259,7 @@ def test_a_level_in_which_every_request_failed_is_a_failure(tmp_path):
     benchmark = {
         "start_time": 1,
         "end_time": 2,
-        "metrics": {"request_totals": {"successful": 0, "errored": 17}},
+        "metrics": {"request_totals": {"successful": 0, "errored": 17, "incomplete": 0}},
     }
     with pytest.raises(LoadError) as error:
         report_facts(report_with(tmp_path, benchmarks=[benchmark]), "0.8.1")

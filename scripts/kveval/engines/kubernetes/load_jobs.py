@@ -210,7 +210,9 @@ class LoadJobs:
     def _deadline_s(self, level: Level) -> float:
         """Return the seconds after which the cluster ends a level's Job: its wait for the one before, its own."""
         workload = self._place.specification.workload
-        longest = max(load.time_limit_s(workload, known.streams) for known in (*self._levels, level))
+        longest = max(
+            load.time_limit_s(load.lasting(workload, known), known.streams) for known in (*self._levels, level)
+        )
         return 2 * (longest + _FETCH_S + self._place.start_seconds)
 
     def _running(self, prepared: Prepared, log: Path) -> Document:
@@ -297,7 +299,7 @@ class LoadJobs:
         watch: Callable[[float], None],
         follower: Follower,
     ) -> Document:
-        workload = self._place.specification.workload
+        workload = load.lasting(self._place.specification.workload, level)
         limit_s = load.sending_limit_s(workload) if self._held else load.time_limit_s(workload, level.streams)
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log
         while True:

@@ -163,7 +163,7 @@ class HostSession:
         sending: Callable[[], None],
     ) -> LoadResult:
         """Run GuideLLM as a process of this host."""
-        workload = self._job.specification.workload
+        workload = load.lasting(self._job.specification.workload, level)
         load.write_data(workload, level, report)
         env = load.environment(self._cpus, workload)
         with self._processes.temporary_folder() as folder:

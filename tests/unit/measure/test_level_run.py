@@ -1,0 +1,98 @@
+"""Levels that fail while the server lives: repeated, longer where the server was too slow for them."""
+
+import json
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.config_files import BASE, CONFIG, RAW
+
+from kveval.engines.protocol import LoadResult
+from kveval.host.redaction import Redactor
+from kveval.load import guidellm as load
+from kveval.load.guidellm import Level, LoadError
+from kveval.measure.level_run import Levels
+from kveval.measure.progress import Progress
+from kveval.spec.loading import load_config
+
+SPECIFICATION = load_config(RAW["config"], CONFIG).specification(BASE)
+SECONDS = SPECIFICATION.workload.seconds
+
+
+@dataclass
+class SlowSession:
+    """A run whose server answers a request in `answer_s`, and fails `errored` of them at once."""
+
+    answer_s: float
+    errored: int = 0
+    lasted_s: list[float] = field(default_factory=list)
+    emptied: int = 0
+    checks: tuple[()] = ()
+
+    @property
+    def handle(self) -> Any:
+        return SimpleNamespace(server=self, refresh=self.refresh)
+
+    def refresh(self, *, restart: bool) -> None:
+        assert not restart
+        self.emptied += 1
+
+    def expect(self, levels: Any) -> None: ...
+    def require_alive(self) -> None: ...
+    def require_running(self) -> None: ...
+    def require_room(self) -> None: ...
+    def alive(self) -> None: ...
+
+    def stall_checks(self, *limits_s: float) -> list[Any]:
+        return []
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def anonymous(self, text: str) -> str:
+        return text
+
+    def command(self, level: Level, report: Path) -> list[str]:
+        target = load.LoadTarget("http://127.0.0.1:1", "tiny", Path("/model"))
+        return load.command("guidellm", SPECIFICATION.workload, level, target, report)
+
+    def generate(self, level: Level, argv: list[str], report: Path, watch: Any, sending: Any) -> LoadResult:
+        lasts = float(re.search(r"max_duration,seconds=([\d.]+)", " ".join(argv))[1])  # type: ignore[index]
+        self.lasted_s.append(lasts)
+        done = int(lasts / self.answer_s)
+        totals = {"successful": done, "errored": self.errored, "incomplete": level.streams}
+        benchmark = {"start_time": 0.0, "end_time": lasts, "metrics": {"request_totals": totals}}
+        report.write_text(json.dumps({"metadata": {"guidellm_version": "0.8.1"}, "benchmarks": [benchmark]}))
+        return LoadResult(0.0, time.monotonic(), time.monotonic(), None)
+
+
+def levels(folder: Path, session: SlowSession) -> Levels:
+    (folder / "raw").mkdir()
+    progress = Progress("run", 60.0, folder / "log")
+    return Levels(SPECIFICATION, 1, folder, 60.0, progress, Redactor.of([]), session, session, lambda failure: None)  # type: ignore[arg-type]
+
+
+def test_a_level_too_short_for_any_answer_is_repeated_longer_with_empty_caches(tmp_path: Path) -> None:
+    session = SlowSession(answer_s=10 * SECONDS)
+    entry = levels(tmp_path, session)._level(Level(4, 0, 1), 1, 1)
+    assert session.lasted_s == [SECONDS, 4 * SECONDS, 16 * SECONDS]
+    assert session.emptied == 2
+    assert entry["seconds"] == entry["end"] - entry["start"] == 16 * SECONDS
+    assert f"none of 4 requests was answered within {SECONDS:.0f} s; once more" in (tmp_path / "log").read_text()
+
+
+def test_a_level_that_lasts_as_the_workload_says_does_not_say_for_how_long(tmp_path: Path) -> None:
+    session = SlowSession(answer_s=SECONDS / 3)
+    assert "seconds" not in levels(tmp_path, session)._level(Level(4, 0, 1), 1, 1)
+    assert session.lasted_s == [SECONDS]
+
+
+def test_a_level_whose_requests_fail_is_tried_twice_and_not_longer(tmp_path: Path) -> None:
+    session = SlowSession(answer_s=10 * SECONDS, errored=3)
+    with pytest.raises(LoadError, match=r"no request completed \(3 failed\)"):
+        levels(tmp_path, session)._level(Level(4, 0, 1), 1, 1)
+    assert session.lasted_s == [SECONDS, SECONDS]
