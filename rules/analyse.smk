@@ -93,43 +93,19 @@ rule compare_scenarios:
         "../scripts/compare_scenarios.py"
 
 
-# Simulating a server takes a minute of a processor where thousands of requests were sent.
-rule predict_benefits:
-    input:
-        levels=f"{ANALYSIS}/complete_metrics.csv",
-        peaks=f"{ANALYSIS}/peak_throughput_all.csv",
-        comparison=f"{ANALYSIS}/comparison.csv",
-        runs=f"{ANALYSIS}/runs.jsonl.zst",
-        requests=PLAN.cell_tables("requests.parquet"),
-    output:
-        f"{ANALYSIS}/predicted.csv",
-    log:
-        f"{LOGS}/{{so_far}}predict_benefits.log",
-    conda:
-        "../envs/workflow.yaml"
-    resources:
-        mem_mb=MB_FOR_ALL,
-        runtime=MINUTES_FOR_ALL,
-    params:
-        comparison=PLAN.comparison,
-        library=code_behind("predict_benefits"),
-    message:
-        "Predicting what tiers buy"
-    script:
-        "../scripts/predict_benefits.py"
-
-
 rule summarise_campaign:
     input:
         complete=f"{ANALYSIS}/complete_metrics.csv",
         peaks=f"{ANALYSIS}/peak_throughput_all.csv",
         comparison=f"{ANALYSIS}/comparison.csv",
         runs=f"{ANALYSIS}/runs.jsonl.zst",
+        requests=PLAN.cell_tables("requests.parquet"),
     output:
         **({"costs": f"{ANALYSIS}/costs.csv"} if CAMPAIGN.prices else {}),
         summary=report(f"{ANALYSIS}/summary.csv", category="Tables", labels={"table": "summary"}),
         detailed=f"{ANALYSIS}/detailed.csv",
         pcp_summary_stats=f"{ANALYSIS}/pcp_summary_stats.csv",
+        predicted=f"{ANALYSIS}/predicted.csv",
     log:
         f"{LOGS}/{{so_far}}summarise_campaign.log",
     conda:

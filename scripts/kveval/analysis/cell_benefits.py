@@ -7,12 +7,13 @@ each its run and level.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel, basis_of, tier_copies
-from kveval.analysis.cells import KEYS, CellKey
+from kveval.analysis.cells import KEYS, CellKey, common_level
 from kveval.config.campaign import Cell
 from kveval.config.types import BLOCK_TOKENS
 from kveval.spec.curve.of_cells import CellCurves, curves_of, serving_of
@@ -89,6 +90,28 @@ def _in_use(curves: CellCurves) -> tuple[float, float]:
     return low, high
 
 
+def campaign_benefits(
+    runs: Sequence[Run],
+    levels: pd.DataFrame,
+    peaks: pd.DataFrame,
+    comparison: pd.DataFrame,
+    requests: Sequence[Path],
+    baselines: Mapping[str, str | None],
+) -> pd.DataFrame:
+    """Return what `predicted_benefits` does, from a campaign's files.
+
+    `levels`: complete_metrics.csv; `requests`: requests.parquet of each cell, in its folder MODEL/SCENARIO/CPU_BLOCKS.
+    """
+    files = {(*path.parts[-4:-2], path.parts[-2]): path for path in requests}
+
+    def requests_of(cell: CellKey) -> pd.DataFrame | None:
+        path = files.get((cell[0], cell[1], str(cell[2])))
+        return None if path is None else pd.read_parquet(path)
+
+    at = {model: common_level(comparison, peaks, model) for model in peaks["model"].unique()}
+    return predicted_benefits(runs, levels, requests_of, at, baselines)
+
+
 def predicted_benefits(
     runs: Sequence[Run],
     levels: pd.DataFrame,
@@ -147,7 +170,7 @@ def _cell(run: Run) -> Cell:
 
 
 def _specification(run: Run, level: int) -> Specification | None:
-    """What defines a run; None where its requests at a level are not known before they are sent."""
+    """Return what defines a run; None where its requests at a level are not known before they are sent."""
     if run.engine == IMPORTED:
         return None
     try:
