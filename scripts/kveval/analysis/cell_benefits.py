@@ -32,8 +32,8 @@ COLUMNS = (
 between which nine in ten simulations lie; the share of time in which the device works; whether more requests come than
 are answered; cpu_blocks, and GiB of host memory, with which a tier of the first arm adds 90 % of what any tier adds,
 empty where none adds anything."""
-# Of a level: with more, simulating takes minutes.
-_MOST_REQUESTS = 20_000
+# Of a level and run. With as many, a model takes half a minute of a processor; with three times as many, four minutes.
+_MOST_REQUESTS = 1_000
 
 
 def measured_levels(levels: pd.DataFrame, requests: pd.DataFrame) -> dict[int, list[MeasuredLevel]]:
@@ -122,7 +122,8 @@ def predicted_benefits(
     """Return COLUMNS of every cell with a tier, at the level at which its model's cells are compared.
 
     `levels`: complete_metrics.csv; `requests_of`: the requests of a cell; `at`: the level of each model; `baselines`:
-    of each scenario. A cell is left out whose baseline was not measured, or whose requests are not known.
+    of each scenario. A cell is left out whose baseline was not measured or served more requests than can be simulated
+    while a report waits, or whose requests are not known.
     """
     rows = [
         row
