@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from benchmarks import campaign_files as files
@@ -141,7 +142,7 @@ def finish(folder, config, recording):
         described = pointer(folder / stored, Key(config.measurement_id(cell), 1, ""))
         write_json(run / "measurement.json", described | {"path": stored.as_posix()})
         levels = measured.levels_of(key)
-        (run.parent / "requests.parquet").write_bytes(b"")
+        pd.DataFrame({"run": [], "level": []}).to_parquet(run.parent / "requests.parquet")
         (run / "pcp.parquet").hardlink_to(recording)
         levels.to_csv(results / cell.path / "levels.csv", index=False)
         of_cell = (measured.peaks[["model", "scenario", "cpu_blocks"]] == list(key)).all(axis=1)

@@ -48,7 +48,7 @@ def measured_levels(levels: pd.DataFrame, requests: pd.DataFrame) -> dict[int, l
 
 
 def _measured_level(row: Mapping[Hashable, Any], requests: pd.DataFrame) -> MeasuredLevel | None:
-    if not row["throughput_tok_s"] > 0 or not row["requests_completed"] > 0:
+    if not row["throughput_tok_s"] > 0 or not row["requests_completed"] > 0 or requests.empty:
         return None
     start, end = pd.to_datetime([row["window_start"], row["window_end"]], utc=True, format="ISO8601")
     inside = pd.to_datetime(requests["first_token"], utc=True).between(start, end)

@@ -75,13 +75,17 @@ def test_a_tier_that_holds_all_prefixes_is_predicted_to_serve_more_and_sooner() 
         pytest.param([BASE], levels(), True, id="no tier"),
         pytest.param([BASE, TIERED], levels(throughput_tok_s=np.nan), True, id="nothing measured"),
         pytest.param([BASE, TIERED], levels(level=8), True, id="another level"),
-        pytest.param([BASE, TIERED], levels(), False, id="no requests"),
+        pytest.param([BASE, TIERED], levels(), False, id="no table of requests"),
     ],
 )
 def test_without_what_it_follows_from_nothing_is_predicted(
     runs: list[CellKey], table: pd.DataFrame, known: bool
 ) -> None:
     assert predicted([a_run(cell) for cell in runs], table, lambda cell: requests() if known else None) == []
+
+
+def test_without_any_request_nothing_is_predicted() -> None:
+    assert predicted([a_run(BASE), a_run(TIERED)], requests_of=lambda cell: requests()[:0]) == []
 
 
 def test_imported_runs_and_runs_of_two_machines_predict_nothing() -> None:
