@@ -146,7 +146,7 @@ def _of_model(
     machines = {run.hardware.get("fingerprint") for run in runs}
     tiers = {cell: baselines.get(cell.scenario) for cell in specifications if cell.cpu_blocks}
     for name in dict.fromkeys(tiers.values()):
-        base = next((cell for cell in specifications if cell.scenario == name), None)
+        base = next((cell for cell in specifications if cell.scenario == name and not cell.cpu_blocks), None)
         if base is None or len(machines) > 1:
             continue
         basis = _basis(base, specifications[base], runs, levels, requests_of)
