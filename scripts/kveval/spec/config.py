@@ -24,7 +24,7 @@ WARMUP_S = 30.0
 # Between the seeds of two runs, see kveval.load.guidellm.levels_of.
 _PILOT_SEED = 50_000
 
-PROTOCOL = 3
+PROTOCOL = 2
 """Number of the way of measuring: raised when older measurements no longer compare, so that all are made anew."""
 
 

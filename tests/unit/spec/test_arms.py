@@ -82,7 +82,7 @@ def test_native_on_a_cpu_brings_its_own_spec():
     size = budget(Shape, 10_000, block_size=32)
     assert extra(VLLM.arm_arguments(scenario("native"), CPU, size)) == {
         "cpu_bytes_to_use": BYTES,
-        "spec_name": "HostOffloadingSpec",
+        "spec_name": "RowCopyOffloadingSpec",
         "spec_module_path": "kveval_host_offload",
     }
 
@@ -142,7 +142,7 @@ def test_lmcache_as_a_server_starts_after_its_store_and_speaks_resp(store):
     assert json.loads(adapter) == {"type": "resp", "host": f"{{{store}_host}}", "port": 6379}
 
 
-@pytest.mark.parametrize(("platform", "spec"), [(GPU, "TieringOffloadingSpec"), (CPU, "HostTieringOffloadingSpec")])
+@pytest.mark.parametrize(("platform", "spec"), [(GPU, "TieringOffloadingSpec"), (CPU, "RowCopyTieringSpec")])
 def test_files_stand_behind_the_cpu_tier(platform, spec):
     size = budget(Shape, 10_000, block_size=32)
     arm = VLLM.arm_arguments(scenario("files", cpu_tier=True), platform, size)
@@ -197,7 +197,7 @@ def test_two_tiers_on_a_cpu_keep_lmcache_in_a_server_of_its_own():
     platform = replace(CLUSTER, on_cpu=True, block_size=32, server_version="0.32.0")
     arm = VLLM.arm_arguments(scenario("hybrid", store="redis"), platform, budget(Shape, 10_000, block_size=32))
     native, lmcache = extra(arm)["connectors"]
-    assert native["kv_connector_extra_config"]["spec_name"] == "HostOffloadingSpec"
+    assert native["kv_connector_extra_config"]["spec_name"] == "RowCopyOffloadingSpec"
     assert lmcache["kv_connector_extra_config"]["lmcache.mp.port"] == 5555
     assert [sidecar.name for sidecar in arm.sidecars] == ["redis", "lmcache"]
 

@@ -4,7 +4,8 @@ vLLM's stock ``CPUOffloadingSpec`` and ``TieringOffloadingSpec`` refuse to build
 because that worker copies with CUDA streams. The specs here keep everything else of them - manager, tiers,
 eviction, sizing, metrics - and replace the worker by copies between two host tensors. They are loaded by the server
 through ``spec_name`` / ``spec_module_path``, vLLM's plug-in point for offloading specs, and import nothing of kveval:
-they run in the server's environment.
+they run in the server's environment. Their names are part of what defines a measurement: one that copies in another way
+needs another name.
 """
 
 import time
@@ -98,7 +99,7 @@ class HostCopyWorker(OffloadingWorker):
         return True
 
 
-class HostOffloadingSpec(CPUOffloadingSpec):
+class RowCopyOffloadingSpec(CPUOffloadingSpec):
     """CPUOffloadingSpec with a worker that needs no GPU."""
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
@@ -110,7 +111,7 @@ class HostOffloadingSpec(CPUOffloadingSpec):
         return HostCopyWorker(kv_caches, tier)
 
 
-class HostTieringOffloadingSpec(TieringOffloadingSpec):
+class RowCopyTieringSpec(TieringOffloadingSpec):
     """TieringOffloadingSpec with a worker that needs no GPU.
 
     The CPU tier is vLLM's shared region, which the tiers behind it read and write.
