@@ -295,7 +295,8 @@ def _beside(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
                 moved.get(f"lmcache_mp_{name}_total", np.nan)
                 for name in ("num_submitted_stores", "num_finished_stores", "l1_evicted_chunks")
             ]
-            failed = sum(delta for name, delta in moved.items() if "fail" in name)
+            # Beside a total there are its parts, by label.
+            failed = sum(delta for name, delta in moved.items() if "fail" in name and "{" not in name)
             generated = server_delta(level.counters, "generation_tokens")
             counted = (failed, lmcache[0] - lmcache[1], lmcache[2], generated, token_bytes, varied)
             yield *cell, run.run, level.level, *counted

@@ -144,3 +144,9 @@ def test_a_finding_names_what_was_counted_and_else_the_server():
     assert preempted.startswith("17 ")
     unexplained = likely_cause(shares(0.6, 0.9, 0.9, **{"vllm:kv_offload_store_bytes_total": 1024 * 50_000.0}))
     assert "server" in unexplained and not any(letter.isdigit() for letter in unexplained)
+
+
+def test_a_counter_and_its_parts_by_label_are_counted_once():
+    name = "lmcache_mp_l1_allocation_failure_chunks_total"
+    found = shares(0.6, 0.9, 0.9, **{name: 834.0, f'{name}{{during="l1_store"}}': 834.0})
+    assert found.counted["failed"] == 834

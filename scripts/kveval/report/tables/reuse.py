@@ -51,7 +51,7 @@ def _counted(share: ServedShare) -> Iterator[str]:
     if counted["preempted"] > 0:
         yield f"{counted['preempted']:,.0f} requests preempted, which ask again"
     if counted["failed"] > 0:
-        yield f"{counted['failed']:,.0f} transfers failed"
+        yield f"{counted['failed']:,.0f} stores or loads failed"
     if counted["unfinished"] > 0:
         yield f"{counted['unfinished']:,.0f} stores not finished when the level was"
     if share.tier_blocks and counted["not_stored_percent"] > TOLERANCE_POINTS:
