@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import io
+import itertools
 import json
 import re
 import shlex
@@ -69,6 +70,14 @@ def blocks(text: str) -> list[Block]:
         targets = re.findall(r"^\| `([^`]+)`", table[2], re.MULTILINE)
         found += [Block(prose.count("\n", 0, table.start()) + 1, "bash", table[1] + target) for target in targets]
     return found + [Block(prose.count("\n", 0, at.start()) + 1, "bash", at[1]) for at in SPAN.finditer(prose)]
+
+
+def prose(text: str) -> str:
+    """A page without its code and the targets of its links, line by line; each word of code is a word of its own."""
+    text = FENCE.sub(lambda fenced: "\n" * fenced[0].count("\n"), text)
+    text = re.sub(r"^(#+ .*)$", r"\1.", text, flags=re.MULTILINE)
+    count = itertools.count()
+    return re.sub(r"`[^`\n]+`", lambda _: f"code{next(count)}", re.sub(r"\]\([^)]*\)", "]", text))
 
 
 def wrong_in(text: str) -> list[str]:

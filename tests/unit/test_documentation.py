@@ -1,9 +1,14 @@
-"""The documentation: its commands, fragments of configuration and Python exist as they are written."""
+"""The documentation: its commands, configuration and calls exist as they are written, and its prose is plain."""
 
+import re
 from pathlib import Path
 
 import pytest
-from tests.support.documentation import wrong_in
+from proselint.checks import __register__
+from proselint.config import load_from
+from proselint.registry import CheckRegistry
+from proselint.tools import LintFile
+from tests.support.documentation import prose, wrong_in
 from tests.support.paths import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
@@ -13,6 +18,39 @@ PAGES += [page for folder in ("config", "docs", "profiles") for page in sorted((
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_blocks_of_code_say_what_there_is(page: Path) -> None:
     assert wrong_in(page.read_text(encoding="utf-8")) == []
+
+
+def linted(text: str) -> list[str]:
+    """What proselint finds, with its lines."""
+    registry = CheckRegistry()
+    if not registry.checks:
+        registry.register_many(__register__)
+    found = LintFile("page", text).lint(load_from(REPOSITORY / ".proselintrc.json"))
+    return [f"line {result.pos[0]}: {result.check_result.message}" for result in found]
+
+
+def other_terms(text: str) -> list[str]:
+    """The words of a page for which the glossary has another."""
+    glossary = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
+    table = glossary.partition("## One term for one thing")[2].partition("|---|---|\n")[2]
+    terms = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    return [
+        f"{word}: write {written}"
+        for written, others in terms
+        for word in others.split(", ")
+        if re.search(rf"(?<![\w-]){re.escape(word)}s?(?![\w-])", text.replace("\n", " "))
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_prose_is_plain_and_has_one_term_for_one_thing(page: Path) -> None:
+    text = prose(page.read_text(encoding="utf-8")).partition("## One term for one thing")[0]
+    assert linted(text) + other_terms(text) == []
+
+
+def test_faults_of_prose_are_found() -> None:
+    assert len(linted("This is is a very unique page.\n")) >= 2
+    assert other_terms("The hit\nrates of two trials.") == ["trial: write run", "hit rate: write hit share"]
 
 
 @pytest.mark.parametrize(
