@@ -12,12 +12,18 @@ from tests.support.documentation import prose, wrong_in
 from tests.support.paths import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
+PAGES += [REPOSITORY / "docs" / "examples" / "README.md"]
 PAGES += [page for folder in ("config", "docs", "profiles") for page in sorted((REPOSITORY / folder).glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_blocks_of_code_say_what_there_is(page: Path) -> None:
     assert wrong_in(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_a_page_has_at_most_150_lines(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def linted(text: str) -> list[str]:
@@ -56,7 +62,7 @@ def test_faults_of_prose_are_found() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "snakemake --cores 4 reprot",
+        "snakemake --cores 4 reports",
         "snakemake report --configfile config/campaigns/smok.yaml",
         "snakemake report --configfil config/campaigns/smoke.yaml",
         "snakemake --config sites=site.yaml --workflow-profile profiles/kubernetes",
@@ -64,7 +70,7 @@ def test_faults_of_prose_are_found() -> None:
         "snakemake --profile profiles/slrum report",
         "snakemake --cores 4 --sdm apptainer report",
         "snakemake results/Qwen3-32B-AWQ/native-offload/peak.csv",
-        "bash scripts/run.sh reprot",
+        "bash scripts/run.sh reports",
         "bash scripts/setup.sh pcp serverr",
         "bash scripts/bundle.sh bundle --part 50M",
         "bash scripts/test.sh tests/unit/test_none.py",
@@ -74,7 +80,7 @@ def test_faults_of_prose_are_found() -> None:
         "python -m kveval.spec --json > config/schema.json",
         "pcp-parquet -a ARCHIVE --checks",
         "mkdir results && snakmake report",
-        "alias here='snakemake --cores 4'; here reprot",
+        "alias here='snakemake --cores 4'; here reports",
     ],
 )
 def test_a_wrong_command_is_found(command: str) -> None:
@@ -90,8 +96,8 @@ def test_a_wrong_command_is_found(command: str) -> None:
         "```python\nfrom kveval.pcp.parquet.reading import series\n\nseries(parquet, 'x', starts=1)\n```",
         "```\nsnakemake report\n```",
         "```toml\n[a]\n```",
-        "Then `snakemake reprot` and look.",
-        "| `snakemake --cores 4 ...` | what |\n|---|---|\n| `report` | a |\n| `reprot` | b |\n",
+        "Then `snakemake reports` and look.",
+        "| `snakemake --cores 4 ...` | what |\n|---|---|\n| `report` | a |\n| `reports` | b |\n",
     ],
 )
 def test_a_wrong_block_is_found(block: str) -> None:
