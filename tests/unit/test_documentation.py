@@ -1,5 +1,6 @@
 """The documentation: its commands, configuration and calls exist as they are written, and its prose is plain."""
 
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from proselint.registry import CheckRegistry
 from proselint.tools import LintFile
 from tests.support.documentation import prose, wrong_in
 from tests.support.paths import REPOSITORY
+from tests.support.reference_tables import with_tables
+
+from kveval.analysis.statistics.verdicts import VERDICTS, WITHOUT_VERDICT
 
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
 PAGES += [REPOSITORY / "docs" / "examples" / "README.md"]
@@ -24,6 +28,24 @@ def test_blocks_of_code_say_what_there_is(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_a_page_has_at_most_150_lines(page: Path) -> None:
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_tables_of_reference_say_what_the_code_says(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    made = with_tables(text)
+    if os.environ.get("KVEVAL_UPDATE_GOLDEN"):
+        page.write_text(made, encoding="utf-8")
+    assert made == text, "KVEVAL_UPDATE_GOLDEN=1 writes the tables again"
+
+
+def test_every_word_for_a_result_is_explained() -> None:
+    text = (REPOSITORY / "docs" / "comparisons.md").read_text(encoding="utf-8")
+    table = text.partition("## Values of verdict")[2].partition("##")[0]
+    words = [
+        word for cell in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for word in re.findall("`(.*?)`", cell)
+    ]
+    assert sorted(words) == sorted((*VERDICTS, *WITHOUT_VERDICT))
 
 
 def linted(text: str) -> list[str]:
