@@ -99,11 +99,13 @@ rule summarise_campaign:
         peaks=f"{ANALYSIS}/peak_throughput_all.csv",
         comparison=f"{ANALYSIS}/comparison.csv",
         runs=f"{ANALYSIS}/runs.jsonl.zst",
+        requests=PLAN.cell_tables("requests.parquet"),
     output:
         **({"costs": f"{ANALYSIS}/costs.csv"} if CAMPAIGN.prices else {}),
         summary=report(f"{ANALYSIS}/summary.csv", category="Tables", labels={"table": "summary"}),
         detailed=f"{ANALYSIS}/detailed.csv",
         pcp_summary_stats=f"{ANALYSIS}/pcp_summary_stats.csv",
+        predicted=f"{ANALYSIS}/predicted.csv",
     log:
         f"{LOGS}/{{so_far}}summarise_campaign.log",
     conda:

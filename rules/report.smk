@@ -10,7 +10,7 @@ JUDGED = {
 ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
 # What the comparison writes beside its verdicts.
 BESIDE_VERDICTS = [f"{ANALYSIS}/{name}.csv" for name in ("contrasts", "averages", "checks", "peak_comparison")]
-SUMMARIES = [f"{ANALYSIS}/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats")]
+SUMMARIES = [f"{ANALYSIS}/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats", "predicted")]
 SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
 # A table that the report names and does not read.
 LINKED = [f"{ANALYSIS}/pcp_metrics_peak.csv"]

@@ -1,9 +1,10 @@
-"""Sum the campaign up: a row per cell, a row per level, means over models."""
+"""Sum the campaign up: a row per cell, a row per level, means over models; costs, and what tiers were to buy."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kveval.analysis.cell_benefits import campaign_benefits
 from kveval.analysis.costs import costs
 from kveval.analysis.peaks import read_table
 from kveval.analysis.summaries import summary_tables
@@ -16,8 +17,9 @@ def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, A
     complete, peaks, comparison = (read_table(Path(given[name])) for name in ("complete", "peaks", "comparison"))
     known = make_plan(plan, {})
     tables = summary_tables(complete, peaks, comparison, known.baseline_of, known.parameters)
+    runs, requests = collected_runs(Path(given["runs"])), [Path(path) for path in given["requests"]]
+    tables["predicted"] = campaign_benefits(runs, complete, peaks, comparison, requests, known.baseline_of)
     if "costs" in made:
-        runs = collected_runs(Path(given["runs"]))
         tables["costs"] = costs(complete, peaks, comparison, runs, known.prices, known.stores)
     for name, path in made.items():
         tables[name].to_csv(path, index=False)

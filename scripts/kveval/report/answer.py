@@ -173,7 +173,7 @@ def _of_one_model(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], 
     better = sorted((row for row in rows if row.verdict == words.BETTER), key=lambda row: -abs(row.effect))
     if better:
         most = f"; of the {len(better)} arms that are better it gained most" if len(better) > 1 else ""
-        yield f"{_better(better[0])}{most}."
+        yield f"{_better(better[0])}{most}{_smaller(measured, better[0])}."
         if metric == THROUGHPUT:
             yield from _first_token(plan, measured, better[0])
     elif not any(row.verdict in words.VERDICTS for row in rows):
@@ -197,6 +197,23 @@ def _better(row: KeyRow) -> str:
         )
     much = f"{row.times} as much as" if row.effect > 100 else "more than"
     return f"{row.arm} delivered {much} {row.against}, {row.change}: {row.value} against {row.other} output tok/s"
+
+
+def _smaller(measured: Measured, best: KeyRow) -> str:
+    """The smallest tier of the same arm that a declared comparison did not tell apart from the best one."""
+    found = [
+        row
+        for row in measured.contrasts.to_dict("records")
+        if (row["model"], cell_label(cell_of(row)), row["metric"]) == (best.model, best.arm, best.metric)
+        and row["verdict"] in (words.PARITY, words.INCONCLUSIVE)
+        and cell_named(row["baseline"])[1] == row["scenario"]
+        and 0 < cell_named(row["baseline"])[2] < row["cpu_blocks"]
+    ]
+    if not found:
+        return ""
+    row = min(found, key=lambda row: cell_named(row["baseline"])[2])
+    alike = "at parity with" if row["verdict"] == words.PARITY else "not told apart from"
+    return f"; it is {alike} the smaller {cell_label(cell_named(row['baseline']))}, {effect_text(row)}"
 
 
 def _first_token(plan: ReportPlan, measured: Measured, best: KeyRow) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
 from tests.unit.report import test_report as small
@@ -85,6 +86,29 @@ def test_a_bound_is_said_with_the_times_and_with_the_effect() -> None:
     first = answer_of(plan, changed(facts, "native-offload", "throughput_tok_s", bound="at least")).sentences[0]
     assert "delivered at least 8" in first
     assert ", at least +" in first
+
+
+@pytest.mark.parametrize(
+    ("verdict", "baseline", "part"),
+    [
+        (
+            words.INCONCLUSIVE,
+            "native-offload/5000",
+            "; it is not told apart from the smaller native-offload 5K, +3 % (-7",
+        ),
+        (words.PARITY, "native-offload/5000", "; it is at parity with the smaller native-offload 5K, +3 % (-7"),
+        (words.BETTER, "native-offload/5000", ""),
+        (words.INCONCLUSIVE, "native-offload/20000", ""),
+        (words.INCONCLUSIVE, "lmcache-local/5000", ""),
+    ],
+)
+def test_a_smaller_tier_that_is_as_good_is_named_with_the_best(verdict: str, baseline: str, part: str) -> None:
+    plan, facts = CAMPAIGNS["mechanism"]()
+    cell = {"model": plan.cells[0][0], "scenario": "native-offload", "cpu_blocks": 10000}
+    effect = {"effect_percent": 3.0, "low_percent": -7.0, "high_percent": 13.0, "interval_percent": 95.0}
+    row = cell | effect | {"metric": "throughput_tok_s", "verdict": verdict, "baseline": f"{cell['model']}/{baseline}"}
+    first, *_ = answer_of(plan, dataclasses.replace(facts, contrasts=pd.DataFrame([row]))).sentences
+    assert part in first and ("smaller" in first) == bool(part)
 
 
 def test_without_any_verdict_nothing_is_shown_or_denied() -> None:

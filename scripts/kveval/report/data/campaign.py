@@ -106,6 +106,8 @@ class Measured:
     checks: pd.DataFrame = field(default_factory=pd.DataFrame)
     # Peaks against the baselines' peaks, in the form of `comparison`.
     peak_comparison: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # What tiers were predicted to buy, see `analysis.cell_benefits`.
+    predicted: pd.DataFrame = field(default_factory=pd.DataFrame)
     # The searches that found the levels, where they were not given.
     pilots: Sequence[Pilot] = ()
 

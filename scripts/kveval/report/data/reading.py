@@ -33,13 +33,14 @@ def read_measured(
     """Read what was measured: the campaign's tables and runs (`kveval.store.run_file.collect_runs`).
 
     `recordings`: every run's pcp.parquet in the order of the runs, or none; `pilots`: what searches for levels left
-    (levels.json). What the comparison's rule writes beside it (contrasts, averages, checks) is read from there.
+    (levels.json). What the comparison's rule writes beside it (contrasts, averages, checks), and the predictions, are
+    read from there.
     """
     found = collected_runs(runs)
     recorded = {(key_of(run), run.run): path for run, path in zip(found, recordings, strict=True)} if recordings else {}
     beside = {
         name: read_table(path)
-        for name in ("contrasts", "averages", "checks", "peak_comparison")
+        for name in ("contrasts", "averages", "checks", "peak_comparison", "predicted")
         if (path := comparison.with_name(f"{name}.csv")).exists()
     }
     tables = read_table(levels), read_table(peaks), read_table(comparison)

@@ -17,6 +17,7 @@ from kveval.report.tables.ceilings import ceilings_table
 from kveval.report.tables.guidance import guidance_table
 from kveval.report.tables.not_assessed import alike
 from kveval.report.tables.pairs import pair_table
+from kveval.report.tables.predicted import enough, predicted_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
 from kveval.report.tables.reuse import reuse_table
 from kveval.report.tables.shape import fitted
@@ -40,6 +41,11 @@ REUSE = (
     "Shares of the prompt tokens that came from caches: computed from the requests that were sent and the sizes of the"
     " caches, and found by the servers' own counters, both over the whole level, warm-up included. The interval is over"
     " runs, each of which has its own requests. What is not explained is a finding about the server."
+)
+BOUGHT = (
+    "Predicted from the runs without a tier and the rates at which tiers copied here: the same requests in a"
+    " simulation of the server, fitted to what it did without a tier. The interval holds nine in ten simulations, of"
+    " speeds that agree with those runs. A measured change outside it has causes that the simulation does not know."
 )
 PAIRS = "Throughput at the level where the model's arms are compared. A pair that was not declared has no verdict."
 GUIDANCE = (
@@ -102,6 +108,11 @@ def _reuse(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator
     shares = list(of_models(reuse_table(plan, measured, compared=True)))
     if shares:
         yield Section("Reuse, computed and found", [Paragraph(REUSE), *pictures.of_section("reuse"), *shares])
+    bought = list(of_models(predicted_table(plan, measured)))
+    if bought:
+        yield Section(
+            "What tiers buy, predicted and measured", [Paragraph(BOUGHT), *bought, Bullets([*enough(measured)])]
+        )
 
 
 def missing(plan: ReportPlan, measured: Measured) -> list[str]:

@@ -52,6 +52,7 @@ FILES = Table(
         ["`analysis/peak_throughput_all.csv`", "the peak of every cell, with one free of the choice's bias"],
         ["`analysis/pcp_metrics_peak.csv`", "system metrics in the window of each peak"],
         ["`analysis/pcp_summary_stats.csv`", "means over models, in balanced panels"],
+        ["`analysis/predicted.csv`", "what tiers were predicted to buy, from the runs without one"],
         ["`analysis/comparison.csv`", "every comparison with its interval, p values and verdict"],
         ["`analysis/contrasts.csv`, `analysis/averages.csv`", "declared pairs of arms; effects averaged over models"],
         ["`analysis/peak_comparison.csv`", "peaks against the baselines' peaks"],

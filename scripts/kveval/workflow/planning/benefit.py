@@ -1,24 +1,21 @@
 """The gain from the tiers of a campaign, predicted from what the store has of its cells without one."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
+from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
 from kveval.analysis.levels.tables import run_tables
 from kveval.config.campaign import Cell
 from kveval.spec.config import Config
-from kveval.spec.curve.of_cells import CellCurves, serving_of
 from kveval.store.run_file import Run
 from kveval.workflow.planning.costs import device_tokens
 from kveval.workflow.planning.curves import LevelCurves
 from kveval.workflow.planning.stored import StoreIndex
-
-# Of a cell; each takes a second and more to read.
-_RUNS_READ = 3
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def level_benefits(config: Config, all_curves: Sequence[LevelCurves], store: Sto
         alike = [cell for cell in tiers if config.baseline(cell) == base]
         for cell in alike:
             if cell not in measured:
-                measured[cell] = measured_levels(_stored_runs(config, cell, store))
+                measured[cell] = _measured(_stored_runs(config, cell, store))
         found.append(_level_benefits(config, curves, basis, alike, measured))
     return found
 
@@ -87,31 +84,17 @@ def _level_benefits(
     tiers: Sequence[Cell],
     measured: Mapping[Cell, Mapping[int, Sequence[MeasuredLevel]]],
 ) -> LevelBenefits:
-    knee = curves.cells[tiers[0]].tier
-    size = None if knee is None else knee.size_for()
-    bought: dict[Cell | None, Benefit] = {}
-    for serving in dict.fromkeys(serving_of(config.specification(cell)) for cell in tiers):
-        alike = [cell for cell in tiers if serving_of(config.specification(cell)) == serving]
-        sizes: dict[Cell | None, tuple[float, float]] = {cell: _in_use(curves.cells[cell]) for cell in alike}
-        if size is not None and alike[0] == tiers[0]:
-            sizes[None] = size, size
-        found = basis.benefits(config.specification(alike[0]), curves.level, [*sizes.values()])
-        bought |= zip(sizes, found, strict=True)
-    cells = {cell: bought[cell] for cell in tiers}
+    specifications = {cell: config.specification(cell) for cell in tiers}
+    cells, knee = tier_benefits(basis, curves.level, {cell: curves.cells[cell] for cell in tiers}, specifications)
     seen = {cell: levels[curves.level] for cell, levels in measured.items() if cell in cells and curves.level in levels}
-    return LevelBenefits(basis, cells, seen, None if size is None else (size, bought[None]))
-
-
-def _in_use(curves: CellCurves) -> tuple[float, float]:
-    low, high = (part * curves.tier_tokens for part in curves.usable)
-    return low, high
+    return LevelBenefits(basis, cells, seen, knee)
 
 
 def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None:
     """Return what follows from a cell without a tier; None where the store has none of its levels."""
     specification = config.specification(cell)
     runs = _stored_runs(config, cell, store)
-    levels = measured_levels(runs)
+    levels = _measured(runs)
     reported = (tokens for facts, _ in runs if (tokens := device_tokens(facts)))
     held = specification.budget.device_tokens or next(reported, None)
     if not levels or held is None:
@@ -131,33 +114,15 @@ def _stored_runs(config: Config, cell: Cell, store: StoreIndex) -> list[tuple[Ru
             if not found or facts.hardware.get("fingerprint") == found[0][0].hardware.get("fingerprint"):
                 found.append((facts, place))
                 break
-    return found[:_RUNS_READ]
+    return found[:RUNS_READ]
 
 
-def measured_levels(runs: Sequence[tuple[Run, Path]]) -> dict[int, list[MeasuredLevel]]:
-    """Read the reports of runs: what each level served, of the levels in which answers were completed."""
-    found: dict[int, list[MeasuredLevel]] = {}
-    for facts, place in runs:
-        levels, requests = run_tables(place)
-        failed = levels["throughput_tok_s"].isna()
-        for row in levels[~failed].to_dict("records"):
-            one = _measured_level(facts.run, row, requests[requests["level"] == row["level"]])
-            if one is not None:
-                found.setdefault(int(row["level"]), []).append(one)
-    return found
-
-
-def _measured_level(run: int, row: Mapping[Hashable, Any], requests: pd.DataFrame) -> MeasuredLevel | None:
-    if not row["throughput_tok_s"] > 0 or not row["requests_completed"] > 0:
-        return None
-    inside = requests["first_token"].between(row["window_start"], row["window_end"])
-    start = float(row["warmup_s"])
-    return MeasuredLevel(
-        run=run,
-        window=(start, start + float(row["duration_s"])),
-        requests=len(requests),
-        prompt_tokens=float(row["request_prompt_tokens"]),
-        ttft_ms=requests.loc[inside, "ttft_ms"].to_numpy(float),
-        itl_ms=float(row["itl_ms_mean"]),
-        **{name: float(row[name]) for name in ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")},
+def _measured(runs: Sequence[tuple[Run, Path]]) -> dict[int, list[MeasuredLevel]]:
+    """Read the reports of a cell's runs."""
+    tables = [(facts.run, *run_tables(place)) for facts, place in runs]
+    if not tables:
+        return {}
+    levels = pd.concat([rows.assign(run=number) for number, rows, _ in tables], ignore_index=True)
+    return measured_levels(
+        levels, pd.concat([rows.assign(run=number) for number, _, rows in tables], ignore_index=True)
     )

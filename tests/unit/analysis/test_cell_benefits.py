@@ -1,0 +1,98 @@
+"""From the tables and runs of a campaign to what its tiers were predicted to buy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from msgspec.structs import replace
+from tests.support.synthetic import run_description
+from tests.unit.analysis.test_benefit import LEVEL, of
+
+from kveval.analysis.cell_benefits import COLUMNS, measured_levels, predicted_benefits
+from kveval.analysis.cells import CellKey
+from kveval.store.run_file import CellName, Run
+
+MODEL = "Qwen3-0.6B"
+BASE, TIERED = (MODEL, "no-offload", 0), (MODEL, "native-offload", 5000)
+BASELINES = {"no-offload": None, "native-offload": "no-offload"}
+BEGAN = pd.Timestamp("2026-11-23T07:00:00Z")
+# A hundred requests of two streams, half a second each.
+COUNT, EACH_S, WARMUP_S, WINDOW_S = 100, 0.52, 4.0, 22.0
+
+
+def a_run(cell: CellKey) -> Run:
+    known = msgspec.convert(run_description(*cell, 1), Run)
+    return replace(known, specification=of(cell[1], cell[2]).to_json())
+
+
+def levels(**changed: Any) -> pd.DataFrame:
+    row = {
+        **dict(zip(("model", "scenario", "cpu_blocks"), BASE, strict=True)),
+        **{"run": 1, "level": LEVEL, "warmup_s": WARMUP_S, "duration_s": WINDOW_S, "requests_completed": 84},
+        **{"window_start": BEGAN + pd.Timedelta(seconds=WARMUP_S), "window_end": BEGAN + pd.Timedelta(seconds=26)},
+        **{"throughput_tok_s": 16 * 2 / EACH_S, "request_prompt_tokens": 6032.0, "itl_ms_mean": 8.0},
+        **{"ttft_ms_mean": 400.0, "ttft_ms_p50": 400.0},
+    }
+    return pd.DataFrame([row | changed])
+
+
+def requests() -> pd.DataFrame:
+    started = BEGAN + pd.to_timedelta(np.arange(COUNT) * EACH_S / 2, unit="s")
+    # A quarter of the prefixes is on the device, and its requests wait for a prefill that goes on.
+    ttft_ms = np.where(np.arange(COUNT) % 4 == 0, 150.0, 480.0)
+    table = pd.DataFrame({"run": 1, "level": LEVEL, "start": started, "ttft_ms": ttft_ms})
+    return table.assign(first_token=started + pd.to_timedelta(ttft_ms, unit="ms"))
+
+
+def predicted(
+    runs: list[Run],
+    table: pd.DataFrame | None = None,
+    requests_of: Callable[[CellKey], pd.DataFrame | None] = lambda cell: requests(),
+) -> list[dict[str, Any]]:
+    found = predicted_benefits(runs, levels() if table is None else table, requests_of, {MODEL: LEVEL}, BASELINES)
+    assert tuple(found.columns) == COLUMNS
+    return found.to_dict("records")  # type: ignore[return-value]
+
+
+def test_a_tier_that_holds_all_prefixes_is_predicted_to_serve_more_and_sooner() -> None:
+    [row] = predicted([a_run(BASE), a_run(TIERED)])
+    assert [row[name] for name in ("model", "scenario", "cpu_blocks", "level", "baseline_runs")] == [*TIERED, LEVEL, 1]
+    assert 0 < row["throughput_percent_low"] <= row["throughput_percent"] <= row["throughput_percent_high"]
+    assert row["throughput_percent"] > 20
+    assert row["ttft_ms_mean_low"] <= row["ttft_ms_mean"] < 300
+    # Nine tenths of what 72,000 tokens of prefixes can add: somewhat fewer blocks of 16 tokens than all of them.
+    assert 3600 < row["enough_blocks"] < 4500
+    assert row["enough_gib"] == pytest.approx(row["enough_blocks"] * 16 * 1024 / 2**30)
+
+
+@pytest.mark.parametrize(
+    ("runs", "table", "known"),
+    [
+        pytest.param([TIERED], levels(), True, id="no baseline"),
+        pytest.param([BASE], levels(), True, id="no tier"),
+        pytest.param([BASE, TIERED], levels(throughput_tok_s=np.nan), True, id="nothing measured"),
+        pytest.param([BASE, TIERED], levels(level=8), True, id="another level"),
+        pytest.param([BASE, TIERED], levels(), False, id="no requests"),
+    ],
+)
+def test_without_what_it_follows_from_nothing_is_predicted(
+    runs: list[CellKey], table: pd.DataFrame, known: bool
+) -> None:
+    assert predicted([a_run(cell) for cell in runs], table, lambda cell: requests() if known else None) == []
+
+
+def test_imported_runs_and_runs_of_two_machines_predict_nothing() -> None:
+    base, tiered = a_run(BASE), a_run(TIERED)
+    assert predicted([replace(base, engine="imported"), tiered]) == []
+    assert predicted([base, replace(tiered, hardware={"fingerprint": "another"})]) == []
+    foreign = replace(tiered, cell=CellName(*TIERED), specification={"workload": {}})
+    assert predicted([base, foreign]) == []
+
+
+def test_times_to_the_first_token_are_those_in_the_window() -> None:
+    [seen] = measured_levels(levels(), requests())[LEVEL]
+    assert (seen.run, seen.window, seen.requests) == (1, (WARMUP_S, WARMUP_S + WINDOW_S), COUNT)
+    assert 80 < len(seen.ttft_ms) < COUNT

@@ -1,0 +1,49 @@
+"""The table of what tiers were predicted to buy, beside what was measured."""
+
+import pandas as pd
+
+from kveval.analysis.cell_benefits import COLUMNS
+from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.tables.predicted import enough, predicted_table
+
+BASE, TIERED = ("m", "no-offload", 0), ("m", "native-offload", 5000)
+SCENARIOS = {"no-offload": {"baseline": None}, "native-offload": {"baseline": "no-offload"}}
+PLAN = ReportPlan("c", "C", "", 3, [BASE, TIERED], SCENARIOS, {})
+CELL = dict(zip(("model", "scenario", "cpu_blocks"), TIERED, strict=True))
+PREDICTED = pd.DataFrame(
+    [(*TIERED, 2, 3, 200.0, 150.0, 250.0, 210.0, 175.0, 245.0, 60.0, 40.0, 80.0, 90.0, False, 4100.0, 0.0626)],
+    columns=COLUMNS,
+)
+LEVELS = pd.DataFrame([CELL | {"level": 2, "run": run, "ttft_ms_mean": 70.0 + run} for run in (1, 2, 3)])
+COMPARED = pd.DataFrame(
+    [
+        CELL
+        | {"metric": "throughput_tok_s", "baseline": "m/no-offload/0", "effect_percent": 215.0}
+        | {"low_percent": 180.0, "high_percent": 250.0, "interval_percent": 95.0, "bound": "", "level": 2}
+    ]
+)
+EMPTY = pd.DataFrame(columns=["model", "scenario", "cpu_blocks", "level", "metric"])
+
+
+def measured(levels: pd.DataFrame = LEVELS, compared: pd.DataFrame = COMPARED) -> Measured:
+    return Measured([], levels, EMPTY, compared, predicted=PREDICTED)
+
+
+def test_a_row_has_the_predicted_and_the_measured_change() -> None:
+    table = predicted_table(PLAN, measured())
+    [row] = table.rows
+    assert row[1:4] == ["native-offload 5K", "+200 % (+150 to +250)", "+215 % (+180 to +250)"]
+    assert row[4:] == ["60 (40 to 80)", "72.0"]
+
+
+def test_what_was_not_measured_has_no_row_and_what_was_not_compared_no_change() -> None:
+    assert predicted_table(PLAN, measured(levels=EMPTY)).rows == []
+    [row] = predicted_table(PLAN, measured(compared=EMPTY)).rows
+    assert row[3] == "n/a"
+    assert predicted_table(PLAN, Measured([], LEVELS, EMPTY, COMPARED)).rows == []
+
+
+def test_the_memory_that_serves_most_is_said_once_a_model() -> None:
+    [said] = enough(measured())
+    assert "0.0626 GiB" in said and "4,100 blocks" in said
+    assert [*enough(Measured([], LEVELS, EMPTY, COMPARED))] == []
