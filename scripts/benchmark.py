@@ -82,7 +82,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001  (a traceback could show a secret, and nobody reads it at night)
         print(redact(traceback.format_exc()), file=sys.stderr)
         progress.say(f"{FAILED}{type(error).__name__}: {error}; this is a mistake in the program")
-    progress.say(f"the other measurements go on; a report over what there is: {REPORT_COMMAND}")
+    progress.say(f"the other measurements go on; a report on what exists: {REPORT_COMMAND}")
     return 1
 
 

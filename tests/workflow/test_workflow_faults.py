@@ -40,7 +40,9 @@ def test_the_others_go_on_causes_are_listed_and_a_rerun_measures_the_rest(tree: 
     code, output = tree.run("report")
     assert code == 1
     assert tree.measured() == {"no-offload"}
-    end = output[output.index("Some measurements failed; the others are kept, and running again does the rest:") :]
+    end = output[
+        output.index("Some measurements failed. The others are kept, and the same command measures the rest:") :
+    ]
     cause = r"the server died \(exit code 1\): ValueError: No available memory for the cache blocks; see \S+server\.log"
     assert re.search(rf"{CELL.format('broken')}: {cause} \[logs/faults/\S+run-1\.log\]", end)
     assert "no-offload" not in end

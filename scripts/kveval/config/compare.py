@@ -15,8 +15,8 @@ from kveval.config.types import Name, PositiveInt, Strict
 class Compared(Strict):
     """A campaign, and under which label its scenarios appear."""
 
-    campaign: Name = Field(description="its file in config/campaigns, without .yaml")
-    label: Name = Field(description="release, machine, date: what tells it from the others")
+    campaign: Name = Field(description="a file of config/campaigns, without .yaml")
+    label: Name = Field(description="what distinguishes it from the others: a release, a machine, a date")
 
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
@@ -29,7 +29,7 @@ class CompareCampaign(Campaign):
     """An evaluation of what other campaigns measured: nothing is deployed, so nothing has to be declared."""
 
     compare: tuple[Compared, ...] = Field(
-        min_length=2, description="campaigns to set beside each other; each is compared with the first"
+        min_length=2, description="measured campaigns for one report; each is compared with the first"
     )
     server: ServerConfig = Field(
         ServerConfig.model_validate({"vllm": "0", "guidellm": "0"}), description="not used: every campaign has its own"

@@ -17,23 +17,28 @@ class Import(Strict):
     """A tree of existing results: which of it is meant, and what its names mean here."""
 
     path: Text = Field(description="folder of the results, absolute or relative to the repository")
-    hardware: Text | None = Field(None, description="only results of this hardware, as their names have it")
-    software: Text | None = Field(None, description="only results of this release, as their names have it")
-    replicas: PositiveInt | None = Field(None, description="only results with this number of replicas")
-    models: dict[Text, Name] = Field({}, description="models as names and reports call them -> as models.yaml does")
-    scenarios: dict[Text, Name] = Field({}, description="arms as the tree calls them -> as scenarios.yaml does")
-    pattern: Text | None = Field(
-        None, description="names of single report files, with {model}, {arm}, ...: {arm}/benchmarks-{model}.json"
+    hardware: Text | None = Field(
+        None, description="only results whose names have exactly this hardware; the others are listed as not selected"
     )
-    vllm: VersionText | None = Field(None, description="vLLM's release, where no start-up log names it")
+    software: Text | None = Field(None, description="only results whose names have exactly this release")
+    replicas: PositiveInt | None = Field(None, description="only results with this number of replicas")
+    models: dict[Text, Name] = Field({}, description="what names and reports call a model -> its name in models.yaml")
+    scenarios: dict[Text, Name] = Field({}, description="what names call an arm -> its name in scenarios.yaml")
+    pattern: Text | None = Field(
+        None,
+        description="names of single report files, with as many folders as they have: {arm}/benchmarks-{model}.json",
+    )
+    vllm: VersionText | None = Field(
+        None, description="vLLM's release (it decides how metrics are called), if no start-up log names it"
+    )
     cpu_blocks: dict[Name, CountInt] = Field(
-        {}, description="scenario -> size of its CPU tier, where neither names nor arguments say it"
+        {}, description="scenario -> size of its CPU tier, if neither names nor arguments say it"
     )
     archives: tuple[Text, ...] = Field(
-        (), description="PCP archives that cover several results, relative to path; found by name when left out"
+        (), description="PCP archives that cover several results, relative to path; found by their names when left out"
     )
     copy_files: StrictBool = Field(
-        False, alias="copy", description="copy the files into the store; otherwise it refers to them"
+        False, alias="copy", description="copy the files into the store, which otherwise refers to them"
     )
 
 
@@ -47,7 +52,9 @@ class ImportCampaign(Campaign):
     """An evaluation of results that were measured elsewhere: nothing is deployed, so nothing has to be declared."""
 
     imports: tuple[Import, ...] = Field(
-        alias="import", min_length=1, description="trees of existing results; nothing is measured then"
+        alias="import",
+        min_length=1,
+        description="trees of existing results, from which cells are made instead of measured",
     )
     server: ServerConfig = Field(
         ServerConfig.model_validate({"vllm": "0", "guidellm": "0"}),
@@ -55,7 +62,7 @@ class ImportCampaign(Campaign):
     )
     workload: Name = Field("as-imported", description="not used: every result has its own")
     matrix: Annotated[tuple[MatrixEntry, ...], AfterValidator(_nothing)] = ()
-    runs: PositiveInt = Field(1, description="not used: every repetition that is found is a run")
+    runs: PositiveInt = Field(1, description="not used: every run that is found counts")
 
     def vllm(self, asked: Import) -> str:
         """Return the release of vLLM that the campaign declares for an import, "0" if none."""

@@ -15,14 +15,20 @@ def json_schema() -> dict[str, Any]:
     comparing = CompareCampaign.model_json_schema()
     definitions = schema["$defs"]
     # A campaign measures, and then has to say what, or it imports.
-    required = [name for name in Campaign.model_json_schema()["required"] if name not in schema["required"]]
+    measuring = Campaign.model_json_schema()
+    required = [name for name in measuring["required"] if name not in schema["required"]]
     schema |= {"title": "Campaign", "description": "One evaluation."}
     schema["required"].remove("import")
     definitions |= comparing["$defs"]
+    schema["properties"]["matrix"]["description"] = measuring["properties"]["matrix"]["description"]
     schema["properties"] |= {
+        **{name: measuring["properties"][name] for name in ("server", "workload", "runs")},
         "compare": comparing["properties"]["compare"],
-        EXTENDS: {"type": "string", "description": "another campaign of the folder, which gives the rest"},
-        ADDED: {**schema["properties"]["matrix"], "description": "cells beside those of the campaign that is extended"},
+        EXTENDS: {
+            "type": "string",
+            "description": "another campaign of the same folder, from which everything else is taken",
+        },
+        ADDED: {**schema["properties"]["matrix"], "description": "cells beside those of the extended campaign"},
     }
     schema["anyOf"] = [
         {"required": required},

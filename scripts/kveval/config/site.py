@@ -36,26 +36,26 @@ Url = Annotated[str, AfterValidator(_with_port)]
 class KeyOfSecret(Strict):
     """Where a token is: a Secret of the namespace and a key in it."""
 
-    name: ObjectName
-    key: SecretKey = "token"
+    name: ObjectName = Field(description="name of the Secret")
+    key: SecretKey = Field("token", description="key in it")
 
 
 class Gateway(Strict):
     """The Gateway through which requests come: one that exists, or one to be made."""
 
-    name: ObjectName
-    namespace: Label | None = Field(None, description="the campaign's namespace when left out")
+    name: ObjectName = Field(description="name of the Gateway")
+    namespace: Label | None = Field(None, description="its namespace; that of the campaign when left out")
     class_name: ObjectName | None = Field(
         None,
         alias="class",
-        description="its GatewayClass, if it is to be made: istio, openshift-default, gke-l7-rilb, ...",
+        description="its GatewayClass, if it is to be created: istio, openshift-default, gke-l7-rilb, ...",
     )
     controller: Text | None = Field(
-        None, description="controllerName of its class: whose Gateway it is; read from the cluster when left out"
+        None, description="controllerName of its class; read from the cluster when left out"
     )
-    create: StrictBool = Field(False, description="make it, and remove it with the campaign's other objects")
+    create: StrictBool = Field(False, description="create it, and remove it with the campaign's other objects")
     url: Url | None = Field(
-        None, description="where clients in the cluster reach it; read from its status when left out"
+        None, description="its address for clients in the cluster; read from its status when left out"
     )
 
     @property
@@ -81,11 +81,12 @@ class ModelCache(Strict):
     """Volume that keeps downloaded weights between cells: a claim that exists, or one to be made."""
 
     claim: ObjectName | None = Field(None, description="an existing PersistentVolumeClaim; it is never deleted")
-    size: Quantity | None = Field(None, description="size of the claim to be made")
+    size: Quantity | None = Field(None, description="size of a claim to be created")
     access: AccessMode = Field(
         "ReadWriteMany",
-        description="ReadWriteOnce: the servers of the campaign share one node, and the load's tokenizer comes from the"
-        " hub",
+        description="ReadWriteOnce: the campaign's servers stay on one node at a time, and the load gets its"
+        " tokenizer from"
+        " the hub; if the hub cannot be reached, use ReadWriteMany",
     )
 
     @model_validator(mode="after")
@@ -98,12 +99,13 @@ class ModelCache(Strict):
 class FileVolume(Strict):
     """The place that arms with a tier of files write to: a volume of each pod's own, or one of all replicas."""
 
-    size: Quantity = "200Gi"
+    size: Quantity = Field("200Gi", description="size of each volume")
     storage_class: ObjectName | None = Field(
-        None, description="of the disk under test; the node's own disk (emptyDir) when left out"
+        None, description="storage class of the disk under test; the node's own disk (emptyDir) when left out"
     )
     access: AccessMode = Field(
-        "ReadWriteOnce", description="ReadWriteMany: one volume a run, in which every replica finds what others wrote"
+        "ReadWriteOnce",
+        description="ReadWriteOnce: a volume for each pod; ReadWriteMany: one for all replicas of a run",
     )
 
     @model_validator(mode="after")
@@ -117,10 +119,12 @@ class FileVolume(Strict):
 class Toleration(Strict):
     """A taint that the pods tolerate."""
 
-    key: Text | None = None
-    operator: Literal["Exists", "Equal"] = "Exists"
-    value: str | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    key: Text | None = Field(None, description="key of the taint; every key when left out")
+    operator: Literal["Exists", "Equal"] = Field("Exists", description="whether value is compared")
+    value: str | None = Field(None, description="value of the taint")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="effect of the taint; every effect when left out"
+    )
 
 
 class LoadPods(Strict):
@@ -128,12 +132,16 @@ class LoadPods(Strict):
 
     cpus: PositiveInt = Field(
         3,
-        description="cores that each asks for, of nodes without load of others: one for every worker process, and one",
+        description="cores requested by each pod: one for each worker process, and one more",
     )
-    memory: Quantity = Field("2Gi", description="that each asks for")
-    memory_limit: Quantity = Field("32Gi", description="above which it is killed: every request is kept until the end")
-    node_selector: dict[Text, str] = Field({}, description="of nodes for the load")
-    tolerations: tuple[Toleration, ...] = Field((), description="none by itself: GPU nodes keep these pods off")
+    memory: Quantity = Field("2Gi", description="memory requested by each pod")
+    memory_limit: Quantity = Field(
+        "32Gi", description="memory limit of each pod; every request is kept in memory until the level ends"
+    )
+    node_selector: dict[Text, str] = Field({}, description="labels of nodes for the load")
+    tolerations: tuple[Toleration, ...] = Field(
+        (), description="taints that these pods tolerate; without any, nodes with a taint such as GPU nodes are avoided"
+    )
 
     @property
     def as_host_cpus(self) -> int:
@@ -144,66 +152,77 @@ class LoadPods(Strict):
 class RecorderConfig(Strict):
     """How the system is recorded on the nodes."""
 
-    image: Text = "ghcr.io/performancecopilot/pcp:7.2.0"
+    image: Text = Field("ghcr.io/performancecopilot/pcp:7.2.0", description="image of Performance Co-Pilot")
     sources: dict[Literal["dcgm", "gateway"], SourceUrl] = Field(
-        {}, description="Prometheus endpoints of the site: NVIDIA's DCGM exporter, the gateway; {host} is the node"
+        {}, description="addresses of Prometheus exporters of the site, by name: dcgm, gateway; {host} is the node"
     )
-    interval_s: PositiveNumber = 1.0
+    interval_s: PositiveNumber = Field(1.0, description="seconds between samples")
 
 
 class Cluster(Strict):
     """The site of a campaign with engine kubernetes."""
 
-    context: Text | None = Field(None, description="context of the kubeconfig; its current one when left out")
-    kubeconfig: Text | None = Field(None, description="file; KUBECONFIG or ~/.kube/config when left out")
-    namespace: Label = Field("kveval", description="of everything but the recorder; it must exist")
-    pcp_namespace: Label = Field("kveval-pcp", description="of the recorder alone, because its pods need privileges")
-    service_account: Label | None = Field(None, description="the pods' account; the namespace's default when left out")
-    image_pull_secrets: tuple[ObjectName, ...] = ()
-    token_secret: KeyOfSecret | None = Field(None, description="the model hub's token, for models that need one")
-    storage_class: ObjectName | None = Field(None, description="of claims that are made; the cluster's default if none")
-    model_cache: ModelCache | None = Field(
-        None, description="keeps weights between cells; without it every server downloads them"
+    context: Text | None = Field(None, description="context of the kubeconfig; the current one when left out")
+    kubeconfig: Text | None = Field(None, description="kubeconfig file; KUBECONFIG or ~/.kube/config when left out")
+    namespace: Label = Field("kveval", description="namespace of everything but the recorder; it must exist")
+    pcp_namespace: Label = Field("kveval-pcp", description="namespace of the recorder, whose pods need privileges")
+    service_account: Label | None = Field(
+        None, description="service account of the pods; the namespace's default when left out"
     )
-    file_volume: FileVolume = FileVolume.model_validate({})
-    gateway: Gateway | None = None
+    image_pull_secrets: tuple[ObjectName, ...] = Field((), description="names of Secrets for private registries")
+    token_secret: KeyOfSecret | None = Field(
+        None, description="the Secret with the model hub's token; it reaches the pods by reference only"
+    )
+    storage_class: ObjectName | None = Field(
+        None, description="storage class of created claims; the cluster's default when left out"
+    )
+    model_cache: ModelCache | None = Field(
+        None, description="volume that keeps weights between cells; without it every server downloads them"
+    )
+    file_volume: FileVolume = Field(FileVolume.model_validate({}), description="the disk under arms with files")
+    gateway: Gateway | None = Field(None, description="the Gateway for address: gateway, and for llm-d 0.4.0")
     address: Literal["router", "gateway", "service"] | Url = Field(
         "router",
-        description="what the load goes to: llm-d's router, an endpoint picker with a proxy of its own where the"
-        " release has that, else the gateway; the gateway; the server's Service; or a URL with {port} that leads to"
-        " the server where Services are not routable",
+        description="what the load is sent to: llm-d's router (an endpoint picker with a proxy of its own, or behind"
+        " the"
+        " gateway if the release has no such proxy), the gateway, the server's Service, or a URL with {port} if"
+        " Services"
+        " cannot be reached",
     )
     router_requests: dict[Literal["cpu", "memory"], Text] | None = Field(
         None,
-        description="what each container of the router asks for, where nodes have less than llm-d's chart wants:"
-        " 8 CPUs and 8Gi for the picker, 4 and 8Gi for proxy and tokenizer",
+        description="requests of each container of the router, if nodes have less than llm-d's chart asks for: 8 CPUs"
+        " and"
+        " 8Gi for the endpoint picker, 4 and 8Gi each for proxy and tokenizer",
     )
     shared_network: StrictBool = Field(
-        False, description="pods have no addresses of their own (test clusters): every server gets a port of its own"
+        False, description="for test clusters whose pods share one address: every server gets its own port"
     )
-    node_selector: dict[Text, str] = Field({}, description="of the pods that need GPUs, and of the recorder")
-    tolerations: tuple[Toleration, ...] = Field((), description="of the pods that need GPUs, and of the recorder")
-    gpu_resource: Text = "nvidia.com/gpu"
+    node_selector: dict[Text, str] = Field({}, description="labels of nodes for servers, downloads and the recorder")
+    tolerations: tuple[Toleration, ...] = Field((), description="taints that these pods tolerate")
+    gpu_resource: Text = Field("nvidia.com/gpu", description="resource by which pods request GPUs")
     user_id: CountInt | None = Field(
-        1000, description="the pods' user, not root; null where the cluster assigns one (OpenShift)"
+        1000, description="user id of the pods, not root; null if the cluster assigns one (OpenShift)"
     )
-    annotations: dict[Text, str] = Field({}, description="of every pod")
-    component_annotations: dict[Component, dict[Text, str]] = Field({}, description="of the pods of one component")
-    recorder: RecorderConfig = RecorderConfig.model_validate({})
-    load: LoadPods = LoadPods.model_validate({})
+    annotations: dict[Text, str] = Field({}, description="annotations of every pod")
+    component_annotations: dict[Component, dict[Text, str]] = Field(
+        {}, description="annotations of the pods of one component"
+    )
+    recorder: RecorderConfig = Field(RecorderConfig.model_validate({}), description="how the system is recorded")
+    load: LoadPods = Field(LoadPods.model_validate({}), description="the pods of the load generator")
     prompts_ahead: StrictBool = Field(
         True,
-        description="the load generator of the next level makes its prompts while a level runs; false where the nodes"
-        " of the load have no cores to spare",
+        description="make the next level's prompts while a level runs; false if the load's nodes have no cores to"
+        " spare",
     )
-    slots: PositiveInt = Field(1, description="cells measured at once, where there are GPUs for them")
+    slots: PositiveInt = Field(1, description="number of cells measured at once")
     share_nodes: StrictBool = Field(
-        False, description="measure beside other campaigns on a node, not after them; either way the run notes them"
+        False, description="measure at the same time as other campaigns on a node, instead of after them"
     )
     schedule_timeout_s: PositiveNumber = Field(
-        1200.0, description="longest wait for a node: an autoscaler's GPU node takes 5 to 15 minutes"
+        1200.0, description="longest wait for a node; one from an autoscaler takes 5 to 15 minutes"
     )
-    rollout_timeout_s: PositiveNumber = Field(1800.0, description="longest start of a server, its download included")
+    rollout_timeout_s: PositiveNumber = Field(1800.0, description="longest start of a server, including its download")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

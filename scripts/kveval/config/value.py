@@ -24,7 +24,7 @@ class GoodputLimits(Strict):
     e2e_ms: Limit = Field(None, description="longest latency of a whole request")
     of: Literal["requests", "sessions"] = Field(
         "requests",
-        description="what counts: requests, or sessions, of which every turn has to meet the limits",
+        description="what counts: requests, or sessions (conversations, of which every turn must meet the limits)",
     )
 
     @property
@@ -42,12 +42,12 @@ class GoodputLimits(Strict):
 class Prices(Strict):
     """Prices of an hour, US dollars."""
 
-    gpu_hour_usd: PositiveNumber | None = Field(None, description="of a GPU, with its share of the host")
+    gpu_hour_usd: PositiveNumber | None = Field(None, description="price of a GPU, with its share of the host")
     host_hour_usd: PositiveNumber | None = Field(
-        None, description="of the host of one server, where GPUs are not paid by themselves, or there is none"
+        None, description="price of the host of one server, if there is no GPU or the host is paid separately"
     )
     host_gib_hour_usd: PositiveNumber | None = Field(
-        None, description="of a GiB of host memory: what a tier takes is added to the rest"
+        None, description="price of a GiB of host memory, paid for the tiers; without it a tier costs nothing"
     )
 
     @property

@@ -40,9 +40,9 @@ class WorkingSet(Strict):
 class LengthSpread(Strict):
     """How token counts vary from request to request: normally around their mean, cut off at both ends."""
 
-    stdev: PositiveInt
-    min: PositiveInt
-    max: PositiveInt
+    stdev: PositiveInt = Field(description="standard deviation, tokens")
+    min: PositiveInt = Field(description="least tokens")
+    max: PositiveInt = Field(description="most tokens")
 
 
 class Bursts(Strict):
@@ -65,14 +65,21 @@ class Bursts(Strict):
 class Replayed(Strict):
     """A file of requests in the Mooncake trace's form, which are sent with the lengths and the sharing that it has."""
 
-    file: Text = Field(description="its path, from the folder of the catalogues")
-    hash_tokens: PositiveInt = Field(512, description="tokens that an id of the file stands for")
+    file: Text = Field(description="path of the file, relative to config/; plain or compressed by gzip")
+    hash_tokens: PositiveInt = Field(
+        512,
+        description="tokens that one id of the file stands for: 512 in Mooncake's traces, 16 in Bailian's, 64 in"
+        " Weka's",
+    )
     tokens: PositiveInt | None = Field(
         None,
-        description="tokens that are sent for each id; lengths follow, what is shared stays shared. hash_tokens when"
-        " left out",
+        description="tokens that are sent for each id, hash_tokens when left out. Fewer make prompts and answers"
+        " shorter in"
+        " proportion, with the same shared parts",
     )
-    start_s: Annotated[Number, Field(ge=0)] = Field(0.0, description="of the file, where every level begins")
+    start_s: Annotated[Number, Field(ge=0)] = Field(
+        0.0, description="seconds at the beginning of the file that are skipped"
+    )
 
     @field_validator("file")
     @classmethod
@@ -94,11 +101,15 @@ class PeakSearch(Strict):
 
     start: PositiveInt = Field(alias="from", description="lowest level")
     stop: PositiveInt = Field(alias="to", description="highest level")
-    resolution: Percentage = Field(0.1, description="how close the peak's neighbours are to come: 10 %")
-    seconds: PositiveNumber | None = Field(None, description="length of a pilot's level; the workload's when left out")
-    budget: PositiveInt = Field(10, description="levels that the pilot may try")
-    keep: Annotated[StrictInt, Field(ge=3)] = Field(5, description="levels at which every arm is measured then")
-    noise: Percentage = Field(0.02, description="relative difference of throughputs that means nothing")
+    resolution: Percentage = Field(0.1, description="the search ends when the peak's neighbours are this close")
+    seconds: PositiveNumber | None = Field(
+        None, description="length of a level of the pilot; that of the workload when left out"
+    )
+    budget: PositiveInt = Field(10, description="most levels that the pilot tries")
+    keep: Annotated[StrictInt, Field(ge=3)] = Field(
+        5, description="number of levels at which every arm is then measured"
+    )
+    noise: Percentage = Field(0.02, description="relative difference of throughputs that counts as none")
 
     @property
     def search(self) -> Search:
@@ -120,40 +131,44 @@ class Searched(Strict):
 class Workload(Strict):
     """The load: synthetic conversations over shared prefixes, or a trace's requests, at several levels."""
 
-    title: str = ""
+    title: str = Field("", description="the load in words, for the report")
     profile: Literal[
         "concurrent", "constant", "poisson", "bursts", "trace", "trace-streams", "prefix-length", "sweep"
-    ] = "concurrent"
+    ] = Field("concurrent", description="what a level means and when requests are sent: see the table above")
     levels: tuple[PositiveInt, ...] | Searched = Field(
         (),
-        description="profiles concurrent, trace-streams: numbers of concurrent streams; constant, poisson, bursts:"
-        " requests per minute; trace: percent of the rate at which its requests came;"
-        " prefix-length: tokens of the prefix, one request at a time. Or {search: ...}, to have them found around the"
-        " baseline's peak",
+        description="profiles concurrent and trace-streams: numbers of streams; constant, poisson and bursts: requests"
+        " per minute; trace: percent of the trace's rate; prefix-length: tokens of the prefix. Or {search: ...}, to"
+        " have"
+        " them found around the baseline's peak",
     )
-    bursts: Bursts | None = Field(None, description="profile bursts: how arrivals come in bursts")
-    trace: Replayed | None = Field(None, description="profiles trace and trace-streams: the requests that are sent")
+    bursts: Bursts | None = Field(None, description="profile bursts: how large, how frequent and how long bursts are")
+    trace: Replayed | None = Field(None, description="profiles trace and trace-streams: the trace")
     sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
-    seconds: PositiveNumber = Field(description="length of a level")
-    warmup_s: Annotated[Number, Field(ge=0)] = Field(0.0, description="of those seconds, how many are not measured")
-    request_timeout_s: PositiveNumber = 120.0
-    prompt_tokens: CountInt = Field(0, description="per turn, without the prefix; a trace has its own")
-    prompt_spread: LengthSpread | None = Field(None, description="how prompt_tokens vary; all alike when left out")
-    output_tokens: CountInt = Field(0, description="per turn; a trace has its own")
-    output_spread: LengthSpread | None = Field(None, description="how output_tokens vary; all alike when left out")
-    turns: PositiveInt = 1
-    prefix_tokens: CountInt = Field(0, description="of the prefix; profile prefix-length: the level, and left out here")
+    seconds: PositiveNumber = Field(description="length of a level, seconds")
+    warmup_s: Annotated[Number, Field(ge=0)] = Field(
+        0.0, description="seconds at a level's beginning that are not measured"
+    )
+    request_timeout_s: PositiveNumber = Field(120.0, description="seconds after which a request has failed")
+    prompt_tokens: CountInt = Field(0, description="tokens of a turn's prompt, without the prefix; a trace has its own")
+    prompt_spread: LengthSpread | None = Field(None, description="how prompt_tokens vary; not at all when left out")
+    output_tokens: CountInt = Field(0, description="tokens of a turn's answer; a trace has its own")
+    output_spread: LengthSpread | None = Field(None, description="how output_tokens vary; not at all when left out")
+    turns: PositiveInt = Field(1, description="questions, with their answers, of a conversation")
+    prefix_tokens: CountInt = Field(
+        0, description="tokens of a shared prefix; with profile prefix-length that is the level"
+    )
     prefix_count: CountInt | PerLevel | WorkingSet = Field(
         0,
-        description="distinct prefixes: fixed, {per_level: 2} for 2 x level, or {tokens: 200000} for as many as make up"
-        " so many tokens",
+        description="number of distinct prefixes; {per_level: 2} for twice the level; {tokens: 200000} for as many as"
+        " make"
+        " up 200,000 tokens",
     )
     prime: bool = Field(
         False,
-        description="send every prefix once before each level, unmeasured: what is measured is then a cache in use, not"
-        " one that fills",
+        description="send every prefix once before each level, unmeasured, so that the level measures a cache in use",
     )
-    seed: CountInt
+    seed: CountInt = Field(description="seed of prompts, draws and arrivals")
 
     @model_validator(mode="after")
     def _levels_consistent(self) -> Self:

@@ -25,7 +25,7 @@ def cause(log: Path) -> str | None:
             return None
         if not text.startswith(("this attempt's files", "the other measurements go on")):
             break
-    return f"its job was killed, the last it said was: {texts[-1]}" if texts else None
+    return f"its job was killed; its last line was: {texts[-1]}" if texts else None
 
 
 def causes(pointers: Iterable[Path], results: Path, logs: Path, since: float = 0.0) -> dict[str, str]:

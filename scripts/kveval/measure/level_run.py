@@ -217,7 +217,7 @@ def first_look(specification: Specification, run: int, entry: Mapping[str, Any],
         row = level_row(msgspec.convert(described, Run), level, report.levels[0], report.guidellm_version)
     except (Failure, msgspec.MsgspecError, ArithmeticError, LookupError, TypeError, ValueError) as problem:
         # What is measured is measured; the report will say the same.
-        return LevelVerdict(0.0, [f"it cannot be judged yet: {problem}"])
+        return LevelVerdict(0.0, [f"not judged yet: {problem}"])
     flagged = [
         f"{outcome.name}: {outcome.message}"
         for outcome in outcomes_of(row)

@@ -346,7 +346,7 @@ def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow]) -> str:
         *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
         _WEIGHTS.get(measured.runs[0].weights, ""),
         f", on {machines[0] if len(machines) == 1 else f'{len(machines)} different machines'}",
-        "; intervals are 95 %, over runs" if counts[-1] > 1 else "; nothing tells how much runs differ",
+        "; intervals are 95 %, over runs" if counts[-1] > 1 else "; the spread between runs is unknown",
     ]
     absent = sum(not measured.runs_of(cell) for cell in plan.cells)
     return f"{''.join(parts)}{f'; {absent} of {len(plan.cells)} cells were not measured' if absent else ''}."

@@ -64,10 +64,10 @@ def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cel
     few = {named: runs for named, runs in needed.items() if runs <= _WORTHWHILE}
     if few:
         runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
-        yield f"`runs: {runs:.0f}` would tell a difference of {100 * plan.margin:g} % for {_few([*few])}."
+        yield f"`runs: {runs:.0f}` would resolve a difference of {100 * plan.margin:g} % for {_few([*few])}."
     many = [named for named in needed if named not in few]
     if many:
-        step = "longer levels, or a machine that does nothing else; runs differ too much for more of them"
+        step = "longer levels, or a machine that does nothing else: with this spread, more runs are not enough"
         yield f"For {_few(many)}: {step}."
 
 
@@ -79,19 +79,19 @@ def _needed(row: Mapping[Any, Any]) -> float:
 def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[str]:
     decided = [row for row in rows if row["verdict"] in words.VERDICTS]
     if decided and max(int(row["runs"]) for row in decided) < MIN_RUNS + 2:
-        yield f"`runs: {MIN_RUNS + 2}` narrows the intervals; the runs there are stay valid."
+        yield f"`runs: {MIN_RUNS + 2}` narrows the intervals; existing runs stay valid."
 
 
 def _edge(measured: Measured, name: Callable[[CellKey], str]) -> Iterator[str]:
     edge = measured.peaks[~measured.peaks["bracketed"].astype(bool) & (measured.peaks["levels_measured"] > 1)]
     if len(edge):
         names = _few([name(cell_of(row)) for row in edge.to_dict("records")])
-        yield f"Levels beyond the first or last, where the highest throughput lies of {names}."
+        yield f"Levels beyond the first or last, at which the highest throughput was measured: {names}."
 
 
 def _miniature(measured: Measured) -> Iterator[str]:
     if measured.runs[0].weights == "miniature":
-        yield "The same campaign with `weights: full` on its GPU: a miniature says nothing of a GPU's speed."
+        yield "The same campaign with `weights: full` on a GPU: a miniature does not show a GPU's speed."
 
 
 def _few(names: list[str]) -> str:

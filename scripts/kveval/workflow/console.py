@@ -67,7 +67,7 @@ def after_failures(
         return
     failed = causes(plan.attempted, Path(plan.results), Path(plan.logs), since=since)
     if failed:
-        yield "Some measurements failed; the others are kept, and running again does the rest:"
+        yield "Some measurements failed. The others are kept, and the same command measures the rest:"
         yield from (f"  {run}: {reason}" for run, reason in failed.items())
         campaign = plan.config.campaign
         if campaign.cluster is not None:
@@ -75,7 +75,7 @@ def after_failures(
 
             release_after_failures(campaign.cluster, campaign.name, warn)
     option = f" --configfile {' '.join(map(os.path.relpath, configfiles))}" if configfiles else ""
-    yield f"A report over what there is: {REPORT_COMMAND}{option}"
+    yield f"A report on what exists: {REPORT_COMMAND}{option}"
 
 
 def _print(lines: Sequence[str]) -> None:

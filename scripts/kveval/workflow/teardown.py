@@ -49,7 +49,7 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
     unseen = len(result.unlisted) + len(result.silent)
     if unseen:
         # An account that may not list a kind cannot have made one.
-        say(f"not looked at: {unseen} kinds that this account may not list, or whose server is silent")
+        say(f"not looked at: {unseen} kinds that this account may not list, or whose server does not answer")
     if not result.removed:
         say(f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}")
 

@@ -1,4 +1,4 @@
-"""docs/analysis.md names every column of every table, and every rule with its checks."""
+"""docs/analysis.md and docs/comparisons.md name every column of every table, and every rule with its checks."""
 
 import re
 
@@ -15,7 +15,7 @@ from kveval.analysis.reuse import NUMBERS, TEXTS
 from kveval.analysis.statistics.campaign import ComparisonSettings
 from kveval.analysis.verdict_tables import verdict_tables
 
-TEXT = (REPOSITORY / "docs" / "analysis.md").read_text()
+TEXT = "".join((REPOSITORY / "docs" / name).read_text() for name in ("analysis.md", "comparisons.md"))
 NAMED = set(re.findall(r"`([a-z0-9_]+)`", TEXT))
 
 

@@ -26,7 +26,7 @@ def log_of(path: Path, *texts: str) -> Path:
         (["FAILED: no room · on the disk", "the other measurements go on; a report ..."], "no room · on the disk"),
         (["FAILED: old", "starting the server", "measured: /store/id/run-1"], None),
         (["measured: /old", "starting the server", "level 4 (2 of 3) · this run 1:00 left"],
-         "its job was killed, the last it said was: level 4 (2 of 3) · this run 1:00 left"),
+         "its job was killed; its last line was: level 4 (2 of 3) · this run 1:00 left"),
         (["stopped by SIGTERM; everything it had started is gone"],
          "stopped by SIGTERM; everything it had started is gone"),
         ([], None),

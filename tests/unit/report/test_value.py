@@ -136,7 +136,7 @@ def test_open_loops_say_that_all_arms_were_sent_the_same() -> None:
     try:
         root = report_tree(plan, measured, {})
         section = next(part for part in root.sections if part.title == "Goodput")
-        assert "sent the same" in section.blocks[0].text  # type: ignore[union-attr]
+        assert "all arms were sent the same" in section.blocks[0].text  # type: ignore[union-attr]
     finally:
         for run in measured.runs:
             run.workload.update(profile="concurrent", levels=list(large.LEVELS))

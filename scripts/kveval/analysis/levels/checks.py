@@ -80,7 +80,7 @@ def errors(level: JudgedLevel) -> Outcome | None:
         return None
     if failed <= 0.01 * total:
         return warn(f"{failed} of {total} requests failed")
-    return fail(f"{failed} of {total} requests failed, so that not the same work was done: see the server's log")
+    return fail(f"{failed} of {total} requests failed, so the arms did different work: see the server's log")
 
 
 @check("R3")
@@ -137,8 +137,10 @@ def steadiness(level: JudgedLevel) -> Outcome | None:
         return None
     said = f"the last third delivered tokens {100 * change:+.0f} % against the first"
     if abs(change) > _TWO_STATES and abs(change) > 3 * error:
-        return fail(f"{said}: the window is of no one state; a longer warm-up, primed prefixes or longer levels")
-    return warn(f"{said} (limit {100 * max(0.05, 2 * error):.0f} %): where arms differ in it, intervals are wider")
+        return fail(
+            f"{said}: the window is not in one steady state; a longer warm-up, primed prefixes or longer levels"
+        )
+    return warn(f"{said} (limit {100 * max(0.05, 2 * error):.0f} %): where arms differ in this, intervals are wider")
 
 
 @check("R8")
@@ -147,7 +149,7 @@ def few_tokens(level: JudgedLevel) -> Outcome | None:
     tokens = level.row["output_tokens"]
     if tokens >= MIN_TOKENS:
         return None
-    return note(f"{tokens:.0f} output tokens delivered (wished for: {MIN_TOKENS})")
+    return note(f"{tokens:.0f} output tokens delivered (enough: {MIN_TOKENS})")
 
 
 @check("R8")
@@ -157,9 +159,7 @@ def few_completions(level: JudgedLevel) -> Outcome | None:
     wanted, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
     if done >= wanted and seconds >= 10 * latency_s:
         return None
-    return note(
-        f"{done} requests completed (wished for: {wanted}) in {seconds:.0f} s, median latency {latency_s:.2g} s"
-    )
+    return note(f"{done} requests completed (enough: {wanted}) in {seconds:.0f} s, median latency {latency_s:.2g} s")
 
 
 @check("R8")
@@ -196,7 +196,8 @@ def littles_law(level: JudgedLevel) -> Outcome | None:
     # Requests that straddle the window's edges count fully or not at all: in a short window that alone can be the 10 %.
     edges = level.row["e2e_ms_p90"] / 1000 / level.row["duration_s"]
     return (fail if apart >= 0.10 + edges else note)(
-        f"rate x latency gives {expected:.2f} requests in flight, the records {in_flight:.2f}: longer levels tell"
+        f"rate x latency gives {expected:.2f} requests in flight, the records {in_flight:.2f}: "
+        "longer levels show which is right"
     )
 
 
@@ -298,7 +299,7 @@ def first_visits(level: JudgedLevel) -> Outcome | None:
         return None
     return note(
         f"{100 * visits:.0f} % of the window's prompt tokens are first visits of prefixes, {100 * unshared:.0f} % are "
-        "new by design: no cache can have them"
+        "new in each turn: no cache can hold either"
     )
 
 
@@ -310,4 +311,4 @@ def warmup_scaled(level: JudgedLevel) -> Outcome | None:
     # Warm-ups end with a request, not on the second.
     if not cut < 0.98 * wanted:
         return None
-    return note(f"{wanted:.0f} s of warm-up were called for, the level of {seconds:.0f} s allowed {cut:.1f} s")
+    return note(f"{wanted:.0f} s of warm-up were needed, the level of {seconds:.0f} s allowed {cut:.1f} s")

@@ -110,7 +110,7 @@ def open_loop(level: JudgedLevel) -> Outcome | None:
         return None
     said = f"strategy {report.strategy} at {level.rate_req_s:.4g} requests/s: throughput is what was sent"
     if _declared(level):
-        return note(f"{said}, latencies are what arms differ in")
+        return note(f"{said}, arms can differ in latencies only")
     return warn(f"{said}, and a sweep derives its rates from each server's own speed, so that arms get different loads")
 
 

@@ -67,7 +67,7 @@ def read_pilot(path: Path) -> Pilot:
         tried = [(int(level), float(throughput)) for level, throughput in content.pop("tried")]
         return Pilot(tried=tried, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        message = f"{path}: not what a pilot writes ({error}); delete it to have it made anew"
+        message = f"{path}: not what a pilot writes ({error}); delete it, and it is made again"
         raise PilotError(message, code="damaged_levels") from error
 
 

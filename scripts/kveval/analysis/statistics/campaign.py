@@ -351,7 +351,7 @@ def _leave_out_apart(entry: ComparedCell, pairing: Pairing) -> None:
     """Say which runs were left out because the two cells did not have them together."""
     if pairing.apart and not entry.obstacle:
         runs = ", ".join(str(run) for run, _ in pairing.apart)
-        apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than in what it is compared with"
+        apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than those of its baseline"
         entry.left_out = "; ".join(part for part in (entry.left_out, apart) if part)
 
 

@@ -31,7 +31,7 @@ MIN_SETTLED = 10
 """Requests, or sessions, of a level that met or missed the limits: with fewer their rate says too little."""
 # Why an open loop's throughput has no verdict.
 OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
-OTHER_HARDWARE = "measured on other hardware than what it is compared with"
+OTHER_HARDWARE = "measured on other hardware than its baseline"
 _BLOCKS = {
     "blocks": Evidence("blocks", "shared blocks"),
     "bridge": Evidence("blocks", "bridged by the baseline"),

@@ -80,8 +80,8 @@ def _starts(rows: Rows) -> Array:
 
 def _sessions(count: int, runs: int) -> Evidence:
     reason = (
-        f"the {runs} runs were measured in {count} sessions, and those of one are alike, which the interval allows "
-        "for; runs of further sessions would tell more"
+        f"the {runs} runs were measured in {count} sessions and differ less within one, which the interval allows "
+        "for; runs in further sessions would narrow it"
     )
     return Evidence("blocks", f"{count} sessions", "qualifies", reason)
 
@@ -150,9 +150,8 @@ def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: f
             continue
         bias = max(beyond)
         said = f"copies differ by {percent(bias):.1f} %"
-        reason = (
-            f"cells that ran the same differ by {percent(bias):.1f} %, more than chance: nothing smaller is claimed"
-        )
+        reason = f"cells that ran the same differ by {percent(bias):.1f} %, more than chance, so "
+        reason += "smaller differences get no verdict"
         entry.rest_on(Evidence("replicates", said, "qualifies", reason))
         widened = replace(entry.contrast, below=entry.contrast.below + bias, above=entry.contrast.above + bias)
         _write(entry, widened, margin, alpha)

@@ -82,7 +82,7 @@ def clocks(sides: Sides) -> Evidence:
         return Evidence("clocks", "no GPU")
     if differing := [*_limits(sides), *_clock(sides, _OTHER_CLOCK)]:
         said = "; ".join(differing)
-        reason = f"the GPUs had other {said} in what it is compared with: set them alike (nvidia-smi -pl, -lgc)"
+        reason = f"the GPUs had other {said} in what it is compared with: set both to the same (nvidia-smi -pl, -lgc)"
         return Evidence("clocks", f"other {said}", "refuses", reason)
     if other := next(_clock(sides, _SAME_CLOCK), ""):
         return Evidence(

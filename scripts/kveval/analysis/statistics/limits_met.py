@@ -18,8 +18,8 @@ from kveval.analysis.statistics.uncertainty import FLOOR, Rows
 COLUMNS = ("goodput_met", "goodput_settled", "goodput_cut", "duration_s")
 """Columns of a level that a comparison of goodput needs beside it."""
 _HALF = 0.5
-NONE_IN_EITHER = "nothing met the limits in either: looser limits or a lower level would tell them apart"
-UNKNOWN = "nothing is known of the limits at this level in one of the two: not measured, or its report kept no requests"
+NONE_IN_EITHER = "nothing met the limits in either: use looser limits or a lower level"
+UNKNOWN = "for one of the two it is unknown what met the limits: not measured, or its report kept no requests"
 
 
 def comparable(levels: pd.DataFrame) -> pd.DataFrame:

@@ -51,7 +51,7 @@ def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
     if entry.replicate:
         return NOT_ASSESSED, "configured exactly as what it is compared with: a replicate, its difference is noise"
     if entry.obstacle == "single run":
-        return SINGLE_RUN, "nothing tells how much runs differ"
+        return SINGLE_RUN, "the spread between runs is unknown"
     return (NOT_ASSESSED, entry.obstacle) if entry.obstacle else None
 
 
@@ -66,10 +66,13 @@ def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
     if row["p_holm"] < alpha:
         return (BETTER if (row["effect_percent"] > 0) == more_is_better else WORSE), ""
     if entry.pair.starvation:
-        return INCONCLUSIVE, "shows neither a difference nor its absence beyond what a full load may change"
+        return (
+            INCONCLUSIVE,
+            "a full load may change more than the difference: neither a difference nor equality is shown",
+        )
     needed = row["runs_to_resolve"]
     if needed is not None and needed <= row["runs"]:
-        reason = f"shows neither a difference nor that it is below {100 * margin:g} %; more precision is needed"
+        reason = f"shows neither a difference nor one below {100 * margin:g} %; more precision is needed"
         return INCONCLUSIVE, reason
     how_many = "more than 1,000" if needed is None else str(needed)
     return INCONCLUSIVE, f"{how_many} runs would resolve {100 * margin:g} % at this spread"

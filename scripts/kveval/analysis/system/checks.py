@@ -125,7 +125,7 @@ def caches_filled(sampled: Sampled) -> Outcome | None:
         return None
     return warn(
         f"the hit ratio of the prompts changed by {100 * change:+.0f} points from the first third of the window to the"
-        " last: the numbers are not those of a cache in its lasting state: longer warm-ups, or primed prefixes"
+        " last: the cache was still filling or changing: use longer warm-ups, or prime the prefixes"
     )
 
 

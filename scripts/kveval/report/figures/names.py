@@ -70,7 +70,7 @@ FIGURES = (
     FigureEntry("throughput_by_arm", "arms", "across models", "How much does each arm deliver?", _few),
     FigureEntry("ttft_by_arm", "arms", "across models", "How long does the first token take with each arm?", _few),
     FigureEntry(
-        "peak_throughput_all_scenarios", "arms", "across models", "What is the most each arm delivers?", _several
+        "peak_throughput_all_scenarios", "arms", "across models", "How much does each arm deliver at most?", _several
     ),
     FigureEntry(
         "throughput_curve_{model}_all", "throughput", "model", "How does throughput grow with load? {model}", _several
@@ -92,7 +92,7 @@ FIGURES = (
     FigureEntry("pcp_request_queues", "system", "system", "Do requests wait in the server?", _several),
     FigureEntry("pcp_memory_usage", "system", "system", "How much memory does each arm take?", _several),
     FigureEntry("pcp_gpu_vs_throughput", "system", "system", "Is the device busy?", _several),
-    FigureEntry("pcp_correlation_heatmap", "system", "system", "What goes together with throughput?", _several),
+    FigureEntry("pcp_correlation_heatmap", "system", "system", "What is correlated with throughput?", _several),
     FigureEntry("level_timeline_{model}", "recordings", "system", "What happens during a level? {model}"),
 )
 FAMILIES = tuple(dict.fromkeys(entry.family for entry in FIGURES))

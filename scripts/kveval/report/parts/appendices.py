@@ -74,7 +74,7 @@ _SEARCHED = (
 _BASIS = (
     "Comparisons of throughput; of other quantities the columns `basis_...` of `analysis/comparison.csv` say it. What"
     " is **bold** keeps a comparison from its verdict; what is in *italics* makes it indicative, or stands beside its"
-    " word. Not recorded is not known to be alike."
+    " word. What was not recorded may differ."
 )
 
 
@@ -127,16 +127,15 @@ def _results(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
 
 _ACTIVE = (
     "The change of the server's own counters during each level, warm-up included. An arm whose counters did not "
-    "move was not measured, whatever its numbers are."
+    "move never used its tier, and its numbers say nothing about it."
 )
 _WORK = (
     'Means over runs of the servers\' own counters over each level, warm-up included. "Behind the device" is any '
     'tier of the arm; "only in the store" is what LMCache\'s tier in host memory had dropped and its store still '
-    "had. Bytes of a store are those of its connection, protocol included. Blank: the software counts no such "
-    "thing."
+    "had. Bytes of a store are those of its connection, protocol included. Blank: the software does not count it."
 )
 _WEIGHTS = (
-    "From the models' geometry: keys and values of the layers; weight quantisation does not enter. GB are powers "
+    "From the models' geometry: keys and values of the layers; quantised weights change nothing here. GB are powers "
     "of ten, GiB of two."
 )
 

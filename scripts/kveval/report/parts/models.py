@@ -30,12 +30,15 @@ READ = (
 )
 # Figures of what the answer says beside throughput.
 OVERVIEW = ("ttft_by_arm", "hit_rates_by_tier")
-INDEX = "An index of KV blocks serves the choice between replicas: with a single one it can cost, and cannot help."
+INDEX = (
+    "An index of KV blocks helps to choose between replicas: with a single replica it can cost time, and cannot help."
+)
 TIERS = "What the tiers did there, by the server's counters over the level:"
 CEILINGS = (
-    "What limits loading, over the runs: the tier's loads by the server's own counters against copies of large buffers"
-    " by a probe, and the prefills of the baseline. Besides both, a request with loads waits for what the connector"
-    " does; from these follows the length of a prefix from which loading it is faster than computing it anew."
+    "What limits loading, over the runs: the rate of the tier's loads by the server's own counters, against the rate of"
+    " copies of large buffers by a probe and the rate at which the baseline computes prompts. The other time is what a"
+    " request with loads waits for beyond copying and computing. From these follows the length of a prefix from which"
+    " loading it is faster than computing it again."
 )
 REUSE = (
     "Shares of the prompt tokens that came from caches: computed from the requests that were sent and the sizes of the"
@@ -147,9 +150,7 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         named = [f"{row['model']}, {cell_label(cell_of(row))}" for row in edge.to_dict("records")]
         yield f"The highest throughput lies on the first or last level measured: {_first(named)}."
     if plan.runs < 5:
-        yield (
-            "With this few runs small differences stay undecided, and parity shows in few of the cases where it holds."
-        )
+        yield ("With this few runs small differences stay undecided, and parity is seldom shown even where it holds.")
     for cells in alike(measured):
         yield f"{cells} ran the same configuration: a difference between them is noise."
     if len(hardware(measured.runs)) > 1:

@@ -17,8 +17,8 @@ _UNITS = {
     "requests": "A request counts when it completes within them; one that fails, or waits longer, has missed them.",
     "sessions": "A session counts when all its turns complete within them, and misses with the first that does not.",
 }
-_CUT = "What the window cut off before either was clear is in no count."
-_SENT = "Every arm was sent the same requests a second at a level, whatever became of them."
+_CUT = "Requests that the window's end cut off before either was clear are not counted."
+_SENT = "At a level all arms were sent the same number of requests a second, answered or not."
 _COSTS = (
     "At the level where the model's arms are compared, for all servers together. Intervals are those of the throughput."
     " A change, and the price of memory below which a token costs less with the tier than without, stand where the"

@@ -15,7 +15,7 @@ WORDS = Table(
         ["not assessed", "no verdict is possible, for the reason given; an effect beside it describes these runs only"],
         [
             "not exercised",
-            "by its own counters the arm served nothing, or next to nothing, so its numbers say nothing about it",
+            "by its own counters the arm served nothing or almost nothing, so its numbers say nothing about it",
         ],
         [
             "exploratory",
@@ -49,7 +49,7 @@ FILES = Table(
         ["`analysis/summary.csv`", "a row per cell: its peak, its differences from the baseline"],
         ["`analysis/detailed.csv`", "a row per level and run, under the names of older evaluations"],
         ["`analysis/complete_metrics.csv`", "a row per level and run with everything measured, unrounded"],
-        ["`analysis/peak_throughput_all.csv`", "the peak of every cell, with one free of the choice's bias"],
+        ["`analysis/peak_throughput_all.csv`", "the peak of every cell, also without the bias of choosing it"],
         ["`analysis/pcp_metrics_peak.csv`", "system metrics in the window of each peak"],
         ["`analysis/pcp_summary_stats.csv`", "means over models, in balanced panels"],
         ["`analysis/predicted.csv`", "what tiers were predicted to buy, from the runs without one"],

@@ -15,8 +15,8 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 
 _HEADER = (
-    *("tier loads, GB/s", "copying reaches here, GB/s", "of it, %", "loaded, tokens/s", "prefill, tokens/s"),
-    *("besides, ms a request", "loading is faster from, tokens", "measured: faster at"),
+    *("tier loads, GB/s", "copies reach here, GB/s", "share of that, %", "loaded, tokens/s", "prefill, tokens/s"),
+    *("other time, ms a request", "loading is faster from, tokens", "measured: faster at"),
 )
 
 

@@ -108,11 +108,13 @@ def _hit_rates(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> It
     """The baseline's hit rate at the common level, and what it leaves for a tier."""
     for name, shown, mean, level in _hits(plan, measured, cells):
         if mean < LOW_HITS:
-            says = f"below {LOW_HITS} %: more than half was computed anew, which a tier large enough could save"
+            says = (
+                f"below {LOW_HITS} %: more than half was computed again, which a tier that is large enough could save"
+            )
         elif mean > HIGH_HITS:
             says = f"above {HIGH_HITS} %: the device serves most of the reuse itself, little is left for a tier"
         else:
-            says = f"between {LOW_HITS} % and {HIGH_HITS} %: by itself it says little"
+            says = f"between {LOW_HITS} % and {HIGH_HITS} %: this alone decides nothing"
         yield f"{name}, at {measured.unit.at(level)}: {shown} % of prompt tokens; {says}"
 
 

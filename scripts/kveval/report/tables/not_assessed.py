@@ -33,7 +33,7 @@ _SETTLED_BY_INPUT = {
     "work": "one workload for both",
     "hardware": "both on one machine",
     "clocks": "one power limit and one clock on all GPUs (nvidia-smi -pl, -lgc)",
-    "tier": "a tier of the size that the cell says",
+    "tier": "a tier of the size that the cell's name says",
 }
 
 
@@ -118,7 +118,7 @@ def _absent_pairs(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     rows = {
         "stores": [
             "Redis against Valkey",
-            "no two arms that differ in nothing else were measured",
+            "no two arms were measured that differ in this alone",
             "scenarios such as lmcache-redis and lmcache-valkey in the matrix",
         ],
         "native": [
@@ -140,7 +140,7 @@ def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     if replicas == {1}:
         yield [
             "routing over replicas, and indexing for it",
-            "one replica was measured: there was nothing to choose from",
+            "one replica was measured, so there was nothing to choose",
             "more replicas behind llm-d's endpoint picker",
         ]
     alone = [run for run in measured.runs if run.recorded_by_exporters]

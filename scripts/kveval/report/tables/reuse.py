@@ -49,23 +49,23 @@ def likely_cause(share: ServedShare) -> str:
 def _counted(share: ServedShare) -> Iterator[str]:
     counted = share.counted
     if counted["preempted"] > 0:
-        yield f"{counted['preempted']:,.0f} requests preempted, which ask again"
+        yield f"{counted['preempted']:,.0f} preempted requests, which looked up their tokens again"
     if counted["failed"] > 0:
         yield f"{counted['failed']:,.0f} stores or loads failed"
     if counted["unfinished"] > 0:
-        yield f"{counted['unfinished']:,.0f} stores not finished when the level was"
+        yield f"{counted['unfinished']:,.0f} stores unfinished at the level's end"
     if share.tier_blocks and counted["not_stored_percent"] > TOLERANCE_POINTS:
-        yield f"{counted['not_stored_percent']:.0f} % as many tokens as in prompts were computed and not stored"
+        yield f"{counted['not_stored_percent']:.0f} % of the number of prompt tokens was computed but not stored"
     if counted["evicted"] > 0:
         yield f"LMCache dropped {counted['evicted']:,.0f} chunks"
     if counted["in_progress_percent"] > _MUCH_IN_PROGRESS:
         yield f"requests in progress took up to {min(counted['in_progress_percent'], 100):.0f} % of the device"
     if max(TOLERANCE_POINTS, abs(share.difference) / 2) < counted["one_request_points"]:
-        yield f"few requests: one of them is {counted['one_request_points']:.1f} points"
+        yield f"few requests: each is {counted['one_request_points']:.1f} points"
     if abs(counted["asked_percent"] - 100) > _SAME_TOKENS:
         yield f"the caches were asked for {counted['asked_percent']:.0f} % of the tokens sent"
     if share.varied:
-        yield "lengths vary, of which the computation takes the means"
+        yield "lengths vary, and the computation uses their means"
 
 
 def _range(low: float, high: float) -> str:

@@ -10,7 +10,7 @@ from kveval.report.data.campaign import Table
 
 _ENDINGS = {
     "resolution": "the peak's neighbours are as close as asked for",
-    "budget": "no more levels were to be tried",
+    "budget": "the number of levels to try was reached",
     "unfinished": "the search was cut short",
 }
 

@@ -29,8 +29,8 @@ _ENFORCE = "pod-security.kubernetes.io/enforce"
 _CLOCKS = "synchronise both (chronyc tracking shows by how much): times of load and recording are compared"
 _RELEASES = "kubectl apply -f https://github.com/kubernetes-sigs/{}/releases/download/{}/{}"
 _INSTALL = {
-    "networking.istio.io": "install Istio; or cluster.gateway.class, of the Gateway that there is",
-    "networking.gke.io": "cluster.gateway.class, of the Gateway that there is: this is no GKE",
+    "networking.istio.io": "install Istio; or cluster.gateway.class, of the existing Gateway",
+    "networking.gke.io": "cluster.gateway.class, of the existing Gateway: this cluster is not GKE",
 }
 
 
@@ -210,7 +210,7 @@ def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]
     full = any(not cell.specification.miniature for cell in plan.cells)
     if wanted is None:
         if full:
-            said = "no cluster.token_secret: a hub refuses gated models, and slows down who has no token"
+            said = "no cluster.token_secret: the hub refuses gated models and slows down downloads without a token"
             yield warning("token", said, "cluster.token_secret: {name: ..., key: ...}", "none_named")
         return
     name = f"{plan.site.namespace}/{wanted.name}"
@@ -246,7 +246,7 @@ def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
         yield ok("images", said, pulled=len(pulled), tried=len(trials), slowest_s=slowest_s, nodes=nodes)
     for trial in trials:
         if trial.outcome == "pulling":
-            said = f"{trial.image} is on its way to {trial.node}: not refused in {trial.seconds:.0f} s"
+            said = f"{trial.image} is still being pulled to {trial.node}: not refused in {trial.seconds:.0f} s"
             yield ok("image", said, trial.outcome, image=trial.image, node=trial.node)
 
 

@@ -197,7 +197,7 @@ def _disk(specifications: Sequence[Specification], facts: LocalFacts) -> Finding
         fix = "free some, or move the repository's folder results to a larger disk"
         return error("disk", said, fix, free_bytes=facts.disk_free)
     if sum(runs) - (len(runs) - 1) * DISK_RESERVE_BYTES > facts.disk_free:
-        return warning("disk", f"{said}; not surely enough for every cell", "watch it: df -h results")
+        return warning("disk", f"{said}; perhaps not enough for every cell", "watch it: df -h results")
     return ok("disk", said)
 
 
@@ -265,7 +265,7 @@ def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     else:
         yield ok("host", f"idle: load {facts.load:.1f} on {facts.cpus} CPUs")
     if facts.leftovers and facts.holder is None:
-        said = f"a killed run noted {facts.leftovers} things"
+        said = f"a killed run left {facts.leftovers} things"
         yield warning("leftovers", said, "snakemake --cores 1 teardown", count=facts.leftovers)
 
 

@@ -44,7 +44,7 @@ def _existing(plan: CampaignDocuments, classes: Classes, there: Mapping[str, Ans
     full = any(not cell.specification.miniature for cell in plan.cells)
     if cache is None:
         if full:
-            said = "no cluster.model_cache: every server downloads its weights anew, before every run"
+            said = "no cluster.model_cache: every server downloads its weights before every run"
             yield warning(
                 "model cache", said, "cluster.model_cache: {size: 200Gi}, or {claim: NAME} of an existing one"
             )

@@ -48,7 +48,9 @@ def _predicted(benefit: Benefit) -> str:
     gain, ttft = benefit.throughput_percent, benefit.ttft_ms_p50
     text = f"throughput {_ranged(gain, '+.0f')} %, TTFT p50 {_ranged(ttft, ',.0f')} ms, "
     text += f"mean {_ranged(benefit.ttft_ms_mean, ',.0f')} ms"
-    return text + (", and more comes than it answers" if benefit.saturates else f", busy {100 * benefit.busy:.0f} %")
+    return text + (
+        ", and requests come faster than it answers" if benefit.saturates else f", busy {100 * benefit.busy:.0f} %"
+    )
 
 
 def _as_measured(levels: Sequence[MeasuredLevel]) -> str:

@@ -89,7 +89,7 @@ def pinned_notes(plan: Plan) -> Iterator[str]:
         held, size = gib(held_bytes(worst)), gib(worst.budget.host_bytes)
         yield (
             f"Pinned tensors are rounded up to powers of two: {worst.cell.path} takes up to {held:.3g} GiB of host"
-            f" memory for a tier of {size:.3g}" + (f"; {len(more) - 1} more cells likewise" if len(more) > 1 else "")
+            f" memory for a tier of {size:.3g}" + (f"; {len(more) - 1} more cells do so" if len(more) > 1 else "")
         )
 
 

@@ -140,7 +140,7 @@ class PlanText:
         found, unknown = shortages(map(self.plan.specification, known), self.store)
         if found:
             yield ""
-            yield "Levels too short for what is to be read off them:"
+            yield "Levels too short for a verdict:"
         for entry in found:
             enough = "" if entry.seconds is None else f"; {entry.seconds:.0f} s would do"
             yield f"  {entry.model}, level {entry.level}: {entry.lacks}{enough}"
@@ -162,8 +162,8 @@ class PlanText:
             return
         yield ""
         yield (
-            "Compared with baselines of another time; verdicts are indicative at most. To see drift between then and"
-            " now, measure these again:"
+            "Their baselines were measured at another time, so verdicts are indicative at most. To see what drifted"
+            " since, measure these again:"
         )
         for cell, date in stale.items():
             yield f"  {cell.path}" + (f", measured {date}" if date else "")

@@ -100,7 +100,7 @@ def _but(config: Config, cells: list[Cell]) -> str:
     """Say what else a tier may save where requests in progress outgrow a device."""
     reuses = (reuse for cell in cells for reuse in reuse_of(config.specification(cell)))
     outgrown = any(reuse.demand.in_use_tokens is not None and reuse.overflows for reuse in reuses)
-    return " (what preempted requests find apart)" if outgrown else ""
+    return " (without what preempted requests find)" if outgrown else ""
 
 
 def _gain(curves: LevelCurves) -> float:

@@ -39,7 +39,7 @@ _STAYS = {
     "young": "it came here less than an hour ago",
     "not_deletable": "this user may not delete it",
     "referred_to": "referred to by now",
-    "place_taken": "referred to by now; its place is taken",
+    "place_taken": "a result refers to it by now, and another entry has its place",
     "left_over": "what is left of it in {place} cannot be deleted",
 }
 _DAY_S = 86400.0

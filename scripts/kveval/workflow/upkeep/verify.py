@@ -107,7 +107,7 @@ def _take_in(store: Store, pool: Executor, checked: Checked) -> None:
             there = store.bring_in(place, key_of(verdict.entry.facts))
             checked.findings.append(findings.ok(verdict.label, f"arrived: {there}", "arrived"))
         elif verdict.bytes:
-            said = f"{place} is not whole: {verdict.reason}"
+            said = f"{place} is damaged or incomplete: {verdict.reason}"
             checked.findings.append(findings.warning(verdict.label, said, verdict.fix or COPY_AGAIN, "not_whole"))
         elif clock_s(store.root) - last_change_s(place) > store.settled_s:
             _remove_empty(place)

@@ -19,7 +19,7 @@ _STUCK = {
     "ImagePullBackOff": "check the image's name and tag, the node's way to the registry, and image_pull_secrets",
     "InvalidImageName": "the image's name is not one: correct it",
     "ErrImageNeverPull": "load the image onto the node, or let it be pulled (imagePullPolicy)",
-    "ImageInspectError": "the image on the node is damaged: pull it anew",
+    "ImageInspectError": "the image on the node is damaged: pull it again",
     "RegistryUnavailable": "the registry does not answer from the node",
     "CrashLoopBackOff": "the container ends again and again: see its last log lines",
     "CreateContainerConfigError": "a Secret, ConfigMap or key that the container refers to is missing",

@@ -1,0 +1,264 @@
+"""What the blocks of code in the documentation say: commands, YAML and Python, each held against what there is.
+
+Nothing is executed. What is wrong is said in words; a list of them is empty where nothing is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import functools
+import importlib
+import inspect
+import io
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import jsonschema
+import yaml
+from snakemake.cli import get_argument_parser
+from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS
+
+from kveval.importing import october_2025
+from kveval.load import trace_forms
+from kveval.pcp.tool import options
+from kveval.workflow.campaign_source import HISTORY, PRUNING, SITE
+
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+# A table of targets: its first column goes on where the head's command stops.
+TABLE = re.compile(r"^\| `(snakemake [^`]*)\.\.\.` .*\n\|[-| :]*\n((?:\|.*\n)+)", re.MULTILINE)
+SPAN = re.compile(r"`((?:snakemake|bash|python|pcp-parquet) [^`\n]*)`")
+# Of other programs only the repository's files among their arguments are looked at: they need a cluster, another host,
+# or a reader's files.
+OTHER_PROGRAMS = {"apptainer", "chgrp", "chmod", "export", "git", "kubectl", "ln", "mkdir", "pytest", "rsync", "source"}
+# What a reader is told to make.
+READERS_FILES = {"site.yaml", "mine.yaml", "config/campaigns/mine.yaml", "config/campaigns/llm-d-0.4.0.yaml"}
+READERS_FILES |= {f"config/traces/{name}.jsonl.gz" for name in ("agents", "coding", "ours", "qwen")}
+ASKED_BY_CONFIG = {*PRUNING, HISTORY, SITE, "cell", "history_of"}
+PATH = re.compile(r"(?:benchmarks|config|docs|envs|manifests|profiles|scripts|tests)/[\w./-]+")
+PLACEHOLDER = re.compile(r"\.\.\.|(?<![A-Za-z0-9])[A-Z][A-Z_]+(?![a-z0-9])")
+# Tools whose parsers read the documented words themselves.
+PARSERS: dict[str, Callable[..., Any]] = {
+    "pcp-parquet": options.parse,
+    "kveval.pcp": options.parse,
+    "kveval.load.trace_forms": trace_forms.main,
+    "kveval.importing.october_2025": october_2025.main,
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code of a page, with the language it is marked as."""
+
+    line: int
+    language: str
+    text: str
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a page, and each command in its prose and its tables as a block of its own."""
+    found = [Block(text.count("\n", 0, at.start()) + 1, at[2], at[3]) for at in FENCE.finditer(text)]
+    prose = FENCE.sub(lambda fenced: "\n" * fenced[0].count("\n"), text)
+    for table in TABLE.finditer(prose):
+        targets = re.findall(r"^\| `([^`]+)`", table[2], re.MULTILINE)
+        found += [Block(prose.count("\n", 0, table.start()) + 1, "bash", table[1] + target) for target in targets]
+    return found + [Block(prose.count("\n", 0, at.start()) + 1, "bash", at[1]) for at in SPAN.finditer(prose)]
+
+
+def prose(text: str) -> str:
+    """A page without its code and the targets of its links, line by line; each word of code is a word of its own."""
+    text = FENCE.sub(lambda fenced: "\n" * fenced[0].count("\n"), text)
+    text = re.sub(r"^(#+ .*)$", r"\1.", text, flags=re.MULTILINE)
+    count = itertools.count()
+    return re.sub(r"`[^`\n]+`", lambda _: f"code{next(count)}", re.sub(r"\]\([^)]*\)", "]", text))
+
+
+def wrong_in(text: str) -> list[str]:
+    """What is wrong in the blocks of a page, with its lines."""
+    aliases: dict[str, list[str]] = {}
+    found = []
+    for block in blocks(text):
+        match block.language:
+            case "bash":
+                wrong = [line for words in commands(block.text) for line in _command(words, aliases)]
+            case "yaml":
+                wrong = wrong_yaml(yaml.safe_load(block.text))
+            case "python":
+                wrong = wrong_python(block.text)
+            case "" if re.search(r"^(snakemake|bash|python|pcp-parquet) ", block.text, re.MULTILINE):
+                wrong = ["commands in a block without a language"]
+            case "" | "snakemake":
+                wrong = []
+            case other:
+                wrong = [f"blocks of {other} are not checked"]
+        found += [f"line {block.line}: {line}" for line in wrong]
+    return found
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The simple commands of a script: without comments, assignments before them, and files that they write to."""
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words: list[str] = []
+        before = ""
+        for token in [*lexer, ";"]:
+            if set(token) <= set("();<>|&"):
+                if words:
+                    yield words
+                words, before = [], token
+            elif before == ">":
+                before = ""
+            elif words or not re.match(r"[A-Za-z_]+=", token):
+                words.append(token)
+
+
+def _command(words: Sequence[str], aliases: dict[str, list[str]]) -> list[str]:
+    program, *given = [*aliases.get(words[0], words[:1]), *words[1:]]
+    named = [path for word in given for path in PATH.findall(word)]
+    wrong = [f"there is no {path}" for path in named if not (_free(path) or (REPOSITORY / path).exists())]
+    match program, given:
+        case "alias", [definition]:
+            name, _, meaning = definition.partition("=")
+            aliases[name] = shlex.split(meaning)
+            return wrong + _command([name], aliases)
+        case "snakemake", _:
+            return wrong + _snakemake(given)
+        case "bash", [script, *rest]:
+            return wrong + _script(script, rest)
+        case ("python", ["-m", name, *rest]) | ("python", [name, *rest]):
+            return wrong + _tool(name, rest)
+        case "pcp-parquet", _:
+            return wrong + _tool(program, given)
+    return wrong if program in OTHER_PROGRAMS else [*wrong, f"{program}: a command that is not known here"]
+
+
+def _free(path: str) -> bool:
+    return path in READERS_FILES or PLACEHOLDER.search(path) is not None
+
+
+def _read(parse: Callable[..., Any], given: Sequence[str]) -> tuple[Any, list[str]]:
+    """What a parser of arguments makes of the words, and what it says against them."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return parse(given), []
+    except SystemExit:
+        return None, [said.getvalue().strip().splitlines()[-1]]
+
+
+def _snakemake(given: Sequence[str]) -> list[str]:
+    asked, refused = _read(get_argument_parser().parse_args, given)
+    if refused:
+        return refused
+    profiles = [*(asked.profile or []), *([asked.workflow_profile] if asked.workflow_profile else [])]
+    files = [*map(str, asked.configfile), *(f"{profile}/config.yaml" for profile in profiles)]
+    files += [text.removeprefix("site=") for text in asked.config or [] if text.startswith("site=")]
+    wrong = [f"there is no {file}" for file in files if not (_free(file) or (REPOSITORY / file).is_file())]
+    keys = {*_schema()["properties"], *ASKED_BY_CONFIG}
+    wrong += [f"--config {text}: no such key" for text in asked.config or [] if text.partition("=")[0] not in keys]
+    return wrong + [f"nothing makes {name}" for name in asked.targets if name != "..." and not _is_made(name)]
+
+
+def _is_made(target: str) -> bool:
+    rules, paths = _targets()
+    return target in rules or any(path.fullmatch(target) for path in paths)
+
+
+@functools.cache
+def _targets() -> tuple[list[str], list[re.Pattern[str]]]:
+    """The names of the workflow's rules, and patterns of the paths that they make."""
+    sources = [REPOSITORY / "Snakefile", *(REPOSITORY / "rules").glob("*.smk")]
+    text = "\n".join(source.read_text(encoding="utf-8") for source in sources)
+    constants = dict(re.findall(r'^([A-Z_]+) = f"(.*)"', text, re.MULTILINE))
+    outputs = "".join(lines for _, lines in re.findall(r"^( *)output:\n((?:\1    .*\n)+)", text, re.MULTILINE))
+    patterns = []
+    for path in re.findall(r'f"([^"]+)"', outputs):
+        while named := re.search(r"(?<!\{)\{(?!RESULTS)([A-Z_]+)\}(?!\})", path):
+            path = path.replace(named[0], constants[named[1]])  # noqa: PLW2901
+        path = re.escape(path.replace("{{so_far}}", ""))  # noqa: PLW2901
+        path = path.replace(r"\{RESULTS\}", r"results(?:/campaigns/[\w.-]+)?")  # noqa: PLW2901
+        patterns.append(re.compile(re.sub(r"(?:\\\{)+\w+(?:\\\})+", "[^/]+", path)))
+    return re.findall(r"^ *(?:rule|use rule \w+ as) (\w+)", text, re.MULTILINE), patterns
+
+
+def _script(name: str, given: Sequence[str]) -> list[str]:
+    """A script of bash: its usage names the options and words; run.sh hands them on to snakemake, test.sh to pytest."""
+    if not (REPOSITORY / name).is_file():
+        return [f"there is no {name}"]
+    if name == "scripts/run.sh":
+        return _snakemake(given)
+    if name == "scripts/test.sh":
+        return []
+    comments = re.findall(r"^# (.*)", (REPOSITORY / name).read_text(encoding="utf-8"), re.MULTILINE)
+    known = set(re.findall(r"[\w-]+", " ".join(comments)))
+    words = [word for word in given if word.startswith("--") or (name == "scripts/setup.sh" and "--from" not in given)]
+    return [f"{name}: its usage has no {word}" for word in words if word not in known]
+
+
+def _tool(name: str, given: Sequence[str]) -> list[str]:
+    """A program in Python, by file, module or command: its parser reads the words, or its source has the options."""
+    if name in PARSERS and given:
+        return _read(functools.partial(_parsed_only, PARSERS[name]), given)[1]
+    module = SCRIPTS / name.replace(".", "/")
+    files = [REPOSITORY / name, module.with_name(f"{module.name}.py"), module / "__main__.py"]
+    source = next((file.read_text(encoding="utf-8") for file in files if file.is_file()), None)
+    if source is None:
+        return [f"there is no {name}"]
+    return [f"{name} has no {word}" for word in given if word.startswith("-") and f'"{word}"' not in source]
+
+
+def _parsed_only(main: Callable[..., Any], given: Sequence[str]) -> None:
+    """Let a program read its arguments, and end it there."""
+
+    class Read(BaseException):
+        pass
+
+    def parse_args(parser: argparse.ArgumentParser, *args: Any) -> None:
+        parser.parse_known_args(*args)[1] and parser.error("unrecognized arguments")
+        raise Read
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", parse_args), contextlib.suppress(Read):
+        main(list(given))
+
+
+@functools.cache
+def _schema() -> dict[str, Any]:
+    """The schema of a campaign and of the catalogues, with no key required: blocks are fragments."""
+    text = (CONFIG / "schema.json").read_text(encoding="utf-8")
+    return json.loads(
+        text, object_hook=lambda entry: {k: v for k, v in entry.items() if k != "required" or isinstance(v, dict)}
+    )
+
+
+def wrong_yaml(fragment: Any) -> list[str]:
+    """What keeps a fragment from being part of a campaign, a site or a catalogue, at any level."""
+    schema = _schema()
+    places = [schema, *({"$ref": f"#/$defs/{name}", "$defs": schema["$defs"]} for name in schema["$defs"])]
+    found = [list(jsonschema.Draft202012Validator(place).iter_errors(fragment)) for place in places]
+    return [] if [] in found else [f"{error.json_path}: {error.message}" for error in found[0]]
+
+
+def wrong_python(text: str) -> list[str]:
+    """Which names that a block imports do not exist, and which calls of them do not fit."""
+    tree = ast.parse(text)
+    imports = [
+        (node.module, name.name) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
+    ]
+    there = {name: getattr(importlib.import_module(str(module)), name, None) for module, name in imports}
+    wrong = [f"there is no {name}" for name, value in there.items() if value is None]
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        try:
+            inspect.signature(there[call.func.id]).bind(
+                *call.args, **{str(given.arg): given for given in call.keywords}
+            )
+        except (KeyError, TypeError) as error:
+            wrong.append(f"{ast.unparse(call)}: {error}")
+    return wrong

@@ -1,0 +1,65 @@
+"""The tables of the documentation that are made from what the code knows, each below a comment that names it.
+
+<!-- keys of NAME -->: the keys of a campaign (NAME: Campaign) or of an entry of config/schema.json's $defs
+<!-- checks -->: what every rule demands, with the checks that hold it
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tests.support.document_checks import DOCUMENT_RULES
+from tests.support.paths import CONFIG
+
+from kveval.analysis.check_rules import CHECKS, RULES
+
+# Keys of which one stands in place of those that are required.
+INSTEAD = {"extends", "import", "compare"}
+MARKED = re.compile(r"^<!-- (keys of (\w+)|checks) -->\n\n?((?:\|.*\n)*)", re.MULTILINE)
+
+
+def with_tables(page: str) -> str:
+    """A page with its marked tables as they have to be. KeyError for a name that the schema does not have."""
+    return MARKED.sub(lambda at: f"<!-- {at[1]} -->\n\n{_keys(at[2]) if at[2] else _checks()}", page)
+
+
+def _keys(name: str) -> str:
+    schema = json.loads((CONFIG / "schema.json").read_text(encoding="utf-8"))
+    entry = schema if name == "Campaign" else schema["$defs"][name]
+    needed = {*entry.get("required", ()), *(name for form in entry.get("anyOf", ()) for name in form["required"])}
+    rows = [
+        (f"`{key}`", _default(value, key in needed - INSTEAD), _cell(value["description"]))
+        for key, value in entry["properties"].items()
+    ]
+    return _table(("key", "default", "meaning"), rows)
+
+
+def _default(value: dict[str, Any], needed: bool) -> str:
+    """What is taken when a key is left out, as far as it is one value."""
+    default = value.get("default")
+    if needed:
+        return "required"
+    return "" if default in (None, "", [], {}) or isinstance(default, dict) else f"`{_cell(json.dumps(default))}`"
+
+
+def _checks() -> str:
+    checks = [check for of in CHECKS.values() for check in of]
+    rows = []
+    for rule, demand in RULES.items():
+        names = [check.name for check in checks if rule in check.rules]
+        names += [function.__name__ for function in DOCUMENT_RULES.get(rule, ())]
+        rows.append((rule, demand, ", ".join(f"`{name}`" for name in names)))
+    return _table(("rule", "demand", "checks"), rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, *rows]
+    written = [f"| {' | '.join(line)} |\n" for line in lines]
+    return "".join([written[0], "|---" * len(head) + "|\n", *written[1:]])
