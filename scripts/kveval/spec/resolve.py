@@ -141,7 +141,8 @@ def resolve_cell(
         sizes = _sizes(scenario, server, platform, budget)
     except arms.ArmError as error:
         return None, [ConfigProblem("", "scenarios", f"{cell.scenario}: {error}", code=error.code)]
-    sidecars, problems = with_settings(cell, arm.sidecars, {**scenario.companions})
+    settings = {str(name): own for name, own in scenario.companions.items()}
+    sidecars, problems = with_settings(cell, arm.sidecars, settings)
     argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**software.common_environment(served, server), **arm.env}
     problems += [
