@@ -1,5 +1,6 @@
 """An arm of another build and a replicate, measured beside the installed build and reported as such."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,12 @@ ARMS = ("native-offload", "candidate", "again")
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    own = stand_in_environment(tmp_path / "build of my own")
+def own(tmp_path: Path) -> Path:
+    return stand_in_environment(tmp_path / "build of my own")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, own: Path) -> Iterator[Tree]:
     campaign = merged(
         CAMPAIGN,
         {
@@ -63,3 +68,21 @@ def test_a_build_of_its_own_is_measured_recorded_and_named_in_the_report(tree: T
     code, output = tree.run("report", limit_s=PATIENCE_S)
     assert code != 0
     assert "there is no bin/python" in output
+
+
+def test_two_builds_are_checked_block_by_block_and_a_comment_says_it(tree: Tree, own: Path) -> None:
+    options = ("--config", f"candidate={own}", "check_arms=[native-offload/2000]", "check_blocks=3")
+    code, output = tree.run("check", *options, limit_s=10 * PATIENCE_S)
+    (folder,) = (tree.folder / "results" / "check").iterdir()
+    told = json.loads((folder / "verdict.json").read_text())
+    assert code == (told["verdict"] == "regression"), output
+    assert told["blocks"] == 3
+    assert [claim["blocks"] for claim in told["claims"] if claim["decides"]] == [3]
+    assert (folder / "COMMENT.md").read_text().splitlines()[0] in output
+    assert (folder / "effects.png").exists()
+
+
+def test_a_check_without_a_candidate_says_how_to_give_one(tree: Tree) -> None:
+    code, output = tree.run("check")
+    assert code == 1
+    assert "candidate=" in output

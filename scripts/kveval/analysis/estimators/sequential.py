@@ -4,7 +4,7 @@ at the end would make.
 Alpha spending after Lan and DeMets (1983) with the function that resembles O'Brien and Fleming's (1979) bounds: next to
 nothing is spent early. The bounds are those of a normal statistic, found by recursive integration (Armitage, McPherson
 and Rowe 1969); for few blocks their p values, not they themselves, are compared with Student's t (Jennison and Turnbull
-2000, section 11.4). benchmarks/bench_sequential.py shows what that costs in errors.
+2000, section 11.4). benchmarks/bench_check.py shows what that costs in errors, from real runs.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Look:
-    """What a comparison says after some blocks: differences are of ln values, candidate less base.
+    """A comparison as it stands after some blocks: differences are of ln values, candidate less base.
 
     `low`, `high`: the interval that covers the truth at all looks together, per cent, as `effect`.
     """

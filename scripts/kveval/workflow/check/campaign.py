@@ -50,7 +50,9 @@ def source_of(text: str) -> dict[str, str] | None:
     if version and name in BuildSource.model_fields:
         return {name: version}
     if version:
-        raise CheckError(f"{text} is no release: PROGRAM==VERSION of vllm or lmcache", code="no_release")
+        raise CheckError(
+            f"{text} is no release: PROGRAM==VERSION of what a scenario's server may name", code="no_release"
+        )
     if text.endswith(".whl"):
         return {"wheel": text}
     if (Path(text).expanduser() / "bin" / "python").exists():

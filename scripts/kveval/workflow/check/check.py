@@ -32,7 +32,7 @@ def run_check(
     for what cannot be checked.
     """
     if not options.get("candidate"):
-        said = "give the builds: --config base=vllm==0.32.0 candidate=./vllm; without base it is what is installed"
+        said = "give the build: --config candidate=FOLDER, or FILE.whl, PROGRAM==VERSION; base= likewise, else what is installed"
         raise CheckError(said, code="no_candidate")
     base, candidate = str(options.get("base") or "installed"), str(options["candidate"])
     arms = options.get("check_arms") or ()

@@ -28,7 +28,7 @@ _HEADS: Mapping[Verdict, str] = {
 
 @dataclass(frozen=True)
 class CheckFacts:
-    """What a comment says beside the numbers.
+    """The facts that a comment has beside the numbers.
 
     `builds`: base's and candidate's, as people say them; `identical`: whether their content is the same; `blocks`:
     measured; `minutes`: that this took; `host`: the machine; `failed`: why values are missing; `command`: the words of

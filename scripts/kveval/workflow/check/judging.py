@@ -1,4 +1,4 @@
-"""What is known of a check after some blocks: every claim looked at, and the verdict that follows from all."""
+"""A check after some blocks: every question looked at, and the verdict that follows from all."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _TITLES = {**METRIC_TITLES, COLD: "Prompts taken in cold"}
 
 
 @dataclass(frozen=True)
-class Claim:
+class Question:
     """One question of a check: a quantity on the base and on the candidate, over cells that are asked together.
 
     `pairs`: base's cell, candidate's cell, level; `decides`: whether the verdict rests on it.
@@ -46,15 +46,15 @@ class Claim:
 class Judged:
     """A claim with what is known of it; `base`, `candidate`: geometric means over the blocks that have both."""
 
-    claim: Claim
+    claim: Question
     look: Look
     base: float
     candidate: float
 
 
-def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Claim]:
+def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Question]:
     """Return what a check asks: throughput and latencies of each arm at each level, cold prompts of each scenario."""
-    found: list[Claim] = []
+    found: list[Question] = []
     cold: dict[str, list[tuple[Cell, Cell, int]]] = {}
     model = config.cells[0].model
     for arm, names in arms.items():
@@ -63,20 +63,20 @@ def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Claim
         for level in config.workload.fixed_levels:
             pair = (base, candidate, level)
             where = arm if len(config.workload.fixed_levels) == 1 else f"{arm}, level {level}"
-            found += [Claim(where, name, (pair,), name == SHOWN[0]) for name in SHOWN if name != COLD]
+            found += [Question(where, name, (pair,), name == SHOWN[0]) for name in SHOWN if name != COLD]
             if config.workload.prime:
                 cold.setdefault(scenario, []).append(pair)
-    return found + [Claim(scenario, COLD, tuple(pairs), True) for scenario, pairs in cold.items()]
+    return found + [Question(scenario, COLD, tuple(pairs), True) for scenario, pairs in cold.items()]
 
 
-def design_of(config: Config, claims: Sequence[Claim]) -> Design:
+def design_of(config: Config, claims: Sequence[Question]) -> Design:
     """Return the looks that a check declares: after three blocks and each that follows."""
     comparison, deciding = config.campaign.comparison, sum(claim.decides for claim in claims)
     first = min(FIRST_LOOK, config.campaign.runs)
     return Design(first, config.campaign.runs, comparison.margin, comparison.alpha, deciding)
 
 
-def judged(claims: Sequence[Claim], blocks: Sequence[Values], design: Design) -> list[Judged]:
+def judged(claims: Sequence[Question], blocks: Sequence[Values], design: Design) -> list[Judged]:
     """Look at every claim; `blocks`: what the runs of each found. A block lacks a claim that either side lacks."""
     found = []
     for claim in claims:
@@ -88,7 +88,7 @@ def judged(claims: Sequence[Claim], blocks: Sequence[Values], design: Design) ->
     return found
 
 
-def _pair(claim: Claim, block: Values) -> tuple[float, float] | None:
+def _pair(claim: Question, block: Values) -> tuple[float, float] | None:
     """Return the mean ln values of base and candidate in a block, over the pairs of cells that have both."""
     name = claim.quantity
     there = [
