@@ -32,7 +32,7 @@ def run_check(
     for what cannot be checked.
     """
     if not options.get("candidate"):
-        said = "give the build: --config candidate=FOLDER, or FILE.whl, PROGRAM==VERSION; base= likewise, else what is installed"
+        said = "give the build: --config candidate=FOLDER (or FILE.whl, PROGRAM==VERSION), and base= unless installed"
         raise CheckError(said, code="no_candidate")
     base, candidate = str(options.get("base") or "installed"), str(options["candidate"])
     arms = options.get("check_arms") or ()
@@ -41,7 +41,9 @@ def run_check(
     config = load_config(plan.values, catalogues)
     if not config.workload.fixed_levels:
         raise CheckError("check needs a load with given levels, not searched ones", code="levels_searched")
-    given = {name: value for name, value in options.items() if value}
+    given = {
+        name: f"[{','.join(value)}]" if isinstance(value, list) else value for name, value in options.items() if value
+    }
     words = ["snakemake", "--cores", "4", "check", "--config", *(f"{name}={value}" for name, value in given.items())]
 
     def measure(block: int) -> Mapping[str, str]:
