@@ -1,6 +1,6 @@
 # What is asked for by itself, before, during and after a campaign. No inputs and no outputs: these rules run whenever they
-# are asked for, beside a campaign that is being measured, too, and they measure nothing. What plan, curve, doctor, verify,
-# prune and history say is in their logs, and printed at the end.
+# are asked for, beside a campaign that is being measured, too, and but for check they measure nothing. What plan, curve,
+# doctor, check, verify, prune and history say is in their logs, and printed at the end.
 
 
 # What would be measured and why.
@@ -131,6 +131,31 @@ rule prune:
         "Looking for what nothing refers to in {params.store}"
     script:
         "../scripts/prune.py"
+
+
+# Two builds, measured block by block until it is clear: --config base=BUILD candidate=BUILD. It measures.
+rule check:
+    log:
+        local(f"{LOGS}/check.log"),
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    threads: INVOCATION.cores
+    resources:
+        measurement_slot=1,
+    params:
+        campaign=VALUES,
+        options={name: config.get(name) for name in CHECKING},
+        places={
+            "script": source("scripts/benchmark.py"),
+            "catalogues": CATALOGUES,
+            "store": STORE,
+            "server": source(".server-venv"),
+        },
+    message:
+        "Measuring two builds until it is clear"
+    script:
+        "../scripts/check.py"
 
 
 # The campaign's results beside earlier ones: --config history=FOLDER history_of=PROGRAM.

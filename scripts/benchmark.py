@@ -61,6 +61,7 @@ def main() -> int:
         run=args.run,
         store=args.store,
         server_environment=environment,
+        build=config.build(cell),
         required=config.required_counters(cell),
         stall_limit_s=campaign.stall_limit_s,
         secrets=campaign.secrets,

@@ -29,7 +29,7 @@ from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS
 from kveval.importing import october_2025
 from kveval.load import trace_forms
 from kveval.pcp.tool import options
-from kveval.workflow.campaign_source import HISTORY, PRUNING, SITE
+from kveval.workflow.campaign_source import CHECKING, HISTORY, PRUNING, SITE
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # A table of targets: its first column goes on where the head's command stops.
@@ -37,11 +37,26 @@ TABLE = re.compile(r"^\| `(snakemake [^`]*)\.\.\.` .*\n\|[-| :]*\n((?:\|.*\n)+)"
 SPAN = re.compile(r"`((?:snakemake|bash|python|pcp-parquet) [^`\n]*)`")
 # Of other programs only the repository's files among their arguments are looked at: they need a cluster, another host,
 # or a reader's files.
-OTHER_PROGRAMS = {"apptainer", "chgrp", "chmod", "export", "git", "kubectl", "ln", "mkdir", "pytest", "rsync", "source"}
+OTHER_PROGRAMS = {
+    "apptainer",
+    "cat",
+    "chgrp",
+    "chmod",
+    "cp",
+    "export",
+    "git",
+    "kubectl",
+    "ln",
+    "mkdir",
+    "pytest",
+    "rsync",
+    "source",
+}
 # What a reader is told to make.
 READERS_FILES = {"site.yaml", "mine.yaml", "config/campaigns/mine.yaml", "config/campaigns/llm-d-0.4.0.yaml"}
 READERS_FILES |= {f"config/traces/{name}.jsonl.gz" for name in ("agents", "coding", "ours", "qwen")}
-ASKED_BY_CONFIG = {*PRUNING, HISTORY, SITE, "cell", "history_of"}
+ASKED_BY_CONFIG = {*PRUNING, *CHECKING, HISTORY, SITE, "cell", "history_of"}
+HERE_DOCUMENT = re.compile(r"^([^\n]*)<<'(\w+)'\n.*?^\2$", re.MULTILINE | re.DOTALL)
 PATH = re.compile(r"(?:benchmarks|config|docs|envs|manifests|profiles|scripts|tests)/[\w./-]+")
 PLACEHOLDER = re.compile(r"\.\.\.|(?<![A-Za-z0-9])[A-Z][A-Z_]+(?![a-z0-9])")
 # Tools whose parsers read the documented words themselves.
@@ -104,7 +119,7 @@ def wrong_in(text: str) -> list[str]:
 
 def commands(text: str) -> Iterator[list[str]]:
     """The simple commands of a script: without comments, assignments before them, and files that they write to."""
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in HERE_DOCUMENT.sub(r"\1", text).replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words: list[str] = []
@@ -114,7 +129,7 @@ def commands(text: str) -> Iterator[list[str]]:
                 if words:
                     yield words
                 words, before = [], token
-            elif before == ">":
+            elif before in (">", ">>"):
                 before = ""
             elif words or not re.match(r"[A-Za-z_]+=", token):
                 words.append(token)
@@ -240,6 +255,9 @@ def _schema() -> dict[str, Any]:
 
 def wrong_yaml(fragment: Any) -> list[str]:
     """What keeps a fragment from being part of a campaign, a site or a catalogue, at any level."""
+    if isinstance(fragment, dict) and "jobs" in fragment:
+        # A workflow of GitHub's.
+        return []
     schema = _schema()
     places = [schema, *({"$ref": f"#/$defs/{name}", "$defs": schema["$defs"]} for name in schema["$defs"])]
     found = [list(jsonschema.Draft202012Validator(place).iter_errors(fragment)) for place in places]

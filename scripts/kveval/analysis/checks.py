@@ -182,11 +182,15 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
 
 @check("R16")
 def one_build(tables: Tables) -> Iterator[Outcome]:
-    """An arm and its baseline are one build of the server: otherwise the difference is the arm's and the build's."""
+    """An arm and its baseline are one build of the server, or differ in nothing but the build."""
     of_cell = _values_of_cells(tables.levels, "server_build") if "server_build" in tables.levels else {}
+    alike = _values_of_cells(tables.levels, "arm_settings") if "arm_settings" in tables.levels else {}
     for cell, baseline in dict.fromkeys((_cell(row), str(row["baseline"])) for row in tables.compared()):
         own, other = of_cell.get(cell, set()), of_cell.get(baseline, set())
-        if own and other and own != other:
+        settings = alike.get(cell, set())
+        if own and other and own != other and len(settings) == 1 and settings == alike.get(baseline):
+            yield note(f"builds compared: {' and '.join(sorted(own))} with {' and '.join(sorted(other))}", cell)
+        elif own and other and own != other:
             yield warn(f"confounded: ran {' and '.join(sorted(own))}, {baseline} {' and '.join(sorted(other))}", cell)
 
 

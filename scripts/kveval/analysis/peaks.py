@@ -42,6 +42,7 @@ _TEXT = (
         "workload",
         "activity",
         "server_build",
+        "arm_settings",
         "qualifier",
         "family",
     ),

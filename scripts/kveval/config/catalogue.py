@@ -21,6 +21,7 @@ from kveval.config.types import (
     Share,
     Strict,
     Text,
+    VersionText,
     version_text,
 )
 from kveval.config.workload import Workload
@@ -151,6 +152,42 @@ def _known_kind(arm: str) -> str:
     return arm
 
 
+class BuildSource(Strict):
+    """The build that an arm runs in place of the one installed: one of these, `commit` apart. See docs/builds.md.
+
+    Paths are from the folder that snakemake works in.
+    """
+
+    vllm: VersionText | None = Field(None, description="a release of vLLM")
+    lmcache: VersionText | None = Field(None, description="a release of LMCache, beside the installed server")
+    wheel: Text | None = Field(None, description="file of a wheel of vLLM or LMCache")
+    checkout: Text | None = Field(
+        None, description="folder of a source tree whose Python files are laid over the installed vLLM or LMCache"
+    )
+    commit: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w./~^-]*$")] | None = Field(
+        None, description="of the checkout, in place of what its working tree has: a commit, tag or branch"
+    )
+    environment: Text | None = Field(None, description="folder of a virtual environment that has the server")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        kinds = [name for name in type(self).model_fields if name != "commit"]
+        given = [name for name in kinds if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = f"names {' and '.join(given) or 'nothing'}; valid is one of {', '.join(kinds)}"
+            raise Mistake(f"{said} (null takes back what another scenario gave)", "not_one_build")
+        if self.commit is not None and self.checkout is None:
+            raise Mistake("commit belongs to checkout", "commit_alone")
+        return self
+
+
+class Companion(Strict):
+    """More settings of a program beside the server."""
+
+    args: tuple[Text, ...] = ()
+    env: Environment = Field(default_factory=dict)
+
+
 class Scenario(Strict):
     """A KV-cache arm: what it changes against its baseline, and how it proves that it was active."""
 
@@ -170,8 +207,17 @@ class Scenario(Strict):
     extends: Name | None = Field(
         None, description="another scenario, from which every key that is not given here is taken; mappings merge"
     )
+    server: BuildSource | None = Field(
+        None, description="on engine local, the build that it runs in place of the one installed"
+    )
+    replicate: StrictBool = Field(
+        False, description="the scenario that it extends once more, measured apart and compared with it: A/A"
+    )
     args: tuple[Text, ...] = Field((), description="more arguments of the server")
     env: Environment = Field(default_factory=dict, description="environment variables of the server")
+    companions: Mapping[Literal["lmcache", "redis", "valkey"], Companion] = Field(
+        {}, description="more arguments and environment of the programs beside the server, e.g. LMCache's policy"
+    )
     connector_config: dict[Name, StrictBool | StrictInt | float | str] = Field(
         {}, description="more keys of kv_connector_extra_config, such as eviction_policy"
     )
@@ -200,8 +246,22 @@ class Scenario(Strict):
         """The properties that all arms of its kind share."""
         return ARM_KINDS[self.arm]
 
+    def same_arm(self, other: "Scenario") -> bool:
+        """Whether both are one arm, whatever the build and the settings: at equal cpu_blocks they have equal tiers."""
+        return (self.arm, self.store, self.cpu_tier) == (other.arm, other.store, other.cpu_tier)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_replicate(cls, given: Any) -> Any:
+        """A replicate's baseline is what it repeats, not the baseline of that."""
+        if isinstance(given, Mapping) and given.get("replicate") is True and given.get("extends") is not None:
+            return {**given, "baseline": given["extends"]}
+        return given
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.replicate and self.extends is None:
+            raise Mistake("replicate needs extends: the scenario that it repeats", "replicate_of_nothing")
         for broken in rules_broken(self.arm, vars(self)):
             raise broken
         return self

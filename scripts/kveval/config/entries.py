@@ -106,9 +106,8 @@ def check_scenarios(
             key = f"{entries[name].key}.baseline"
             if base not in known["scenarios"]:
                 problems.append(unknown_name(file, key, base, known["scenarios"]))
-            elif base in scenarios and (scenarios[base].baseline is not None or scenarios[base].cpu_tier):
-                right = "a scenario without baseline and CPU tier"
-                problems.append(ConfigProblem(file, key, f"{base!r} is no baseline itself", right, "no_baseline"))
+            elif base in scenarios and (wrong := _no_baseline(name, scenarios)):
+                problems.append(ConfigProblem(file, key, *wrong))
         named = [(f"gpu_memory_utilization.{model}", model) for model in scenario.gpu_memory_utilization]
         named += [
             (f"serves.{model}", used) for model, stand_in in scenario.serves.items() for used in (model, stand_in)
@@ -116,6 +115,24 @@ def check_scenarios(
         for key, model in named:
             if model not in known.get("models", {model}):
                 problems.append(unknown_name(file, f"{entries[name].key}.{key}", model, known["models"]))
+
+
+def _no_baseline(name: str, scenarios: Mapping[str, Scenario]) -> tuple[str, str, str] | None:
+    """Say why a scenario's baseline is none: what is wrong, what would be right, and a code.
+
+    A tier has a size, which the baseline shares only where it is the same arm: another build of it, or other settings.
+    """
+    chain = [name]
+    while (base := scenarios[chain[-1]].baseline) is not None and base in scenarios:
+        if base in chain:
+            circle = " -> ".join([*chain, base])
+            return f"baselines go round in a circle: {circle}", "a scenario without baseline at its end", "circle"
+        chain.append(base)
+    other = scenarios[chain[1]]
+    if (other.baseline is not None or other.cpu_tier) and not scenarios[name].same_arm(other):
+        right = "a scenario without baseline and CPU tier, or the same arm of another build or with other settings"
+        return f"{chain[1]!r} is no baseline of another arm", right, "no_baseline"
+    return None
 
 
 def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set[str]]) -> list[ConfigProblem]:

@@ -8,6 +8,7 @@ from typing import Any
 from kveval.config.catalogue import KnownDefect
 from kveval.config.site import Cluster
 from kveval.host.errors import Failure
+from kveval.spec.builds import ArmBuild
 from kveval.spec.specification import Specification
 
 
@@ -28,6 +29,8 @@ class Job:
     run: int
     store: Path
     server_environment: Path
+    """What is installed: it has the load generator, and the server unless the arm names its own build."""
+    build: ArmBuild | None = None
     required: Sequence[Mapping[str, Any]] = ()
     stall_limit_s: float = 60.0
     secrets: Sequence[str] = ("HF_TOKEN",)

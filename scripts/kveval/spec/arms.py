@@ -23,6 +23,8 @@ from kveval.spec.specification import SidecarSpec
 LMCACHE_CHUNK_TOKENS = 256
 HASH_SEED = "0"
 """One seed for every process that hashes prefixes: caches shared between processes depend on it."""
+REPLACEABLE = frozenset({"--eviction-policy"})
+"""Arguments of the programs beside the server that a scenario may replace: nothing else is computed from them."""
 LMCACHE_PRIVATE = {"LMCACHE_TRACK_USAGE": "false"}
 """LMCache reports its use to its makers unless told not to."""
 NATIVE_SHARE = 0.5

@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Mapping, Set
 
 from kveval.config.campaign import Campaign, Cell, ServerConfig
-from kveval.config.catalogue import Catalogue, Model, Scenario
+from kveval.config.catalogue import Catalogue, Companion, Model, Scenario
 from kveval.config.problems import ConfigProblem, unknown_name
 from kveval.config.workload import Workload
 from kveval.load.trace_file import TraceError
+from kveval.spec.arms import REPLACEABLE
+from kveval.spec.builds import BESIDE, ArmBuild
 from kveval.spec.servers.registry import SERVERS
+from kveval.spec.specification import SidecarSpec
 
 
 def unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Iterator[ConfigProblem]:
@@ -94,6 +97,46 @@ def elsewhere_problems(cell: Cell, scenario: Scenario, server: ServerConfig) -> 
         for key in sorted({"image", "replicas", "routing"} & scenario.model_fields_set):
             said = f"{cell.scenario} sets {key}, for engine kubernetes alone"
             yield ConfigProblem("", "scenarios", said, "leave it out", "cluster_alone")
+
+
+def build_problems(
+    cell: Cell, scenario: Scenario, server: ServerConfig, build: ArmBuild | None
+) -> Iterator[ConfigProblem]:
+    """A build where images are run, or of a program that the arm has not."""
+    if scenario.server is not None and server.release is not None:
+        said = f"{cell.scenario} names a build of this host, and a cluster runs images"
+        yield ConfigProblem("", "scenarios", said, "image: NAME@sha256:DIGEST in place of server", "build_on_cluster")
+    unused = build is not None and BESIDE not in scenario.kind.parts
+    if build is not None and unused and {*build.versions, *build.packages} == {BESIDE}:
+        said = f"{cell.scenario} names a build of {BESIDE}, which arm {scenario.arm} does not use"
+        yield ConfigProblem("", "scenarios", said, "leave server out", "build_not_used")
+
+
+def with_settings(
+    cell: Cell, sidecars: tuple[SidecarSpec, ...], settings: Mapping[str, Companion]
+) -> tuple[tuple[SidecarSpec, ...], list[ConfigProblem]]:
+    """Return the programs beside the server with a scenario's own settings, and those settings that they cannot have.
+
+    What is set though nothing computes it, such as the policy of eviction, is replaced.
+    """
+    there = {sidecar.name for sidecar in sidecars}
+    problems = [
+        ConfigProblem("", "scenarios", f"{cell.scenario} runs no {name} of its own", "leave companions out", "no_such")
+        for name in settings
+        if name not in there
+    ]
+    found = []
+    for sidecar in sidecars:
+        own = settings.get(sidecar.name, Companion())
+        given = {argument.partition("=")[0].replace("_", "-") for argument in own.args if argument.startswith("--")}
+        argv = list(sidecar.argv)
+        for flag in sorted(given & REPLACEABLE & set(argv)):
+            place = argv.index(flag)
+            del argv[place : place + 2]
+        owner = f"{cell.scenario}, companions.{sidecar.name}"
+        problems += overrides(owner, "scenarios", own.args, own.env, (tuple(argv), sidecar.env), set())
+        found.append(SidecarSpec(sidecar.name, (*argv, *own.args), {**sidecar.env, **own.env}))
+    return tuple(found), problems
 
 
 def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: str) -> Iterator[ConfigProblem]:

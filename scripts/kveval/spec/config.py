@@ -7,13 +7,15 @@ from functools import cached_property
 from typing import Any
 
 from kveval.config.campaign import Campaign, Cell
-from kveval.config.catalogue import Catalogue
+from kveval.config.catalogue import BuildSource, Catalogue
 from kveval.config.compare import Compared
 from kveval.config.imports import Import, ImportCampaign
 from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.config.workload import Workload
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
+from kveval.spec.builds import ArmBuild, BuildError, find_build
+from kveval.spec.differences import described, differences
 from kveval.spec.resolve import required_counters, resolve_cell
 from kveval.spec.specification import Specification
 from kveval.spec.warnings import cluster_warnings, idle_tiers, noted
@@ -56,6 +58,10 @@ class Config:
         return {}
 
     @cached_property
+    def _builds(self) -> dict[BuildSource, ArmBuild]:
+        return {}
+
+    @cached_property
     def _ids(self) -> dict[tuple[Cell, tuple[int, ...] | None], str]:
         return {}
 
@@ -81,7 +87,7 @@ class Config:
         if they had been given.
         """
         if cell not in self._resolved:
-            resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL)
+            resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL, self.build(cell))
             if resolved is None:
                 raise ConfigError(replace(problem, file=f"cell {cell.path}") for problem in problems)
             self._resolved[cell] = resolved
@@ -93,7 +99,29 @@ class Config:
     def required_counters(self, cell: Cell) -> tuple[dict[str, Any], ...]:
         """Return the counters that prove the cell's arm active: they judge a measurement, they do not define it."""
         self.specification(cell)
-        return required_counters(cell, self.campaign, self.catalogue)
+        return required_counters(cell, self.campaign, self.catalogue, self.build(cell))
+
+    def build(self, cell: Cell) -> ArmBuild | None:
+        """Return the build that a cell runs in place of what is installed, as it is now. Raises ConfigError.
+
+        None where it runs what is installed, and for what is no cell.
+        """
+        scenario = self.catalogue.scenarios.get(cell.scenario)
+        if scenario is None or scenario.server is None or self.campaign.engine != "local":
+            return None
+        if scenario.server not in self._builds:
+            try:
+                self._builds[scenario.server] = find_build(scenario.server, self.campaign.server)
+            except BuildError as error:
+                said = f"{cell.scenario}: server: {error}"
+                right = "a path from the folder that snakemake works in" if error.code.endswith("_there") else ""
+                problem = ConfigProblem(f"cell {cell.path}", "scenarios", said, right, error.code)
+                raise ConfigError([problem]) from None
+        return self._builds[scenario.server]
+
+    def server_version(self, cell: Cell) -> str:
+        """Return the release of the server that a cell runs."""
+        return self.specification(cell).versions[self.campaign.server.program]
 
     def measurement_id(self, cell: Cell, levels: Sequence[int] | None = None) -> str:
         """Return the id of the cell's measurement; see `specification`."""
@@ -103,10 +131,10 @@ class Config:
         return self._ids[key]
 
     def pilot(self, cell: Cell) -> Cell | None:
-        """Return the cell whose pilot finds the levels of `cell`: its baseline, or itself; None for given levels."""
+        """Return the cell whose pilot finds the levels: the cell's last baseline or itself; None if they are given."""
         if self.workload.searched is None:
             return None
-        return self.baseline(cell) or cell
+        return self.last_baseline(cell) or cell
 
     def pilot_specification(self, cell: Cell) -> Specification:
         """Return what defines the pilot of a baseline."""
@@ -119,8 +147,20 @@ class Config:
 
     def baseline(self, cell: Cell) -> Cell | None:
         """Return the cell that `cell` is compared with, or None for a baseline."""
-        name = self.catalogue.scenarios[cell.scenario].baseline
-        return None if name is None else Cell(cell.model, name, 0)
+        scenarios = self.catalogue.scenarios
+        name = scenarios[cell.scenario].baseline
+        if name is None:
+            return None
+        # One with a tier is the same arm, at the same size; one that is wrong is reported by itself.
+        sized = name in scenarios and scenarios[name].cpu_tier
+        return Cell(cell.model, name, cell.cpu_blocks if sized else 0)
+
+    def last_baseline(self, cell: Cell) -> Cell | None:
+        """Return the cell at the end of the baselines: of an arm's other build what the arm is compared with."""
+        found = None
+        while (baseline := self.baseline(found or cell)) is not None:
+            found = baseline
+        return found
 
     @property
     def workload(self) -> Workload:
@@ -208,9 +248,23 @@ class Config:
         said += " of the recording at one a second: its system metrics will be n/a"
         return [noted(said, "few_samples", min_samples=needed)]
 
+    def replicate_problems(self, cell: Cell) -> list[ConfigProblem]:
+        """Return what a replicate differs in from what it repeats: its comparison would not be one of noise."""
+        scenario, baseline = self.catalogue.scenarios[cell.scenario], self.baseline(cell)
+        if not scenario.replicate or baseline is None or baseline.scenario not in self.catalogue.scenarios:
+            return []
+        before, after = (self.specification(one).to_json() for one in (baseline, cell))
+        other = [one for one in differences(before, after) if not one[0].startswith("cell.")]
+        if not other:
+            return []
+        said = f"{cell.scenario} is a replicate of {baseline.scenario}, and differs: {described(other)}"
+        return [ConfigProblem(f"cell {cell.path}", "scenarios", said, "replicate: false", "no_replicate")]
+
     def _replicate_warnings(self) -> list[Finding]:
         same: dict[str, list[str]] = {}
         for cell in self.cells:
+            if self.catalogue.scenarios[cell.scenario].replicate:
+                continue
             effective = {key: value for key, value in self.specification(cell).to_json().items() if key != "cell"}
             same.setdefault(measurement_id(effective), []).append(cell.path)
         return [

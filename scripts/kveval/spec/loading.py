@@ -88,6 +88,7 @@ def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
                 continue
             try:
                 config.specification(cell)
+                problems += [_in_matrix(one, cell, entry, index, place) for one in config.replicate_problems(cell)]
             except ConfigError as error:
                 problems += [_in_matrix(problem, cell, entry, index, place) for problem in error.problems]
     return problems

@@ -10,7 +10,9 @@ from kveval.config.catalogue import Catalogue, Counter, Model, Scenario, name_fo
 from kveval.config.problems import ConfigProblem
 from kveval.config.types import BLOCK_TOKENS
 from kveval.spec import arms, sizing
+from kveval.spec.builds import ArmBuild, with_build
 from kveval.spec.cell_checks import (
+    build_problems,
     capacity_problems,
     elsewhere_problems,
     overrides,
@@ -19,6 +21,7 @@ from kveval.spec.cell_checks import (
     tier_problems,
     unknown_names,
     weights_problems,
+    with_settings,
     workload_problems,
 )
 from kveval.spec.deployment import deployment, deployment_problems, images
@@ -79,17 +82,23 @@ def _counter_name(counter: Counter, software: ServerSoftware, version: str) -> s
     return software.on_wire(name, version) if name is not None and known else name
 
 
-def required_counters(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> tuple[dict[str, Any], ...]:
+def required_counters(
+    cell: Cell, campaign: Campaign, catalogue: Catalogue, build: ArmBuild | None = None
+) -> tuple[dict[str, Any], ...]:
     """Return the counters that prove a cell's arm active; the cell has to be one without problems."""
-    scenario = catalogue.scenarios[cell.scenario]
+    scenario, campaign = catalogue.scenarios[cell.scenario], _on_build(campaign, build)
     platform = _platform(_served(cell, campaign, catalogue), campaign, catalogue)
     return exercised_counters(scenario, SERVERS[campaign.server.program], platform)
 
 
 def resolve_cell(
-    cell: Cell, campaign: Campaign, catalogue: Catalogue, protocol: int
+    cell: Cell, campaign: Campaign, catalogue: Catalogue, protocol: int, build: ArmBuild | None = None
 ) -> tuple[Specification | None, list[ConfigProblem]]:
-    """Resolve a cell, or say all that is wrong with it; a problem's key is the part of the matrix it is about."""
+    """Resolve a cell, or say all that is wrong with it; a problem's key is the part of the matrix it is about.
+
+    `build`: what its scenario runs in place of what is installed.
+    """
+    campaign = _on_build(campaign, build)
     unknown = list(unknown_names(cell, campaign, catalogue))
     if unknown:
         return None, unknown
@@ -103,6 +112,7 @@ def resolve_cell(
         *tier_problems(cell, scenario),
         *capacity_problems(cell, scenario, server),
         *elsewhere_problems(cell, scenario, server),
+        *build_problems(cell, scenario, server, build),
         *stand_in_problems(cell, scenario),
         *parallel_problems(cell, scenario, model, server),
         *weights_problems(cell, model, server),
@@ -131,9 +141,11 @@ def resolve_cell(
         sizes = _sizes(scenario, server, platform, budget)
     except arms.ArmError as error:
         return None, [ConfigProblem("", "scenarios", f"{cell.scenario}: {error}", code=error.code)]
+    settings = {str(name): own for name, own in scenario.companions.items()}
+    sidecars, problems = with_settings(cell, arm.sidecars, settings)
     argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**software.common_environment(served, server), **arm.env}
-    problems = [
+    problems += [
         *overrides(cell.model, "models", model.extra_args, {}, (argv, env), software.arm_flags),
         *overrides("server", "server", server.args, server.env, (argv, env), software.arm_flags),
         *overrides(cell.scenario, "scenarios", scenario.args, scenario.env, (argv, env), software.arm_flags),
@@ -153,21 +165,26 @@ def resolve_cell(
             model=served,
             versions=versions,
             build=server.build,
+            source=build.source or UNSET if build is not None else UNSET,
             block_size=server.block_size,
             argv=argv,
             env={**env, **server.env, **scenario.env},
-            sidecars=arm.sidecars,
+            sidecars=sidecars,
             budget=sizes,
             fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
             workload=workload.specification,
             reset_caches=campaign.reset_caches,
-            images={} if release is None else images(scenario, campaign, release, arm.sidecars),
+            images={} if release is None else images(scenario, campaign, release, sidecars),
             deployment=None
             if release is None
             else deployment(scenario, campaign, release, software, platform, served, sizes, argv),
         ),
         [],
     )
+
+
+def _on_build(campaign: Campaign, build: ArmBuild | None) -> Campaign:
+    return campaign.model_copy(update={"server": with_build(campaign.server, build)})
 
 
 def _served(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> ServedModel:

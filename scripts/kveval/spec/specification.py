@@ -105,6 +105,8 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     model: ServedModel
     versions: Mapping[str, str]
     build: str
+    source: str | UnsetType = UNSET
+    """The content of the build that the arm names, see kveval.spec.builds; not set where versions say it all."""
     block_size: int
     argv: tuple[str, ...]
     env: Mapping[str, str]

@@ -21,7 +21,8 @@ _OUTGROWN = 2
 def cluster_warnings(
     campaign: Campaign, catalogue: Catalogue, images: Mapping[Cell, str | None], baselines: Mapping[Cell, Cell | None]
 ) -> list[Finding]:
-    """Return a warning for each arm of another build than its baseline, each idle index, and each uneven load.
+    """Return a warning for each arm of another build than its baseline, which is another arm, each idle index, and each
+    uneven load.
 
     `images`: the server's image of every cell of the matrix; `baselines`: what it is compared with.
     """
@@ -35,7 +36,9 @@ def cluster_warnings(
             images=(image, images[baseline]),
         )
         for cell, image in images.items()
-        if (baseline := baselines[cell]) is not None and images.get(baseline, image) != image
+        if (baseline := baselines[cell]) is not None
+        and images.get(baseline, image) != image
+        and not catalogue.scenarios[cell.scenario].same_arm(catalogue.scenarios[baseline.scenario])
     ]
     for name in dict.fromkeys(cell.scenario for cell in images):
         scenario = catalogue.scenarios[name]
@@ -60,7 +63,9 @@ def idle_tiers(
     arms: dict[tuple[str, str], list[LevelReuse]] = {}
     for cell, specification in specifications.items():
         found = reuse_of(specification)
-        if baselines[cell] is not None and found[0].caches.tier:
+        base = baselines[cell]
+        # Of one arm both tiers are idle alike, which is said of the first.
+        if base is not None and not base.cpu_blocks and found[0].caches.tier:
             arms.setdefault((cell.model, cell.scenario), []).extend(found)
     baseline = {cell.scenario: base.scenario for cell, base in baselines.items() if base is not None}
     same: dict[tuple[str, tuple[str, str, str]], list[tuple[str, str]]] = {}

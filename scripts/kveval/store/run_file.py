@@ -188,6 +188,8 @@ class Run(msgspec.Struct, frozen=True):
     # None of runs on a cluster, of imports, and of what was measured before this was probed.
     copy_bandwidth: CopyBandwidth | None = None
     recording: dict[str, Any] = {}
+    # Of the build that the arm names in place of what is installed; see docs/builds.md.
+    build: dict[str, Any] = {}
     # What only a cluster has: images, nodes, whose pods were on them.
     cluster: dict[str, Any] = {}
 

@@ -275,7 +275,7 @@ class WorkflowPlan:
     def server_version(self, wildcards: Any) -> str:
         """Return the release of the server that a cell ran with: its metrics are named by it."""
         imported = self.elsewhere.runs_of(_path(wildcards))
-        return imported[0].vllm if imported else self.config.campaign.server.declared_version
+        return imported[0].vllm if imported else self.config.server_version(self.cell(wildcards))
 
     def failures(self, wildcards: Any) -> list[list[Any]]:
         """Return model, scenario, cpu_blocks and reason of cells that lack a run; none but for a report so far."""

@@ -16,7 +16,9 @@ PRUNING = ("prune", "prune_days", "prune_also")
 """What `snakemake prune` is asked by --config; no part of a campaign."""
 HISTORY = "history"
 """The folder, or folders, of `snakemake history`; the first is added to."""
-_ASKED = (*PRUNING, "cell", HISTORY, "history_of")
+CHECKING = ("base", "candidate", "check_arms", "check_blocks")
+"""The builds of `snakemake check`, its arms, and the most blocks."""
+_ASKED = (*PRUNING, *CHECKING, "cell", HISTORY, "history_of")
 SITE = "site"
 """The file of --config site=FILE: what `cluster` says of this site, beside the campaigns."""
 _KINDS = {"matrix", "import", "compare", EXTENDS}

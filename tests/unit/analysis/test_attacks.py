@@ -142,6 +142,14 @@ def test_another_build_is_said_beside_the_verdict() -> None:
     assert judged(campaign())["qualifier"] == ""
 
 
+def test_two_builds_of_one_arm_are_compared_and_need_no_more_to_be_said() -> None:
+    alike = campaign().assign(arm_settings="a1")
+    row = judged(of_arm(alike, server_build="vllm 0.32.0 checkout-1a2b"))
+    assert (row["verdict"], row["qualifier"], row["basis_build"]) == (words.BETTER, "", "builds compared")
+    row = judged(of_arm(alike, server_build="vllm 0.32.0 checkout-1a2b", arm_settings="b2"))
+    assert row["qualifier"] == "other build"
+
+
 # --- GPU clocks and power limits
 
 

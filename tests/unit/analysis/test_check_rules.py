@@ -278,6 +278,13 @@ def test_how_late_a_schedules_requests_were_sent_is_said_and_weighed() -> None:
     assert late.severity == "fail" and "1,500 ms at p99" in late.message
 
 
+def test_two_builds_of_one_arm_are_noted_and_no_fault() -> None:
+    alike = replace(tables(), levels=tables().levels.assign(arm_settings="a1"))
+    arm = alike.levels["scenario"] == "native-offload"
+    alike.levels.loc[arm, "server_build"] = "vllm 0.32.0 checkout-1a2b"
+    assert {found.severity for found in outcomes(checks_campaign.one_build, alike)} == {"note"}
+
+
 def test_a_change_without_an_error_is_no_change_of_a_cache() -> None:
     assert checks_system.caches_filled(sampled(hit_ratio_drift=0.3, hit_ratio_drift_se=np.nan)) == []
 

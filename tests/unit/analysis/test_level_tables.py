@@ -265,6 +265,23 @@ def test_a_level_says_what_it_was_measured_under(measurement: Callable[..., Path
     assert row["configuration"] != other["configuration"] == again["configuration"]
 
 
+def test_what_ran_and_of_which_build_are_told_apart(measurement: Callable[..., Path]) -> None:
+    def row(source: str | None, argv: list[str], **changes: Any) -> dict[str, Any]:
+        place = measurement(server={"argv": argv, "env": {}}, **changes)
+        description = json.loads((place / "run.json").read_text())
+        description["specification"] |= {} if source is None else {"source": source}
+        (place / "run.json").write_text(json.dumps(description))
+        return only(run_tables(place)[0])
+
+    plain, patched, other = row(None, ["a"]), row("checkout-1a2b", ["a"]), row("checkout-1a2b", ["b"])
+    assert len({found["configuration"] for found in (plain, patched, other)}) == 3
+    assert plain["arm_settings"] == patched["arm_settings"] != other["arm_settings"]
+    assert (plain["server_build"], patched["server_build"]) == ("0.32.0", "0.32.0 checkout-1a2b")
+    assert row(None, [])["arm_settings"] == ""
+    release = row(None, ["a"], build={"kind": "release", "key": "lmcache-0.5.5"})
+    assert release["server_build"] == "0.32.0 lmcache-0.5.5"
+
+
 def test_the_mean_tokens_of_a_request_are_of_completed_ones_with_their_error(measurement: Callable[..., Path]) -> None:
     row = only(run_tables(measurement(workload={"turns": 1}))[0])
     requests = [record for record in read_report(REPORT).levels[0].requests if record.status == "completed"]

@@ -237,6 +237,14 @@ def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: ReportPlan, measure
     assert all(shown["beside"] == ["redis-server --save ''"] for shown in provenance_commands(plan, found))
 
 
+def test_the_build_of_an_arm_is_named_with_what_tells_it_apart(plan: ReportPlan, measured: Measured) -> None:
+    built = {"kind": "checkout", "key": "1a2b", "title": "vllm of patched at 3c4d with changes"}
+    runs = [msgspec.structs.replace(measured.runs[0], build=built), *measured.runs[1:]]
+    rows = software_table(dataclasses.replace(measured, runs=runs)).rows
+    named = f"build of `{measured.runs[0].cell.scenario}`"
+    assert [row for row in rows if "build of" in row[0]] == [[named, f"{built['title']} (`1a2b`)"]]
+
+
 def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> None:
     table = pair_table(plan, measured)
     stores = [cells for cells in table.rows if cells[1].replace("valkey", "redis") == cells[3]]

@@ -14,11 +14,14 @@ from typing import Any
 from kveval.load import levels as workloads
 from kveval.load.reports import LevelReport
 from kveval.load.workload import workload_of
+from kveval.spec.builds import BESIDE
 from kveval.spec.servers.registry import SERVERS, server_version
 from kveval.store.run_file import IMPORTED, Run
 
 # What of a specification is software under load; the cell's name and its declared size are not.
 _FACTS = ("engine", "weights", "model", "versions", "build", "block_size", "companions", "workload", "reset_caches")
+# What says which build ran, and nothing else.
+_OF_BUILD = ("versions", "build", "source", "images")
 
 # Column after "gpu_" -> what run.json calls it.
 _GPU_CONDITIONS = {
@@ -33,6 +36,22 @@ def effective_configuration(run: Run) -> str:
 
     A CPU tier counts as the arguments and the environment set it. Only where a run says neither, its budget does.
     """
+    return _hash(_ran(run))
+
+
+def arm_settings(run: Run) -> str:
+    """Return 12 hex digits, equal for runs that differ in nothing but the build; "" where a run does not say."""
+    facts = _ran(run)
+    said = {name: value for name, value in facts.items() if name not in _OF_BUILD}
+    return _hash(said) if facts["argv"] or facts["env"] else ""
+
+
+def _hash(facts: Mapping[str, Any]) -> str:
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _ran(run: Run) -> dict[str, Any]:
     specification = run.specification
     argv = specification.get("argv") or run.server.get("argv") or ()
     env = specification.get("env") or run.server.get("env") or {}
@@ -45,8 +64,9 @@ def effective_configuration(run: Run) -> str:
     facts["hardware"] = run.hardware.get("fingerprint")
     if not argv and not env:
         facts["budget"] = _size(run.budget)
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    if "source" in specification:
+        facts["source"] = specification["source"]
+    return facts
 
 
 def machine(run: Run) -> str:
@@ -60,11 +80,20 @@ def machine(run: Run) -> str:
 
 
 def server_build(run: Run) -> str:
-    """Return what the server was built from as far as the run says: image, build, version; "" where it says nothing."""
+    """Return what the server was built from as far as the run says: image, build, version, the content of a build that
+    the arm names; "" where it says nothing.
+    """
     images = run.server.get("images") or run.specification.get("images") or {}
     image = images.get("server", "") if isinstance(images, Mapping) else ""
     parts = [image, run.specification.get("build") or "", server_version(run.versions)]
+    parts += [run.specification.get("source", ""), _beside(run)]
     return " ".join(str(part) for part in parts if part)
+
+
+def _beside(run: Run) -> str:
+    """The release of what stands beside the server, where that is what the arm's build is of."""
+    key = str(run.build.get("key", ""))
+    return key if key.startswith(f"{BESIDE}-") else ""
 
 
 def declared_work(run: Run, report: LevelReport, level: int) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from kveval.analysis.levels import aggregates, checks, checks_import, checks_run, records
 from kveval.analysis.levels.configuration import (
+    arm_settings,
     declared_work,
     effective_configuration,
     gpu_conditions,
@@ -199,6 +200,7 @@ def _conditions(run: Run, level: int) -> dict[str, Any]:
     return {
         "configuration": effective_configuration(run),
         "server_build": server_build(run),
+        "arm_settings": arm_settings(run),
         "run_started": run.started,
         "run_finished": run.finished,
         "hardware": machine(run),

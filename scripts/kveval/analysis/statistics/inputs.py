@@ -13,7 +13,7 @@ from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number
 COLUMNS = (
     *same_work.COLUMNS,
     *failed_requests.COLUMNS,
-    *("server_build", "tier_tokens", "tier_reported_tokens", "activity"),
+    *("server_build", "arm_settings", "tier_tokens", "tier_reported_tokens", "activity"),
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
 )
 """Columns of a level that the inputs are read from."""
@@ -35,17 +35,21 @@ def of_levels(sides: Sides) -> list[Evidence]:
 
 
 def build(sides: Sides) -> Evidence:
-    """Return whether both ran one build of the server."""
-    ours, theirs = (
-        sorted({str(row.get("server_build") or "") for row in rows} - {"", "nan"})
-        for rows in (sides.arm, sides.reference)
-    )
+    """Return whether both ran one build of the server, or differ in nothing else."""
+    ours, theirs = _texts(sides.arm, "server_build"), _texts(sides.reference, "server_build")
     if not ours or not theirs:
         return Evidence("build", "build not recorded", "unknown")
     if ours == theirs:
         return Evidence("build", "one build")
+    settings = _texts(sides.arm, "arm_settings")
+    if len(settings) == 1 and settings == _texts(sides.reference, "arm_settings"):
+        return Evidence("build", "builds compared")
     ran = f"{' and '.join(ours)}, against {' and '.join(theirs)}"
     return Evidence("build", "other build", "qualifies", f"the difference is the arm's and the build's: it ran {ran}")
+
+
+def _texts(rows: Rows, column: str) -> list[str]:
+    return sorted({str(row.get(column) or "") for row in rows} - {"", "nan"})
 
 
 def activity(sides: Sides) -> Evidence | None:

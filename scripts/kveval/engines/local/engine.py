@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import server as local
+from kveval.engines.local.builds import build_facts, environment_of
 from kveval.engines.local.gpu_exporter import gpu_exporter
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import require_checkpoint, require_room
@@ -43,6 +44,9 @@ class HostEngine:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._host = hardware.probe()
+        # Until what the arm's own build needs is there.
+        self._environment = job.server_environment
+        self._say: Say = lambda text: None
 
     def hardware(self) -> Mapping[str, Any]:
         """Describe this host."""
@@ -52,6 +56,7 @@ class HostEngine:
     def alone(self, say: Say) -> Iterator[None]:
         """Hold the host's lock."""
         with host_lock(self._job.label, waiting=say):
+            self._say = say
             yield
 
     def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
@@ -75,8 +80,10 @@ class HostEngine:
         require_checkpoint(specification.model)
         if not (server_environment / "bin" / "python").exists():
             raise MeasurementError(f"no server environment at {server_environment}: run scripts/setup.sh")
+        if self._job.build is not None:
+            self._environment = environment_of(self._job.build, server_environment, specification.build, self._say)
         for sidecar in specification.sidecars:
-            find_program(sidecar.argv[0], server_environment)
+            find_program(sidecar.argv[0], self._environment, server_environment)
         folder = specification.fs_dir
         if folder and not os.access(folder, os.W_OK | os.X_OK):
             raise MeasurementError(f"server.fs_dir {folder} is no folder this user can write to")
@@ -92,7 +99,7 @@ class HostEngine:
         cores = divided(usable())
         # What loads and records, and this process itself; the server is started on its own.
         with on_cores(cores.beside), supervisor(registry_path()) as processes:
-            yield HostSession(self._job, scratch, processes, self._host["cpus"], cores, say)
+            yield HostSession(self._job, self._environment, scratch, processes, self._host["cpus"], cores, say)
 
 
 class HostSession:
@@ -100,8 +107,11 @@ class HostSession:
 
     own_clock = True
 
-    def __init__(self, job: Job, scratch: Path, processes: Supervisor, cpus: int, cores: Cores, say: Say) -> None:
+    def __init__(
+        self, job: Job, environment: Path, scratch: Path, processes: Supervisor, cpus: int, cores: Cores, say: Say
+    ) -> None:
         self._job = job
+        self._environment = environment
         self._cores = cores
         self._scratch = scratch
         self._processes = processes
@@ -195,20 +205,25 @@ class HostSession:
     def anonymous(self, text: str) -> str:
         """Take this host's paths out of what is published."""
         folder = self._job.specification.model.folder
-        places = {self._scratch: "{scratch}", self._job.server_environment: "{server_environment}"}
+        places = {self._scratch: "{scratch}", self._environment: "{server_environment}"}
+        places[self._job.server_environment] = "{server_environment}"
         for place, name in (places if folder is UNSET else {**places, Path(folder): "{model_dir}"}).items():
             text = text.replace(str(place), name)
         return text
 
     def facts(self) -> dict[str, Any]:
-        """Return the cores that the server had, and what stood beside it; how the GPUs were; how fast copies are."""
+        """Return the cores that the server had, and what stood beside it; the arm's own build; how the GPUs were; how
+        fast copies are.
+        """
         cores = {"server": sorted(self._cores.server), "beside": sorted(self._cores.beside)}
         found = [] if self._gpus is None else self._gpus.conditions()
         # The server is gone by now, so that nothing is disturbed and a GPU's memory is free.
         with on_cores(self._cores.server):
             copying = copy_bandwidth.probe(self._job.server_environment / "bin" / "python")
+        build = self._job.build
         return {
             "cores": cores,
+            **({} if build is None else {"build": build_facts(build, self._environment)}),
             **({"gpu_conditions": found} if found else {}),
             **({"copy_bandwidth": copying} if copying else {}),
         }
@@ -223,7 +238,8 @@ class HostSession:
         starting = local.deployed(
             self._processes,
             _server_plan(specification),
-            environment=self._job.server_environment,
+            environment=self._environment,
+            installed=self._job.server_environment,
             model_dir=model_dir,
             files_in=Path(specification.fs_dir or self._scratch).absolute(),
             log=self._scratch / "raw" / "server.log",

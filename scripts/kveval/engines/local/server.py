@@ -197,6 +197,7 @@ def deployed(
     plan: ServerPlan,
     *,
     environment: Path,
+    installed: Path | None = None,
     model_dir: Path | None,
     files_in: Path,
     log: Path,
@@ -205,7 +206,8 @@ def deployed(
 ) -> Iterator[Deployment]:
     """Start the server and its sidecars, wait until all answer as declared, and tear them down on leaving.
 
-    `environment`: the server's virtual environment; `model_dir`: the model's files, None where a hub has them;
+    `environment`: the server's virtual environment; `installed`: another one that has the programs beside it which the
+    first has not; `model_dir`: the model's files, None where a hub has them;
     `files_in`: where a tier of files gets its folder; `ports`: those
     of an earlier deployment to be used again, completed by those chosen here; `secrets`: environment variables passed
     on to the server.
@@ -226,6 +228,7 @@ def deployed(
                 supervisor,
                 plan.sidecars,
                 environment=environment,
+                installed=installed,
                 base_env=server_environment({}, temporary),
                 versions=plan.versions,
                 logs=log.parent,

@@ -38,6 +38,7 @@ def sidecars(
     wanted: Sequence[SidecarSpec],
     *,
     environment: Path,
+    installed: Path | None = None,
     base_env: Mapping[str, str],
     versions: Mapping[str, str],
     logs: Path,
@@ -46,19 +47,20 @@ def sidecars(
 ) -> Iterator[list[Sidecar]]:
     """Start the `wanted` sidecars in order, each ready before the next, and end them on leaving.
 
-    `wanted`: as the specification has them, ports open; `environment`: the server's
-    virtual environment, searched for programs before PATH; `base_env`: what every process of the run gets; `ports`: by
+    `wanted`: as the specification has them, ports open; `environment`: the server's virtual environment, searched for
+    programs before PATH, after it `installed`, another one; `base_env`: what every process of the run gets; `ports`: by
     placeholder, those to be used again; completed here.
 
     Raises SidecarError when a program is missing, is another version, or does not come up within `timeout_s`.
     """
     running: list[Sidecar] = []
+    environments = [environment] if installed is None else [environment, installed]
     with contextlib.ExitStack() as stack:
         for entry in wanted:
             name = entry.name
             own = {place: ports.setdefault(place, free_port()) for place in _places(name, entry.argv)}
             argv = [fill(argument, ports) for argument in entry.argv]
-            argv = [*find_program(argv[0], environment), *argv[1:]]
+            argv = [*find_program(argv[0], *environments), *argv[1:]]
             log = logs / f"{name}.log"
             process = stack.enter_context(
                 supervisor.supervised(name, argv, env={**base_env, **entry.env}, log=log, cwd=logs)
@@ -78,18 +80,24 @@ def fill(text: str, places: Mapping[str, object]) -> str:
     return re.sub(r"\{(redis|valkey|lmcache)_host\}", HOST, text)
 
 
-def find_program(name: str, environment: Path) -> list[str]:
-    """Return the command that starts a sidecar's program, or raise SidecarError saying how to install it."""
-    own = environment / "bin" / name
-    if own.exists():
-        # Run by the environment's Python, because a script's first line breaks where the path is long or has spaces.
-        return [str(environment / "bin" / "python"), str(own)]
+def find_program(name: str, *environments: Path) -> list[str]:
+    """Return the command that starts a sidecar's program, from the first environment that has it, or from PATH.
+
+    Raises SidecarError saying how to install it.
+    """
+    for environment in environments:
+        own = environment / "bin" / name
+        if own.exists():
+            # Run by the environment's Python, because a script's first line breaks where the path is long or has
+            # spaces.
+            return [str(environment / "bin" / "python"), str(own)]
     found = shutil.which(name)
     if found:
         return [found]
-    bundled = sorted(environment.glob(f"lib/python3*/site-packages/*/_binaries/*/{name}"))
-    if bundled:
-        return [str(bundled[0])]
+    for environment in environments:
+        bundled = sorted(environment.glob(f"lib/python3*/site-packages/*/_binaries/*/{name}"))
+        if bundled:
+            return [str(bundled[0])]
     message = f"this host has no {name}: {_ADVICE.get(name, 'install it')}"
     raise SidecarError(message, code="not_installed", program=name)
 

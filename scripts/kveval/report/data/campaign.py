@@ -87,6 +87,11 @@ class ReportPlan:
         """The scenarios that others are compared with."""
         return frozenset(str(entry["baseline"]) for entry in self.scenarios.values() if entry.get("baseline"))
 
+    @property
+    def compared_baselines(self) -> frozenset[str]:
+        """Those of them that have a baseline themselves: arms of which another build is compared with this one."""
+        return frozenset(name for name in self.baselines if self.baseline_of.get(name))
+
 
 @dataclass(frozen=True)
 class Measured:

@@ -31,7 +31,8 @@ class FigureData:
 
     `levels`: complete_metrics.csv, `peaks`: peak_throughput_all.csv, `comparison`: comparison.csv. `footer`: engine,
     weights and hardware in one line. `runs`: those that `levels` was made from. `parameters`: of the models, for their
-    order. `baselines`: scenarios that others are compared with. `device`: GPU, or CPU where the server runs on it.
+    order. `baselines`: scenarios that others are compared with; `compared_baselines`: those with one of their
+    own. `device`: GPU, or CPU where the server runs on it.
     `unit`: what levels count. `tiers`: of the cells that were measured. `recordings`: cell and run -> pcp.parquet;
     `metrics`: the content of config/metrics.yaml, `server_version`: the server's release, for the names in the
     recordings. `counted`: what goodput counts, requests or sessions.
@@ -44,6 +45,7 @@ class FigureData:
     runs: Sequence[Run] = ()
     parameters: Mapping[str, int] = field(default_factory=dict)
     baselines: frozenset[str] = field(default_factory=frozenset)
+    compared_baselines: frozenset[str] = field(default_factory=frozenset)
     margin: float = 0.05
     device: str = "GPU"
     unit: LevelUnit = STREAMS

@@ -57,6 +57,7 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         runs=measured.runs,
         parameters=plan.parameters,
         baselines=plan.baselines,
+        compared_baselines=plan.compared_baselines,
         margin=plan.margin,
         device=_device(measured.runs),
         unit=measured.unit,

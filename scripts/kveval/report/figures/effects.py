@@ -67,7 +67,11 @@ def _against_baselines(data: FigureData, metric: str) -> pd.DataFrame:
 
 
 def _arms(data: FigureData, model: str) -> list[ArmSize]:
-    return [cell for cell in data.cells_of(model) if cell.scenario not in data.baselines]
+    return [cell for cell in data.cells_of(model) if _is_arm(data, cell)]
+
+
+def _is_arm(data: FigureData, cell: ArmSize) -> bool:
+    return cell.scenario not in data.baselines or cell.scenario in data.compared_baselines
 
 
 def _key() -> list[Line2D]:
@@ -92,7 +96,7 @@ def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> Non
 def performance_delta_heatmap_all(data: FigureData) -> Figure:
     """The effect of every arm, models beside each other; bold where it has a verdict, dashes where it has no value."""
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
-    cells = [cell for cell in data.cells if cell.scenario not in data.baselines]
+    cells = [cell for cell in data.cells if _is_arm(data, cell)]
     if not metrics or not cells:
         raise NothingToDraw(_NO_COMPARISON)
     figure, grid = panels(data, (1, len(metrics)), 0.3 * len(cells) + 1.7)

@@ -103,13 +103,24 @@ def _gpu(facts: Mapping[str, Any]) -> str:
 
 
 def software_table(measured: Measured) -> Table:
-    """Versions as the software itself reported them, and images where containers ran."""
+    """Versions as the software itself reported them, images where containers ran, and builds that arms name."""
     rows = [[tool, version] for tool, version in versions(measured.runs).items()]
     images: dict[str, None] = {}
     for run in measured.runs:
         found = run.server.get("images", ())
         images |= dict.fromkeys(map(str, found.values() if isinstance(found, Mapping) else found))
-    return Table(["software", "version"], rows + [["image", f"`{image}`"] for image in images])
+    rows += [["image", f"`{image}`"] for image in images]
+    return Table(["software", "version"], [*rows, *_builds(measured.runs)])
+
+
+def _builds(runs: Sequence[Run]) -> list[list[str]]:
+    """The builds that arms ran in place of what is installed."""
+    found: dict[tuple[str, str], None] = {}
+    for run in runs:
+        if run.build:
+            key = f" (`{run.build.get('key')}`)" if run.build.get("kind") != "release" else ""
+            found[f"build of `{run.cell.scenario}`", f"{run.build.get('title')}{key}"] = None
+    return [list(row) for row in found]
 
 
 def workload_table(measured: Measured) -> Table:

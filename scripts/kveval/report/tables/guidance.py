@@ -122,7 +122,7 @@ def _hits(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> Iterato
     """Baselines with their device's prefix hits at the common level: name, per cent as text and number, level."""
     level = measured.common_level(cells[0][0]) if cells else None
     for cell in cells:
-        if cell[1] not in plan.baselines or level is None:
+        if cell[1] not in plan.baselines - plan.compared_baselines or level is None:
             continue
         at = measured.levels_of(cell, level)
         if "prefix_cache_hit_percent" not in at or at["prefix_cache_hit_percent"].isna().all():

@@ -10,6 +10,7 @@ from kveval.engines.kubernetes.routes import with_controller
 from kveval.host.findings import Finding, error, ok, warning
 from kveval.spec.config import Config
 from kveval.spec.warnings import WORKLOAD
+from kveval.workflow.doctor.builds import build_findings
 from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
 from kveval.workflow.doctor.credential import lasts, planned_s
@@ -44,7 +45,7 @@ def diagnose(
         return [*found, *_slots(config, at_once), *_cluster(config, campaign, store, say, image_limit_s)]
     specifications = [config.specification(cell) for cell in config.cells]
     facts = local_facts(specifications, config, store, server_environment)
-    return [*found, *examine_local(config, specifications, facts)]
+    return [*found, *examine_local(config, specifications, facts), *build_findings(config, server_environment)]
 
 
 def _slots(config: Config, at_once: int | None) -> list[Finding]:

@@ -62,14 +62,14 @@ def level_benefits(config: Config, all_curves: Sequence[LevelCurves], store: Sto
     found: list[LevelBenefits | None] = []
     for curves in all_curves:
         tiers = [cell for cell, one in curves.cells.items() if one.tier_tokens]
-        base = next((config.baseline(cell) for cell in tiers), None)
+        base = next((config.last_baseline(cell) for cell in tiers), None)
         if base is not None and base not in bases:
             bases[base] = _stored_basis(config, base, store)
         basis = None if base is None else bases[base]
         if basis is None or curves.level not in basis.levels:
             found.append(None)
             continue
-        alike = [cell for cell in tiers if config.baseline(cell) == base]
+        alike = [cell for cell in tiers if config.last_baseline(cell) == base]
         for cell in alike:
             if cell not in measured:
                 measured[cell] = _measured(_stored_runs(config, cell, store))

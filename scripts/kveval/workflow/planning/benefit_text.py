@@ -19,7 +19,7 @@ def benefit_lines(config: Config, curves: LevelCurves, bought: LevelBenefits | N
     if not tiers:
         return
     if bought is None:
-        base = config.baseline(tiers[0]) or tiers[0]
+        base = config.last_baseline(tiers[0]) or tiers[0]
         wanted = f"{config.campaign.results}/{base.path}/peak.csv"
         yield f"  What that buys follows from a measurement without a tier: snakemake --cores 4 {wanted}"
         return

@@ -1,0 +1,131 @@
+"""Bounds for looking at a comparison after every block and stopping when it is clear, without more errors than one look
+at the end would make.
+
+Alpha spending after Lan and DeMets (1983) with the function that resembles O'Brien and Fleming's (1979) bounds: next to
+nothing is spent early. The bounds are those of a normal statistic, found by recursive integration (Armitage, McPherson
+and Rowe 1969); for few blocks their p values, not they themselves, are compared with Student's t (Jennison and Turnbull
+2000, section 11.4). benchmarks/bench_check.py shows what that costs in errors, from real runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+from scipy.optimize import brentq
+
+from kveval.analysis.estimators.intervals import Contrast, contrasts
+
+Array = npt.NDArray[np.float64]
+Answer = Literal["better", "worse", "equal", "open"]
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
+# What is beyond this many standard deviations never happens.
+_FARTHEST = 20.0
+
+
+def spent(fraction: float, alpha: float) -> float:
+    """Return how much of a two-sided error rate may be spent when this fraction of the information is there.
+
+    Half on each side, as is usual.
+    """
+    return float(4 * special.ndtr(special.ndtri(alpha / 4) / np.sqrt(fraction)))
+
+
+@cache
+def nominal_levels(first: int, budget: int, alpha: float) -> dict[int, float]:
+    """Return the two-sided p value below which each look stops: blocks -> level, from `first` blocks to `budget`.
+
+    Together the looks err in a share `alpha` of comparisons in which there is no difference.
+    """
+    levels: dict[int, float] = {}
+    density, places, weights = np.array([1.0]), np.array([0.0]), np.array([1.0])
+    before, so_far = 0.0, 0.0
+    for blocks in range(first, budget + 1):
+        fraction = blocks / budget
+        step = np.sqrt(fraction - before)
+        mass, wanted = density * weights, spent(fraction, alpha) - so_far
+
+        def leaving(bound: float, step: float = step, mass: Array = mass, places: Array = places) -> float:
+            away = special.ndtr((places - bound) / step) + special.ndtr((-bound - places) / step)
+            return float(mass @ away)
+
+        farthest = _FARTHEST * np.sqrt(fraction)
+        bound = brentq(lambda at: leaving(at) - wanted, 0.0, farthest, xtol=1e-10)  # noqa: B023
+        levels[blocks] = float(2 * special.ndtr(-bound / np.sqrt(fraction)))
+        inside, spread = bound * _NODES, (bound * _NODES[:, None] - places) / step
+        density = np.exp(-(spread**2) / 2) @ mass / (step * np.sqrt(2 * np.pi))
+        places, weights = inside, bound * _WEIGHTS
+        before, so_far = fraction, spent(fraction, alpha)
+    return levels
+
+
+@dataclass(frozen=True)
+class Design:
+    """The looks at a comparison, declared before the first: after each of `first` to `budget` blocks.
+
+    `margin`: relative difference that does not matter; `alpha`: error rate of a difference that is none over all of
+    `comparisons` together (each has its part), and of an equality that is none (all have to be equal, so each alone).
+    """
+
+    first: int
+    budget: int
+    margin: float = 0.05
+    alpha: float = 0.05
+    comparisons: int = 1
+
+    def difference_level(self, blocks: int) -> float:
+        """Return the two-sided p value of no difference below which a look at so many blocks answers."""
+        return nominal_levels(self.first, self.budget, self.alpha / self.comparisons).get(blocks, 0.0)
+
+    def equality_level(self, blocks: int) -> float:
+        """Return the p value of two one-sided tests below which a look answers that the difference is within margin."""
+        return nominal_levels(self.first, self.budget, 2 * self.alpha).get(blocks, 0.0) / 2
+
+
+@dataclass(frozen=True)
+class Look:
+    """A comparison as it stands after some blocks: differences are of ln values, candidate less base.
+
+    `low`, `high`: the interval that covers the truth at all looks together, per cent, as `effect`.
+    """
+
+    blocks: int
+    answer: Answer
+    effect: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    p_difference: float = np.nan
+    p_equality: float = np.nan
+
+
+def look(base: Array, candidate: Array, design: Design, *, more_is_better: bool = True) -> Look:
+    """Return what paired ln values of two builds, one pair a block, say by now.
+
+    A difference answers if it is significant and, as estimated, larger than the margin; equality if within the margin.
+    """
+    blocks = len(base)
+    if blocks < max(design.first, 2):
+        return Look(blocks, "open")
+    (found,) = contrasts(np.column_stack([base, candidate]), method="paired")
+    level = design.difference_level(blocks)
+    low, high = (_percent(end) for end in found.interval(1 - level))
+    answer = _answer(found, design, blocks, more_is_better=more_is_better)
+    p_equality = found.p_equivalence(design.margin)
+    return Look(blocks, answer, _percent(found.theta), low, high, found.p_difference(), p_equality)
+
+
+def _answer(found: Contrast, design: Design, blocks: int, *, more_is_better: bool) -> Answer:
+    if found.p_equivalence(design.margin) < design.equality_level(blocks):
+        return "equal"
+    beyond = found.theta > np.log1p(design.margin) or found.theta < np.log1p(-design.margin)
+    if found.p_difference() < design.difference_level(blocks) and beyond:
+        return "better" if (found.theta > 0) == more_is_better else "worse"
+    return "open"
+
+
+def _percent(theta: float) -> float:
+    return float(100 * np.expm1(theta))

@@ -1,0 +1,246 @@
+"""Environments of the builds that arms name: made once, beside the one installed, of which they see everything else.
+
+Nothing of what is installed is copied: an environment of its own comes first, the installed one behind it. A checkout
+is laid over links to the installed package, so that compiled modules stand beside the patched files.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from kveval.host.errors import Failure
+from kveval.host.files import write_json
+from kveval.host.hashing import content_hash
+from kveval.spec.builds import BESIDE, ArmBuild, asked_of, files_in, git
+
+FOLDER = ".server-builds"
+READY = "build.json"
+"""In an environment that is complete; one without it is made anew."""
+_INSTALL_S = 1800.0
+_ROUNDS = 4
+# What scripts/setup.sh leaves out for the same reasons: see envs/server.excludes.
+_LEFT_OUT = {"torchaudio", "torchcodec", "torchvision", "triton"}
+_PLACES = """
+import importlib.util, json, site, sys, sysconfig
+found = {"python": sys.version.split()[0]}
+found |= {"site": [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")], "path": [p for p in sys.path if p]}
+specs = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
+found["packages"] = {n: list(s.submodule_search_locations or [])[:1] for n, s in specs.items() if s is not None}
+print(json.dumps(found))
+"""
+Say = Callable[[str], None]
+
+
+class BuildFailed(Failure):
+    """An environment could not be made; the message has the telling line and names the log."""
+
+
+def environment_of(build: ArmBuild, installed: Path, distribution: str, say: Say) -> Path:
+    """Return the environment that has a build, made now if it is not there.
+
+    `installed`: the environment that has everything else; `distribution`: under which name the server is published.
+    Two that ask at once make it once. Raises BuildFailed, BuildError.
+    """
+    if build.kind == "environment":
+        assert build.place is not None
+        return build.place
+    if build.kind == "release" and _is_installed(build, installed, distribution):
+        return installed
+    folder = place_of(build, installed)
+    with _alone(folder) as lock:
+        if not (folder / READY).exists():
+            say(f"making the environment of {build.title}: {folder}")
+            shutil.rmtree(folder, ignore_errors=True)
+            _make(build, folder, installed, distribution, lock)
+    return folder
+
+
+def place_of(build: ArmBuild, installed: Path) -> Path:
+    """Return where the environment of a build is kept: another one for another installed environment."""
+    found = _site(installed)
+    names = sorted(path.name for place in found for path in place.glob("*.dist-info"))
+    mark = content_hash([str(installed.resolve()), asked_of(installed, _PLACES)["python"], names], 8)
+    return installed.parent / FOLDER / f"{build.name}-{mark}"
+
+
+def is_made(build: ArmBuild, installed: Path, distribution: str) -> bool:
+    """Whether the environment of a build is there already."""
+    if build.kind == "environment" or (build.kind == "release" and _is_installed(build, installed, distribution)):
+        return True
+    return (place_of(build, installed) / READY).exists()
+
+
+def build_facts(build: ArmBuild, environment: Path) -> dict[str, Any]:
+    """Return what a run's description says of its build: what it is, and the versions that it brought along."""
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads((environment / READY).read_text())
+        return found
+    return build.facts
+
+
+def _site(environment: Path) -> list[Path]:
+    return sorted({path.resolve() for path in environment.glob("lib*/python3*/site-packages")})
+
+
+def _is_installed(build: ArmBuild, installed: Path, distribution: str) -> bool:
+    (program, version), *_ = build.versions.items()
+    wanted = {canonicalize_name(name) for name in ((BESIDE,) if program == BESIDE else (distribution, program))}
+    found = distributions(path=[str(path) for path in _site(installed)])
+    return any(
+        canonicalize_name(one.metadata["Name"]) in wanted and Version(one.version).public == Version(version).public
+        for one in found
+    )
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[int]:
+    """Hold the lock of one environment and offer it to those who work at it; the kernel drops it with the last."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
+
+
+def _make(build: ArmBuild, folder: Path, installed: Path, distribution: str, lock: int) -> None:
+    """Make an environment; what is interrupted lacks the file that says that it is complete."""
+    log = folder.parent / f"{folder.name}.log"
+    log.unlink(missing_ok=True)
+    _run([installed / "bin" / "python", "-m", "venv", "--without-pip", folder], log, lock)
+    packages = asked_of(installed, _PLACES, *build.packages)["packages"]
+    own = Path(asked_of(folder, _PLACES)["site"][0])
+    seen = "".join(f"import site; site.addsitedir({str(path)!r})\n" for path in _site(installed))
+    (own / "kveval_installed.pth").write_text(seen)
+    if build.kind == "checkout":
+        _lay_over(build, own, {name: Path(*found) for name, found in packages.items()})
+    else:
+        _install(build, folder, installed, distribution, log, lock)
+    for script in sorted((installed / "bin").iterdir()):
+        if not (folder / "bin" / script.name).exists() and script.is_file():
+            (folder / "bin" / script.name).symlink_to(script.resolve())
+    added = sorted(f"{one.metadata['Name']}=={one.version}" for one in distributions(path=[str(own)]))
+    write_json(folder / READY, {**build.facts, "installed": added})
+
+
+def _lay_over(build: ArmBuild, own: Path, packages: dict[str, Path]) -> None:
+    """Link what is installed, file by file, and put the checkout's files in the place of theirs."""
+    for name in build.packages:
+        if name not in packages:
+            said = f"{build.title}: no {name} is installed that its files could be laid over"
+            raise BuildFailed(said, code="nothing_to_lay_over")
+        for folder, _, names in os.walk(packages[name]):
+            beside = own / name / Path(folder).relative_to(packages[name])
+            beside.mkdir(parents=True, exist_ok=True)
+            for one in names:
+                (beside / one).symlink_to(Path(folder, one))
+    with tempfile.TemporaryDirectory(dir=own) as scratch:
+        source = _sources(build, Path(scratch))
+        for name in build.files:
+            path = own / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            shutil.copy2(source / name, path, follow_symlinks=False)
+            for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+                compiled.unlink()
+    changed = sorted(build.files.items() - files_in(own, build.files).items())
+    if changed:
+        said = f"{build.title}: {changed[0][0]} was changed while it was copied: start again"
+        raise BuildFailed(said, code="changed_meanwhile")
+
+
+def _sources(build: ArmBuild, scratch: Path) -> Path:
+    """Return the folder that has the checkout's files as they were found."""
+    assert build.place is not None
+    if not build.pinned:
+        return build.place
+    index = {"GIT_INDEX_FILE": str(scratch / "index")}
+    git(build.place, "read-tree", str(build.commit), env=index)
+    names = "\0".join(build.files).encode(errors="surrogateescape")
+    out = scratch / "files"
+    git(build.place, "checkout-index", "-z", "--stdin", f"--prefix={out}/", env=index, given=names)
+    return out
+
+
+def _install(build: ArmBuild, folder: Path, installed: Path, distribution: str, log: Path, lock: int) -> None:
+    """Install a release or a wheel, and of what it requires that which is not installed in a version that suits."""
+    (program, version), *_ = build.versions.items()
+    name = BESIDE if program == BESIDE else distribution
+    wanted = [f"{name}=={version}"] if build.place is None else [str(build.place)]
+    pip: list[str | Path] = [installed / "bin" / "python", "-m", "pip", "--python", folder / "bin" / "python"]
+    pip += ["--disable-pip-version-check", "--no-input", "install"]
+    # What is installed is seen, and would count as there.
+    pip += ["--no-deps", "--ignore-installed"]
+    for _ in range(_ROUNDS):
+        _run([*pip, *wanted], log, lock)
+        # LMCache's wheel asks for CUDA and for older packages than vLLM's, and works without.
+        if program == BESIDE:
+            return
+        wanted = [str(one) for one in _unmet(folder)]
+        if not wanted:
+            return
+        torch = [one for one in wanted if canonicalize_name(Requirement(one).name) == "torch"]
+        if torch:
+            said = f"{build.title} needs {torch[0]}, and another one is installed: make an environment that has both"
+            raise BuildFailed(f"{said}, and name it by `environment`", code="other_torch")
+    said = f"{build.title}: what it requires contradicts itself: {', '.join(wanted)}; see {log}"
+    raise BuildFailed(said, code="unmet")
+
+
+def _unmet(folder: Path) -> list[Requirement]:
+    """Return the requirements of an environment's own packages that nothing in it, or behind it, meets."""
+    places: dict[str, Any] = asked_of(folder, _PLACES)
+    python = str(places["python"])
+    markers = {"extra": "", "python_version": ".".join(python.split(".")[:2]), "python_full_version": python}
+    there: dict[str, Distribution] = {}
+    for one in distributions(path=places["path"]):
+        there.setdefault(canonicalize_name(one.metadata["Name"]), one)
+    found: dict[str, Requirement] = {}
+    for own in distributions(path=places["site"][:1]):
+        for text in own.requires or ():
+            requirement = Requirement(text)
+            name = canonicalize_name(requirement.name)
+            if name in _LEFT_OUT or (requirement.marker and not requirement.marker.evaluate(markers)):
+                continue
+            met = name in there and requirement.specifier.contains(there[name].version, prereleases=True)
+            if not met:
+                requirement.extras, requirement.marker = set(), None
+                found[name] = requirement
+    return list(found.values())
+
+
+def _run(command: Sequence[str | Path], log: Path, lock: int) -> None:
+    """Run a command; raise BuildFailed with the line of its output that tells why it failed.
+
+    It holds the lock as well: what a killed job left at work must end before another begins.
+    """
+    with log.open("a") as output:
+        output.write(f"$ {' '.join(map(str, command))}\n")
+        output.flush()
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        try:
+            done = subprocess.run(
+                [str(part) for part in command],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                timeout=_INSTALL_S,
+                env=environment,
+                pass_fds=[lock],
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BuildFailed(f"the environment of a build could not be made ({error}); see {log}") from None
+    if done.returncode:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        telling = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])
+        raise BuildFailed(f"the environment of a build could not be made: {telling.strip()}; see {log}")

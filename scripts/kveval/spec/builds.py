@@ -1,0 +1,257 @@
+"""The build that an arm names, found and told apart by its content; nothing is made or started here.
+
+Of a checkout that is the content of its Python packages, as git names it: one commit and a working tree with the same
+files are one build, wherever they lie. What makes an environment of it is kveval.engines.local.builds.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from kveval.config.campaign import ServerConfig
+from kveval.config.catalogue import BuildSource
+from kveval.host.errors import Failure
+from kveval.host.files import sha256_file
+from kveval.host.hashing import content_hash
+
+BESIDE = "lmcache"
+"""What a build may be of besides the server itself."""
+Kind = Literal["release", "wheel", "checkout", "environment"]
+Files = Mapping[str, str]
+"""Path below a source tree -> git's name of the file's content."""
+_GIT_S = 120.0
+# They are made from the sources, for one machine.
+_COMPILED = (".so", ".pyc", ".pyd")
+_ENVIRONMENT = """
+import hashlib, importlib.metadata as m, importlib.util, json, pathlib, sys
+found = {"distributions": {}, "files": {}}
+for one in m.distributions():
+    record = one.read_text("RECORD") or ""
+    # Where it lies, and from where it was installed, is not what it is.
+    omitted = ("/bin/", "direct_url.json", "__editable__", ".pyc", "/RECORD", "/INSTALLER", "/REQUESTED")
+    lines = sorted(line for line in record.splitlines() if not any(part in line for part in omitted))
+    name = (one.metadata["Name"] or "").lower().replace("_", "-")
+    found["distributions"].setdefault(name, [one.version, hashlib.sha256("\\n".join(lines).encode()).hexdigest()])
+for name in sys.argv[1:]:
+    spec = importlib.util.find_spec(name)
+    for folder in map(pathlib.Path, (spec.submodule_search_locations or []) if spec else []):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", ".so") and path.is_file():
+                key = f"{name}/{path.relative_to(folder).as_posix()}"
+                with path.open("rb") as file:
+                    found["files"][key] = hashlib.file_digest(file, "sha256").hexdigest()
+found["python"] = sys.version.split()[0]
+print(json.dumps(found))
+"""
+
+
+class BuildError(Failure):
+    """A build is not where the scenario says, or is none; the message says what is there."""
+
+
+@dataclass(frozen=True)
+class ArmBuild:
+    """A build, found.
+
+    Attributes:
+        key: equal for equal content; of a release its program and version.
+        title: the build, as people say it.
+        versions: release by program, as far as the build sets it.
+        place: the file or folder on this host; None for a release.
+        commit: of a checkout under git; `dirty`: whether its packages differ from that commit.
+        files: of a checkout.
+        packages: Python packages that a checkout has.
+    """
+
+    kind: Kind
+    key: str
+    title: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    place: Path | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    pinned: bool = False
+    files: Files = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name among the environments that are made."""
+        return f"{self.kind}-{self.key}"
+
+    @property
+    def source(self) -> str:
+        """Its mark in a specification; nothing for a release, whose version tells it apart."""
+        return "" if self.kind == "release" else self.name
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Its part of a run's description, without this host's paths."""
+        said = {"kind": self.kind, "key": self.key, "title": self.title}
+        return said | ({} if self.kind != "checkout" else {"commit": self.commit, "dirty": self.dirty})
+
+
+def find_build(source: BuildSource, server: ServerConfig) -> ArmBuild:
+    """Find the build that a scenario names, on a server declared as `server`. Raises BuildError."""
+    programs = (server.program, BESIDE)
+    if source.checkout is not None:
+        return _checkout(source.checkout, source.commit, programs)
+    if source.wheel is not None:
+        return _wheel(source.wheel, server)
+    if source.environment is not None:
+        return _environment(source.environment, server)
+    program, version = (BESIDE, source.lmcache) if source.lmcache is not None else (server.program, source.vllm)
+    assert version is not None
+    if source.lmcache is None and server.version:
+        said = f"the release {version} is of another program than {server.program}"
+        raise BuildError(said, code="other_program")
+    return ArmBuild("release", f"{program}-{version}", f"release {version} of {program}", {program: version})
+
+
+def distributions(server: ServerConfig) -> tuple[str, ...]:
+    """Return the distributions that may hold the server: the build's name first, then the program's."""
+    return tuple(dict.fromkeys((server.build, server.program)))
+
+
+def content_name(content: bytes) -> str:
+    """Return git's name of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return those of the files `names`, relative to `folder`, that are there and are sources, with their content."""
+    found = {}
+    for name in names:
+        path = folder / name
+        if path.is_symlink():
+            found[name] = content_name(path.readlink().as_posix().encode())
+        elif path.is_file() and path.suffix not in _COMPILED:
+            found[name] = content_name(path.read_bytes())
+    return found
+
+
+def git(place: Path, *arguments: str, env: Mapping[str, str] | None = None, given: bytes = b"") -> bytes:
+    """Return what git says in a source tree; `given` is its input. Raises BuildError with its last line on failure."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(env or {})}
+    command = ["git", "-C", str(place), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_GIT_S, env=environment, input=given)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"checkout {place}: git did not answer ({error})", code="git_failed") from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        said = f"checkout {place}: git {arguments[0]}: {lines[-1] if lines else 'failed without a word'}"
+        raise BuildError(said, code="git_failed")
+    return done.stdout
+
+
+def _checkout(given: str, commit: str | None, programs: Sequence[str]) -> ArmBuild:
+    place = Path(given).expanduser().absolute()
+    if not place.is_dir():
+        raise BuildError(f"checkout {given}: there is no such folder", code="no_checkout_there")
+    under_git = (place / ".git").exists()
+    if commit is not None and not under_git:
+        raise BuildError(f"checkout {given} is not under git, and has no commit {commit}", code="not_under_git")
+    head = _commit(place, commit or "HEAD", given) if under_git else None
+    if commit is not None and head is not None:
+        files, dirty = _committed(place, head, programs), False
+    elif under_git:
+        names = git(place, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *programs)
+        files = files_in(place, sorted(set(filter(None, names.decode(errors="surrogateescape").split("\0")))))
+        dirty = head is None or files != _committed(place, head, programs)
+    else:
+        paths = (path for program in programs for path in sorted((place / program).rglob("*")))
+        files, dirty = files_in(place, (path.relative_to(place).as_posix() for path in paths)), None
+    modules = [name for name in files if name.endswith(".py")]
+    packages = tuple(name for name in programs if any(one.startswith(f"{name}/") for one in modules))
+    if not packages:
+        said = f"checkout {given} has no Python files in {' or '.join(f'{name}/' for name in programs)}"
+        raise BuildError(said, code="no_package")
+    key = content_hash(dict(files))
+    title = f"{' and '.join(packages)} of {place.name}"
+    if head is not None:
+        title += f" at {head[:10]}{' with changes' if dirty else ''}"
+    pinned = commit is not None
+    return ArmBuild("checkout", key, title, {}, place, head, dirty, pinned, files, packages)
+
+
+def _commit(place: Path, name: str, given: str) -> str | None:
+    """Return the commit that a name means; None for a repository that has none yet."""
+    try:
+        return git(place, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").decode().strip()
+    except BuildError:
+        if name == "HEAD" and git(place, "rev-parse", "--is-inside-work-tree"):
+            return None
+        raise BuildError(f"checkout {given} has no commit {name}", code="no_commit") from None
+
+
+def _committed(place: Path, commit: str, programs: Sequence[str]) -> dict[str, str]:
+    entries = git(place, "ls-tree", "-r", "-z", "--full-tree", commit, "--", *programs)
+    found = {}
+    for entry in filter(None, entries.decode(errors="surrogateescape").split("\0")):
+        (_, kind, content), name = entry.split("\t")[0].split(), entry.split("\t", 1)[1]
+        if kind == "blob" and not name.endswith(_COMPILED):
+            found[name] = content
+    return found
+
+
+def _wheel(given: str, server: ServerConfig) -> ArmBuild:
+    place = Path(given).expanduser().absolute()
+    if not place.is_file():
+        raise BuildError(f"wheel {given}: there is no such file", code="no_wheel_there")
+    try:
+        name, version, _, _ = parse_wheel_filename(place.name)
+    except InvalidWheelFilename:
+        raise BuildError(f"{given} is not named like a wheel: NAME-VERSION-...-.whl", code="no_wheel") from None
+    programs = {canonicalize_name(one): server.program for one in distributions(server)} | {BESIDE: BESIDE}
+    if name not in programs:
+        said = f"wheel {given} is of {name}; valid is one of {', '.join(programs)}"
+        raise BuildError(said, code="other_program")
+    key = sha256_file(place)
+    return ArmBuild("wheel", key[:16], f"wheel {place.name}", {programs[name]: str(version)}, place)
+
+
+def _environment(given: str, server: ServerConfig) -> ArmBuild:
+    place = Path(given).expanduser().absolute()
+    found = asked_of(place, _ENVIRONMENT, server.program, BESIDE)
+    versions: dict[str, str] = {}
+    for program, names in ((server.program, distributions(server)), (BESIDE, (BESIDE,))):
+        known = [found["distributions"][name][0] for name in names if name in found["distributions"]]
+        versions |= {program: known[0]} if known else {}
+    if server.program not in versions:
+        raise BuildError(f"environment {given} has no {server.program}", code="no_server")
+    said = f"environment {place.name} with {server.program} {versions[server.program]}"
+    return ArmBuild("environment", content_hash(found), said, versions, place)
+
+
+def asked_of(environment: Path, program: str, *arguments: str) -> Any:
+    """Return the JSON that a program prints, run by the environment's own Python. Raises BuildError."""
+    python = environment / "bin" / "python"
+    if not python.exists():
+        said = f"environment {environment}: there is no bin/python"
+        raise BuildError(said, code="no_environment_there")
+    try:
+        command = [str(python), "-I", "-c", program, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=True)
+        return json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        said = f"environment {environment}: its Python does not answer ({error})"
+        raise BuildError(said, code="no_answer") from None
+
+
+def with_build(server: ServerConfig, build: ArmBuild | None) -> ServerConfig:
+    """Return the server as declared with the releases that a build sets."""
+    if build is None or not build.versions:
+        return server
+    changed = {BESIDE: build.versions[BESIDE]} if BESIDE in build.versions else {}
+    key = "version" if server.version else server.program
+    changed |= {key: build.versions[server.program]} if server.program in build.versions else {}
+    return server.model_copy(update=changed)

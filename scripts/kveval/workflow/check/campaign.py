@@ -1,0 +1,110 @@
+"""The campaign of a check: the same arms on two builds, under the load of the campaign that was asked for."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kveval.config.campaign import ServerConfig
+from kveval.config.catalogue import BuildSource
+from kveval.host.errors import Failure
+from kveval.host.hashing import content_hash
+from kveval.spec.builds import BESIDE, find_build
+
+ARMS = ("native-offload/10000", "native-offload/3000", "lmcache-local/10000")
+"""A tier that holds the working set of the default load, one that has to evict, and LMCache's."""
+INSTALLED = "installed"
+BASE, CANDIDATE = "base", "candidate"
+_ARM = re.compile(r"(?P<scenario>[A-Za-z0-9][\w.+-]*)/(?P<blocks>0|[1-9][0-9]*)")
+_LEFT_OUT = ("bridges", "matrix", "title", "description", "comparison", "prices", "goodput")
+
+
+class CheckError(Failure):
+    """A check cannot be made of what was asked for; the message says what would be right."""
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """A check: its campaign's values, and arm (SCENARIO/BLOCKS) -> scenarios of the base and of the candidate.
+
+    `described`: what the two builds are, as people say it; `identical`: whether they have the same content.
+    """
+
+    values: Mapping[str, Any]
+    arms: Mapping[str, tuple[str, str]]
+    described: tuple[str, str]
+    identical: bool
+
+
+def source_of(text: str) -> dict[str, str] | None:
+    """Return what a build given on the command line is, as a scenario's `server` says it; None for what is installed.
+
+    PROGRAM==VERSION is a release, FILE.whl a wheel, a folder with bin/python an environment, another one a checkout,
+    FOLDER@COMMIT a commit of it.
+    """
+    name, _, version = text.partition("==")
+    path, at, commit = text.rpartition("@")
+    if text == INSTALLED:
+        return None
+    if version and name in BuildSource.model_fields:
+        return {name: version}
+    if version:
+        raise CheckError(
+            f"{text} is no release: PROGRAM==VERSION of what a scenario's server may name", code="no_release"
+        )
+    if text.endswith(".whl"):
+        return {"wheel": text}
+    if (Path(text).expanduser() / "bin" / "python").exists():
+        return {"environment": text}
+    if at and not Path(text).expanduser().exists():
+        return {"checkout": path, "commit": commit}
+    return {"checkout": text}
+
+
+def check_plan(
+    values: Mapping[str, Any], base: str, candidate: str, arms: Sequence[str] = (), blocks: int = 6
+) -> CheckPlan:
+    """Make the campaign of a check from that which was asked for: its server, its load, its model.
+
+    `arms`: SCENARIO/BLOCKS, by default those of ARMS that the server can run; `blocks`: the most that are measured.
+    Raises CheckError, BuildError.
+    """
+    if "matrix" not in values or values.get("engine", "local") != "local":
+        raise CheckError("check measures on this host: a campaign with engine: local and a matrix", code="not_here")
+    server = ServerConfig.model_validate(values["server"])
+    models = [name for entry in values["matrix"] for name in entry.get("models", ())][:1]
+    sources = [source_of(base), source_of(candidate)]
+    builds = [None if one is None else find_build(BuildSource.model_validate(one), server) for one in sources]
+    beside_alone = any(one is not None and {*one.versions, *one.packages} == {BESIDE} for one in builds)
+    asked = list(arms) or [arm for arm in ARMS if (server.lmcache if BESIDE in arm else not beside_alone)]
+    contents = [INSTALLED if one is None else one.source or one.key for one in builds]
+    installed = f"{server.program}-{server.declared_version}"
+    told_apart = [installed if one == INSTALLED else one for one in contents]
+    # Another candidate has a base of its own: measured in its blocks, not taken from an earlier check.
+    mark = content_hash(told_apart, 8)
+    scenarios: dict[str, Any] = {}
+    matrix: list[dict[str, Any]] = []
+    pairs = {}
+    for arm in asked:
+        found = _ARM.fullmatch(arm)
+        if found is None:
+            raise CheckError(f"{arm!r} is no arm: SCENARIO/CPU_BLOCKS, for instance {ARMS[0]}", code="no_arm")
+        names = [f"{found['scenario']}.{side}.{mark}" for side in (BASE, CANDIDATE)]
+        for side, name, source in zip((BASE, CANDIDATE), names, sources, strict=True):
+            scenarios[name] = {
+                "extends": found["scenario"],
+                "title": f"{found['scenario']}, {side}",
+                "replicate": False,
+            }
+            scenarios[name] |= {} if source is None else {"server": source}
+        scenarios[names[1]]["baseline"] = names[0]
+        matrix.append({"models": models, "scenarios": names, "cpu_blocks": [int(found["blocks"])]})
+        pairs[arm] = (names[0], names[1])
+    kept = {key: value for key, value in values.items() if key not in _LEFT_OUT}
+    kept |= {"name": "check", "title": f"{candidate} against {base}", "results": f"results/check/{mark}"}
+    compared = values.get("comparison") or {}
+    kept["comparison"] = {name: compared[name] for name in ("margin", "alpha") if name in compared}
+    kept |= {"runs": blocks, "matrix": matrix, "scenarios": {**values.get("scenarios", {}), **scenarios}}
+    said = [f"the installed {installed}" if one is None else one.title for one in builds]
+    return CheckPlan(kept, pairs, (said[0], said[1]), told_apart[0] == told_apart[1])

@@ -1,0 +1,133 @@
+"""A check as a comment for a pull request: verdict, effects with intervals, what they rest on, how to repeat it."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from kveval.analysis.estimators.sequential import Design
+from kveval.report.data.numbers import MISSING
+from kveval.report.figures.axes import GREY, WIDTH, write_title
+from kveval.report.figures.draw import STYLE
+from kveval.workflow.check.judging import Judged, Verdict
+
+FIGURE = "effects.png"
+_ANSWERS = {"better": "**better**", "worse": "**worse**", "equal": "within the margin", "open": "not enough"}
+_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equal": "#009E73", "open": "#999999"}
+_HEADS: Mapping[Verdict, str] = {
+    "regression": "The candidate is slower",
+    "improvement": "The candidate is faster",
+    "no difference that matters": "No difference that matters",
+    "not enough": "Not enough to tell",
+}
+
+
+@dataclass(frozen=True)
+class CheckFacts:
+    """The facts that a comment has beside the numbers.
+
+    `builds`: base's and candidate's, as people say them; `identical`: whether their content is the same; `blocks`:
+    measured; `minutes`: that this took; `host`: the machine; `failed`: why values are missing; `command`: the words of
+    the command that repeats it.
+    """
+
+    builds: tuple[str, str]
+    identical: bool
+    blocks: int
+    minutes: float
+    host: str
+    software: Mapping[str, str]
+    failed: Sequence[str]
+    command: Sequence[str]
+
+
+def comment(verdict: Verdict, found: Sequence[Judged], design: Design, facts: CheckFacts) -> str:
+    """Return the comment as Markdown."""
+    lines = [f"## {_HEADS[verdict]}: {facts.builds[1]} against {facts.builds[0]}", ""]
+    lines += [_summary(verdict, found, design, facts), ""]
+    lines += ["| arm | quantity | base | candidate | effect | |", "|---|---|---|---|---|---|"]
+    lines += [_row(each) for each in found]
+    lines += ["", f"![effects with their intervals]({FIGURE})", "", "### What it rests on", ""]
+    lines += [f"- {line}" for line in _basis(design, facts)]
+    lines += ["", "### Reproduce it", "", "```bash", shlex.join(facts.command), "```", ""]
+    return "\n".join(lines)
+
+
+def _summary(verdict: Verdict, found: Sequence[Judged], design: Design, facts: CheckFacts) -> str:
+    telling = {"regression": "worse", "improvement": "better"}.get(verdict, "open")
+    shown = [each for each in found if each.claim.decides and each.look.answer == telling]
+    named = "; ".join(f"{each.claim.title.lower()} of {each.claim.arm} {_effect(each)}" for each in shown)
+    margin = f"{100 * design.margin:g} %"
+    if verdict == "no difference that matters":
+        return f"Every deciding quantity is within ±{margin} of the base, after {facts.blocks} blocks."
+    if verdict != "not enough":
+        return f"{named[:1].upper()}{named[1:]}, after {facts.blocks} of at most {design.budget} blocks."
+    said = f"After {facts.blocks} blocks neither a difference beyond {margin} nor its absence is shown"
+    return f"{said}: {named}." if named else f"{said}."
+
+
+def _row(each: Judged) -> str:
+    cells = [each.claim.arm, each.claim.title, _number(each.base), _number(each.candidate), _effect(each)]
+    return f"| {' | '.join([*cells, _ANSWERS[each.look.answer] if each.claim.decides else 'shown'])} |"
+
+
+def _number(value: float) -> str:
+    return MISSING if np.isnan(value) else f"{value:,.3g}"
+
+
+def _effect(each: Judged) -> str:
+    look = each.look
+    return MISSING if np.isnan(look.effect) else f"{look.effect:+.1f} % [{look.low:+.1f}, {look.high:+.1f}]"
+
+
+def _basis(design: Design, facts: CheckFacts) -> list[str]:
+    told = ", ".join(f"{name} {version}" for name, version in sorted(facts.software.items()))
+    lines = [
+        f"{facts.blocks} blocks in {facts.minutes:.0f} minutes: base and candidate in each, in random order, every run"
+        " on a fresh server, with the same requests.",
+        f"Looked at after {design.first} blocks and each that followed, at most {design.budget}; bounds by alpha"
+        f" spending (Lan and DeMets, after O'Brien and Fleming), error rate {design.alpha:g} over {design.comparisons}"
+        " deciding quantities. Intervals hold at all looks together.",
+        f"Slower or faster: significant and, as estimated, beyond ±{100 * design.margin:g} %. Latencies are shown, and"
+        " do not decide.",
+        f"{facts.host}; {told}.",
+    ]
+    if facts.identical:
+        lines.insert(0, "Both builds have the same content: a difference would be noise.")
+    return [*lines, *facts.failed]
+
+
+def draw_check(found: Sequence[Judged], design: Design) -> Figure:
+    """Return the effects with their intervals, and the margin."""
+    shown = [each for each in found if not np.isnan(each.look.effect)]
+    figure = Figure(figsize=(WIDTH, 1.4 + 0.32 * max(len(shown), 1)), layout="constrained")
+    axes = figure.subplots()
+    margin = 100 * design.margin
+    axes.axvspan(-margin, margin, color="#000000", alpha=0.07, linewidth=0)
+    axes.axvline(0, color=GREY, linewidth=0.9)
+    widest = max([3 * margin, *(2 * abs(each.look.effect) for each in shown)])
+    for place, each in enumerate(shown):
+        colour = _COLOURS[each.look.answer] if each.claim.decides else _COLOURS["open"]
+        ends = np.clip([each.look.low, each.look.high], -widest, widest)
+        axes.plot(ends, [place, place], color=colour, linewidth=1.8)
+        face = colour if each.claim.decides else "white"
+        axes.plot(each.look.effect, place, "o", color=colour, markerfacecolor=face)
+    names = [f"{each.claim.title} ({'more' if each.claim.more_is_better else 'less'} is better)" for each in shown]
+    axes.set_yticks(range(len(shown)), [f"{each.claim.arm}\n{name}" for each, name in zip(shown, names, strict=True)])
+    axes.tick_params(axis="y", labelsize=7)
+    axes.invert_yaxis()
+    axes.set_xlim(-widest, widest)
+    axes.set_xlabel("effect, % of the base; grey: the margin; hollow: does not decide")
+    return figure
+
+
+def write_figure(path: Path, found: Sequence[Judged], design: Design, title: str) -> None:
+    """Draw the effects into a file."""
+    with mpl.rc_context(fname=STYLE):
+        figure = draw_check(found, design)
+        write_title(figure, title)
+        figure.savefig(path, metadata={"Software": None})

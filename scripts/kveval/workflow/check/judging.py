@@ -1,0 +1,112 @@
+"""A check after some blocks: every question looked at, and the verdict that follows from all."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kveval.analysis.estimators.sequential import Design, Look, look
+from kveval.config.campaign import Cell
+from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.spec.config import Config
+from kveval.workflow.check.measuring import COLD, SHOWN, Values
+
+Verdict = Literal["regression", "improvement", "no difference that matters", "not enough"]
+FIRST_LOOK = 3
+_MORE_IS_BETTER = ("throughput_tok_s", COLD)
+_TITLES = {**METRIC_TITLES, COLD: "Prompts taken in cold"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question of a check: a quantity on the base and on the candidate, over cells that are asked together.
+
+    `pairs`: base's cell, candidate's cell, level; `decides`: whether the verdict rests on it.
+    """
+
+    arm: str
+    quantity: str
+    pairs: tuple[tuple[Cell, Cell, int], ...]
+    decides: bool
+
+    @property
+    def title(self) -> str:
+        """Name of the quantity."""
+        return _TITLES[self.quantity]
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether a larger value is better."""
+        return self.quantity in _MORE_IS_BETTER
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with what is known of it; `base`, `candidate`: geometric means over the blocks that have both."""
+
+    claim: Question
+    look: Look
+    base: float
+    candidate: float
+
+
+def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Question]:
+    """Return what a check asks: throughput and latencies of each arm at each level, cold prompts of each scenario."""
+    found: list[Question] = []
+    cold: dict[str, list[tuple[Cell, Cell, int]]] = {}
+    model = config.cells[0].model
+    for arm, names in arms.items():
+        scenario, _, blocks = arm.partition("/")
+        base, candidate = (Cell(model, name, int(blocks)) for name in names)
+        for level in config.workload.fixed_levels:
+            pair = (base, candidate, level)
+            where = arm if len(config.workload.fixed_levels) == 1 else f"{arm}, level {level}"
+            found += [Question(where, name, (pair,), name == SHOWN[0]) for name in SHOWN if name != COLD]
+            if config.workload.prime:
+                cold.setdefault(scenario, []).append(pair)
+    return found + [Question(scenario, COLD, tuple(pairs), True) for scenario, pairs in cold.items()]
+
+
+def design_of(config: Config, claims: Sequence[Question]) -> Design:
+    """Return the looks that a check declares: after three blocks and each that follows."""
+    comparison, deciding = config.campaign.comparison, sum(claim.decides for claim in claims)
+    first = min(FIRST_LOOK, config.campaign.runs)
+    return Design(first, config.campaign.runs, comparison.margin, comparison.alpha, deciding)
+
+
+def judged(claims: Sequence[Question], blocks: Sequence[Values], design: Design) -> list[Judged]:
+    """Look at every claim; `blocks`: what the runs of each found. A block lacks a claim that either side lacks."""
+    found = []
+    for claim in claims:
+        values = [pair for block in blocks if (pair := _pair(claim, block)) is not None]
+        base, candidate = np.array(values).reshape(-1, 2).T
+        seen = look(base, candidate, design, more_is_better=claim.more_is_better)
+        means = (float(np.exp(side.mean())) if len(side) else math.nan for side in (base, candidate))
+        found.append(Judged(claim, seen, *means))
+    return found
+
+
+def _pair(claim: Question, block: Values) -> tuple[float, float] | None:
+    """Return the mean ln values of base and candidate in a block, over the pairs of cells that have both."""
+    name = claim.quantity
+    there = [
+        (math.log(block[base, level, name]), math.log(block[candidate, level, name]))
+        for base, candidate, level in claim.pairs
+        if (base, level, name) in block and (candidate, level, name) in block
+    ]
+    if not there:
+        return None
+    base, candidate = np.mean(there, axis=0)
+    return float(base), float(candidate)
+
+
+def verdict_of(found: Sequence[Judged]) -> Verdict:
+    """Return the verdict: one claim that is worse makes a regression, and all have to be settled for anything else."""
+    answers = {each.look.answer for each in found if each.claim.decides}
+    if "worse" in answers:
+        return "regression"
+    if "open" in answers or not answers:
+        return "not enough"
+    return "improvement" if "better" in answers else "no difference that matters"

@@ -1,0 +1,96 @@
+"""The blocks of a check, measured one after the other by the jobs that measure every campaign, and what they found."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kveval.analysis.levels.tables import run_tables
+from kveval.analysis.statistics.comparison import unfit
+from kveval.config.campaign import Cell
+from kveval.host.errors import Failure
+from kveval.measure.failures import cause
+from kveval.measure.progress import write_requested
+from kveval.spec.config import Config
+from kveval.store.run_file import read_run, stored_run
+from kveval.workflow.planning.order import campaign_pointer, in_order, planned_runs, requested_file
+
+COLD = "cold_prefixes_per_s"
+"""Prefixes that a server with empty caches took in per second, each once, before the level."""
+SHOWN = ("throughput_tok_s", COLD, "ttft_ms_p50", "e2e_ms_p50")
+"""The quantities of a check; only the first two decide."""
+_STOPPED = 2
+Values = dict[tuple[Cell, int, str], float]
+"""Cell, level and quantity -> value in one run."""
+
+
+class Stopped(Failure):
+    """A measurement was asked to stop, and with it the check."""
+
+
+def measure_block(
+    config: Config, values: Mapping[str, Any], block: int, *, script: Path, catalogues: Path, store: Path, server: Path
+) -> dict[str, str]:
+    """Measure what the store lacks of a block, in the campaign's random order; return why runs failed, by cell.
+
+    `script`: benchmark.py; `values`: the campaign's, as it was loaded. Raises Stopped.
+    """
+    failed = {}
+    if block == 1:
+        write_requested(requested_file(config), [campaign_pointer(config, *run) for run in planned_runs(config)])
+    for cell, run in in_order(config):
+        if run != block:
+            continue
+        log = Path("logs", config.campaign.name, "benchmark", cell.path, f"run-{run}.log")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = campaign_pointer(config, cell, run)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, str(script), "--campaign", json.dumps(values, default=str)]
+        command += ["--catalogues", str(catalogues), "--measurement", config.measurement_id(cell), "--cell", cell.path]
+        command += ["--run", str(run), "--store", str(store), "--server-environment", str(server)]
+        done = subprocess.run([*command, "--output", str(output), "--log", str(log)])
+        if done.returncode == _STOPPED or done.returncode < 0:
+            raise Stopped(f"{cell.path} run {run} was stopped; the same command continues")
+        if done.returncode:
+            failed[cell.path] = f"run {run}: {cause(log) or f'see {log}'}"
+    return failed
+
+
+def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
+    """Return what a run found, quantities that may enter a verdict alone, and why others may not.
+
+    Nothing where the run is not there.
+    """
+    pointer = campaign_pointer(config, cell, run)
+    if not pointer.exists():
+        return {}, []
+    place = stored_run(pointer)
+    table, _ = run_tables(place, config.required_counters(cell))
+    found: Values = {}
+    reasons = []
+    primed = {level.level: level.primed for level in read_run(place).levels}
+    for row in table.to_dict("records"):
+        level = int(row["level"])
+        if not _active(row):
+            reasons.append(f"{cell.path} run {run}: by its own counters the arm was not active")
+            continue
+        facts = primed.get(level) or {}
+        cold = facts.get("prefixes", 0) / facts["seconds"] if facts.get("seconds") else math.nan
+        for name in SHOWN:
+            value = cold if name == COLD else float(row.get(name) or math.nan)
+            reason = "" if name == COLD else unfit({str(key): one for key, one in row.items()}, name)
+            if value > 0 and not reason:
+                found[cell, level, name] = value
+            elif reason and name == SHOWN[0]:
+                reasons.append(f"{cell.path} run {run}: {reason}")
+    return found, reasons
+
+
+def _active(row: Mapping[Any, Any]) -> bool:
+    proof = row.get("exercised")
+    return proof is None or pd.isna(proof) or bool(proof)

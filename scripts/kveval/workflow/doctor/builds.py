@@ -1,0 +1,48 @@
+"""Builds that arms name: whether their environments are there, and what a checkout has that is not built."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from kveval.engines.local.builds import is_made
+from kveval.host.findings import Finding, ok, warning
+from kveval.spec.builds import ArmBuild, BuildError, git
+from kveval.spec.config import Config
+
+_COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust")
+
+
+def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
+    """Yield what is to be said of the builds of a campaign's arms; `installed`: the server's environment."""
+    if not (installed / "bin" / "python").exists():
+        return
+    found: dict[str, tuple[ArmBuild, str]] = {}
+    for cell in config.cells:
+        build = config.build(cell)
+        if build is not None:
+            found.setdefault(build.name, (build, cell.scenario))
+    for build, scenario in found.values():
+        if is_made(build, installed, config.campaign.server.build):
+            yield ok(f"build of {scenario}", f"{build.title}: its environment is there")
+        elif build.kind == "checkout":
+            yield ok(f"build of {scenario}", f"{build.title}: its environment is made in seconds when it is needed")
+        else:
+            said = f"{build.title}: installed by pip when it is first needed"
+            yield ok(f"build of {scenario}", said, to_be_made=True)
+        if changed := not_built(build, config.campaign.server.declared_version):
+            said = (
+                f"{build.title} has other sources than the installed build in {', '.join(changed)}: those are not built"
+            )
+            fix = "build a wheel, and name it by server.wheel"
+            yield warning(f"build of {scenario}", said, fix, "not_built", changed=changed)
+
+
+def not_built(build: ArmBuild, version: str) -> list[str]:
+    """Return in which folders of compiled sources a checkout differs from a release; none where it has no tag of it."""
+    if build.kind != "checkout" or build.commit is None or build.place is None:
+        return []
+    commits = [f"v{version}", *([build.commit] if build.pinned else [])]
+    with contextlib.suppress(BuildError):
+        names = git(build.place, "diff", "--name-only", "-z", *commits, "--", *_COMPILED).decode(errors="replace")
+        return sorted({name.split("/")[0] for name in names.split("\0") if name})
+    return []

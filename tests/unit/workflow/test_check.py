@@ -1,0 +1,178 @@
+"""A check: the campaign that it makes, when it stops, what it says; the measuring itself is replaced."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.config_files import CONFIG, RAW
+from tests.support.source_trees import CONNECTOR, source_tree
+
+from kveval.config.campaign import Cell
+from kveval.spec.config import Config
+from kveval.spec.loading import load_config
+from kveval.workflow.check import check
+from kveval.workflow.check.campaign import ARMS, CheckError, CheckPlan, check_plan, source_of
+from kveval.workflow.check.check import FAILING, until_clear
+from kveval.workflow.check.judging import claims_of, design_of
+from kveval.workflow.check.measuring import COLD, Values
+
+VALUES = RAW["config"]
+
+
+def planned(tree: Path, **more: Any) -> tuple[CheckPlan, Config]:
+    plan = check_plan(VALUES, "installed", str(tree), **more)
+    return plan, load_config(plan.values, CONFIG)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return source_tree(tmp_path / "candidate")
+
+
+# --- what is measured
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("installed", None),
+        ("vllm==0.32.0", {"vllm": "0.32.0"}),
+        ("lmcache==0.5.5", {"lmcache": "0.5.5"}),
+        ("dist/vllm-1-py3-none-any.whl", {"wheel": "dist/vllm-1-py3-none-any.whl"}),
+        ("./nowhere", {"checkout": "./nowhere"}),
+        ("../vllm@v0.32.0", {"checkout": "../vllm", "commit": "v0.32.0"}),
+    ],
+)
+def test_a_build_is_told_by_its_form(text: str, source: Any) -> None:
+    assert source_of(text) == source
+
+
+def test_a_folder_is_an_environment_or_a_checkout_even_with_an_at(tmp_path: Path) -> None:
+    (tmp_path / "a@b" / "bin").mkdir(parents=True)
+    assert source_of(str(tmp_path / "a@b")) == {"checkout": str(tmp_path / "a@b")}
+    (tmp_path / "a@b" / "bin" / "python").touch()
+    assert source_of(str(tmp_path / "a@b")) == {"environment": str(tmp_path / "a@b")}
+    with pytest.raises(CheckError):
+        source_of("torch==2.13.0")
+
+
+def test_every_arm_is_there_twice_and_the_candidate_is_compared_with_the_base(tree: Path) -> None:
+    plan, config = planned(tree)
+    assert list(plan.arms) == list(ARMS)
+    assert len(config.cells) == 2 * len(ARMS)
+    for base, candidate in plan.arms.values():
+        blocks = next(cell.cpu_blocks for cell in config.cells if cell.scenario == candidate)
+        cell = Cell("Qwen3-0.6B", candidate, blocks)
+        assert config.baseline(cell) == Cell("Qwen3-0.6B", base, blocks)
+        assert config.build(cell) is not None
+        assert config.build(Cell("Qwen3-0.6B", base, blocks)) is None
+
+
+def test_another_candidate_has_a_base_of_its_own_and_the_same_one_goes_on(tree: Path) -> None:
+    first, again = planned(tree)[1], planned(tree)[1]
+    (tree / CONNECTOR).write_text("DELAY = 1\n")
+    other = planned(tree)[1]
+    ids = [{config.measurement_id(cell) for cell in config.cells} for config in (first, again, other)]
+    assert ids[0] == ids[1]
+    assert not ids[0] & ids[2]
+
+
+def test_arms_that_a_build_does_not_concern_or_the_server_has_not_are_left_out(tree: Path) -> None:
+    assert list(check_plan(VALUES, "installed", "lmcache==0.5.5").arms) == [ARMS[2]]
+    without = {**VALUES, "server": {key: one for key, one in VALUES["server"].items() if key != "lmcache"}}
+    assert list(check_plan(without, "installed", str(tree)).arms) == [*ARMS[:2]]
+
+
+def test_what_cannot_be_checked_is_refused(tree: Path) -> None:
+    for values, more in (({**VALUES, "engine": "kubernetes"}, {}), (VALUES, {"arms": ["native-offload"]})):
+        with pytest.raises(CheckError):
+            check_plan(values, "installed", str(tree), **more)
+    with pytest.raises(CheckError):
+        check.run_check(VALUES, {}, script=tree, catalogues=CONFIG, store=tree, server=tree)
+
+
+def test_the_installed_release_against_itself_is_identical_and_another_build_is_not(tree: Path) -> None:
+    assert check_plan(VALUES, "installed", "vllm==0.32.0").identical
+    assert not check_plan(VALUES, "installed", "vllm==0.31.0").identical
+    assert not check_plan(VALUES, "vllm==0.32.0", str(tree)).identical
+
+
+# --- when it stops, and what it says
+
+Checked = Callable[..., tuple[str, int, Path]]
+
+
+@pytest.fixture
+def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
+    monkeypatch.chdir(tmp_path)
+
+    def run(effect: float, sd: float = 0.005, missing: Callable[[Cell, int], bool] | None = None) -> Any:
+        plan, config = planned(tree)
+        generator, measured = np.random.default_rng(3), []
+
+        def measure(block: int) -> dict[str, str]:
+            measured.append(block)
+            return {"cell": "run 1: died of something"} if missing and block == 1 else {}
+
+        def values(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
+            if missing and missing(cell, run):
+                return {}, []
+            slowed = np.exp(effect) if ".candidate." in cell.scenario else 1.0
+            noise = np.exp(generator.normal(0, sd, 4))
+            names = ("throughput_tok_s", COLD, "ttft_ms_p50", "e2e_ms_p50")
+            rates = (100 * slowed, 2 * slowed, 300 / slowed, 900 / slowed)
+            return {(cell, 2, name): rate * one for name, rate, one in zip(names, rates, noise, strict=True)}, []
+
+        monkeypatch.setattr(check, "values_of", values)
+        verdict, _ = until_clear(plan, config, measure, ["snakemake", "check"])
+        return verdict, len(measured), Path(config.campaign.results)
+
+    return run
+
+
+def test_a_slowed_build_is_a_regression_found_before_the_budget_is_spent(checked: Checked) -> None:
+    verdict, blocks, folder = checked(float(np.log(0.9)))
+    assert (verdict, verdict in FAILING) == ("regression", True)
+    assert blocks < 6
+    told = json.loads((folder / "verdict.json").read_text())
+    assert told["verdict"] == verdict
+    assert {claim["answer"] for claim in told["claims"] if claim["decides"]} & {"worse"}
+    text = (folder / "COMMENT.md").read_text()
+    assert text.startswith("## The candidate is slower")
+    assert (folder / "effects.png").stat().st_size > 5_000
+    assert "snakemake check" in text
+
+
+def test_an_identical_build_makes_no_difference_and_a_faster_one_an_improvement(checked: Checked) -> None:
+    assert checked(0.0)[0] == "no difference that matters"
+    assert checked(float(np.log(1.2)))[0] == "improvement"
+
+
+def test_noise_is_not_enough_at_the_budget(checked: Checked) -> None:
+    verdict, blocks, folder = checked(0.0, sd=0.3)
+    assert (verdict, blocks) == ("not enough", 6)
+    assert (folder / "COMMENT.md").read_text().startswith("## Not enough to tell")
+
+
+def test_a_run_that_fails_costs_its_block_and_is_named(checked: Checked) -> None:
+    def lost(cell: Cell, run: int) -> bool:
+        return run == 1 and ".candidate." in cell.scenario
+
+    verdict, _, folder = checked(0.0, missing=lost)
+    assert verdict == "no difference that matters"
+    assert "died of something" in (folder / "COMMENT.md").read_text()
+
+
+def test_nothing_measured_at_all_is_not_enough(checked: Checked) -> None:
+    assert checked(0.0, missing=lambda cell, run: True)[:2] == ("not enough", 6)
+
+
+def test_errors_are_divided_among_what_decides(tree: Path) -> None:
+    plan, config = planned(tree)
+    claims = claims_of(config, plan.arms)
+    assert sum(claim.decides for claim in claims) == 5
+    assert design_of(config, claims).comparisons == 5
+    assert {claim.arm for claim in claims if claim.quantity == COLD} == {"native-offload", "lmcache-local"}

