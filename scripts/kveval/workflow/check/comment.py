@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from kveval.analysis.estimators.sequential import Design
 from kveval.report.data.numbers import MISSING
@@ -104,7 +105,8 @@ def _basis(design: Design, facts: CheckFacts) -> list[str]:
 def draw_check(found: Sequence[Judged], design: Design) -> Figure:
     """Return the effects with their intervals, and the margin."""
     shown = [each for each in found if not np.isnan(each.look.effect)]
-    figure = Figure(figsize=(WIDTH, 1.4 + 0.32 * max(len(shown), 1)), layout="constrained")
+    height = 1.5 + 0.4 * max(len(shown), 1)
+    figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.4 / height)))
     axes = figure.subplots()
     margin = 100 * design.margin
     axes.axvspan(-margin, margin, color="#000000", alpha=0.07, linewidth=0)
