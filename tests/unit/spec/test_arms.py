@@ -142,7 +142,7 @@ def test_lmcache_as_a_server_starts_after_its_store_and_speaks_resp(store):
     assert json.loads(adapter) == {"type": "resp", "host": f"{{{store}_host}}", "port": 6379}
 
 
-@pytest.mark.parametrize(("platform", "spec"), [(GPU, "TieringOffloadingSpec"), (CPU, "RowCopyTieringSpec")])
+@pytest.mark.parametrize(("platform", "spec"), [(GPU, "TieringOffloadingSpec"), (CPU, "RowCopyTieringOffloadingSpec")])
 def test_files_stand_behind_the_cpu_tier(platform, spec):
     size = budget(Shape, 10_000, block_size=32)
     arm = VLLM.arm_arguments(scenario("files", cpu_tier=True), platform, size)

@@ -33,7 +33,7 @@ from kveval.spec.specification import ServedModel
 
 _HOST_SPEC = {"spec_name": "RowCopyOffloadingSpec", "spec_module_path": "kveval_host_offload"}
 _TIERING_SPEC = {"spec_name": "TieringOffloadingSpec"}
-_HOST_TIERING_SPEC = {"spec_name": "RowCopyTieringSpec", "spec_module_path": "kveval_host_offload"}
+_HOST_TIERING_SPEC = {"spec_name": "RowCopyTieringOffloadingSpec", "spec_module_path": "kveval_host_offload"}
 _INDEX_BYTES = 4 * GIB
 # From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was
 # (vllm/v1/kv_offload/cpu/spec.py); earlier ones pin private memory.

@@ -111,7 +111,7 @@ class RowCopyOffloadingSpec(CPUOffloadingSpec):
         return HostCopyWorker(kv_caches, tier)
 
 
-class RowCopyTieringSpec(TieringOffloadingSpec):
+class RowCopyTieringOffloadingSpec(TieringOffloadingSpec):
     """TieringOffloadingSpec with a worker that needs no GPU.
 
     The CPU tier is vLLM's shared region, which the tiers behind it read and write.
