@@ -59,7 +59,7 @@ class MeasuredLevel:
     throughput_tok_s: float
     ttft_ms_mean: float
     ttft_ms_p50: float
-    itl_ms: float
+    itl_ms: Floats
     ttft_ms: Floats
 
 

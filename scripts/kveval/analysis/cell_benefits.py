@@ -51,7 +51,7 @@ def _measured_level(row: Mapping[Hashable, Any], requests: pd.DataFrame) -> Meas
     if not row["throughput_tok_s"] > 0 or not row["requests_completed"] > 0 or requests.empty:
         return None
     start, end = pd.to_datetime([row["window_start"], row["window_end"]], utc=True, format="ISO8601")
-    inside = pd.to_datetime(requests["first_token"], utc=True).between(start, end)
+    inside, ended = (pd.to_datetime(requests[name], utc=True).between(start, end) for name in ("first_token", "end"))
     begin = float(row["warmup_s"])
     return MeasuredLevel(
         run=int(row["run"]),
@@ -59,7 +59,7 @@ def _measured_level(row: Mapping[Hashable, Any], requests: pd.DataFrame) -> Meas
         requests=len(requests),
         prompt_tokens=float(row["request_prompt_tokens"]),
         ttft_ms=requests.loc[inside, "ttft_ms"].to_numpy(float),
-        itl_ms=float(row["itl_ms_mean"]),
+        itl_ms=requests.loc[ended & requests["itl_ms"].gt(0), "itl_ms"].to_numpy(float),
         **{name: float(row[name]) for name in ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")},
     )
 

@@ -28,8 +28,9 @@ SEEN = MeasuredLevel(
     throughput_tok_s=40.0,
     ttft_ms_mean=500.0,
     ttft_ms_p50=480.0,
-    itl_ms=15.0,
-    ttft_ms=np.full(40, 500.0),
+    itl_ms=np.full(40, 15.0),
+    # A quarter of the prompts are on the device.
+    ttft_ms=np.repeat([60.0, 640.0], (10, 30)),
 )
 
 

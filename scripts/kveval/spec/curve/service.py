@@ -87,7 +87,7 @@ class ServedLevel:
         throughput_tok_s: output tokens delivered in a second.
         completed_req_s: answers completed in a second.
         ttft_ms: of the requests whose first token comes in the window.
-        itl_ms: mean gap between the tokens of an answer, of those completed in the window; NaN without any.
+        itl_ms: mean gap between the tokens of an answer, of each that was completed in the window.
         busy: share of the window in which the device works.
         waiting: requests that came and had no first token when the window closed.
     """
@@ -95,7 +95,7 @@ class ServedLevel:
     throughput_tok_s: float
     completed_req_s: float
     ttft_ms: Floats
-    itl_ms: float
+    itl_ms: Floats
     busy: float
     waiting: int
 
@@ -174,7 +174,7 @@ class _Run:
             throughput_tok_s=self.delivered / seconds,
             completed_req_s=self.completed / seconds,
             ttft_ms=1000 * (first - came)[inside],
-            itl_ms=1000 * float(np.mean(self.gaps)) if self.gaps else math.nan,
+            itl_ms=1000 * np.array(self.gaps),
             busy=min(1.0, self.busy / seconds),
             waiting=int(np.sum((came <= end) & ~(first <= end))),
         )

@@ -6,7 +6,6 @@ Teller and Teller, 1953). What the levels cannot tell keeps the spread that it i
 """
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
@@ -19,6 +18,7 @@ from kveval.spec.curve.service import Demanded, Floats, ServedLevel, ServerSpeed
 # distribution of times to the first token, in which a request more or less counts.
 _ERROR, _PART_ERROR = 0.05, 0.1
 _PARTS = 8
+_SHORT = 0.05
 # Of the logarithms, by the fields of a speed: what is taken to be known beforehand.
 _SPREADS = np.array([2.0, 0.7, 1.5, 1.5, 1.5])
 # Where a further answer takes as long as the batch by itself does.
@@ -40,7 +40,7 @@ class ObservedLevel:
     device_tokens: float
     batch_tokens: int
     throughput_tok_s: float
-    itl_ms: float
+    itl_ms: Floats
     ttft_ms: Floats
 
     def served(
@@ -70,7 +70,7 @@ def fit_speed(levels: Sequence[ObservedLevel], context_share: float) -> FittedSp
     center = np.log(astuple(_guess(levels, context_share)))
     seen = np.concatenate([_moments(one.throughput_tok_s, one.itl_ms, one.ttft_ms) for one in levels])
     known = np.isfinite(seen)
-    errors = np.tile([_ERROR, _ERROR, *[_PART_ERROR] * _PARTS], len(levels))[known]
+    errors = np.tile([_ERROR, *[_PART_ERROR] * 2 * _PARTS], len(levels))[known]
 
     def misses(logs: Floats) -> Floats:
         speed = ServerSpeed(*np.exp(logs))
@@ -131,27 +131,32 @@ def _guess(levels: Sequence[ObservedLevel], context_share: float) -> ServerSpeed
         for before, end in zip(part.on_device.tolist(), part.input_tokens.tolist(), strict=True)
     ]
     ttft_s = min(float(np.median(one.ttft_ms)) for one in levels) / 1000
-    gaps = [one.itl_ms / 1000 for one in levels if one.itl_ms > 0]
-    batch_s = 0.3 * min(gaps) if gaps else ttft_s / 10
-    return ServerSpeed(0.5 * ttft_s / float(np.mean(works)), context_share, batch_s, batch_s / _ANSWERS, batch_s)
+    # The shortest are of a batch that computes no prompt, and of a prompt that the device has.
+    gaps_s = [float(np.quantile(one.itl_ms, _SHORT)) / 1000 for one in levels if len(one.itl_ms)]
+    batch_s = 0.9 * min(gaps_s) if gaps_s else ttft_s / 10
+    shortest_s = min(float(np.quantile(one.ttft_ms, _SHORT)) for one in levels) / 1000
+    request_s = max(0.5 * (shortest_s - batch_s), 0.1 * batch_s)
+    return ServerSpeed(0.5 * ttft_s / float(np.mean(works)), context_share, batch_s, batch_s / _ANSWERS, request_s)
 
 
-def _moments(throughput_tok_s: float, itl_ms: float, ttft_ms: Floats) -> Floats:
-    """The logarithms of what a speed has to give: throughput, mean gap, and the means of the eighths of all TTFT."""
-    ordered = np.sort(ttft_ms[np.isfinite(ttft_ms)])
-    if len(ordered) < 2:
-        parts = np.full(_PARTS, np.nan)
-    elif len(ordered) < _PARTS:
-        parts = np.quantile(ordered, (np.arange(_PARTS) + 0.5) / _PARTS)
-    else:
-        parts = np.array([part.mean() for part in np.array_split(ordered, _PARTS)])
+def _moments(throughput_tok_s: float, itl_ms: Floats, ttft_ms: Floats) -> Floats:
+    """The logarithms of what a speed has to give: throughput, and the means of the eighths of gaps and of TTFT."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs: Floats = np.log(np.array([throughput_tok_s, itl_ms, *parts]))
+        logs: Floats = np.log(np.array([throughput_tok_s, *_eighths(itl_ms), *_eighths(ttft_ms)]))
     return logs
 
 
-def level_figures(served: Sequence[ServedLevel]) -> tuple[float, float, Floats]:
-    """Return what several servers have together: throughput in tok/s, mean gap in ms, all TTFT in ms."""
-    gaps = [one.itl_ms for one in served if one.itl_ms > 0]
-    gap = float(np.mean(gaps)) if gaps else math.nan
-    return sum(one.throughput_tok_s for one in served), gap, np.concatenate([one.ttft_ms for one in served])
+def _eighths(values: Floats) -> Floats:
+    ordered = np.sort(values[np.isfinite(values) & (values > 0)])
+    if len(ordered) < 2:
+        return np.full(_PARTS, np.nan)
+    if len(ordered) < _PARTS:
+        few: Floats = np.quantile(ordered, (np.arange(_PARTS) + 0.5) / _PARTS)
+        return few
+    return np.array([part.mean() for part in np.array_split(ordered, _PARTS)])
+
+
+def level_figures(served: Sequence[ServedLevel]) -> tuple[float, Floats, Floats]:
+    """Return what several servers have together: throughput in tok/s, the gaps of answers and all TTFT in ms."""
+    gaps, first = (np.concatenate([getattr(one, name) for one in served]) for name in ("itl_ms", "ttft_ms"))
+    return sum(one.throughput_tok_s for one in served), gaps, first
