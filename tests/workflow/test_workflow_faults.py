@@ -117,5 +117,5 @@ def test_a_job_that_is_killed_without_a_word_is_listed_with_its_last_one(tree: T
             process.send_signal(signal.SIGKILL)
     output, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 1
-    assert re.search(rf"{CELL.format('no-offload')}: .* job was killed, .*: level 2", output)
+    assert re.search(rf"{CELL.format('no-offload')}: .* job was killed; .*: level 2", output)
     assert tree.run("report", "--until", "benchmark")[0] == 0
