@@ -13,7 +13,8 @@ from kveval.config.problems import ConfigError
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
-from kveval.workflow.campaign_source import CHECKING, PRUNING, SITE, campaign_source, complete_values, history_folders
+from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
+from kveval.workflow.campaign_source import campaign_source, complete_values, history_folders
 from kveval.workflow.captions import captioned, captions_of
 from kveval.workflow.console import after_failures, after_success, before, print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind

@@ -133,6 +133,14 @@ rule prune:
         "../scripts/prune.py"
 
 
+CHECK_PLACES = {
+    "script": source("scripts/benchmark.py"),
+    "catalogues": CATALOGUES,
+    "store": STORE,
+    "server": source(".server-venv"),
+}
+
+
 # Two builds, measured block by block until it is clear: --config base=BUILD candidate=BUILD. It measures.
 rule check:
     log:
@@ -144,18 +152,35 @@ rule check:
     resources:
         measurement_slot=1,
     params:
-        campaign=VALUES,
+        asked=VALUES,
         options={name: config.get(name) for name in CHECKING},
-        places={
-            "script": source("scripts/benchmark.py"),
-            "catalogues": CATALOGUES,
-            "store": STORE,
-            "server": source(".server-venv"),
-        },
+        files=[str(file) for file in INVOCATION.configfiles],
+        places=CHECK_PLACES,
     message:
         "Measuring two builds until it is clear"
     script:
         "../scripts/check.py"
+
+
+# The first slower one of many builds: --config good=FOLDER@COMMIT bad=FOLDER@COMMIT. It measures.
+rule bisect_builds:
+    log:
+        local(f"{LOGS}/bisect_builds.log"),
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    threads: INVOCATION.cores
+    resources:
+        measurement_slot=1,
+    params:
+        asked=VALUES,
+        options={name: config.get(name) for name in BISECTING},
+        files=[str(file) for file in INVOCATION.configfiles],
+        places=CHECK_PLACES,
+    message:
+        "Measuring builds until the first slower one is found"
+    script:
+        "../scripts/bisect_builds.py"
 
 
 # The campaign's results beside earlier ones: --config history=FOLDER history_of=PROGRAM.

@@ -1,18 +1,19 @@
-"""Measure two builds until it is clear whether the candidate is slower; exits with 1 for a regression."""
+"""Measure two builds until it is clear whether the candidate is slower; exits with 1 if it is, or fails."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kveval.host.errors import Failure
-from kveval.workflow.check.check import FAILING, run_check
+from kveval.workflow.check.check import run_check
+from kveval.workflow.check.judging import FAILING
+from kveval.workflow.check.measuring import Places
 
 
-def main(campaign: Mapping[str, Any], options: Mapping[str, Any], places: Mapping[str, str], log: Path) -> None:
-    """`campaign`: its complete values; `places`: of benchmark.py, the catalogues, the store, the server."""
+def main(log: Path, places: dict[str, str], **asked: Any) -> None:
+    """`asked`: what `run_check` takes besides `places`, which is text here."""
     try:
-        verdict, lines = run_check(campaign, options, **{name: Path(place) for name, place in places.items()})
+        verdict, lines = run_check(**asked, places=Places.of(places))
     except Failure as failure:
         log.write_text(f"FAILED: {failure}\n")
         sys.exit(1)
@@ -21,4 +22,4 @@ def main(campaign: Mapping[str, Any], options: Mapping[str, Any], places: Mappin
 
 
 if __name__ == "__main__":
-    main(**dict(snakemake.params.items()), log=Path(snakemake.log[0]))
+    main(Path(snakemake.log[0]), **dict(snakemake.params.items()))

@@ -29,7 +29,7 @@ from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS
 from kveval.importing import october_2025
 from kveval.load import trace_forms
 from kveval.pcp.tool import options
-from kveval.workflow.campaign_source import CHECKING, HISTORY, PRUNING, SITE
+from kveval.workflow.campaign_source import BISECTING, CHECKING, HISTORY, PRUNING, SITE
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # A table of targets: its first column goes on where the head's command stops.
@@ -55,7 +55,7 @@ OTHER_PROGRAMS = {
 # What a reader is told to make.
 READERS_FILES = {"site.yaml", "mine.yaml", "config/campaigns/mine.yaml", "config/campaigns/llm-d-0.4.0.yaml"}
 READERS_FILES |= {f"config/traces/{name}.jsonl.gz" for name in ("agents", "coding", "ours", "qwen")}
-ASKED_BY_CONFIG = {*PRUNING, *CHECKING, HISTORY, SITE, "cell", "history_of"}
+ASKED_BY_CONFIG = {*PRUNING, *CHECKING, *BISECTING, HISTORY, SITE, "cell", "history_of"}
 HERE_DOCUMENT = re.compile(r"^([^\n]*)<<'(\w+)'\n.*?^\2$", re.MULTILINE | re.DOTALL)
 PATH = re.compile(r"(?:benchmarks|config|docs|envs|manifests|profiles|scripts|tests)/[\w./-]+")
 PLACEHOLDER = re.compile(r"\.\.\.|(?<![A-Za-z0-9])[A-Z][A-Z_]+(?![a-z0-9])")

@@ -104,7 +104,7 @@ rule preview:
 rule figures:
     input: *FAMILIES.values()
 for name in ("doctor", "teardown", "plan", "curve", "deploy_one", "report_so_far", "verify", "prune", "history",
-             "check"):
+             "check", "bisect_builds"):
     rule:
         name: name
         shell: "true"

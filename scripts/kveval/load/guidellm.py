@@ -17,6 +17,7 @@ from kveval.host.logs import exit_words, last_words
 from kveval.host.processes import Supervisor
 from kveval.load import levels as workloads
 from kveval.load import peak_search, traces
+from kveval.load.idle import Idle
 from kveval.load.loadside import sitecustomize
 from kveval.load.workload import WorkloadSpec
 
@@ -204,6 +205,14 @@ def sending_limit_s(workload: WorkloadSpec) -> float:
     return workload.seconds + workload.request_timeout_s + _END_ALLOWANCE_S
 
 
+def unanswered_s(workload: WorkloadSpec, level: int) -> float:
+    """Return for how long of its limits the generator may only be waiting for answers.
+
+    Streams give up at the end of their time what is not answered; arrivals at given times are waited for.
+    """
+    return workload.request_timeout_s if loaded_s(workload, level) else 0.0
+
+
 def start_allowance_s(workload: WorkloadSpec, level: int) -> float:
     """Return the seconds within which the generator must have sent its first request: its start, its prefixes."""
     tokens = workloads.working_set_tokens_at(workload, level)
@@ -239,10 +248,12 @@ def run_level(
     watch: Callable[[float], None],
     sending: Callable[[], None],
     go: Path | None = None,
+    idle_before_s: float = 0.0,
 ) -> tuple[float, Primed | None]:
     """Run the load generator for one level; return its wall seconds, and how the caches were primed if they were.
 
-    `limit_s`: after which it is taken for stuck, `sending_limit_s`: the same from when it was told to send.
+    `limit_s`: after which it is taken for stuck, `sending_limit_s`: the same from when it was told to send; in the last
+    `idle_before_s` of either, one that uses no processor time is taken for stuck, too.
     `watch(elapsed_s)` is called about twice a second and raises when the server or the recording has died: a
     level whose server is gone must not run to its end. `sending` is called when the load is about to be sent: with
     `go`, a file in an empty folder that the generator's environment has it wait for, once everything else is done;
@@ -265,6 +276,7 @@ def run_level(
             "guidellm", argv, env={**env, "TMPDIR": str(scratch)}, log=log, cwd=scratch, grace_s=5.0
         ) as process,
     ):
+        idle = Idle(process.pid)
         while True:
             try:
                 code = process.wait(timeout=0.5)
@@ -276,11 +288,14 @@ def run_level(
                     go.touch()
                     limit_s = time.monotonic() - begin + sending_limit_s
                 elapsed = time.monotonic() - begin
-                if elapsed > limit_s:
+                stuck = idle.lasts(elapsed) and elapsed > limit_s - idle_before_s
+                if stuck or elapsed > limit_s:
+                    said = ", idle," if stuck else ""
                     raise LoadError(
-                        f"GuideLLM was still running after {limit_s:.0f} s{last_words(log, offset)}; see {log}",
+                        f"GuideLLM was still running{said} after {elapsed:.0f} s{last_words(log, offset)}; see {log}",
                         code="still_running",
                         limit_s=limit_s,
+                        idle=stuck,
                     ) from None
                 watch(elapsed)
     if code != 0:

@@ -18,7 +18,9 @@ HISTORY = "history"
 """The folder, or folders, of `snakemake history`; the first is added to."""
 CHECKING = ("base", "candidate", "check_arms", "check_blocks")
 """The builds of `snakemake check`, its arms, and the most blocks."""
-_ASKED = (*PRUNING, *CHECKING, "cell", HISTORY, "history_of")
+BISECTING = ("good", "bad", "builds", "build_command", "check_arms", "check_blocks")
+"""The builds of `snakemake bisect_builds`, how commits are built, and what each is measured by."""
+_ASKED = (*PRUNING, *CHECKING, *BISECTING, "cell", HISTORY, "history_of")
 SITE = "site"
 """The file of --config site=FILE: what `cluster` says of this site, beside the campaigns."""
 _KINDS = {"matrix", "import", "compare", EXTENDS}

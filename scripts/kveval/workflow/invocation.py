@@ -45,7 +45,7 @@ def limit_of(workflow: Any, resource: str, default: int) -> int:
     return int(getattr(given, "value", given))
 
 
-UPKEEP = frozenset({"plan", "curve", "doctor", "deploy_one", "verify", "prune", "history", "check"})
+UPKEEP = frozenset({"plan", "curve", "doctor", "deploy_one", "verify", "prune", "history", "check", "bisect_builds"})
 """Rules whose logs are what they have to say."""
 _MEASURING = frozenset({"benchmark", "pilot"})
 

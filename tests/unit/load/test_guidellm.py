@@ -1,13 +1,16 @@
 import copy
 import json
 import os
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from kveval.host.processes import supervisor
+from kveval.load import guidellm
 from kveval.load.guidellm import (
     Level,
     LoadError,
@@ -23,8 +26,10 @@ from kveval.load.guidellm import (
     report_facts,
     run_level,
     time_limit_s,
+    unanswered_s,
     worker_processes,
 )
+from kveval.load.idle import Idle
 from kveval.load.workload import PrefixCount, SpreadSpec, workload_of
 
 WORKLOAD = workload_of(
@@ -133,14 +138,16 @@ def test_the_environment_holds_no_secret(monkeypatch):
     assert "hf_secret" not in environment(2).values()
 
 
-def start(tmp_path, program, *, limit_s=20.0, sending_limit_s=20.0, watch=None, sending=None, go=None):
+def start(
+    tmp_path, program, *, limit_s=20.0, sending_limit_s=20.0, watch=None, sending=None, go=None, idle_before_s=0.0
+):
     report = tmp_path / "raw" / "guidellm-0001.json"
     report.parent.mkdir(exist_ok=True)
     with supervisor(tmp_path / "registry.json") as processes:
         argv = [sys.executable, "-c", program, str(report)]
         log = report.with_suffix(".log")
         env = {**os.environ, "GO": str(go)}
-        limits = {"limit_s": limit_s, "sending_limit_s": sending_limit_s}
+        limits = {"limit_s": limit_s, "sending_limit_s": sending_limit_s, "idle_before_s": idle_before_s}
         hooks = {"watch": watch or (lambda elapsed_s: None), "sending": sending or (lambda: None)}
         return run_level(processes, argv, report, log, **limits, **hooks, env=env, go=go)
 
@@ -157,7 +164,32 @@ def test_a_generator_that_fails_is_named_with_its_log(tmp_path):
 def test_a_generator_that_hangs_is_stopped(tmp_path):
     with pytest.raises(LoadError) as error:
         start(tmp_path, "import time; time.sleep(100)", limit_s=1.0)
-    assert (error.value.code, error.value.facts) == ("still_running", {"limit_s": 1.0})
+    assert (error.value.code, error.value.facts) == ("still_running", {"limit_s": 1.0, "idle": False})
+
+
+@pytest.mark.parametrize(("program", "idle"), [("import time; time.sleep(100)", True), ("while True: pass", False)])
+def test_one_that_hangs_idle_is_stopped_before_the_time_for_its_answers_is_over(tmp_path, monkeypatch, program, idle):
+    monkeypatch.setattr(guidellm, "Idle", partial(Idle, window_s=0.6))
+    with pytest.raises(LoadError) as error:
+        start(tmp_path, program, limit_s=3.0, idle_before_s=1.5)
+    assert error.value.facts == {"limit_s": 3.0, "idle": idle}
+
+
+def test_what_children_do_is_work(tmp_path):
+    burn = "import time; t = time.process_time()\nwhile time.process_time() - t < 0.3: pass"
+    program = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {burn!r}]); print(); time.sleep(9)"
+    with subprocess.Popen([sys.executable, "-uc", program], stdout=subprocess.PIPE) as process:
+        idle = Idle(process.pid, window_s=1.0)
+        assert not idle.lasts(0.0)
+        process.stdout.readline()
+        assert not idle.lasts(1.0)
+        assert idle.lasts(2.1)
+        process.kill()
+
+
+def test_only_streams_give_up_what_is_not_answered():
+    assert unanswered_s(WORKLOAD, 1) == 60
+    assert unanswered_s(replace(WORKLOAD, profile="poisson"), 1) == 0
 
 
 def test_a_dead_server_ends_the_level_at_once(tmp_path):

@@ -15,9 +15,9 @@ from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.workflow.check import check
 from kveval.workflow.check.campaign import ARMS, CheckError, CheckPlan, check_plan, source_of
-from kveval.workflow.check.check import FAILING, until_clear
-from kveval.workflow.check.judging import claims_of, design_of
-from kveval.workflow.check.measuring import COLD, Values
+from kveval.workflow.check.check import command_of, until_clear, write_check
+from kveval.workflow.check.judging import FAILING, claims_of, design_of
+from kveval.workflow.check.measuring import COLD, Places, Values
 
 VALUES = RAW["config"]
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_checked_is_refused(tree: Path) -> None:
         with pytest.raises(CheckError):
             check_plan(values, "installed", str(tree), **more)
     with pytest.raises(CheckError):
-        check.run_check(VALUES, {}, script=tree, catalogues=CONFIG, store=tree, server=tree)
+        check.run_check(VALUES, {}, [], Places(tree, CONFIG, tree, tree))
 
 
 def test_the_installed_release_against_itself_is_identical_and_another_build_is_not(tree: Path) -> None:
@@ -127,8 +127,10 @@ def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
             return {(cell, 2, name): rate * one for name, rate, one in zip(names, rates, noise, strict=True)}, []
 
         monkeypatch.setattr(check, "values_of", values)
-        verdict, _ = until_clear(plan, config, measure, ["snakemake", "check"])
-        return verdict, len(measured), Path(config.campaign.results)
+        claims = claims_of(config, plan.arms)
+        done = until_clear(plan, config, claims, design_of(config, claims), measure, ["snakemake", "check"])
+        write_check(done, Path(config.campaign.results))
+        return done.verdict, len(measured), Path(config.campaign.results)
 
     return run
 
@@ -166,8 +168,37 @@ def test_a_run_that_fails_costs_its_block_and_is_named(checked: Checked) -> None
     assert "died of something" in (folder / "COMMENT.md").read_text()
 
 
-def test_nothing_measured_at_all_is_not_enough(checked: Checked) -> None:
-    assert checked(0.0, missing=lambda cell, run: True)[:2] == ("not enough", 6)
+def test_a_candidate_that_never_gives_a_result_fails_at_the_first_look(checked: Checked) -> None:
+    verdict, blocks, folder = checked(0.0, missing=lambda cell, run: ".candidate." in cell.scenario)
+    assert (verdict, blocks, verdict in FAILING) == ("candidate fails", 3, True)
+    text = (folder / "COMMENT.md").read_text()
+    assert text.startswith("## The candidate fails")
+    assert "died of something" in text
+
+
+def test_one_arm_that_the_candidate_cannot_run_makes_it_fail(checked: Checked) -> None:
+    def lost(cell: Cell, run: int) -> bool:
+        return cell.scenario.startswith("lmcache-local.candidate.")
+
+    assert checked(0.0, missing=lost)[:2] == ("candidate fails", 3)
+
+
+def test_nothing_measured_at_all_is_no_success(checked: Checked) -> None:
+    verdict, blocks, _ = checked(0.0, missing=lambda cell, run: True)
+    assert (verdict, blocks, verdict in FAILING) == ("nothing measured", 3, True)
+
+
+def test_a_base_that_never_gives_a_result_does_not_blame_the_candidate(checked: Checked) -> None:
+    verdict, blocks, _ = checked(0.0, missing=lambda cell, run: ".base." in cell.scenario)
+    assert (verdict, blocks) == ("not enough", 6)
+
+
+def test_the_command_that_repeats_a_check_names_the_campaign_it_is_of() -> None:
+    words = command_of("check", {"candidate": "x", "check_arms": ["a/1", "b/2"], "base": None}, ["mine.yaml"])
+    assert words == [
+        *("snakemake", "--cores", "4", "check", "--configfile", "mine.yaml"),
+        *("--config", "candidate=x", "check_arms=[a/1,b/2]"),
+    ]
 
 
 def test_errors_are_divided_among_what_decides(tree: Path) -> None:

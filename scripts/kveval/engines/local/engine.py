@@ -193,6 +193,7 @@ class HostSession:
                 watch=watch,
                 sending=sending,
                 go=go,
+                idle_before_s=load.unanswered_s(workload, level.streams),
             )
         return LoadResult(began, started, started + wall_s, primed)
 

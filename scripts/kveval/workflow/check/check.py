@@ -1,12 +1,13 @@
 """Target `check`: blocks until the verdict is clear, then the comment, the figure, and the verdict as JSON."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from kveval.analysis.estimators.sequential import Design
 from kveval.host.files import write_json, write_text
 from kveval.host.hardware import probe
 from kveval.spec.config import Config
@@ -14,52 +15,87 @@ from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
 from kveval.workflow.check.campaign import CheckError, CheckPlan, check_plan
 from kveval.workflow.check.comment import FIGURE, CheckFacts, comment, write_figure
-from kveval.workflow.check.judging import Judged, Verdict, claims_of, design_of, judged, verdict_of
-from kveval.workflow.check.measuring import Values, measure_block, values_of
+from kveval.workflow.check.judging import BuildClaim, Judged, Verdict, claims_of, design_of, judged, verdict_of
+from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
 from kveval.workflow.planning.order import campaign_pointer
 
-FAILING: frozenset[Verdict] = frozenset({"regression"})
-"""Verdicts with which the target fails."""
+BLOCKS = 6
+"""The most blocks of a check, unless `check_blocks` says."""
 Measure = Callable[[int], Mapping[str, str]]
+"""Measures the block of a number; returns why runs failed, by cell."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A check as it ended."""
+
+    verdict: Verdict
+    found: Sequence[Judged]
+    design: Design
+    facts: CheckFacts
 
 
 def run_check(
-    asked: Mapping[str, Any], options: Mapping[str, Any], *, script: Path, catalogues: Path, store: Path, server: Path
+    asked: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str], places: Places
 ) -> tuple[Verdict, Iterator[str]]:
     """Measure until the verdict is clear; return it, and the lines to be told.
 
-    `asked`: the campaign's values; `options`: base, candidate, check_arms, check_blocks of --config. Raises a Failure
-    for what cannot be checked.
+    `asked`: the campaign's values, of `files` if it is not the default one; `options`: base, candidate, check_arms,
+    check_blocks of --config. Raises a Failure for what cannot be checked.
     """
     if not options.get("candidate"):
         said = "give the build: --config candidate=FOLDER (or FILE.whl, PROGRAM==VERSION), and base= unless installed"
         raise CheckError(said, code="no_candidate")
     base, candidate = str(options.get("base") or "installed"), str(options["candidate"])
+    plan = check_plan(asked, base, candidate, arms_of(options), int(options.get("check_blocks") or BLOCKS))
+    config = planned_config(plan, places)
+    claims = claims_of(config, plan.arms)
+    checked = until_clear(
+        plan,
+        config,
+        claims,
+        design_of(config, claims),
+        lambda block: measure_block(config, plan.values, block, places),
+        command_of("check", options, files),
+    )
+    return checked.verdict, iter(write_check(checked, Path(config.campaign.results)))
+
+
+def arms_of(options: Mapping[str, Any]) -> list[str]:
+    """Return the arms that --config names; one may be given as a text."""
     arms = options.get("check_arms") or ()
-    blocks = int(options.get("check_blocks") or 6)
-    plan = check_plan(asked, base, candidate, [arms] if isinstance(arms, str) else list(arms), blocks)
-    config = load_config(plan.values, catalogues)
+    return [arms] if isinstance(arms, str) else list(arms)
+
+
+def planned_config(plan: CheckPlan, places: Places) -> Config:
+    """Load a check's campaign. Raises CheckError for a load whose levels are searched."""
+    config = load_config(plan.values, places.catalogues)
     if not config.workload.fixed_levels:
         raise CheckError("check needs a load with given levels, not searched ones", code="levels_searched")
+    return config
+
+
+def command_of(target: str, options: Mapping[str, Any], files: Sequence[str]) -> list[str]:
+    """Return the words of the command that asks for the same again."""
     given = {
-        name: f"[{','.join(value)}]" if isinstance(value, list) else value for name, value in options.items() if value
+        name: f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
+        for name, value in options.items()
+        if value
     }
-    words = ["snakemake", "--cores", "4", "check", "--config", *(f"{name}={value}" for name, value in given.items())]
-
-    def measure(block: int) -> Mapping[str, str]:
-        return measure_block(
-            config, plan.values, block, script=script, catalogues=catalogues, store=store, server=server
-        )
-
-    return until_clear(plan, config, measure, words)
+    words = ["snakemake", "--cores", "4", target]
+    words += ["--configfile", *files] if files else []
+    return [*words, "--config", *(f"{name}={value}" for name, value in given.items())]
 
 
 def until_clear(
-    plan: CheckPlan, config: Config, measure: Measure, command: Sequence[str]
-) -> tuple[Verdict, Iterator[str]]:
-    """Measure block after block, looking after each; write what was found into the campaign's results."""
-    begin, claims = time.monotonic(), claims_of(config, plan.arms)
-    design = design_of(config, claims)
+    plan: CheckPlan,
+    config: Config,
+    claims: Sequence[BuildClaim],
+    design: Design,
+    measure: Measure,
+    command: Sequence[str],
+) -> CheckResult:
+    """Measure block after block, looking after each, until there is a verdict or the budget is spent."""
     blocks: list[Values] = []
     reasons: list[str] = []
     found: list[Judged] = []
@@ -74,27 +110,25 @@ def until_clear(
             reasons += why_not
         blocks.append(values)
         found = judged(claims, blocks, design)
-        verdict = verdict_of(found)
+        verdict = verdict_of(found, block, design)
         print(f"block {block} of at most {design.budget}: {verdict}", flush=True)
         if verdict != "not enough":
             break
+    minutes, software = _measured(config, len(blocks))
     facts = CheckFacts(
-        plan.described,
-        plan.identical,
-        len(blocks),
-        (time.monotonic() - begin) / 60,
-        _host(),
-        _software(config, len(blocks)),
-        reasons,
-        command,
+        plan.described, plan.identical, len(blocks), minutes, _host(), software, list(dict.fromkeys(reasons)), command
     )
-    folder = Path(config.campaign.results)
+    return CheckResult(verdict, found, design, facts)
+
+
+def write_check(checked: CheckResult, folder: Path) -> list[str]:
+    """Write comment, figure and verdict; return the lines to be told."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = comment(verdict, found, design, facts)
+    text = comment(checked.verdict, checked.found, checked.design, checked.facts)
     write_text(folder / "COMMENT.md", text)
-    write_figure(folder / FIGURE, found, design, "Is the candidate slower than the base?")
-    write_json(folder / "verdict.json", _plain(verdict, found, design, facts))
-    return verdict, iter([text, f"Comment: {folder / 'COMMENT.md'}", f"Figure: {folder / FIGURE}"])
+    write_figure(folder / FIGURE, checked.found, checked.design, "Is the candidate slower than the base?")
+    write_json(folder / "verdict.json", plain(checked))
+    return [text, f"Comment: {folder / 'COMMENT.md'}", f"Figure: {folder / FIGURE}"]
 
 
 def _host() -> str:
@@ -102,17 +136,21 @@ def _host() -> str:
     return f"{found.get('cpu_model', 'unknown processor')}, {found.get('cpus', '?')} CPUs"
 
 
-def _software(config: Config, blocks: int) -> dict[str, str]:
+def _measured(config: Config, blocks: int) -> tuple[float, dict[str, str]]:
+    """Return how many minutes the runs of these blocks took, and the versions that they had, by program."""
     pointers = [campaign_pointer(config, cell, run) for cell in config.cells for run in range(1, blocks + 1)]
+    runs = [pointed_run(pointer) for pointer in pointers if pointer.exists()]
+    seconds = 0.0
     found: dict[str, dict[str, None]] = {}
-    for pointer in filter(Path.exists, pointers):
-        for name, version in pointed_run(pointer).software.items():
+    for run in runs:
+        seconds += (datetime.fromisoformat(run.finished) - datetime.fromisoformat(run.started)).total_seconds()
+        for name, version in run.software.items():
             found.setdefault(name, {})[version] = None
-    return {name: " and ".join(versions) for name, versions in found.items()}
+    return seconds / 60, {name: " and ".join(versions) for name, versions in found.items()}
 
 
-def _plain(verdict: Verdict, found: Sequence[Judged], design: Any, facts: CheckFacts) -> dict[str, Any]:
-    """Return the verdict as plain values; what is not known is null."""
+def plain(checked: CheckResult) -> dict[str, Any]:
+    """Return a check as plain values, for JSON; what is not known is null."""
     rows = [
         {
             "arm": each.claim.arm,
@@ -120,9 +158,10 @@ def _plain(verdict: Verdict, found: Sequence[Judged], design: Any, facts: CheckF
             "decides": each.claim.decides,
             "base": each.base,
             "candidate": each.candidate,
+            "usable_blocks": each.usable,
             **asdict(each.look),
         }
-        for each in found
+        for each in checked.found
     ]
     known = [
         {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
@@ -130,10 +169,10 @@ def _plain(verdict: Verdict, found: Sequence[Judged], design: Any, facts: CheckF
     ]
     return {
         "schema": 1,
-        "verdict": verdict,
+        "verdict": checked.verdict,
         "claims": known,
-        "design": asdict(design),
-        "builds": facts.builds,
-        "blocks": facts.blocks,
-        "identical": facts.identical,
+        "design": asdict(checked.design),
+        "builds": checked.facts.builds,
+        "blocks": checked.facts.blocks,
+        "identical": checked.facts.identical,
     }

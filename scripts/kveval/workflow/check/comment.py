@@ -21,6 +21,8 @@ _ANSWERS = {"better": "**better**", "worse": "**worse**", "equal": "within the m
 _COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equal": "#009E73", "open": "#999999"}
 _HEADS: Mapping[Verdict, str] = {
     "regression": "The candidate is slower",
+    "candidate fails": "The candidate fails",
+    "nothing measured": "Nothing could be measured",
     "improvement": "The candidate is faster",
     "no difference that matters": "No difference that matters",
     "not enough": "Not enough to tell",
@@ -59,9 +61,15 @@ def comment(verdict: Verdict, found: Sequence[Judged], design: Design, facts: Ch
 
 
 def _summary(verdict: Verdict, found: Sequence[Judged], design: Design, facts: CheckFacts) -> str:
+    if verdict == "candidate fails":
+        arms = {each.claim.arm: None for each in found if each.claim.decides and each.candidate_fails(design.first)}
+        said = f"In {facts.blocks} blocks no run of the candidate gave a result"
+        return f"{said} ({', '.join(arms)}); the base's runs did. The reasons are below."
+    if verdict == "nothing measured":
+        return f"In {facts.blocks} blocks no run of either build gave a result. The reasons are below."
     telling = {"regression": "worse", "improvement": "better"}.get(verdict, "open")
     shown = [each for each in found if each.claim.decides and each.look.answer == telling]
-    named = "; ".join(f"{each.claim.title.lower()} of {each.claim.arm} {_effect(each)}" for each in shown)
+    named = "; ".join(f"{each.claim.title.lower()} of {each.claim.arm} {effect_text(each)}" for each in shown)
     margin = f"{100 * design.margin:g} %"
     if verdict == "no difference that matters":
         return f"Every deciding quantity is within ±{margin} of the base, after {facts.blocks} blocks."
@@ -72,7 +80,7 @@ def _summary(verdict: Verdict, found: Sequence[Judged], design: Design, facts: C
 
 
 def _row(each: Judged) -> str:
-    cells = [each.claim.arm, each.claim.title, _number(each.base), _number(each.candidate), _effect(each)]
+    cells = [each.claim.arm, each.claim.title, _number(each.base), _number(each.candidate), effect_text(each)]
     return f"| {' | '.join([*cells, _ANSWERS[each.look.answer] if each.claim.decides else 'shown'])} |"
 
 
@@ -80,7 +88,8 @@ def _number(value: float) -> str:
     return MISSING if np.isnan(value) else f"{value:,.3g}"
 
 
-def _effect(each: Judged) -> str:
+def effect_text(each: Judged) -> str:
+    """Return an effect with its interval, as people read it."""
     look = each.look
     return MISSING if np.isnan(look.effect) else f"{look.effect:+.1f} % [{look.low:+.1f}, {look.high:+.1f}]"
 

@@ -1,4 +1,4 @@
-"""A check after some blocks: every question looked at, and the verdict that follows from all."""
+"""A check after some blocks: every claim looked at, and the verdict that follows from all of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,19 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.spec.config import Config
 from kveval.workflow.check.measuring import COLD, SHOWN, Values
 
-Verdict = Literal["regression", "improvement", "no difference that matters", "not enough"]
+Verdict = Literal[
+    "regression", "candidate fails", "nothing measured", "improvement", "no difference that matters", "not enough"
+]
+FAILING: frozenset[Verdict] = frozenset({"regression", "candidate fails", "nothing measured"})
+"""Verdicts with which the target fails."""
 FIRST_LOOK = 3
 _MORE_IS_BETTER = ("throughput_tok_s", COLD)
 _TITLES = {**METRIC_TITLES, COLD: "Prompts taken in cold"}
 
 
 @dataclass(frozen=True)
-class Question:
-    """One question of a check: a quantity on the base and on the candidate, over cells that are asked together.
+class BuildClaim:
+    """One quantity on the base and on the candidate, over the cells that are compared together.
 
     `pairs`: base's cell, candidate's cell, level; `decides`: whether the verdict rests on it.
     """
@@ -44,17 +48,25 @@ class Question:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with what is known of it; `base`, `candidate`: geometric means over the blocks that have both."""
+    """A claim with what is known of it.
 
-    claim: Question
+    `base`, `candidate`: geometric means over the blocks that have both; `usable`: in how many blocks each gave a value.
+    """
+
+    claim: BuildClaim
     look: Look
     base: float
     candidate: float
+    usable: tuple[int, int]
+
+    def candidate_fails(self, first: int) -> bool:
+        """Whether the base gave a value in `first` blocks or more, and the candidate in none."""
+        return self.usable[0] >= first and self.usable[1] == 0
 
 
-def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Question]:
-    """Return what a check asks: throughput and latencies of each arm at each level, cold prompts of each scenario."""
-    found: list[Question] = []
+def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[BuildClaim]:
+    """Return what a check compares: throughput, latencies of each arm at each level; cold prompts of each scenario."""
+    found: list[BuildClaim] = []
     cold: dict[str, list[tuple[Cell, Cell, int]]] = {}
     model = config.cells[0].model
     for arm, names in arms.items():
@@ -63,32 +75,33 @@ def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Quest
         for level in config.workload.fixed_levels:
             pair = (base, candidate, level)
             where = arm if len(config.workload.fixed_levels) == 1 else f"{arm}, level {level}"
-            found += [Question(where, name, (pair,), name == SHOWN[0]) for name in SHOWN if name != COLD]
+            found += [BuildClaim(where, name, (pair,), name == SHOWN[0]) for name in SHOWN if name != COLD]
             if config.workload.prime:
                 cold.setdefault(scenario, []).append(pair)
-    return found + [Question(scenario, COLD, tuple(pairs), True) for scenario, pairs in cold.items()]
+    return found + [BuildClaim(scenario, COLD, tuple(pairs), True) for scenario, pairs in cold.items()]
 
 
-def design_of(config: Config, claims: Sequence[Question]) -> Design:
+def design_of(config: Config, claims: Sequence[BuildClaim]) -> Design:
     """Return the looks that a check declares: after three blocks and each that follows."""
     comparison, deciding = config.campaign.comparison, sum(claim.decides for claim in claims)
     first = min(FIRST_LOOK, config.campaign.runs)
     return Design(first, config.campaign.runs, comparison.margin, comparison.alpha, deciding)
 
 
-def judged(claims: Sequence[Question], blocks: Sequence[Values], design: Design) -> list[Judged]:
+def judged(claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Design) -> list[Judged]:
     """Look at every claim; `blocks`: what the runs of each found. A block lacks a claim that either side lacks."""
     found = []
     for claim in claims:
         values = [pair for block in blocks if (pair := _pair(claim, block)) is not None]
         base, candidate = np.array(values).reshape(-1, 2).T
         seen = look(base, candidate, design, more_is_better=claim.more_is_better)
-        means = (float(np.exp(side.mean())) if len(side) else math.nan for side in (base, candidate))
-        found.append(Judged(claim, seen, *means))
+        means = [float(np.exp(side.mean())) if len(side) else math.nan for side in (base, candidate)]
+        usable = [sum(_has(claim, block, side) for block in blocks) for side in (0, 1)]
+        found.append(Judged(claim, seen, means[0], means[1], (usable[0], usable[1])))
     return found
 
 
-def _pair(claim: Question, block: Values) -> tuple[float, float] | None:
+def _pair(claim: BuildClaim, block: Values) -> tuple[float, float] | None:
     """Return the mean ln values of base and candidate in a block, over the pairs of cells that have both."""
     name = claim.quantity
     there = [
@@ -102,11 +115,23 @@ def _pair(claim: Question, block: Values) -> tuple[float, float] | None:
     return float(base), float(candidate)
 
 
-def verdict_of(found: Sequence[Judged]) -> Verdict:
-    """Return the verdict: one claim that is worse makes a regression, and all have to be settled for anything else."""
-    answers = {each.look.answer for each in found if each.claim.decides}
+def _has(claim: BuildClaim, block: Values, side: int) -> bool:
+    return any((pair[side], pair[2], claim.quantity) in block for pair in claim.pairs)
+
+
+def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
+    """Return the verdict after some blocks: one deciding claim makes a regression, all are needed for an improvement.
+
+    A candidate that gave no value of a claim at all fails, once the base gave as many as the first look needs.
+    """
+    deciding = [each for each in found if each.claim.decides]
+    answers = {each.look.answer for each in deciding}
     if "worse" in answers:
         return "regression"
+    if any(each.candidate_fails(design.first) for each in deciding):
+        return "candidate fails"
+    if blocks >= design.first and not any(sum(each.usable) for each in deciding):
+        return "nothing measured"
     if "open" in answers or not answers:
         return "not enough"
     return "improvement" if "better" in answers else "no difference that matters"

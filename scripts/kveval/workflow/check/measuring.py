@@ -5,8 +5,9 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 
@@ -33,12 +34,25 @@ class Stopped(Failure):
     """A measurement was asked to stop, and with it the check."""
 
 
-def measure_block(
-    config: Config, values: Mapping[str, Any], block: int, *, script: Path, catalogues: Path, store: Path, server: Path
-) -> dict[str, str]:
+@dataclass(frozen=True)
+class Places:
+    """Where a check finds what it needs: benchmark.py, the catalogues, the store, the environment of the server."""
+
+    script: Path
+    catalogues: Path
+    store: Path
+    server: Path
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str]) -> Self:
+        """Take them from text."""
+        return cls(**{name: Path(text) for name, text in texts.items()})
+
+
+def measure_block(config: Config, values: Mapping[str, Any], block: int, places: Places) -> dict[str, str]:
     """Measure what the store lacks of a block, in the campaign's random order; return why runs failed, by cell.
 
-    `script`: benchmark.py; `values`: the campaign's, as it was loaded. Raises Stopped.
+    `values`: the campaign's, as it was loaded. Raises Stopped.
     """
     failed = {}
     if block == 1:
@@ -50,9 +64,10 @@ def measure_block(
         log.parent.mkdir(parents=True, exist_ok=True)
         output = campaign_pointer(config, cell, run)
         output.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, str(script), "--campaign", json.dumps(values, default=str)]
-        command += ["--catalogues", str(catalogues), "--measurement", config.measurement_id(cell), "--cell", cell.path]
-        command += ["--run", str(run), "--store", str(store), "--server-environment", str(server)]
+        command = [sys.executable, str(places.script), "--campaign", json.dumps(values, default=str)]
+        command += ["--catalogues", str(places.catalogues), "--measurement", config.measurement_id(cell)]
+        command += ["--cell", cell.path, "--run", str(run), "--store", str(places.store)]
+        command += ["--server-environment", str(places.server)]
         done = subprocess.run([*command, "--output", str(output), "--log", str(log)])
         if done.returncode == _STOPPED or done.returncode < 0:
             raise Stopped(f"{cell.path} run {run} was stopped; the same command continues")

@@ -1,0 +1,149 @@
+"""Target `bisect_builds`: the first build slower than a good one, found with as few builds measured as possible.
+
+The good and the bad build are checked first. What is worse then, in one arm, is all that decides from there on: a build
+between is bad if at least half of that effect is shown, good if less than half of it is.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from kveval.analysis.estimators.sequential import Design
+from kveval.config.campaign import ServerConfig
+from kveval.host.files import write_text
+from kveval.host.hashing import content_hash
+from kveval.spec.builds import BuildError
+from kveval.workflow.check.campaign import CheckPlan, check_plan
+from kveval.workflow.check.check import CheckResult, arms_of, command_of, planned_config, until_clear, write_check
+from kveval.workflow.check.commits import BisectBuild, built, candidates
+from kveval.workflow.check.judging import FIRST_LOOK, BuildClaim, Judged, claims_of, design_of
+from kveval.workflow.check.measuring import Places, measure_block
+from kveval.workflow.check.trail import Step, trail
+
+BLOCKS = 8
+"""The most blocks of each comparison, unless `check_blocks` says."""
+WHEELS = "wheels"
+"""In .server-builds: what `build_command` made."""
+Side = Literal["good", "bad", "open"]
+
+
+def search(builds: int, side: Callable[[int], Side]) -> tuple[int, int]:
+    """Return the numbers of the last build known good and the first known bad; 0 is good and the last one bad.
+
+    `side` tells where a build belongs. One that stays open is passed over: the nearest to the middle is tried next, so
+    what remains between the two are builds that could not be told.
+    """
+    good, bad, passed = 0, builds - 1, set[int]()
+    while between := [number for number in range(good + 1, bad) if number not in passed]:
+        tried = min(between, key=lambda number: abs(2 * number - good - bad))
+        answer = side(tried)
+        if answer == "bad":
+            bad = tried
+        elif answer == "good":
+            good = tried
+        else:
+            passed.add(tried)
+    return good, bad
+
+
+def step_design(effect: float, builds: int, blocks: int, alpha: float) -> Design:
+    """Return the looks at a build in between: half of the effect, per cent of the good build's value, is the margin.
+
+    The error rate is divided among the steps that a search over so many builds takes.
+    """
+    steps = max(1, math.ceil(math.log2(max(builds - 1, 1))))
+    margin = 1 - math.sqrt(1 + effect / 100)
+    return Design(min(FIRST_LOOK, blocks), blocks, margin, alpha / steps)
+
+
+def side_of(checked: CheckResult) -> Side:
+    """Return where the one deciding claim puts a build."""
+    (deciding,) = (each for each in checked.found if each.claim.decides)
+    answer = deciding.look.answer
+    return "open" if answer == "open" else "bad" if answer == "worse" else "good"
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The comparison of every step: the arm, and of it one quantity at one level, with the looks at it."""
+
+    arm: str
+    quantity: str
+    level: int
+    design: Design
+
+    def claims(self, every: Sequence[BuildClaim]) -> list[BuildClaim]:
+        return [
+            replace(one, decides=one.quantity == self.quantity and one.pairs[0][2] == self.level)
+            for one in every
+            if one.quantity == self.quantity or not one.decides
+        ]
+
+
+def run_bisect(
+    asked: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str], places: Places
+) -> tuple[bool, Iterator[str]]:
+    """Bisect; return whether there was something to find, and the lines to be told.
+
+    `asked`: the campaign's values, of `files` if it is not the default one; `options`: those of `candidates`, and
+    check_arms, check_blocks, build_command. Raises a Failure for what cannot be bisected.
+    """
+    blocks = int(options.get("check_blocks") or BLOCKS)
+    builds = candidates(options, ServerConfig.model_validate(asked["server"]).program)
+    command = command_of("bisect_builds", options, files)
+    good = _build(builds[0], options, places)
+
+    def compared(number: int, arms: Sequence[str], only: _Comparison | None) -> tuple[CheckPlan, CheckResult]:
+        plan = check_plan(asked, good, _build(builds[number], options, places), arms, blocks)
+        config = planned_config(plan, places)
+        claims = claims_of(config, plan.arms)
+        claims, design = (only.claims(claims), only.design) if only else (claims, design_of(config, claims))
+        print(f"{builds[number].title} against {builds[0].title}", flush=True)
+        repeated = command_of("check", {"base": good, "candidate": builds[number].build, "check_arms": arms}, files)
+        checked = until_clear(
+            plan, config, claims, design, lambda block: measure_block(config, plan.values, block, places), repeated
+        )
+        write_check(checked, Path(config.campaign.results))
+        return plan, checked
+
+    last = len(builds) - 1
+    plan, whole = compared(last, arms_of(options), None)
+    worse = [each for each in whole.found if each.claim.decides and each.look.answer == "worse"]
+    steps = [Step(last, whole.verdict, whole)]
+    alpha = whole.design.alpha
+    if worse:
+        found = min(worse, key=lambda each: each.look.effect)
+        only = _only(found, plan, step_design(found.look.effect, len(builds), blocks, alpha))
+
+        def side(number: int) -> Side:
+            try:
+                answer = side_of(checked := compared(number, [only.arm], only)[1])
+            except BuildError as error:
+                steps.append(Step(number, str(error), None))
+                return "open"
+            steps.append(Step(number, answer if checked.verdict != "candidate fails" else checked.verdict, checked))
+            return answer
+
+        ends = search(len(builds), side)
+        text = trail(builds, steps, command, found, ends)
+    else:
+        text = trail(builds, steps, command)
+    folder = Path("results", "bisect", content_hash([one.build for one in builds], 8))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "BISECT.md", text)
+    return bool(worse), iter([text, f"Written to {folder / 'BISECT.md'}"])
+
+
+def _build(candidate: BisectBuild, options: Mapping[str, Any], places: Places) -> str:
+    command = options.get("build_command")
+    if not command:
+        return candidate.build
+    return built(candidate, str(command), places.server.parent / ".server-builds" / WHEELS)
+
+
+def _only(found: Judged, plan: CheckPlan, design: Design) -> _Comparison:
+    base, candidate, level = found.claim.pairs[0]
+    arm = next(arm for arm, names in plan.arms.items() if names == (base.scenario, candidate.scenario))
+    return _Comparison(arm, found.claim.quantity, level, design)

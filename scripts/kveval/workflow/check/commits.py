@@ -1,0 +1,124 @@
+"""The builds between a good and a bad one, in order: commits of a checkout, or a list; wheels made of commits."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kveval.host.hashing import content_hash
+from kveval.spec.builds import BESIDE, BuildError, git
+from kveval.workflow.check.campaign import CheckError
+
+_BUILD_S = 6 * 3600.0
+
+
+@dataclass(frozen=True)
+class BisectBuild:
+    """A build that may be the first slower one: as `candidate` of --config takes it, and as people know it."""
+
+    build: str
+    title: str
+
+
+def candidates(options: Mapping[str, Any], program: str) -> list[BisectBuild]:
+    """Return the builds from the good to the bad one, both included, oldest first.
+
+    `options`: `builds`, a list; or `good`, FOLDER@COMMIT, and `bad`, FOLDER@COMMIT or FOLDER of the same checkout, for
+    the commits between. Without `build_command` only commits that touch the Python package of `program`, or LMCache's,
+    are builds of their own. Raises CheckError, BuildError.
+    """
+    listed = options.get("builds")
+    if listed:
+        if isinstance(listed, str) or len(listed) < 2:
+            raise CheckError("builds is a list: the good one, those between in order, the bad one", code="no_builds")
+        return [BisectBuild(str(one), str(one)) for one in listed]
+    folder, first = _commit_of(str(options.get("good") or ""), "good")
+    bad = str(options.get("bad") or "")
+    if bad == folder:
+        last = "HEAD"
+    else:
+        other, last = _commit_of(bad, "bad")
+        if other != folder:
+            said = f"good is of {folder} and bad of {other}: name commits of one checkout, or all builds (builds=[...])"
+            raise CheckError(said, code="two_checkouts")
+    found = _between(Path(folder).expanduser(), first, last, () if options.get("build_command") else (program, BESIDE))
+    builds = [BisectBuild(f"{folder}@{commit}", f"{commit[:10]} {subject}") for commit, subject in found]
+    if bad == folder and git(Path(folder).expanduser(), "status", "--porcelain", "--", program, BESIDE).strip():
+        builds.append(BisectBuild(folder, f"the working tree of {folder}"))
+    if len(builds) < 2:
+        raise CheckError(f"no commit between {first} and {last} of {folder} changes {program}", code="nothing_between")
+    return builds
+
+
+def _commit_of(text: str, name: str) -> tuple[str, str]:
+    folder, at, commit = text.rpartition("@")
+    if not (at and commit and (Path(folder).expanduser() / ".git").exists()):
+        said = f"{name} is {text!r}: FOLDER@COMMIT, a commit of a checkout under git; or list all builds (builds=[...])"
+        raise CheckError(said, code="no_commit_given")
+    return folder, commit
+
+
+def _between(folder: Path, first: str, last: str, paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (commit, subject) from `first` to `last` along first parents, of those in between that touch `paths`."""
+    try:
+        git(folder, "merge-base", "--is-ancestor", first, last)
+    except BuildError:
+        said = f"{first} is no ancestor of {last} in {folder}: name a good commit that the bad one is based on"
+        raise CheckError(said, code="no_ancestor") from None
+    form = ["--format=%H%x09%s", "--end-of-options"]
+    begin = git(folder, "log", "-1", *form, first)
+    after = git(folder, "log", "--first-parent", "--reverse", *form, f"{first}..{last}", "--", *paths)
+    lines = (begin + after).decode(errors="replace").splitlines()
+    return [(commit, subject) for commit, _, subject in (line.partition("\t") for line in lines)]
+
+
+def built(candidate: BisectBuild, command: str, keep: Path) -> str:
+    """Make a wheel of a commit, unless it was made; return its path.
+
+    `command`: run by the shell in a clone of the checkout at that commit, leaves one wheel in the folder $WHEELS;
+    `keep`: where wheels are kept, by commit and command. Raises BuildError.
+    """
+    folder, at, commit = candidate.build.rpartition("@")
+    if not at:
+        said = f"{candidate.title}: build_command builds commits; commit the changes first"
+        raise BuildError(said, code="not_a_commit")
+    place = keep / f"{commit[:16]}-{content_hash(command, 8)}"
+    if not place.exists():
+        keep.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=keep) as scratch:
+            source, wheels = Path(scratch, "source"), Path(scratch, "wheels")
+            wheels.mkdir()
+            git(Path(folder).expanduser(), "clone", "--quiet", "--shared", "--no-checkout", ".", str(source))
+            git(source, "checkout", "--quiet", "--detach", commit)
+            _build(command, source, wheels, keep / f"{place.name}.log", candidate.title)
+            shutil.move(wheels, place)
+    return str(next(place.glob("*.whl")))
+
+
+def _build(command: str, source: Path, wheels: Path, log: Path, title: str) -> None:
+    with log.open("w") as output:
+        environment = {**os.environ, "WHEELS": str(wheels.resolve())}
+        try:
+            done = subprocess.run(
+                ["/bin/sh", "-c", command],
+                cwd=source,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=_BUILD_S,
+            )
+        except subprocess.TimeoutExpired:
+            said = f"{title}: build_command did not end within {_BUILD_S / 3600:g} h; see {log}"
+            raise BuildError(said, code="build_failed") from None
+    if done.returncode:
+        said = f"{title}: build_command ended with {done.returncode}; see {log}"
+        raise BuildError(said, code="build_failed")
+    made = list(wheels.glob("*.whl"))
+    if len(made) != 1:
+        said = f"{title}: build_command left {len(made)} wheels in $WHEELS, and one is needed; see {log}"
+        raise BuildError(said, code="build_failed")
