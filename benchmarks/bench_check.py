@@ -2,10 +2,11 @@
 
 usage: python benchmarks/bench_check.py CAMPAIGN.yaml BASE CANDIDATE [BLOCKS [CHECKS]]
 
-A measured campaign whose BASE and CANDIDATE, scenarios at one size, have runs of the same numbers; run it in the folder
-that has its results. A check draws blocks, pairs of runs of one number, with replacement, and judges throughput and
-cold prompts by the code of `snakemake check`. The identical build is BASE itself: pairs of its neighbouring runs, in random
-order. The bisection is over 16 builds, with the slowed pairs from a random build on and identical ones before it.
+A measured campaign whose BASE and CANDIDATE, scenarios at one size, have runs of the same numbers; run it in the
+folder that has its results. A check draws blocks, pairs of runs of one number, with replacement, and judges
+throughput and cold prompts by the code of `snakemake check`. The identical build is BASE itself: pairs of its
+neighbouring runs, in random order. The bisection is over 16 builds, with the slowed pairs from a random build on and
+identical ones before it.
 """
 
 import math
