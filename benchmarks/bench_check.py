@@ -39,11 +39,13 @@ def main(campaign: str, base: str, candidate: str, budget: int = 6, checks: int 
     level = config.workload.fixed_levels[0]
     claims = [BuildClaim(base, name, ((first, second, level),), True) for name in _QUANTITIES]
     runs = range(1, config.campaign.runs + 1)
-    found = {cell: [values for run in runs if (values := values_of(config, cell, run)[0])] for cell in (first, second)}
+    found = {
+        cell: {run: values for run in runs if (values := values_of(config, cell, run)[0])} for cell in (first, second)
+    }
     generator = np.random.default_rng(1)
 
     def drawn(own: Cell, apart: int) -> Draw:
-        pairs = [(found[first][number], found[own][number + apart]) for number in range(len(found[own]) - apart)]
+        pairs = [(found[first][run], found[own][run + apart]) for run in found[first] if run + apart in found[own]]
 
         def draw() -> Values:
             pair = pairs[generator.integers(len(pairs))]

@@ -24,6 +24,8 @@ from kveval.workflow.check.trail import Step, trail
 
 BLOCKS = 8
 """The most blocks of each comparison, unless `check_blocks` says."""
+MOST_OPEN = 3
+"""After so many builds that could not be told a search ends: on this machine, or of these builds, more will not be."""
 WHEELS = "wheels"
 """In .server-builds: what `build_command` made."""
 Side = Literal["good", "bad", "open"]
@@ -33,7 +35,7 @@ def search(builds: int, side: Callable[[int], Side]) -> tuple[int, int]:
     """Return the numbers of the last build known good and the first known bad; 0 is good and the last one bad.
 
     `side` tells where a build belongs. One that stays open is passed over: the nearest to the middle is tried next, so
-    what remains between the two are builds that could not be told.
+    what remains between the two are builds that could not be told, or, after MOST_OPEN of them, that were not tried.
     """
     good, bad, passed = 0, builds - 1, set[int]()
     while between := [number for number in range(good + 1, bad) if number not in passed]:
@@ -45,6 +47,8 @@ def search(builds: int, side: Callable[[int], Side]) -> tuple[int, int]:
             good = tried
         else:
             passed.add(tried)
+            if len(passed) == MOST_OPEN:
+                break
     return good, bad
 
 

@@ -12,8 +12,10 @@ from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.spec.builds import BESIDE, find_build
 
-ARMS = ("native-offload/10000", "native-offload/3000", "lmcache-local/10000")
-"""A tier that holds the working set of the default load, one that has to evict, and LMCache's."""
+ARMS = ("native-offload/3000", "lmcache-local/10000")
+"""The server's own tier where it has to evict, and LMCache's where it holds the working set of the default load."""
+BLOCKS = 7
+"""The most blocks, unless `check_blocks` says: half an hour on two cores."""
 INSTALLED = "installed"
 BASE, CANDIDATE = "base", "candidate"
 _ARM = re.compile(r"(?P<scenario>[A-Za-z0-9][\w.+-]*)/(?P<blocks>0|[1-9][0-9]*)")
@@ -63,7 +65,7 @@ def source_of(text: str) -> dict[str, str] | None:
 
 
 def check_plan(
-    values: Mapping[str, Any], base: str, candidate: str, arms: Sequence[str] = (), blocks: int = 6
+    values: Mapping[str, Any], base: str, candidate: str, arms: Sequence[str] = (), blocks: int = BLOCKS
 ) -> CheckPlan:
     """Make the campaign of a check from that which was asked for: its server, its load, its model.
 

@@ -13,14 +13,12 @@ from kveval.host.hardware import probe
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
-from kveval.workflow.check.campaign import CheckError, CheckPlan, check_plan
+from kveval.workflow.check.campaign import BLOCKS, CheckError, CheckPlan, check_plan
 from kveval.workflow.check.comment import FIGURE, CheckFacts, comment, write_figure
 from kveval.workflow.check.judging import BuildClaim, Judged, Verdict, claims_of, design_of, judged, verdict_of
 from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
 from kveval.workflow.planning.order import campaign_pointer
 
-BLOCKS = 6
-"""The most blocks of a check, unless `check_blocks` says."""
 Measure = Callable[[int], Mapping[str, str]]
 """Measures the block of a number; returns why runs failed, by cell."""
 

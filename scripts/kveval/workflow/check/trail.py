@@ -37,10 +37,11 @@ def trail(
         what = f"{effect.claim.title} of {effect.claim.arm}"
         lines += [f"{what}, the bad build against the good one: {effect_text(effect)}. A build between is bad"]
         lines[-1] += " if at least half of that is shown, good if less than half is."
-        left = builds[ends[0] + 1 : ends[1]]
-        if left:
-            lines += ["", f"Between them {len(left)} could not be told; allow more blocks (check_blocks):"]
-            lines += [f"- {one.title}" for one in left]
+        if ends[1] - ends[0] > 1:
+            known = {step.number: step.answer for step in steps}
+            lines += ["", "Between them, with what is known (more blocks, check_blocks=, tell more):"]
+            numbers = range(ends[0] + 1, ends[1])
+            lines += [f"- {builds[number].title}: {known.get(number, 'not measured')}" for number in numbers]
     lines += ["", "| build | against the good one | blocks | answer |", "|---|---|---|---|"]
     lines += [f"| {good} | | | good, as given |"]
     lines += [_row(builds, step, effect) for step in sorted(steps, key=lambda step: step.number)]
