@@ -14,7 +14,7 @@ from kveval.spec.builds import BESIDE, find_build
 
 ARMS = ("native-offload/3000", "lmcache-local/10000")
 """The server's own tier where it has to evict, and LMCache's where it holds the working set of the default load."""
-BLOCKS = 7
+BLOCKS = 6
 """The most blocks, unless `check_blocks` says: half an hour on two cores."""
 INSTALLED = "installed"
 BASE, CANDIDATE = "base", "candidate"
