@@ -1,6 +1,7 @@
 """The structure of the library, measured: `python -m tests.support.structure` prints it, and fails past its bounds."""
 
 import ast
+import functools
 import graphlib
 import sys
 from collections import Counter, defaultdict
@@ -58,6 +59,7 @@ VLLM_NAMED: Mapping[str, str] = {
 """Modules that name vLLM in a string, and why; whatever else depends on it belongs into the adapter."""
 
 
+@functools.cache
 def imports() -> list[tuple[str, str]]:
     """Return every import of one module of kveval by another, those for type checking alone included."""
     graph = grimp.build_graph("kveval", cache_dir=None)
@@ -93,6 +95,15 @@ def circles(edges: Sequence[tuple[str, str]]) -> list[Sequence[str]]:
     return found
 
 
+@functools.cache
+def _trees() -> dict[str, ast.Module]:
+    """The syntax of each module, by its path below kveval."""
+    return {
+        path.relative_to(LIBRARY).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in LIBRARY.rglob("*.py")
+    }
+
+
 def entries() -> list[str]:
     """Return what lies at the top of kveval."""
     return sorted(path.name for path in LIBRARY.iterdir() if path.name not in ("__init__.py", "__pycache__"))
@@ -106,32 +117,26 @@ def sizes() -> dict[str, int]:
     return dict(count)
 
 
+@functools.cache
 def naming_vllm() -> list[str]:
     """Return the modules that have the word vLLM in a string that is no docstring."""
-    return sorted(
-        path.relative_to(LIBRARY).as_posix()
-        for path in LIBRARY.rglob("*.py")
-        if any("vllm" in text.lower() for text in _strings(ast.parse(path.read_text(encoding="utf-8"))))
-    )
+    return sorted(path for path, tree in _trees().items() if any("vllm" in text.lower() for text in _strings(tree)))
 
 
+@functools.cache
 def repeated_classes() -> list[str]:
     """Return the names that more than one class has."""
-    names = Counter(
-        node.name
-        for path in LIBRARY.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    )
+    nodes = (node for tree in _trees().values() for node in ast.walk(tree))
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     return sorted(name for name, count in names.items() if count > 1)
 
 
 def indirect_docstrings() -> list[str]:
     """Return where a docstring opens with a question's word instead of with what the thing is or does."""
     return sorted(
-        f"{path.relative_to(LIBRARY).as_posix()}: {text.splitlines()[0]}"
-        for path in LIBRARY.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{path}: {text.splitlines()[0]}"
+        for path, tree in _trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and (text := ast.get_docstring(node))
         and text.split()[0] in ("What", "Which", "From")
