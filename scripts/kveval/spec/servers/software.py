@@ -66,7 +66,8 @@ class ServerSoftware:
     def arm_arguments(self, scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
         """Return what `scenario` adds to the server. Raises ArmError when this software cannot run it."""
         if scenario.arm not in self.arms:
-            raise ArmError(f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}")
+            said = f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}"
+            raise ArmError(said, code="not_of_this_server")
         return self.arms[scenario.arm](scenario, platform, budget)
 
     def held_bytes(
