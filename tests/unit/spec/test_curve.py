@@ -32,6 +32,9 @@ class Cache:
                 self.held.popitem(last=False)
 
 
+NUMBERS: dict[tuple[object, ...], int] = {}
+
+
 @st.composite
 def loads(draw: st.DrawFn) -> Prompts:
     """Requests over a tree of hash ids, of random lengths, some of them not counted."""
@@ -66,7 +69,12 @@ def tokens_of(prompts: Prompts) -> list[tuple[list[object], list[object], bool]]
 
 
 def keys(tokens: list[object], block: int) -> list[object]:
-    return [tuple(tokens[: end + 1]) for end in range(block - 1, len(tokens), block)]
+    """A number for each block of so many tokens and all that stands before it."""
+    found: list[object] = []
+    for begin in range(0, len(tokens) - block + 1, block):
+        before = found[-1] if found else None
+        found.append(NUMBERS.setdefault((before, *tokens[begin : begin + block]), len(NUMBERS)))
+    return found
 
 
 def simulated(prompts: list[Prompts], block: int, device: float, tier: float = 0, chunk: int = 0) -> int:
