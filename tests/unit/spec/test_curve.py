@@ -32,9 +32,6 @@ class Cache:
                 self.held.popitem(last=False)
 
 
-NUMBERS: dict[tuple[object, ...], int] = {}
-
-
 @st.composite
 def loads(draw: st.DrawFn) -> Prompts:
     """Requests over a tree of hash ids, of random lengths, some of them not counted."""
@@ -69,12 +66,7 @@ def tokens_of(prompts: Prompts) -> list[tuple[list[object], list[object], bool]]
 
 
 def keys(tokens: list[object], block: int) -> list[object]:
-    """A number for each block of so many tokens and all that stands before it."""
-    found: list[object] = []
-    for begin in range(0, len(tokens) - block + 1, block):
-        before = found[-1] if found else None
-        found.append(NUMBERS.setdefault((before, *tokens[begin : begin + block]), len(NUMBERS)))
-    return found
+    return [tuple(tokens[: end + 1]) for end in range(block - 1, len(tokens), block)]
 
 
 def simulated(prompts: list[Prompts], block: int, device: float, tier: float = 0, chunk: int = 0) -> int:
@@ -93,7 +85,7 @@ def simulated(prompts: list[Prompts], block: int, device: float, tier: float = 0
     return served
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(loads(), st.sampled_from([1, 2, 4]), st.integers(0, 60), st.integers(0, 30), st.sampled_from([1, 2, 3]))
 def test_the_curves_are_those_of_caches_that_are_filled_block_by_block(
     prompts: Prompts, block: int, device: int, tier: int, blocks_of_chunk: int
