@@ -85,7 +85,7 @@ class Document:
     def open_sentences(self) -> list[str]:
         """Sentences without what is fixed: what is left was put in from data, or written by hand."""
         said = (*self.parts.sentences, *map(plain, self.answers))
-        return [left for sentence in said if (left := without(sentence, self.fixed))]
+        return [left for left in without(said, self.fixed) if left]
 
     @cached_property
     def data_cells(self) -> list[str]:
@@ -96,7 +96,7 @@ class Document:
     @cached_property
     def claims(self) -> list[str]:
         """Open sentences without those made from verdicts."""
-        return [left for sentence in self.open_sentences if (left := without(sentence, list(self.verdicts)))]
+        return [left for left in without(self.open_sentences, list(self.verdicts)) if left]
 
 
 DocumentCheck = Callable[[Document], list[Outcome]]
@@ -143,8 +143,8 @@ def parity_words(document: Document) -> list[Outcome]:
     shown = [plain(sentence) for sentence, verdicts in document.verdicts.items() if "parity" in verdicts]
     return [
         Outcome("parity_words", "fail", f"{found[0]!r}, but no equivalence was shown", _short(sentence))
-        for sentence in document.open_sentences
-        if (found := PARITY_WORDS.search(without(sentence, shown)))
+        for sentence, left in zip(document.open_sentences, without(document.open_sentences, shown), strict=True)
+        if (found := PARITY_WORDS.search(left))
     ]
 
 

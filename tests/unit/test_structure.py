@@ -1,7 +1,5 @@
 """The library keeps the shape that docs/architecture.md draws."""
 
-from collections.abc import Mapping
-
 import pytest
 from tests.support import structure
 from tests.support.paths import REPOSITORY
@@ -32,8 +30,10 @@ def test_a_wrong_import_and_a_circle_are_found(edges: list[tuple[str, str]]) -> 
 
 
 def test_the_top_and_every_folder_stay_small() -> None:
-    assert len(structure.entries()) <= 12
-    assert {folder: count for folder, count in structure.sizes().items() if count > 16} == {}
+    assert len(structure.entries()) <= structure.MOST_ENTRIES
+    sizes = structure.sizes().items()
+    assert {folder: count for folder, count in sizes if count > structure.MOST_MODULES} == {}
+    assert structure.lines() <= structure.MOST_LINES
 
 
 def test_the_tour_has_every_package() -> None:
@@ -50,35 +50,17 @@ def test_a_docstring_opens_with_what_the_thing_is_or_does() -> None:
     assert structure.indirect_docstrings() == []
 
 
-CONFIGURED = "speaks of keys of the configuration"
-FOREIGN = "reads results of others, which are vLLM's"
-VLLM_NAMED: Mapping[str, str] = {
-    "engines/servers/vllm.py": "the adapter: behaviour",
-    "spec/servers/vllm.py": "the adapter: names and arguments",
-    "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
-    "engines/servers/lmcache.py": "LMCache's adapter: the server that it stands beside",
-    "spec/routing.py": "a key of llm-d's endpoint picker",
-    "spec/deployment.py": CONFIGURED,
-    "config/campaign.py": CONFIGURED,
-    "config/catalogue.py": CONFIGURED,
-    "config/compare.py": CONFIGURED,
-    "config/imports.py": CONFIGURED,
-    "config/release.py": CONFIGURED,
-    "importing/compared.py": CONFIGURED,
-    "importing/counters.py": FOREIGN,
-    "importing/describe.py": FOREIGN,
-    "importing/settings.py": FOREIGN,
-    "importing/table.py": FOREIGN,
-    "importing/trees.py": FOREIGN,
-    "load/reports/vllm_bench.py": FOREIGN,
-}
-"""Modules that name vLLM in a string, and why; whatever else depends on it belongs into the adapter."""
-
-
 def test_vllm_is_named_where_it_has_to_be_and_nowhere_else() -> None:
-    assert structure.naming_vllm() == sorted(VLLM_NAMED)
+    assert structure.naming_vllm() == sorted(structure.VLLM_NAMED)
 
 
 def test_every_server_has_both_halves_of_its_adapter() -> None:
     assert SERVERS.keys() == PROGRAMS.keys()
     assert all(program.software is SERVERS[name] for name, program in PROGRAMS.items())
+
+
+def test_the_structure_is_printed_with_its_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert structure.main() == 0
+    printed = capsys.readouterr().out
+    assert f"of at most {structure.MOST_LINES}" in printed
+    assert "against the direction: 0, circles: 0" in printed

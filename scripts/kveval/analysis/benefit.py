@@ -14,8 +14,9 @@ from kveval.analysis.levels.server_counters import server_delta
 from kveval.config.campaign import Cell
 from kveval.load import levels as workloads
 from kveval.spec.curve.demands import demands
-from kveval.spec.curve.service import BATCH_TOKENS, Demanded, Floats, ServedLevel, TierSpeed
+from kveval.spec.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.spec.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
+from kveval.spec.servers.registry import software_of
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Change, Run
 
@@ -230,7 +231,7 @@ def _observed(
         window=seen.window,
         streams=workloads.streams_at(specification.workload, level),
         device_tokens=held,
-        batch_tokens=_batch_tokens(specification.argv),
+        batch_tokens=software_of(specification.versions).batch_tokens(specification.argv),
         throughput_tok_s=seen.throughput_tok_s,
         itl_ms=seen.itl_ms,
         ttft_ms=seen.ttft_ms,
@@ -239,11 +240,6 @@ def _observed(
 
 def _most(requests: int) -> int:
     return _MOST_TIMES * requests + _MOST_MORE
-
-
-def _batch_tokens(argv: Sequence[str]) -> int:
-    flag = "--max-num-batched-tokens"
-    return int(argv[argv.index(flag) + 1]) if flag in argv else BATCH_TOKENS
 
 
 def _figures(served: Sequence[ServedLevel]) -> Floats:

@@ -15,7 +15,7 @@ from kveval.spec.arms import Platform
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.spec.resolve import exercised_counters
-from kveval.spec.servers.vllm import VLLM
+from kveval.spec.servers.registry import IMPORTED
 
 _SAY_EVERY_S = 5.0
 # Of everything that a message lists.
@@ -45,7 +45,7 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
     def required(scenario: str, vllm: str) -> list[dict[str, Any]]:
         # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
         platform = Platform(vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name="")
-        return [dict(entry) for entry in exercised_counters(config.catalogue.scenarios[scenario], VLLM, platform)]
+        return [dict(entry) for entry in exercised_counters(config.catalogue.scenarios[scenario], IMPORTED, platform)]
 
     try:
         plan = make_plan(config.campaign, config.catalogue, index, required, progress=progress)

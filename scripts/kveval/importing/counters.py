@@ -11,18 +11,13 @@ from kveval.pcp.archive.problems import ArchiveError
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.parquet.rates import PreparedCounter
 from kveval.pcp.parquet.reading import describe, series
+from kveval.spec.servers.registry import IMPORTED
 
-_TOKENS = "vllm:generation_tokens_total"
+_TOKENS = "generation_tokens"
 _WANTED = (
     _TOKENS,
-    "vllm:prefix_cache_hits_total",
-    "vllm:prefix_cache_queries_total",
-    "vllm:external_prefix_cache_hits_total",
-    "vllm:external_prefix_cache_queries_total",
-    "vllm:kv_offload_load_bytes_total",
-    "vllm:kv_offload_store_bytes_total",
-    'vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"}',
-    'vllm:kv_offload_total_bytes_total{transfer_type="GPU_to_CPU"}',
+    *("prefix_cache_hits", "prefix_cache_queries", "external_prefix_cache_hits", "external_prefix_cache_queries"),
+    *("offload_load_bytes", "offload_store_bytes"),
 )
 # Around a level, for its first and its last tokens; half the way to a neighbouring level at most.
 _MARGIN_S = 30.0
@@ -39,7 +34,8 @@ def counters_of(
     """
     if not sources:
         return {}, ["no recording was found with the results"]
-    names = list(dict.fromkeys([*_WANTED, *(str(entry["counter"]) for entry in plan.required)]))
+    wanted = [name for metric in _WANTED for name in IMPORTED.metrics[metric].values()]
+    names = list(dict.fromkeys([*wanted, *(str(entry["counter"]) for entry in plan.required)]))
     patterns = sorted({_pattern(name) for name in names})
     start_ns, finish_ns = (round(second * 1e9) for second in window_s)
     with tempfile.TemporaryDirectory(prefix="kveval-import-") as folder:
@@ -83,13 +79,14 @@ def _level_counters(
     finish = level.end + min([_MARGIN_S, *((start - level.end) / 2 for start in after)])
     margin = min(level.start - begin, finish - level.end)
     window_ns = round(begin * 1e9), round(finish * 1e9)
+    tokens = IMPORTED.metrics[_TOKENS].values()
     found: Counters = {}
     for name, endpoints in recorded.items():
         parts = [part for counter in endpoints if (part := counter.gained(*window_ns))]
         if not parts:
             continue
         first, gained = sum(part.first for part in parts), sum(part.increase for part in parts)
-        if name == _TOKENS and max(part.interval_s for part in parts) > 2 * margin:
+        if name in tokens and max(part.interval_s for part in parts) > 2 * margin:
             # Samples too rare to tell this level's tokens from its neighbours'.
             continue
         found[name] = {"before": first, "after": first + gained, "delta": gained}

@@ -4,7 +4,6 @@ The index holds no judgement: names, catalogues and the campaign are applied to 
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,11 +15,10 @@ from kveval.host.files import is_lfs_pointer, write_bytes
 from kveval.importing.trees import FoundTree, Stamp, Tree, scan
 from kveval.load.reports import LevelReport, ReportFileError, read_report
 from kveval.load.reports.vllm_bench import VLLM_BENCH
+from kveval.spec.servers.registry import IMPORTED
 
 _VERSION = 2
-_VLLM = re.compile(rb"(?:vLLM API server version |LLM engine \(v)(\d+\.\d+\.\d+[\w.+]*)")
-_DEVICE_TOKENS = re.compile(rb"GPU KV cache size: ([\d,]+) tokens")
-# Both lines come with the start of the server; what follows is one line a request.
+# Release and size come with the start of the server; what follows is one line a request.
 _LOG_HEAD = 1 << 20
 
 
@@ -189,9 +187,10 @@ def _startup_facts(root: Path, logs: Iterable[Stamp], notes: list[str]) -> tuple
             continue
         if is_lfs_pointer(head):
             notes.append(f"{stamp.path}: a Git LFS pointer, not the file: git lfs pull")
-        version, tokens = _VLLM.search(head), _DEVICE_TOKENS.search(head)
-        if version or tokens:
-            return version and version[1].decode(), tokens and int(tokens[1].replace(b",", b""))
+        text = head.decode(errors="replace")
+        release, tokens = IMPORTED.release_in_log(text), IMPORTED.startup_facts(text).get("kv_cache_tokens")
+        if release or tokens:
+            return release, tokens
     return None, None
 
 

@@ -34,6 +34,15 @@ def own_tier(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgum
     return ArmArguments(("--tier-bytes", str(budget.tier_bytes)))
 
 
+def startup_facts(log_text: str) -> dict[str, Any]:
+    facts = {}
+    if found := re.search(r"room for (\d+) tokens", log_text):
+        facts["kv_cache_tokens"] = int(found[1])
+    if found := re.search(r"tier of (\d+) B", log_text):
+        facts["tier_bytes"] = int(found[1])
+    return facts
+
+
 TOY = ServerSoftware(
     name="toy",
     title="Toy",
@@ -53,6 +62,7 @@ TOY = ServerSoftware(
     arms={"none": no_tier, "native": own_tier},
     arm_flags=frozenset({"--tier-bytes"}),
     flags_per_start=frozenset({"--listen"}),
+    startup_facts=startup_facts,
 )
 
 
@@ -98,11 +108,3 @@ class ToyProgram:
 
     def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:
         return bool(ask("/caches", "DELETE")["empty"])
-
-    def startup_facts(self, log_text: str) -> dict[str, Any]:
-        facts = {}
-        if found := re.search(r"room for (\d+) tokens", log_text):
-            facts["kv_cache_tokens"] = int(found[1])
-        if found := re.search(r"tier of (\d+) B", log_text):
-            facts["tier_bytes"] = int(found[1])
-        return facts

@@ -10,7 +10,7 @@ import pytest
 from tests.support.synthetic import level_row
 
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import METRICS, ComparisonSettings, compare_all
 
 Array = npt.NDArray[np.float64]
 SETTINGS = ComparisonSettings()
@@ -38,8 +38,7 @@ def judged(
 ) -> pd.DataFrame:
     """The comparisons of a metric, by arm."""
     baselines = {name: None if name == "no-offload" else "no-offload" for name in table["scenario"]}
-    found = compare_all(table, baselines, settings).baseline
-    return found[found["metric"] == metric].set_index("scenario")
+    return compare_all(table, baselines, settings, {metric: METRICS[metric]}).baseline.set_index("scenario")
 
 
 def in_order(runs: int, cells: int) -> Array:

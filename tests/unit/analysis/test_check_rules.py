@@ -1,5 +1,6 @@
 """Every rule is held by a check; every check is tripped by a fixture made to break it, and passes a sound one."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -75,10 +76,18 @@ def sampled(found: dict[str, Any] | None = None, **changes: Any) -> Sampled:
 
 
 def tables(levels: pd.DataFrame | None = None, **changes: Any) -> Tables:
-    levels = levels_table() if levels is None else levels
+    return replace(good_tables() if levels is None else made_of(levels), **changes)
+
+
+def made_of(levels: pd.DataFrame) -> Tables:
     comparison = comparison_table(levels)
-    made = Tables(levels, peaks_table(levels), comparison, averages=averages(comparison))
-    return replace(made, **changes)
+    return Tables(levels, peaks_table(levels), comparison, averages=averages(comparison))
+
+
+@functools.cache
+def good_tables() -> Tables:
+    """Tables in which nothing is wrong; who changes one changes a copy."""
+    return made_of(levels_table())
 
 
 def changed(column: str, value: Any, where: str = "native-offload", table: str = "comparison") -> Tables:

@@ -14,7 +14,7 @@ EVEN = np.full(8, 0.02)
 
 @pytest.mark.parametrize(("runs", "cells"), [(3, 8), (5, 8), (10, 8), (5, 2)])
 def test_intervals_over_blocks_cover_the_truth(runs: int, cells: int) -> None:
-    count = 800 if cells > 2 else 2500
+    count = 500 if cells > 2 else 2500
     assert 0.93 <= simulated.block_coverage(runs, np.full(cells, 0.02), count) <= 0.97
 
 
@@ -53,7 +53,7 @@ def test_a_spread_four_times_the_others_does_not_ruin_its_own_arm() -> None:
 @pytest.mark.parametrize("cells", [4, 8])
 def test_the_interval_of_a_noisy_arm_among_quiet_ones_covers_its_truth(runs: int, cells: int) -> None:
     sds = np.r_[np.full(cells - 1, 0.02), 0.08]
-    assert 0.91 <= simulated.coverage_by_cell(runs, sds, 1500)[-1] <= 0.97
+    assert 0.91 <= simulated.coverage_by_cell(runs, sds, 900)[-1] <= 0.97
     assert simulated.family_wise_error(runs, sds, 1000) <= 0.07
 
 

@@ -61,8 +61,7 @@ def test_a_kind_without_arguments_is_refused_when_it_is_planned(
     with pytest.raises(ConfigError) as error:
         load(tmp_path, files)
     (problem,) = error.value.problems
-    assert problem.key == "matrix[1].scenarios[0]"
-    assert "vLLM has no arguments" in problem.message
+    assert (problem.key, problem.code) == ("matrix[1].scenarios[0]", "not_of_this_server")
 
 
 def test_a_kind_has_to_say_where_the_report_shows_it() -> None:

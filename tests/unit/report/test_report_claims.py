@@ -23,6 +23,7 @@ from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names
 from kveval.report.parts import models
 from kveval.report.parts.words import FILES
+from kveval.report.sections import Section
 from kveval.store.run_file import Run
 
 MODELS = ("Qwen3-14B", "Qwen3-8B")
@@ -105,7 +106,7 @@ def without_the_system() -> tuple[ReportPlan, Measured]:
     return plan, large.measured(measured.levels.assign(**dict.fromkeys(names, float("nan"))))
 
 
-CAMPAIGNS: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
+_MAKING: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
     "whole": campaign,
     "contrasts": lambda: campaign(contrasts=True),
     "one run": lambda: campaign(runs=1),
@@ -119,6 +120,15 @@ CAMPAIGNS: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
     "quiet": lambda: (small.plan(), small.measured(small.levels_table(sd=0.004))),
     "baseline alone": lambda: (small.plan(), small.measured(small.levels_table(effects={"no-offload": 0.0}))),
 }
+CAMPAIGNS = {name: functools.cache(make) for name, make in _MAKING.items()}
+
+
+@functools.cache
+def tree(name: str) -> Section:
+    """The report of a campaign with all its figures, before it is written."""
+    plan, measured = CAMPAIGNS[name]()
+    figures = {figure: f"figures/{figure}.png" for figure in figure_names(measured.levels["model"])}
+    return report.report_tree(plan, measured, figures)
 
 
 def judged(folder: Path, plan: ReportPlan, measured: Measured) -> list[Outcome]:
@@ -133,9 +143,7 @@ def judged(folder: Path, plan: ReportPlan, measured: Measured) -> list[Outcome]:
 
 def judge(folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path]) -> list[Outcome]:
     empty = {"pcp_lmcache": "nothing was recorded"}
-    report.write_report(plan, measured, figures, folder / "REPORT.md", empty)
-    shown = {path.stem: f"figures/{path.name}" for path in figures}
-    root = report.report_tree(plan, measured, shown, empty)
+    root = report.write_report(plan, measured, figures, folder / "REPORT.md", empty)
     return judge_report(plan, measured, root, whole_report(folder), folder)
 
 

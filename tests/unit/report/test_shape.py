@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.report.test_report_claims import CAMPAIGNS
+from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 
 from kveval.report.data.campaign import Table, cell_label
-from kveval.report.figures.names import figure_names
 from kveval.report.files import APPENDICES, MAIN, in_short
 from kveval.report.markdown import render
-from kveval.report.report import report_tree, write_report
+from kveval.report.report import write_report
 from kveval.report.tables.shape import WIDEST, by_model, fitted
 
 # Lines of the first screen, and of a report of a small campaign.
@@ -23,9 +22,7 @@ LONG_DECIMAL = re.compile(r"\d\.\d{7,}")
 
 @functools.cache
 def files(name: str) -> dict[str, str]:
-    plan, measured = CAMPAIGNS[name]()
-    figures = {figure: f"figures/{figure}.png" for figure in figure_names(measured.levels["model"])}
-    return render(report_tree(plan, measured, figures))
+    return render(tree(name))
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)

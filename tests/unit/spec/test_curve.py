@@ -85,7 +85,7 @@ def simulated(prompts: list[Prompts], block: int, device: float, tier: float = 0
     return served
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(loads(), st.sampled_from([1, 2, 4]), st.integers(0, 60), st.integers(0, 30), st.sampled_from([1, 2, 3]))
 def test_the_curves_are_those_of_caches_that_are_filled_block_by_block(
     prompts: Prompts, block: int, device: int, tier: int, blocks_of_chunk: int

@@ -5,9 +5,7 @@ import contextlib
 import importlib
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -123,28 +121,3 @@ def test_a_digest_is_that_of_names_and_texts(tmp_path, monkeypatch) -> None:
 def test_a_module_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FileNotFoundError, match="no module"):
         files_behind(SCRIPTS / "extract_peak.py", "kveval.nothing")
-
-
-def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
-    """Every start of snakemake, for one file or for nothing, pays what the rules import."""
-    rules = LIBRARY.parents[1] / "rules"
-    wanted = {
-        module
-        for file in rules.glob("*.smk")
-        for module in re.findall(r"^from (kveval\S*) import", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    }
-    assert "kveval.workflow.campaign_plan" in wanted
-    assert loaded(*wanted, among=("pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes")) == []
-
-
-@pytest.mark.parametrize("script", ["extract_peak", "collect_metrics", "write_report"])
-def test_jobs_that_compare_nothing_do_not_load_the_slowest_library(script: str) -> None:
-    """A job a cell pays for it, which takes longer than reading the cell's runs."""
-    assert loaded(script, among=("scipy.stats", "matplotlib")) == []
-
-
-def loaded(*modules: str, among: Sequence[str]) -> list[str]:
-    """Return which of `among` are there once the modules have been imported."""
-    code = f"import sys, {', '.join(sorted(modules))}; print(*[name for name in {among} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=LIBRARY.parent, check=True, text=True, capture_output=True)
-    return done.stdout.split()

@@ -60,13 +60,19 @@ def parity_power(
     """
     if sd == 0:
         return 1.0
-    freedom = degrees(runs, cells)
+    bound = np.log1p(margin) / (sd * np.sqrt(2 / runs))
+    return float((_bounds_needed(degrees(runs, cells), alpha, comparisons) <= bound).mean())
+
+
+@cache
+def _bounds_needed(freedom: float, alpha: float, comparisons: int) -> Array:
+    """Margins in standard errors from which on each arm of each simulated campaign is shown at parity."""
     distances, shares = _campaigns(comparisons)
     estimated = np.sqrt(special.chdtri(freedom, shares) / freedom)
-    bound = np.log1p(margin) / (sd * np.sqrt(2 / runs))
     limits = np.array([t_quantile(1 - alpha / (comparisons - rank), freedom) for rank in range(comparisons)])
-    passed = bound - distances >= estimated[:, None] * limits
-    return float(np.logical_and.accumulate(passed, axis=1).mean())
+    # An arm is tested once all that are nearer have been shown.
+    needed: Array = np.maximum.accumulate(distances + estimated[:, None] * limits, axis=1)
+    return needed
 
 
 @cache

@@ -12,8 +12,7 @@ from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.config.types import BLOCK_TOKENS, on_cpu
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
-from kveval.spec.servers.registry import SERVERS, served_by, server_version
-from kveval.spec.servers.vllm import VLLM
+from kveval.spec.servers.registry import IMPORTED, SERVERS, served_by, server_version
 from kveval.store.run_file import Run
 
 _TOLERANCE = 0.02
@@ -113,8 +112,8 @@ def provenance(level: JudgedLevel) -> Outcome | None:
 
 
 def _server_title(run: Run) -> str:
-    """Name what serves as far as the run says; nothing but vLLM is imported."""
-    return (served_by(run.versions) or served_by(run.specification.get("versions", {})) or VLLM).title
+    """Name what serves as far as the run says; imported ones may not."""
+    return (served_by(run.versions) or served_by(run.specification.get("versions", {})) or IMPORTED).title
 
 
 @check("R16")

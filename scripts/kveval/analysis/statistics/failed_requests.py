@@ -81,8 +81,8 @@ def _unlike(failed: int, total: int, failed_there: int, total_there: int) -> boo
 
 def _counts(rows: Rows) -> tuple[int, int]:
     """Failed requests and all, over runs; at least one, so that there is a share."""
-    failed = round(sum(np.nan_to_num(number(row, "requests_errored")) for row in rows))
-    return failed, max(1, round(sum(np.nan_to_num(number(row, name)) for row in rows for name in _COUNTS)))
+    counts = [[count for row in rows if not math.isnan(count := number(row, name))] for name in _COUNTS]
+    return round(sum(counts[-1])), max(1, round(sum(map(sum, counts))))
 
 
 def _share(part: int, whole: int) -> str:

@@ -165,7 +165,7 @@ class ClusterServer:
             self.version = declared.require_declared(
                 self.program, replica.reach.ask, specification.model.served_name, versions
             )
-            facts = self.program.startup_facts(self.place.api.logs(self.place.namespace, replica.name, SERVER))
+            facts = self.program.software.startup_facts(self.place.api.logs(self.place.namespace, replica.name, SERVER))
             declared.require_device_cache(facts.get("kv_cache_tokens"), budget.device_tokens, replica.log)
             self.facts = self.facts or facts
         if specification.on_cluster.lmcache_form == "process":

@@ -259,7 +259,7 @@ def deployed(
         deployment.parts = [(title, member) for member in members if program.is_part(title := title_of(member))]
         deployment.startup_s = time.monotonic() - begin
         deployment.version = declared.require_declared(program, deployment.ask, plan.served_model, plan.versions)
-        deployment.facts = program.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
+        deployment.facts = program.software.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
         sizes = [reported for sidecar in beside if (reported := sidecar.reported_bytes()) is not None]
         declared.require_device_cache(deployment.facts.get("kv_cache_tokens"), plan.device_tokens, log)
         declared.check_tiers(deployment.facts, sizes, plan.tier_bytes, plan.tier_split, log)

@@ -80,10 +80,3 @@ class ServerProgram(Protocol):
 
     def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:
         """Have it empty the device's cache and, with `tiers`, those of its own; False when it refuses for now."""
-
-    def startup_facts(self, log_text: str) -> dict[str, Any]:
-        """Read what it says of itself at start-up, as far as it does.
-
-        kv_cache_tokens: of the device; max_concurrency: requests of full length at once; tier_bytes: the tier in host
-        memory.
-        """

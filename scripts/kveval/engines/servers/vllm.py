@@ -6,7 +6,6 @@ One half of what is known of vLLM; its names and arguments are the other, kveval
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kveval.engines.servers.protocol import Ask, Completion
 from kveval.host.logs import LogForm
@@ -14,10 +13,6 @@ from kveval.spec.servers.vllm import VLLM, shares_native_tier
 from kveval.spec.specification import Specification
 
 _MIB = 2**20
-_KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
-_TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
-_TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)")
-_MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 # Queues between its processes: one to all workers, one back from each.
 _QUEUE_TO_WORKERS_BYTES = 160 * _MIB
 _QUEUE_FROM_WORKER_BYTES = 240 * _MIB
@@ -113,17 +108,3 @@ class VllmProgram:
         answer = ask(f"/reset_prefix_cache{'?reset_external=true' if tiers else ''}", method="POST")
         # Before 0.14 it answers 200 with an empty body; later ones say whether it worked.
         return not isinstance(answer, dict) or bool(answer.get("success", True))
-
-    def startup_facts(self, log_text: str) -> dict[str, Any]:
-        """Read the device's KV capacity, maximum concurrency, and the tier from the log of a start."""
-        facts: dict[str, Any] = {}
-        if match := _KV_TOKENS.search(log_text):
-            facts["kv_cache_tokens"] = int(match[1].replace(",", ""))
-        if match := _MAX_CONCURRENCY.search(log_text):
-            facts["max_concurrency"] = float(match[1])
-        if match := _TIER_BYTES.search(log_text):
-            facts["tier_bytes"] = int(match[1])
-        elif (match := _TIER_GB.search(log_text)) and float(match[1]) >= 1:
-            # Its own region; below a GB its two decimals say too little.
-            facts["tier_bytes"] = round(float(match[1]) * 1e9)
-        return facts

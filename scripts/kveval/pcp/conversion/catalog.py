@@ -139,14 +139,6 @@ class Catalog:
             metrics[at], names[at] = self._extra_names[int(series[at]) - self.total]
         return self._metric_names[metrics], names
 
-    def instance_name(self, indom: int, instance: int, time: int) -> str | None:
-        """Name of an instance of a selected metric's domain at `time`; None if it has none."""
-        domain = self._domains.get(indom)
-        if domain is None:
-            return None
-        rank = int(domain.lookup(np.array([instance]), time)[0])
-        return None if rank < 0 else domain.names[rank]
-
     def name(self, series: int) -> tuple[int, str | None]:
         """(metric number, instance name or None for a singular metric) of a series number."""
         if series >= self.total:

@@ -130,12 +130,11 @@ class Measured:
 
     def peak_of(self, cell: CellKey) -> pd.Series[Any] | None:
         """The row of a cell's peak, None where it has none."""
-        peaks = self._peaks_by_cell.get(cell)
-        return None if peaks is None else peaks.iloc[0]
+        return self._peaks_by_cell.get(cell)
 
     def with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
         """Those of the cells that have a peak."""
-        return [cell for cell in cells if self.peak_of(cell) is not None]
+        return [cell for cell in cells if cell in self._peaks_by_cell]
 
     def common_level(self, model: str) -> int | None:
         """The level at which most of a model's cells were compared."""
@@ -149,6 +148,10 @@ class Measured:
     def compared_of(self, cell: CellKey) -> pd.DataFrame:
         """The comparisons of a cell with others."""
         return self._compared_by_cell.get(cell, self.compared.iloc[:0])
+
+    def comparison_of(self, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:
+        """The comparison of a cell with another one in a metric, None where there is none."""
+        return self._comparisons.get((cell, "/".join(map(str, other)), metric))
 
     def runs_of(self, cell: CellKey) -> list[Run]:
         """The runs of a cell in their order."""
@@ -177,8 +180,16 @@ class Measured:
         return {cast(tuple[str, str, int, float], key): rows for key, rows in self.levels.groupby(keys, sort=False)}
 
     @cached_property
-    def _peaks_by_cell(self) -> dict[CellKey, pd.DataFrame]:
-        return _by_cell(self.peaks)
+    def _peaks_by_cell(self) -> dict[CellKey, pd.Series[Any]]:
+        return {cell: rows.iloc[0] for cell, rows in _by_cell(self.peaks).items()}
+
+    @cached_property
+    def _comparisons(self) -> dict[tuple[CellKey, str, str], dict[str, Any]]:
+        found: dict[tuple[CellKey, str, str], dict[str, Any]] = {}
+        for row in self.compared.to_dict("records"):
+            cell = (row["model"], row["scenario"], row["cpu_blocks"])
+            found.setdefault((cell, row["baseline"], row["metric"]), {str(name): value for name, value in row.items()})
+        return found
 
     @cached_property
     def _compared_by_cell(self) -> dict[CellKey, pd.DataFrame]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +46,10 @@ class ContrastPair:
 
 def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> ContrastPair:
     """Return how `cell` differs from `other`: as the comparison has it, in either direction, else described only."""
-    row = _row(measured, cell, other, metric)
+    row = measured.comparison_of(cell, other, metric)
     mirrored = row is None
     if row is None:
-        row = _row(measured, other, cell, metric)
+        row = measured.comparison_of(other, cell, metric)
     level = measured.common_level(cell[0])
     if row is not None and math.isfinite(row["level"]):
         level = int(row["level"])
@@ -66,12 +65,6 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     reason, bound, qualifier = (_text(row.get(name)) for name in ("reason", "bound", "qualifier"))
     confidence = float(row.get("interval_percent", 95.0))
     return ContrastPair(level, value, other_value, effect, low, high, verdict, reason, bound, qualifier, confidence)
-
-
-def _row(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:
-    rows = measured.compared_of(cell)
-    found = rows[(rows["metric"] == metric) & (rows["baseline"] == "/".join(map(str, other)))]
-    return None if found.empty else {str(name): value for name, value in found.iloc[0].items()}
 
 
 def _described(measured: Measured, cell: CellKey, other: CellKey, level: int | None, metric: str) -> float:

@@ -25,8 +25,7 @@ from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, cell_label, rows_of
 from kveval.report.data.run_facts import key_of
-from kveval.spec.servers.registry import served_by, server_version
-from kveval.spec.servers.vllm import VLLM
+from kveval.spec.servers.registry import IMPORTED, served_by, server_version
 from kveval.store.run_file import Run
 
 # Namespace of the ids, so that the same run of the same level always has the same one.
@@ -107,8 +106,8 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
 
 
 def _server(run: Run) -> str:
-    """Return the name of what served; results that do not say it are of vLLM, of which alone there are imports."""
-    return (served_by(run.versions) or VLLM).name
+    """Return the name of what served; results that do not say it are imported ones."""
+    return (served_by(run.versions) or IMPORTED).name
 
 
 def _stack(run: Run) -> list[Part]:

@@ -16,9 +16,6 @@ from kveval.spec.curve.distances import Ints
 
 Floats = npt.NDArray[np.float64]
 
-BATCH_TOKENS = 2048
-"""Tokens of a batch where the server was not told otherwise: vLLM's own value on CPUs and on GPUs below 70 GiB."""
-
 
 @dataclass(frozen=True)
 class ServerSpeed:
@@ -107,12 +104,12 @@ def serve(
     window: tuple[float, float],
     streams: int | None = None,
     device_tokens: float = math.inf,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int = 2048,
 ) -> ServedLevel:
     """Serve requests until the window closes, seconds from the first, or the last request has come.
 
     `streams`: how many are in flight, each followed by the next when it is answered; None for requests that come by
-    themselves.
+    themselves. `batch_tokens`: the most that the device computes at once.
     """
     return _Run(demanded, speed, tier, window, streams, device_tokens, batch_tokens).served()
 

@@ -13,6 +13,8 @@ from kveval.spec.specification import Specification
 _OF_SERVER = "server."
 
 SERVERS: dict[str, ServerSoftware] = {VLLM.name: VLLM}
+IMPORTED = VLLM
+"""The server of results that were measured elsewhere: there are importers for no other."""
 
 
 class UnknownServer(Failure):

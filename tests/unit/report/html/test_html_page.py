@@ -4,12 +4,11 @@ from pathlib import Path
 import jinja2
 import pytest
 from tests.support.html_checks import PageReader
-from tests.unit.report.test_report_claims import CAMPAIGNS
+from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 
 from kveval.report.data.campaign import Table
 from kveval.report.figures.names import figure_names
 from kveval.report.html.page import render_page, write_page
-from kveval.report.report import report_tree
 from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Section
 
 IMAGE = "data:image/svg+xml;base64,PHN2Zy8+"
@@ -90,11 +89,10 @@ def test_what_is_wrong_with_a_page_is_found(text: str, problem: str) -> None:
 @pytest.mark.parametrize("campaign", CAMPAIGNS)
 def test_a_campaign_is_on_one_page_with_a_link_from_every_sentence_of_its_answer(campaign: str, tmp_path: Path) -> None:
     plan, measured = CAMPAIGNS[campaign]()
-    figures = [tmp_path / f"{name}.png" for name in figure_names(plan.models_by_size)]
+    figures = [tmp_path / f"{name}.png" for name in figure_names(measured.levels["model"])]
     for figure in figures:
         figure.write_bytes(b"png")
-    tree = report_tree(plan, measured, {figure.stem: f"figures/{figure.name}" for figure in figures})
-    write_page(plan, measured, tree, figures, tmp_path / "report.html")
+    write_page(plan, measured, tree(campaign), figures, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     read = PageReader(text)
     assert read.problems == []

@@ -1,0 +1,39 @@
+"""What a start of snakemake and of a job loads, which every run of them pays."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import kveval
+
+pytestmark = pytest.mark.workflow
+LIBRARY = Path(kveval.__file__).parent
+
+
+def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
+    """Every start of snakemake, for one file or for nothing, pays what the rules import."""
+    rules = LIBRARY.parents[1] / "rules"
+    wanted = {
+        module
+        for file in rules.glob("*.smk")
+        for module in re.findall(r"^from (kveval\S*) import", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    }
+    assert "kveval.workflow.campaign_plan" in wanted
+    assert loaded(*wanted, among=("pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes")) == []
+
+
+@pytest.mark.parametrize("script", ["extract_peak", "collect_metrics", "write_report"])
+def test_jobs_that_compare_nothing_do_not_load_the_slowest_library(script: str) -> None:
+    """A job a cell pays for it, which takes longer than reading the cell's runs."""
+    assert loaded(script, among=("scipy.stats", "matplotlib")) == []
+
+
+def loaded(*modules: str, among: Sequence[str]) -> list[str]:
+    """Return which of `among` are there once the modules have been imported."""
+    code = f"import sys, {', '.join(sorted(modules))}; print(*[name for name in {among} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=LIBRARY.parent, check=True, text=True, capture_output=True)
+    return done.stdout.split()
