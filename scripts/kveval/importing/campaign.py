@@ -70,10 +70,11 @@ def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
     if len(files) > _SHOWN:
         said.append(f"left out: {len(files) - _SHOWN} JSON files more")
     pattern = suggested_pattern([other.place for other in files], config.catalogue)
-    if pattern is not None:
+    # Where some names are recognised, these files are left out on purpose.
+    if pattern is not None and not plan.listed:
         said.append(
-            f"name them in the import, such as `pattern: '{pattern}'`; {{arm}} and {{model}} stand for names of the"
-            " catalogues, or for those that the import's `scenarios` and `models` translate"
+            f"say what their names mean, as in `pattern: '{pattern}'`; {{arm}} and {{model}} stand for names in"
+            " scenarios.yaml and models.yaml, or for those that the import's `scenarios` and `models` translate"
         )
     lines = "".join(f"\n  {line}" for line in said)
     return NothingToImport(

@@ -233,7 +233,8 @@ def _said(plan: ReportPlan, rows: Sequence[KeyRow]) -> Iterator[str]:
     for row in sorted(rows, key=lambda row: words.VERDICTS.index(row.verdict) if row.verdict in said else len(said)):
         change = f" {row.change}" if math.isfinite(row.effect) else ""
         title = "no verdict" if row.verdict.startswith("not assessed") else row.verdict
-        grouped.setdefault(said.get(row.verdict, f"{title} ({row.reason})"), []).append(f"{row.arm}{change}")
+        why = f" ({row.reason})" if row.reason else ""
+        grouped.setdefault(said.get(row.verdict, f"{title}{why}"), []).append(f"{row.arm}{change}")
     yield from (f"{title}: {_few(names)}" for title, names in grouped.items())
 
 

@@ -235,11 +235,11 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
 def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
     better, pending = found.get(words.BETTER, ()), found.get("open", ())
     if len(better) == 1:
-        return "the arm that is better" + (", until another has a verdict" if pending else "")
+        return "the arm that is better" + (" (others are undecided or not assessed)" if pending else "")
     if better:
-        return "one of the arms that are better; between them, see the tables of arms against each other"
+        return "one of the arms that are better; the tables of arms against each other compare them"
     if pending:
-        return f"undecided: {baseline} for now"
+        return f"undecided, so {baseline} until an arm is shown to be better"
     return f"{baseline}: no arm is better"
 
 
