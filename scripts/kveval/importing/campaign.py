@@ -68,7 +68,7 @@ def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
     files = [other for _, other in plan.others if other.file]
     said += [f"left out: {other.place}: {other.reason}" for other in files[:_SHOWN]]
     if len(files) > _SHOWN:
-        said.append(f"left out: {len(files) - _SHOWN} JSON files more")
+        said.append(f"left out: {len(files) - _SHOWN} more JSON files")
     pattern = suggested_pattern([other.place for other in files], config.catalogue)
     # Where some names are recognised, these files are left out on purpose.
     if pattern is not None and not plan.listed:

@@ -201,9 +201,9 @@ def _entries(path: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 entry = json.loads(line)
             except ValueError as error:
-                raise TraceError(f"{path} line {number} is no JSON: {error}", code="no_json", line=number) from error
+                raise TraceError(f"{path} line {number} is not JSON: {error}", code="no_json", line=number) from error
             if not isinstance(entry, Mapping):
-                raise TraceError(f"{path} line {number} is no object", code="no_json", line=number)
+                raise TraceError(f"{path} line {number} is not an object", code="no_json", line=number)
             yield entry
 
 
@@ -218,7 +218,9 @@ def convert(form: str, source: Path, output: Path, hash_tokens: int, salt: bytes
         found = hashed[form](entries, hash_tokens) if form in hashed else texts[form](entries, hash_tokens, salt)
         rows = sorted((row for row in found if row.input_length), key=lambda row: row.timestamp)
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, zlib.error) as error:
-        raise TraceError(f"{source} is no trace of form {form}: {error!r}", code="other_form", path=source) from error
+        raise TraceError(
+            f"{source} is not a trace of form {form}: {error!r}", code="other_form", path=source
+        ) from error
     if not rows:
         raise TraceError(f"{source} has no requests of form {form}", code="empty", path=source)
     begin = rows[0].timestamp

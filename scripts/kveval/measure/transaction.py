@@ -51,7 +51,7 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
     actual = job.specification.measurement_id
     if actual != job.measurement:
         raise MeasurementError(
-            f"the specification hashes to {actual}, the workflow asked for {job.measurement}: replan"
+            f"the specification has the id {actual}, the workflow asked for {job.measurement}: start snakemake again"
         )
     engine = engine_of(job)
     host = engine.hardware()

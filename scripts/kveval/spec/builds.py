@@ -148,7 +148,7 @@ def git(place: Path, *arguments: str, env: Mapping[str, str] | None = None, give
         raise BuildError(f"checkout {place}: git did not answer ({error})", code="git_failed") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        said = f"checkout {place}: git {arguments[0]}: {lines[-1] if lines else 'failed without a word'}"
+        said = f"checkout {place}: git {arguments[0]}: {lines[-1] if lines else 'failed without a message'}"
         raise BuildError(said, code="git_failed")
     return done.stdout
 

@@ -38,7 +38,7 @@ def tier_problems(cell: Cell, scenario: Scenario) -> Iterator[ConfigProblem]:
             "",
             "cpu_blocks",
             f"{cell.scenario} has no CPU tier that {cell.cpu_blocks} blocks could size",
-            "0, in a matrix entry apart from scenarios that have a tier",
+            "0, in a matrix entry separate from scenarios that have a tier",
             "size_without_tier",
         )
 

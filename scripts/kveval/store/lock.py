@@ -89,7 +89,7 @@ def _wait(descriptor: int, kind: int, root: Path, patience_s: float, sleep: Call
                 return
             if time.monotonic() >= deadline:
                 raise StoreInUse(
-                    f"{root}: in use for {patience_s:.0f} s; try again when what runs has begun"
+                    f"{root}: in use for {patience_s:.0f} s; try again once the jobs in progress have started"
                 ) from error
         sleep(0.2)
 

@@ -272,7 +272,7 @@ def scenario_name(pointer: Path) -> str | None:
     try:
         name = json.loads(pointer.read_text()).get("scenario")
     except (OSError, ValueError, AttributeError) as error:
-        said = f"{pointer}: no pointer to a measurement ({error})"
+        said = f"{pointer}: not a pointer to a measurement ({error})"
         raise RunFileError(said, code="no_pointer", path=pointer) from error
     return None if name is None else str(name)
 
@@ -283,5 +283,5 @@ def stored_run(pointer: Path) -> Path:
         content = json.loads(pointer.read_text())
         return pointer.with_name(content[BESIDE]) if BESIDE in content else Path(content["path"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said = f"{pointer}: no pointer to a measurement ({error})"
+        said = f"{pointer}: not a pointer to a measurement ({error})"
         raise RunFileError(said, code="no_pointer", path=pointer) from error

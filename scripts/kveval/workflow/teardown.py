@@ -64,4 +64,4 @@ def _on_host(say: Say) -> None:
     for name in removed:
         say(f"removed {name}")
     if not removed:
-        say("nothing of a killed measurement is left on this host")
+        say("no killed measurement has left anything on this host")

@@ -149,7 +149,7 @@ def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: f
             entry.rest_on(Evidence("replicates", "copies alike"))
             continue
         bias = max(beyond)
-        said = f"copies differ by {percent(bias):.1f} %"
+        said = f"replicates differ by {percent(bias):.1f} %"
         reason = f"cells that ran the same differ by {percent(bias):.1f} %, more than chance, so "
         reason += "smaller differences get no verdict"
         entry.rest_on(Evidence("replicates", said, "qualifies", reason))

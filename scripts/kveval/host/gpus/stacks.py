@@ -52,7 +52,9 @@ def judge_stack(
     fits = fitting(stacks, program, torch)
     if version is None:
         names = ", ".join(one.version for one in fits)
-        said = f"torch {torch} is there and no {program}; of {program}, {names or 'no release that is known'} fits it"
+        said = (
+            f"torch {torch} is installed and no {program}; of {program}, {names or 'no release that is known'} fits it"
+        )
         return warning("torch", said, _FIX, "none_there", fitting=[one.version for one in fits])
     known = [one for one in stacks if one.program == program and same_release(one.version, version)]
     if not known:

@@ -206,7 +206,7 @@ def _writable(output: Path, *, wide: bool) -> None:
     if wide and os.path.lexists(output):
         raise FileExistsError(f"{output} exists already: --wide writes a new folder")
     if not wide and output.exists() and not output.is_file():
-        raise OSError(f"{output} is no file (the long form is written to a file)")
+        raise OSError(f"{output} is not a file (the long form is written to a file)")
     if not output.parent.is_dir():
         raise FileNotFoundError(f"{output}: there is no folder {output.parent}")
     if not os.access(output.parent, os.W_OK | os.X_OK):

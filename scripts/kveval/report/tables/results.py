@@ -44,7 +44,7 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
 
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
-    """Return the baselines that the arms of a model were held against, each once."""
+    """Return the baselines that the arms of a model were compared with, each once."""
     table = measured.comparison[measured.comparison["model"] == model]
     rows = [row for row in table.to_dict("records") if row["baseline"] and is_against_baseline(plan, row)]
     return list(dict.fromkeys(map(baseline_label, rows)))
@@ -123,7 +123,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
     table = measured.compared
-    header = ["arm", "against", "effect, % of what it is held against (95 %)", "p (Holm)", "verdict"]
+    header = ["arm", "against", "effect, % of the other cell (95 %)", "p (Holm)", "verdict"]
     header += [f"runs, {measured.unit.heading}", _PARITY_CHANCE, "why"]
     rows = []
     for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
