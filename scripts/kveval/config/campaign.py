@@ -185,7 +185,7 @@ class MatrixEntry(Strict):
 
 
 class Bridge(MatrixEntry):
-    """Cells to measure again, in runs beside those that there are: what links new cells to cells of another time."""
+    """Cells to measure again, in runs beside those that there are: they link new cells to cells of another time."""
 
     rounds: PositiveInt = Field(1, description="how often: each adds as many runs as the campaign has")
 

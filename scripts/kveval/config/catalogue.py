@@ -153,7 +153,7 @@ def _known_kind(arm: str) -> str:
 
 
 class BuildSource(Strict):
-    """The build that an arm runs in place of the one installed: one of these, `commit` apart. See docs/builds.md.
+    """The build that an arm runs in place of the one installed: one of these (docs/builds.md); `commit` with checkout.
 
     Paths are from the folder that snakemake works in.
     """
@@ -247,7 +247,7 @@ class Scenario(Strict):
         return ARM_KINDS[self.arm]
 
     def same_arm(self, other: "Scenario") -> bool:
-        """Whether both are one arm, whatever the build and the settings: at equal cpu_blocks they have equal tiers."""
+        """Whether both are one arm, regardless of build and settings: at equal cpu_blocks they have equal tiers."""
         return (self.arm, self.store, self.cpu_tier) == (other.arm, other.store, other.cpu_tier)
 
     @model_validator(mode="before")
@@ -295,7 +295,9 @@ class Metric(MetricSource):
         "sum", description="how instances, such as CPUs or GPUs, become one number"
     )
     above: Number | None = Field(None, description="share_above: per cent of instances above this many of the unit")
-    plausible: tuple[Number | None, Number | None] | None = Field(None, description="[lowest, highest] possible value; others are refused; null is open")
+    plausible: tuple[Number | None, Number | None] | None = Field(
+        None, description="[lowest, highest] possible value; others are refused; null is open"
+    )
     optional: StrictBool = Field(False, description="not every deployment has it, so that its absence is not reported")
     breakdown: StrictBool = Field(False, description="also a column NAME_by_instance, one number per instance")
     table: Text | None = Field(None, description="title of the table that shows it in the report's appendix The system")

@@ -35,7 +35,7 @@ class CampaignSource:
     added: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def located(self, problem: ConfigProblem, place: str) -> ConfigProblem:
-        """Say of a problem in the complete campaign, known as `place`, in which file it is to be mended."""
+        """Say of a problem in the complete campaign, known as `place`, in which file it is to be corrected."""
         if problem.file != place or not self.files:
             return problem
         for cell, (file, there) in self.added.items():

@@ -1,4 +1,4 @@
-"""A release of llm-d as the catalogue has it: images, labels, and how its endpoint picker is told what to do."""
+"""A release of llm-d in the catalogue: images, labels, and the configuration of its endpoint picker."""
 
 import re
 from typing import Annotated, Literal

@@ -135,7 +135,7 @@ def _pattern_regex(pattern: str, models: Collection[str] | None, arms: Collectio
 
 
 def parse_hardware(name: str, also: Collection[str] = ()) -> NamedHardware:
-    """Return what a hardware name says; `also` are names that are known whatever they say. Raises NameProblem."""
+    """Return what a hardware name says; `also` are names that are accepted in any form. Raises NameProblem."""
     match = re.fullmatch(_HARDWARE, name)
     if match is not None and (match["gpu"] in GPUS or name in also):
         return NamedHardware(name, int(match["nodes"]), int(match["gpus"]), match["gpu"])

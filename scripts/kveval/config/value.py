@@ -1,4 +1,4 @@
-"""The worth of an answer: the limits a request has to meet, and the prices of what serves it.
+"""The value of an answer: the limits that a request has to meet, and the prices of what serves it.
 
 Neither defines a measurement: both may be declared, and changed, when everything has been measured.
 """

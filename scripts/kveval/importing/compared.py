@@ -26,7 +26,7 @@ class CombiningError(Failure):
 
 
 class CombinedRun(msgspec.Struct, frozen=True):
-    """A run of a compared campaign, under the name that its scenario has beside the others; `pointer`: its own."""
+    """A run of a compared campaign, under the name that its scenario has among the others; `pointer`: its own."""
 
     model: str
     scenario: str
@@ -45,7 +45,7 @@ class CombinedRun(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Combination:
-    """The runs that a campaign compares. `remarks`, in Markdown: what differs beside the release."""
+    """The runs that a campaign compares. `remarks`, in Markdown: differences other than the release."""
 
     runs: Sequence[CombinedRun]
     remarks: str

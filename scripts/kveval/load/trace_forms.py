@@ -49,7 +49,7 @@ class _Numbers:
 
 
 def weka(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
-    """Yield the requests of agents' sessions; what is left of a prompt behind its last whole block is its own."""
+    """Yield the requests of agents' sessions; the rest of a prompt after its last whole block is shared with none."""
     numbers, fresh = _Numbers(), itertools.count()
     for session_number, session in enumerate(entries):
         scope = session_number if session.get("hash_id_scope") == "local" else None
@@ -76,7 +76,7 @@ def _requests(entries: Sequence[Mapping[str, Any]], spawned_s: float) -> Iterato
 
 
 def harvard(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
-    """Yield the requests of sessions whose ids are of whole blocks; what is left of a prompt behind them is its own.
+    """Yield the requests of sessions whose ids are of whole blocks; the rest of a prompt is shared with none.
 
     A prompt's length is counted with the tokenizer of its blocks, by role; the provider's, an answer's, with another.
     """
@@ -104,7 +104,7 @@ def _own(count: int, fresh: Iterator[int]) -> list[Any]:
 
 
 def bailian(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
-    """Yield requests that have hashes already, under whatever numbers or names."""
+    """Yield requests that already have hashes, as any numbers or names."""
     numbers = _Numbers()
     for entry in entries:
         tokens, outputs = int(_number(entry, _PROMPT_TOKENS)), int(_number(entry, _OUTPUT_TOKENS))

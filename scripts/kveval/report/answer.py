@@ -1,4 +1,4 @@
-"""The answer of a campaign: its question, at most five sentences, the rows they rest on, what would make it surer."""
+"""The answer of a campaign: its question, at most five sentences, their rows, what would make it more certain."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class KeyRow:
 class CampaignAnswer:
     """The question of a campaign and what it found, to be read by itself.
 
-    `figure`: the name of the figure that shows it, "" if none does; `surer`: steps that would make it surer.
+    `figure`: the name of the figure that shows it, "" if none does; `surer`: steps that would make it more certain.
     """
 
     question: str

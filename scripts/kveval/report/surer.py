@@ -1,4 +1,4 @@
-"""Steps that would make a campaign's answer more certain, the most useful first, in plain words."""
+"""Steps that would make a campaign's answer more certain, the most useful first."""
 
 from __future__ import annotations
 

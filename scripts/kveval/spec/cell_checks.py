@@ -1,4 +1,4 @@
-"""Checks of cells that are impossible, or not what they seem: each finding with what would be right."""
+"""Checks of cells that are impossible, or not what their names say: each finding with what would be right."""
 
 from collections.abc import Iterator, Mapping, Set
 

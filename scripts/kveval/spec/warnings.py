@@ -1,4 +1,4 @@
-"""Warnings of what can be measured but will not show what it seems to."""
+"""Warnings of campaigns that can be measured but cannot show what they are meant to."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Judging one entry of a store by everything that it says of itself: checksums, description, id, hardware."""
+"""Verification of one entry of a store: checksums, description, id, hardware."""
 
 import contextlib
 import re

@@ -1,6 +1,6 @@
-"""The text on the console beside Snakemake's own lines: warnings before anything is measured, and the last words.
+"""The text on the console besides Snakemake's own lines: warnings before anything is measured, and the last lines.
 
-What a run has to say at its end stands behind everything that Snakemake says.
+What is printed at the end comes after Snakemake's own lines.
 """
 
 import atexit
@@ -28,7 +28,7 @@ def before(plan: WorkflowPlan, asked: Asked, warn: Callable[[str], None]) -> Non
 
 
 def print_last(lines: Iterable[str]) -> None:
-    """Print lines when this process ends: Snakemake itself goes on to speak after its handlers."""
+    """Print lines when this process ends: Snakemake itself prints more after its handlers."""
     atexit.register(_print, list(lines))
 
 

@@ -20,7 +20,7 @@ class StillMeasuring(Failure):
 
 
 def tear_down(config: Config, say: Say) -> None:
-    """Remove what the campaign's jobs have left, and say what that was.
+    """Remove what the campaign's jobs have left, and return the names of what was removed.
 
     On a cluster: every object with the campaign's label, volumes included. On this host: what killed measurements, of
     whatever campaign, have noted. Raises StillMeasuring while a job of it lives, ClusterError where something stays.

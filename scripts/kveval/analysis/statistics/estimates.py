@@ -31,7 +31,7 @@ def estimate(
 ) -> None:
     """Fill in effects; with two and more runs their standard errors, of all cells of the same blocks together.
 
-    `parted`: when the campaign paused, so that sessions can be told.
+    `parted`: when the campaign paused, so that sessions can be distinguished.
     """
     groups: dict[tuple[Any, ...], list[ComparedCell]] = {}
     for entry in entries:

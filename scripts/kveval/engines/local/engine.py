@@ -1,4 +1,4 @@
-"""The local engine's answers to what a measurement asks: one run on this host, alone."""
+"""The local engine: one run on this host, alone."""
 
 import contextlib
 import os

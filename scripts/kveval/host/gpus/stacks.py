@@ -1,4 +1,4 @@
-"""Combinations of a server's release with torch and CUDA, as config/gpu_stacks.yaml has them."""
+"""Combinations of a server's release with torch and CUDA, from config/gpu_stacks.yaml."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

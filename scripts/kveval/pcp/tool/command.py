@@ -35,6 +35,11 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     try:
         problems = _run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads it, such as head, has enough; there is nowhere to flush the rest to at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except (ArchiveError, OSError, ValueError) as error:
         print(f"pcp-parquet: {_explained(error, options)}", file=sys.stderr)
         return NOTHING

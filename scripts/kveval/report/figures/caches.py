@@ -272,7 +272,7 @@ def pcp_offload_traffic(data: FigureData) -> Figure:
 
 
 def pcp_lmcache(data: FigureData) -> Figure:
-    """LMCache's own counts, whatever of them was recorded: the columns of metrics.yaml that begin with lmcache_."""
+    """LMCache's own counters, those that were recorded: the columns of metrics.yaml that begin with lmcache_."""
     columns = {
         name: textwrap.fill(f"{entry['title']}, {entry['unit']}", 26)
         for name, entry in data.metrics.items()

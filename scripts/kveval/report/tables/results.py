@@ -167,7 +167,7 @@ def verdict_text(row: Mapping[Any, Any]) -> str:
 
 
 def qualifier(row: Mapping[Any, Any]) -> str:
-    """Return what is said beside a verdict, nothing where there is none."""
+    """Return what is added to a verdict, nothing where there is none."""
     stated = row["verdict"] in words.VERDICTS or text(row.get("indication"))
     return text(row.get("qualifier")) if stated else ""
 

@@ -22,7 +22,7 @@ _DEFAULT_SHARED_MEMORY = 64 * 2**20
 
 
 def capacity(plan: CampaignDocuments, nodes: Answer, pods: Answer) -> list[Finding]:
-    """Return what is to be said of GPUs, host memory and /dev/shm.
+    """Return the findings on GPUs, host memory and /dev/shm.
 
     Looks at each pod by itself: whether all of them have a place together only the cluster's scheduler knows.
     `nodes`: the list of nodes; `pods`: of all pods that run, for what others hold; both perhaps denied.

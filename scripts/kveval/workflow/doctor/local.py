@@ -1,4 +1,4 @@
-"""Whether this host can run a campaign with the local engine: looked at before hours are spent, nothing is started."""
+"""Whether this host can run a campaign with the local engine: checked before hours are spent; nothing is started."""
 
 import contextlib
 import json

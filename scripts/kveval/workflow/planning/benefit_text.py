@@ -1,4 +1,4 @@
-"""The gain from tiers, in words: predicted for each size, measured where that is, and what it rests on."""
+"""The gain from tiers, in words: predicted for each size, measured where it was measured, and the basis of both."""
 
 from collections.abc import Iterator, Sequence
 

@@ -36,7 +36,7 @@ class PlannedRun:
 
     @property
     def bridge(self) -> bool:
-        """Whether it repeats a cell beside new ones."""
+        """Whether it repeats a cell together with new ones."""
         return self.run > self.block
 
 

@@ -1,4 +1,4 @@
-"""A plan in words and as a table: what would be measured and why, what it takes, in which order, what to mind."""
+"""A plan in words and as a table: what would be measured and why, its cost, its order, warnings."""
 
 import csv
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Checking a store and what points to it, and putting right what costs nothing: `snakemake verify`.
+"""Checking a store and the pointers to it, and repairing what can be made again: `snakemake verify`.
 
 What is damaged is set aside with its reason, never deleted. What is made from the store - pointers, tables - is removed
 where it is wrong, because the next run makes it again in seconds.
@@ -77,7 +77,7 @@ def verify_store(store: Store, workflow: Path, wanted: References, threads: int 
 def runs_again(
     lost: Iterable[Verdict], dead: Iterable[Pointer], verdicts: Iterable[Verdict], wanted: References
 ) -> list[str]:
-    """Return which runs nothing in the store stands for any more: those that campaigns want, as they call them.
+    """Return the runs that campaigns want and the store no longer has, by the campaigns' names for them.
 
     `lost`: damaged entries; `dead`: pointers to nothing; another sound entry of the same run takes a lost one's place,
     if it is of the same hardware.
