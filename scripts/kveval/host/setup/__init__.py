@@ -1,1 +1,1 @@
-"""Helpers of scripts/setup.sh and bundle.sh, run before there is an environment: standard library and packaging only."""
+"""Helpers of scripts/setup.sh and bundle.sh, run before there is an environment: standard library, packaging."""
