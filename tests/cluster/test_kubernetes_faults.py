@@ -50,7 +50,7 @@ def own_namespace(chain: Chain) -> None:
 
 def in_level(job: Job, cluster: Cluster) -> None:
     """Wait until requests are on their way."""
-    job.wait_for(r"level 2 \(1 of \d\)", 2 * PATIENCE_S)
+    job.wait_for(r"2 streams \(level 1 of \d\)", 2 * PATIENCE_S)
     wait_until(lambda: f"{cluster.shims}/guidellm.py" in processes(), "this cluster's load generator", PATIENCE_S)
     time.sleep(1.0)
 
@@ -141,7 +141,9 @@ def test_a_fault_is_named_leaves_nothing_and_the_next_run_completes(
     cluster.fault(fault.generator)
     job = chain.start()
     if fault.act is None:
-        job.wait_for("starting the server" if fault.generator is None else r"level 2 \(1 of 1\)", 2 * PATIENCE_S)
+        job.wait_for(
+            "starting the server" if fault.generator is None else r"2 streams \(level 1 of 1\)", 2 * PATIENCE_S
+        )
     else:
         fault.act(job, cluster)
     begin = time.monotonic()

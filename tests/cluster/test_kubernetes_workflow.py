@@ -170,7 +170,7 @@ def test_after_kill_9_of_snakemake_nothing_is_left_and_a_rerun_completes(
     made = tree(merged(TWO, {**OWN_PCP_NAMESPACE, "workloads": {"short": {"seconds": 20}}}))
     running = made.start("report", "--until", "benchmark")
     for name in CELLS:
-        made.wait_for(name, "level 2", 2 * PATIENCE_S)
+        made.wait_for(name, "2 streams", 2 * PATIENCE_S)
     assert cluster.ours() != []
     running.kill()
     running.wait()
@@ -202,7 +202,7 @@ def test_ctrl_c_of_the_workflow_removes_what_its_jobs_had_started(
     made = tree(merged(TWO, {**OWN_PCP_NAMESPACE, "workloads": {"short": {"seconds": 30}}}))
     running = made.start("report", "--until", "benchmark")
     for name in CELLS:
-        made.wait_for(name, "level 2", 2 * PATIENCE_S)
+        made.wait_for(name, "2 streams", 2 * PATIENCE_S)
     # As a terminal does it: to snakemake and to its jobs.
     for child in made.jobs(running.pid):
         child.send_signal(signal.SIGINT)

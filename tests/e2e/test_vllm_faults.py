@@ -169,7 +169,7 @@ def break_servers(running: "subprocess.Popen[bytes]", outcome: Outcome) -> None:
 
 def working(running: "subprocess.Popen[bytes]", said: str) -> bool:
     """Tell whether the server of the job that has said this generates for the load generator."""
-    if "level 2 (1 of 1)" not in said or "tearing down" in said or "measured: " in said:
+    if "2 streams (level 1 of 1)" not in said or "tearing down" in said or "measured: " in said:
         return False
     argv = child(running, r"vllm\.entrypoints").cmdline()
     url = f"http://127.0.0.1:{argv[argv.index('--port') + 1]}/metrics"

@@ -256,6 +256,6 @@ class Job:
 
 def in_level(job: Job, count: int = 1) -> None:
     """Wait until the level is under way: the generator has sent requests."""
-    job.wait_for(rf"level 2 \(1 of {count}\)", PATIENCE_S)
+    job.wait_for(rf"2 streams \(level 1 of {count}\)", PATIENCE_S)
     job.wait_until(lambda: re.search(r"/server/bin/guidellm\.py", " ".join(job.lines())), PATIENCE_S)
     time.sleep(1.0)

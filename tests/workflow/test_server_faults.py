@@ -176,7 +176,7 @@ def test_a_fault_is_found_named_and_survived(chain: Chain, fault: Fault, record_
     fault.act(job)
     begin = time.monotonic()
     if fault.act is Fault.act:
-        job.wait_for(r"level 2 \(1 of 1\)", PATIENCE_S)
+        job.wait_for(r"2 streams \(level 1 of 1\)", PATIENCE_S)
         begin = time.monotonic()
     job.wait_for(NOTICED + fault.cause, fault.limit_s)
     record_fault(fault.name, time.monotonic() - begin, fault.limit_s)
@@ -240,7 +240,7 @@ def test_what_disqualifies_a_level_is_said_at_once(
     job = chain.start()
     in_level(job)
     job.wait_until(lambda: not any("/server/bin/guidellm.py" in line for line in job.lines()), PATIENCE_S)
-    record_fault(name, job.wait_for(f"level 2 is flagged · {word}", 10), 10)
+    record_fault(name, job.wait_for(f"2 streams: a check warns · {word}", 10), 10)
     assert job.end(PATIENCE_S) == 0
     assert chain.pointer.exists()
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import packaging
@@ -94,6 +95,13 @@ def test_test_lock_agrees_with_workflow_lock() -> None:
     shared = workflow.keys() & test.keys()
     assert "numpy" in shared
     assert {name: test[name] for name in shared} == {name: workflow[name] for name in shared}
+
+
+def test_workflow_lock_has_what_snakemake_needs_for_its_own_report() -> None:
+    needed = [Requirement(line) for line in metadata.requires("snakemake") or ()]
+    extra = {canonicalize_name(r.name) for r in needed if str(r.marker) == 'extra == "reports"'}
+    assert extra
+    assert extra <= pins(ENVS / "workflow.lock").keys()
 
 
 def test_conda_environment_of_the_workflow_agrees_with_its_lock() -> None:

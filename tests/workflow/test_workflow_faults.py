@@ -64,7 +64,7 @@ def test_after_kill_9_of_snakemake_nothing_runs_on_and_a_rerun_completes(tree: T
     running = tree.start("report", "--until", "benchmark")
     deadline = time.monotonic() + PATIENCE_S
     while not any(
-        tree.log(name).exists() and "level 2" in tree.log(name).read_text() for name in ("no-offload", "broken")
+        tree.log(name).exists() and "2 streams" in tree.log(name).read_text() for name in ("no-offload", "broken")
     ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -111,11 +111,11 @@ def test_a_second_snakemake_in_another_tree_waits_for_the_host(tree: Tree, tmp_p
 
 def test_a_job_that_is_killed_without_a_word_is_listed_with_its_last_one(tree: Tree) -> None:
     running = tree.start("results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
-    tree.wait_for("no-offload", "level 2")
+    tree.wait_for("no-offload", "2 streams")
     for process in psutil.Process(running.pid).children(recursive=True):
         if "scripts/benchmark.py" in process.cmdline() and "python" in process.name():
             process.send_signal(signal.SIGKILL)
     output, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 1
-    assert re.search(rf"{CELL.format('no-offload')}: .* job was killed; .*: level 2", output)
+    assert re.search(rf"{CELL.format('no-offload')}: .* job was killed; .*: 2 streams", output)
     assert tree.run("report", "--until", "benchmark")[0] == 0

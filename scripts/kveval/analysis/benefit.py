@@ -39,7 +39,7 @@ _LEAST_COPIED_BYTES = 1e6
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with the ends between which nine in ten of its simulations lie."""
+    """A value, and the range that contains nine in ten of its simulations."""
 
     value: float
     low: float

@@ -1,4 +1,4 @@
-"""Checks of a campaign's tables: who is who, what is compared with what, and whether the verdicts follow from them.
+"""Checks of a campaign's tables: identities, comparisons, and whether the verdicts follow from the tables.
 
 Every check takes the `Tables` and yields what it found, nothing if all is well. Tables that are read again, or
 edited, are held to the same as those just made.
@@ -47,7 +47,7 @@ class Tables:
 
 @check("R2", "R5")
 def rows_once(tables: Tables) -> Iterator[Outcome]:
-    """Every level of every run stands in the tables once, and every cell has one peak."""
+    """Every level of every run is in the tables once, and every cell has one peak."""
     for table, keys in ((tables.levels, [*KEYS, "run", "level"]), (tables.peaks, [*KEYS])):
         for row in table[table.duplicated(keys)].to_dict("records"):
             which = ", ".join(f"{key} {row[key]}" for key in keys[len(KEYS) :]) or "the cell"
@@ -56,7 +56,7 @@ def rows_once(tables: Tables) -> Iterator[Outcome]:
 
 @check("R2")
 def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
-    """All runs of a cell are of one measurement, and no measurement stands under two cells.
+    """All runs of a cell are of one measurement, and no measurement is listed under two cells.
 
     That of an imported run is named by its files; runs of one cell are of one configuration.
     """
@@ -108,7 +108,7 @@ def replication(tables: Tables) -> Iterator[Outcome]:
 
 @check("R10")
 def peak_bracketed(tables: Tables) -> Iterator[Outcome]:
-    """The peak lies inside the grid of levels, and more than one run says so."""
+    """The peak is inside the grid of levels, by more than one run."""
     for row in tables.peaks.to_dict("records"):
         if not bool(row["bracketed"]):
             yield note(f"not bracketed: {row['level']} is the first or the last level measured", _cell(row))
@@ -173,7 +173,7 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
 
 @check("R16")
 def one_machine(tables: Tables) -> Iterator[Outcome]:
-    """Things compared were measured on machines that may stand for each other."""
+    """Cells that are compared were measured on equivalent machines."""
     of_cell = _values_of_cells(tables.levels, "hardware")
     for row in tables.compared():
         if row["verdict"] in VERDICTS and of_cell.get(_cell(row)) != of_cell.get(str(row["baseline"])):
@@ -219,7 +219,7 @@ def correlations_within_models(tables: Tables) -> Iterator[Outcome]:
 
 @check("R7")
 def censored_share_shown(tables: Tables) -> Iterator[Outcome]:
-    """Throughput of completed requests alone stands only beside the share of those that did not complete."""
+    """Throughput of completed requests alone is shown only with the share of those that did not complete."""
     for name, table in (("levels", tables.levels), ("peaks", tables.peaks)):
         if "throughput_completed_tok_s" not in table:
             continue

@@ -175,7 +175,8 @@ def read_table(path: Path) -> pd.DataFrame:
     for name in ("window_start", "window_end"):
         if name in table:
             table[name] = pd.to_datetime(table[name], utc=True, format="ISO8601")
-    return table
+    # In one piece: pandas warns of tables that grew column by column.
+    return table.copy()
 
 
 def collect(levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[str, Any]) -> dict[str, pd.DataFrame]:

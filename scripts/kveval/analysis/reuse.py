@@ -1,4 +1,4 @@
-"""The share of prompt tokens that caches should serve, from the requests that were sent, beside what they served.
+"""The share of prompt tokens that caches should serve, by the requests that were sent, and the share they served.
 
 Both are of a whole level, from its first request to its last, warm-up included and priming not: the servers' counters
 are read around it. What the device and the tier hold, and how they drop it, is `kveval.spec.curve`'s.

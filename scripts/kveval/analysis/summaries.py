@@ -1,4 +1,4 @@
-"""The campaign on one page, for spreadsheets: a row per cell, a row per level, and means over models that compare.
+"""The campaign as short tables for spreadsheets: a row per cell, a row per level, and means over models that compare.
 
 Column names are those of the evaluations people know, with what they mean put right: throughput counts every token
 delivered, a mean is of the requests observed, TPOT is TPOT, and shares are in per cent.

@@ -124,10 +124,10 @@ class ServerConfig(Strict):
             )
         if self.build not in (self.program, f"{self.program}-cpu"):
             valid = f"{self.program} or {self.program}-cpu"
-            raise Mistake(f"{self.build!r} is no build of {self.program}; valid is {valid}", "other_build")
+            raise Mistake(f"{self.build!r} is not a build of {self.program}; valid is {valid}", "other_build")
         step = 32 if self.on_cpu else BLOCK_TOKENS
         if self.block_size % step:
-            said = f"block_size {self.block_size} is no multiple of {step}, which build {self.build} needs"
+            said = f"block_size {self.block_size} is not a multiple of {step}, which build {self.build} needs"
             raise Mistake(said, "block_size_uneven")
         elsewhere = sorted({"images", "replicas", "routing"} & self.model_fields_set)
         if self.release is None and elsewhere:
@@ -149,7 +149,7 @@ class ServerConfig(Strict):
             )
         if self.device_tokens is not None and self.device_tokens % self.block_size:
             raise Mistake(
-                f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are no whole number of server blocks"
+                f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are not a whole number of blocks"
                 f" of {self.block_size} tokens",
                 "device_blocks_uneven",
             )
@@ -185,7 +185,7 @@ class MatrixEntry(Strict):
 
 
 class Bridge(MatrixEntry):
-    """Cells to measure again, in runs beside those that there are: what links new cells to cells of another time."""
+    """Cells to measure again, in runs beside those that there are: they link new cells to cells of another time."""
 
     rounds: PositiveInt = Field(1, description="how often: each adds as many runs as the campaign has")
 
@@ -223,7 +223,7 @@ class Comparison(Strict):
     )
     contrasts: tuple[tuple[ArmName, ArmName], ...] = Field(
         default=(),
-        description="pairs of arms to compare, beside each arm with its baseline: SCENARIO, or SCENARIO/CPU_BLOCKS",
+        description="pairs of arms to compare, in addition to arm and baseline: SCENARIO, or SCENARIO/CPU_BLOCKS",
     )
     method: Literal["blocks", "paired"] = Field(
         default="blocks",
@@ -294,12 +294,12 @@ class Campaign(Strict):
     prices: Prices | None = Field(
         None, description="prices of an hour; the report then says what tokens and requests cost"
     )
-    models: dict[Name, Model] = Field({}, description="models of this campaign, beside those of models.yaml")
+    models: dict[Name, Model] = Field({}, description="models of this campaign, in addition to those of models.yaml")
     scenarios: dict[Name, Scenario] = Field(
-        {}, description="scenarios of this campaign, beside those of scenarios.yaml"
+        {}, description="scenarios of this campaign, in addition to those of scenarios.yaml"
     )
     workloads: dict[Name, Workload] = Field(
-        {}, description="workloads of this campaign, beside those of workloads.yaml"
+        {}, description="workloads of this campaign, in addition to those of workloads.yaml"
     )
 
     @model_validator(mode="after")

@@ -153,7 +153,7 @@ def _known_kind(arm: str) -> str:
 
 
 class BuildSource(Strict):
-    """The build that an arm runs in place of the one installed: one of these, `commit` apart. See docs/builds.md.
+    """The build that an arm runs in place of the one installed: one of these (docs/builds.md); `commit` with checkout.
 
     Paths are from the folder that snakemake works in.
     """
@@ -211,7 +211,7 @@ class Scenario(Strict):
         None, description="on engine local, the build that it runs in place of the one installed"
     )
     replicate: StrictBool = Field(
-        False, description="the scenario that it extends once more, measured apart and compared with it: A/A"
+        False, description="the scenario that it repeats, measured separately and compared with it (A/A)"
     )
     args: tuple[Text, ...] = Field((), description="more arguments of the server")
     env: Environment = Field(default_factory=dict, description="environment variables of the server")
@@ -247,7 +247,7 @@ class Scenario(Strict):
         return ARM_KINDS[self.arm]
 
     def same_arm(self, other: "Scenario") -> bool:
-        """Whether both are one arm, whatever the build and the settings: at equal cpu_blocks they have equal tiers."""
+        """Whether both are one arm, regardless of build and settings: at equal cpu_blocks they have equal tiers."""
         return (self.arm, self.store, self.cpu_tier) == (other.arm, other.store, other.cpu_tier)
 
     @model_validator(mode="before")
@@ -273,8 +273,8 @@ class MetricSource(Strict):
     pcp: VersionedName | None = Field(
         None, description="PCP metric, several joined by ' + ' to add them up, or {first vLLM version: metric}"
     )
-    numerator: VersionedName | None = None
-    denominator: VersionedName | None = None
+    numerator: VersionedName | None = Field(None, description="reduction ratio: what is divided, named like pcp")
+    denominator: VersionedName | None = Field(None, description="reduction ratio: by what it is divided")
     scale: Number = Field(1.0, description="what one unit of a metric without units is, in the column's unit")
     select: Text | None = Field(None, description="regular expression: only instances whose name matches it")
     omit: Text | None = Field(None, description="regular expression: no instances whose name matches it")
@@ -283,18 +283,24 @@ class MetricSource(Strict):
 class Metric(MetricSource):
     """One column of the system metrics: what is read from PCP, and how a level's window is reduced to a number."""
 
-    title: Text
-    unit: Text
+    title: Text = Field(description="the quantity in words, for tables and figures")
+    unit: Text = Field(description="unit of the column; values are converted from the recorded unit")
     alternatives: tuple[MetricSource, ...] = Field(
-        (), description="other places, in order; the first that was recorded is read"
+        (), description="other metrics of the same quantity; the first that was recorded is read"
     )
-    reduction: Literal["mean", "max", "last", "rate", "increase", "ratio"]
-    instances: Literal["sum", "mean", "max", "min", "share_above"] = "sum"
+    reduction: Literal["mean", "max", "last", "rate", "increase", "ratio"] = Field(
+        description="how a window becomes one number; rate (per second) and increase are for counters"
+    )
+    instances: Literal["sum", "mean", "max", "min", "share_above"] = Field(
+        "sum", description="how instances, such as CPUs or GPUs, become one number"
+    )
     above: Number | None = Field(None, description="share_above: per cent of instances above this many of the unit")
-    plausible: tuple[Number | None, Number | None] | None = Field(None, description="[lowest, highest]; null is open")
-    optional: StrictBool = Field(False, description="not every deployment has it: its absence is no remark")
+    plausible: tuple[Number | None, Number | None] | None = Field(
+        None, description="[lowest, highest] possible value; others are refused; null is open"
+    )
+    optional: StrictBool = Field(False, description="not every deployment has it, so that its absence is not reported")
     breakdown: StrictBool = Field(False, description="also a column NAME_by_instance, one number per instance")
-    table: Text | None = Field(None, description="table of the report's section about the system that shows it")
+    table: Text | None = Field(None, description="title of the table that shows it in the report's appendix The system")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -318,7 +324,7 @@ def _version_range(text: str) -> str:
         SpecifierSet(text)
     except InvalidSpecifier:
         raise Mistake(
-            f"{text!r} is no range of versions; valid is for instance '>=0.28,<=0.32.0'", "no_range"
+            f"{text!r} is not a range of versions; valid is for instance '>=0.28,<=0.32.0'", "no_range"
         ) from None
     return text
 

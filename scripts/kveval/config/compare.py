@@ -1,4 +1,4 @@
-"""The model of a campaign that sets others beside each other: the same arms, measured twice, in one report.
+"""The model of a campaign that compares others: the same arms, measured twice, in one report.
 
 Every scenario of campaign C with label L appears as SCENARIO-on-L.
 """

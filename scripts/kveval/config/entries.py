@@ -126,12 +126,12 @@ def _no_baseline(name: str, scenarios: Mapping[str, Scenario]) -> tuple[str, str
     while (base := scenarios[chain[-1]].baseline) is not None and base in scenarios:
         if base in chain:
             circle = " -> ".join([*chain, base])
-            return f"baselines go round in a circle: {circle}", "a scenario without baseline at its end", "circle"
+            return f"baselines form a cycle: {circle}", "a scenario without baseline at its end", "circle"
         chain.append(base)
     other = scenarios[chain[1]]
     if (other.baseline is not None or other.cpu_tier) and not scenarios[name].same_arm(other):
         right = "a scenario without baseline and CPU tier, or the same arm of another build or with other settings"
-        return f"{chain[1]!r} is no baseline of another arm", right, "no_baseline"
+        return f"{chain[1]!r} is not a baseline of another arm", right, "no_baseline"
     return None
 
 

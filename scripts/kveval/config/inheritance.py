@@ -35,7 +35,7 @@ class CampaignSource:
     added: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def located(self, problem: ConfigProblem, place: str) -> ConfigProblem:
-        """Say of a problem in the complete campaign, known as `place`, in which file it is to be mended."""
+        """Say of a problem in the complete campaign, known as `place`, in which file it is to be corrected."""
         if problem.file != place or not self.files:
             return problem
         for cell, (file, there) in self.added.items():
@@ -73,7 +73,7 @@ def with_site(campaign: Mapping[str, Any], path: Path) -> dict[str, Any]:
     raw, problems = read_yaml(path)
     keys = Cluster.model_fields
     unknown = [key for key in raw if key not in keys]
-    problems += [unknown_name(path.as_posix(), key, key, keys, "is no key of cluster") for key in unknown]
+    problems += [unknown_name(path.as_posix(), key, key, keys, "is not a key of cluster") for key in unknown]
     if problems:
         raise ConfigError(problems)
     return merged(campaign, {"cluster": raw})
@@ -118,14 +118,14 @@ def _parent(path: Path, raw: Mapping[str, Any], chain: tuple[Path, ...]) -> tupl
     name, file = raw[EXTENDS], path.as_posix()
     if not isinstance(name, str) or not re.match(NAME_PATTERN, name):
         valid = "the name of a campaign's file in the same folder, without .yaml"
-        return None, [ConfigProblem(file, EXTENDS, f"{name!r} is no name", valid, "no_name")]
+        return None, [ConfigProblem(file, EXTENDS, f"{name!r} is not a name", valid, "no_name")]
     parent = path.with_name(f"{name}.yaml")
     if not parent.is_file():
         others = [other.stem for other in path.parent.glob("*.yaml") if other != path]
         return None, [unknown_name(file, EXTENDS, name, others, f"there is no {parent.as_posix()}")]
     if parent in chain:
         circle = " -> ".join(other.stem for other in (*chain[chain.index(parent) :], parent))
-        return None, [ConfigProblem(file, EXTENDS, f"goes round in a circle: {circle}", code="circle")]
+        return None, [ConfigProblem(file, EXTENDS, f"forms a cycle: {circle}", code="circle")]
     return parent, []
 
 
@@ -148,7 +148,7 @@ def _add_cells(
         return [ConfigProblem(file, ADDED, f"is a {kind_of(added)}", valid, "no_list")]
     if "matrix" in raw:
         valid = "matrix, which replaces, or add_matrix, which adds"
-        return [ConfigProblem(file, ADDED, "matrix stands beside it", valid, "beside_matrix")]
+        return [ConfigProblem(file, ADDED, "matrix is given as well", valid, "beside_matrix")]
     there = complete.get("matrix", [])
     if not isinstance(there, list):
         # Reported where it is.

@@ -28,7 +28,7 @@ def json_schema() -> dict[str, Any]:
             "type": "string",
             "description": "another campaign of the same folder, from which everything else is taken",
         },
-        ADDED: {**schema["properties"]["matrix"], "description": "cells beside those of the extended campaign"},
+        ADDED: {**schema["properties"]["matrix"], "description": "cells in addition to those of the extended campaign"},
     }
     schema["anyOf"] = [
         {"required": required},

@@ -1,4 +1,4 @@
-"""A release of llm-d as the catalogue has it: images, labels, and how its endpoint picker is told what to do."""
+"""A release of llm-d in the catalogue: images, labels, and the configuration of its endpoint picker."""
 
 import re
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ _PLACES = {"vllm", "guidellm", "lmcache"}
 def _image(text: str) -> str:
     places = set(re.findall(r"\{(\w*)\}", text))
     if places - _PLACES or not re.match(r"^[a-z0-9][\w.:/{}@-]*$", text):
-        said = f"{text!r} is no image; valid is REGISTRY/NAME:TAG, with {{vllm}}, {{guidellm}} or {{lmcache}}"
+        said = f"{text!r} is not an image; valid is REGISTRY/NAME:TAG, with {{vllm}}, {{guidellm}} or {{lmcache}}"
         raise Mistake(said, "no_image")
     return text
 
@@ -45,7 +45,7 @@ class EndpointPicker(Strict):
     prefix_state: Literal["scorer", "producer"] = Field(
         description="what keeps the state of prefixes: every scorer its own, or producers that scorers name"
     )
-    args: tuple[Text, ...] = Field((), description="more flags, beside those of its chart")
+    args: tuple[Text, ...] = Field((), description="more flags, in addition to those of its chart")
     tokenizer_cache: Text | None = Field(
         None, description="folder for tokenizers, where the picker's own default cannot be written"
     )

@@ -121,7 +121,7 @@ def _pattern_regex(pattern: str, models: Collection[str] | None, arms: Collectio
     placeholders = parts[1::2]
     unknown = sorted({name for name in placeholders if name not in kinds})
     if unknown or "arm" not in placeholders:
-        wrong = f"{{{unknown[0]}}} is no placeholder" if unknown else "{arm} is missing"
+        wrong = f"{{{unknown[0]}}} is not a placeholder" if unknown else "{arm} is missing"
         there = ", ".join(f"{{{name}}}" for name in kinds)
         code, name = ("unknown_placeholder", unknown[0]) if unknown else ("placeholder_missing", "arm")
         raise NameProblem(f"{pattern!r}: {wrong}; there are {there}", code=code, placeholder=name)
@@ -135,7 +135,7 @@ def _pattern_regex(pattern: str, models: Collection[str] | None, arms: Collectio
 
 
 def parse_hardware(name: str, also: Collection[str] = ()) -> NamedHardware:
-    """Return what a hardware name says; `also` are names that are known whatever they say. Raises NameProblem."""
+    """Return what a hardware name says; `also` are names that are accepted in any form. Raises NameProblem."""
     match = re.fullmatch(_HARDWARE, name)
     if match is not None and (match["gpu"] in GPUS or name in also):
         return NamedHardware(name, int(match["nodes"]), int(match["gpus"]), match["gpu"])

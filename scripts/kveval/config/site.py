@@ -24,7 +24,7 @@ Component = Literal["model-server", "epp", "redis", "valkey", "load", "download"
 def _with_port(text: str) -> str:
     places = set(re.findall(r"\{(\w*)\}", text))
     if not re.match(r"^https?://[^\s/]+", text) or places - {"port", "service", "namespace"}:
-        raise ValueError(f"{text!r} is no URL; valid is for instance http://127.0.0.1:{{port}}")
+        raise ValueError(f"{text!r} is not a URL; valid is for instance http://127.0.0.1:{{port}}")
     return text.rstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""The worth of an answer: the limits a request has to meet, and the prices of what serves it.
+"""The value of an answer: the limits that a request has to meet, and the prices of what serves it.
 
 Neither defines a measurement: both may be declared, and changed, when everything has been measured.
 """
@@ -58,6 +58,6 @@ class Prices(Strict):
     @model_validator(mode="after")
     def _of_a_server(self) -> Self:
         if self.gpu_hour_usd is None and self.host_hour_usd is None:
-            said = "give gpu_hour_usd, or host_hour_usd where there is no GPU: a server has to cost something"
+            said = "give gpu_hour_usd, or host_hour_usd where there is no GPU: every server has a price"
             raise Mistake(said, "no_price")
         return self

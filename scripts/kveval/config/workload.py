@@ -1,4 +1,4 @@
-"""The load as the catalogue has it: synthetic conversations over shared prefixes, at several levels.
+"""The load in the catalogue: synthetic conversations over shared prefixes, at several levels.
 
 What a level counts depends on the profile, see `kveval.load.levels`.
 """

@@ -82,7 +82,7 @@ def resolve_extends(name: str, entries: Mapping[str, YamlEntry]) -> tuple[dict[s
             return None, [unknown_name(last.file, f"{last.key}.extends", parent, entries)]
         if parent in chain:
             circle = " -> ".join([*chain, parent])
-            said = f"goes round in a circle: {circle}"
+            said = f"forms a cycle: {circle}"
             return None, [ConfigProblem(last.file, f"{last.key}.extends", said, code="circle")]
         chain.append(parent)
     complete: dict[str, Any] = {}

@@ -85,7 +85,7 @@ def require_room(specification: Specification, store: Path, cpus: int) -> None:
             raise PreflightError(
                 f"{SHARED_MEMORY} is too small: {free / _MIB:.0f} MiB free, this arm's server allocates"
                 f" {shared / _MIB:.0f} MiB there; enlarge it (mount -o remount,size=..., docker --shm-size) or remove"
-                " what others left in it",
+                " what others left there",
                 code="no_room_in_shared_memory",
                 needed_bytes=shared,
                 free_bytes=free,
@@ -101,7 +101,7 @@ def require_checkpoint(model: ServedModel) -> None:
         found = json.loads(path.read_text(encoding="utf-8"))
         found = dict(found)
     except (OSError, ValueError, TypeError) as error:
-        said = f"models: path of {model.name}: {path} is no configuration of a model ({error})"
+        said = f"models: path of {model.name}: {path} is not a model's configuration ({error})"
         raise PreflightError(said, code="no_checkpoint", path=path) from None
     geometry = model_config(model.geometry)
     other = [

@@ -1,4 +1,4 @@
-"""Files that must be whole or not there: written, checksummed, shared with a group, made to last; the store's clock."""
+"""Files written in whole or not at all, checksummed, shared with a group, synced to disk; the store's clock."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""Findings before a measurement: whether it can work here, what would stop it, and how that is mended."""
+"""Findings before a measurement: whether it can work here, what would stop it, and the fix."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The conditions that GPUs worked under: clocks, power and what held them down, as nvidia-smi tells."""
+"""The conditions that GPUs worked under, from nvidia-smi: clocks, power and reasons for throttling."""
 
 import csv
 import os

@@ -1,4 +1,4 @@
-"""One way to hash a value: everything that is told apart by its content is told apart by this."""
+"""The one way to hash a value; equal hashes mean equal content."""
 
 import hashlib
 import json

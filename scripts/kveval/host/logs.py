@@ -1,4 +1,4 @@
-"""The end of a program as the log that it wrote tells it: in one line, and where in its code."""
+"""How a program ended, from its log: in one line, and where in its code."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""Whose a TCP port of this host's loopback interface is."""
+"""Which process has a TCP port of this host's loopback interface."""
 
 from collections.abc import Iterable
 

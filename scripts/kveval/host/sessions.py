@@ -1,4 +1,4 @@
-"""Process sessions: everything that one started program has become, found again and ended together."""
+"""Process sessions: one started program and all its descendants, found again and ended together."""
 
 import contextlib
 import functools

@@ -68,12 +68,13 @@ def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
     files = [other for _, other in plan.others if other.file]
     said += [f"left out: {other.place}: {other.reason}" for other in files[:_SHOWN]]
     if len(files) > _SHOWN:
-        said.append(f"left out: {len(files) - _SHOWN} JSON files more")
+        said.append(f"left out: {len(files) - _SHOWN} more JSON files")
     pattern = suggested_pattern([other.place for other in files], config.catalogue)
-    if pattern is not None:
+    # Where some names are recognised, these files are left out on purpose.
+    if pattern is not None and not plan.listed:
         said.append(
-            f"name them in the import, such as `pattern: '{pattern}'`; {{arm}} and {{model}} stand for names of the"
-            " catalogues, or for those that the import's `scenarios` and `models` translate"
+            f"say what their names mean, as in `pattern: '{pattern}'`; {{arm}} and {{model}} stand for names in"
+            " scenarios.yaml and models.yaml, or for those that the import's `scenarios` and `models` translate"
         )
     lines = "".join(f"\n  {line}" for line in said)
     return NothingToImport(

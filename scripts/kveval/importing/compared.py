@@ -26,7 +26,7 @@ class CombiningError(Failure):
 
 
 class CombinedRun(msgspec.Struct, frozen=True):
-    """A run of a compared campaign, under the name that its scenario has beside the others; `pointer`: its own."""
+    """A run of a compared campaign, under the name that its scenario has among the others; `pointer`: its own."""
 
     model: str
     scenario: str
@@ -45,7 +45,7 @@ class CombinedRun(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Combination:
-    """The runs that a campaign compares. `remarks`, in Markdown: what differs beside the release."""
+    """The runs that a campaign compares. `remarks`, in Markdown: differences other than the release."""
 
     runs: Sequence[CombinedRun]
     remarks: str
@@ -127,7 +127,7 @@ def _on_release_of(reference: Config, source: Config, cell: Cell) -> dict[str, A
 
 
 def _first(cells: Sequence[str]) -> str:
-    more = f" and {len(cells) - 3} cells more" if len(cells) > 3 else ""
+    more = f" and {len(cells) - 3} more cells" if len(cells) > 3 else ""
     return ", ".join(f"`{cell}`" for cell in cells[:3]) + more
 
 
@@ -135,7 +135,7 @@ def require_measured(run: CombinedRun) -> str:
     """Return the run's own pointer. Raises CombiningError, which says what to do, where it is not there."""
     if not Path(run.pointer).exists():
         raise CombiningError(
-            f"{run.pointer}: campaign {run.campaign} is not measured so far; run it first:"
+            f"{run.pointer}: campaign {run.campaign} is not measured yet; measure it first:"
             f" snakemake report --configfile config/campaigns/{run.campaign}.yaml",
             campaign=run.campaign,
         )

@@ -193,7 +193,9 @@ def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[
     arm = f"{declared.arm}{pressure}"
     name = asked.scenarios.get(arm) or f"{asked.scenarios.get(declared.arm, declared.arm)}{pressure}"
     if name not in catalogue.scenarios:
-        said = f"unknown arm {arm!r} (an entry of scenarios.yaml, or translated by the import's scenarios)"
+        said = (
+            f"unknown arm {arm!r}: not in scenarios.yaml; say which one it is, as in `scenarios: {{{arm}: no-offload}}`"
+        )
         raise NameProblem(said, code="unknown_arm")
     return name, catalogue.scenarios[name]
 
@@ -208,7 +210,7 @@ def _model(
     """
     named = None if declared.model is None else asked.models.get(declared.model, declared.model)
     if named is not None and named not in catalogue.models:
-        said = f"unknown model {declared.model!r} (an entry of models.yaml, or translated by the import)"
+        said = f"unknown model {declared.model!r}: not in models.yaml; say which it is, as in `models: {{NAME: MODEL}}`"
         raise NameProblem(said, code="unknown_model")
     given = [settings.values.get("Model"), *(level.model for level in source.facts.levels)]
     ran = sorted({_tail(_translated(name, asked, catalogue)) for name in given if name})

@@ -1,4 +1,4 @@
-"""The table of imports: every result that was found, what became of it and why, declared beside effective."""
+"""The table of imports: every result that was found, what became of it and why, what its name declares and what ran."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,16 +44,20 @@ def summary(plan: ImportPlan) -> str:
         counts[listed.result.status] = counts.get(listed.result.status, 0) + 1
     imported = counts.pop(IMPORTED, 0)
     rest = "".join(f", {count} {status}" for status, count in sorted(counts.items()))
-    made = f"{imported} imported as {len(plan.runs)} runs of {len(plan.cells)} cells"
-    return f"{len(plan.listed)} results found: {made}{rest}"
+    made = f" ({_count(len(plan.runs), 'run')} of {_count(len(plan.cells), 'cell')})" if imported else ""
+    return f"{_count(len(plan.listed), 'result')} found: {imported} imported{made}{rest}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def findings(plan: ImportPlan, shown: int = 12) -> str:
     """Say for the report, in Markdown, what was found, what was left out and what does not agree; the first `shown`."""
-    lines = [f"{summary(plan)}; `analysis/imported.csv` lists every one, declared beside effective."]
+    lines = [f"{summary(plan)}; `analysis/imported.csv` lists each: what its name declares, and what ran."]
     single = [cell.path for cell in plan.cells if len(plan.runs_of(cell.path)) == 1]
     if single:
-        lines.append(f"- single run, hence no verdict without others like it: {_first(single, shown)}")
+        lines.append(f"- only one run, so no verdict: {_first(single, shown)}")
     for status in dict.fromkeys(entry.result.status for entry in plan.listed):
         if status in (IMPORTED, NOT_SELECTED):
             continue
@@ -63,7 +67,9 @@ def findings(plan: ImportPlan, shown: int = 12) -> str:
             lines.append(f"- {status}: {len(found) - shown} more")
     files = [other for _, other in plan.others if other.file]
     if files:
-        lines.append(f"- JSON files that are no results: `{files[0].place}` ({files[0].reason}){_more(len(files) - 1)}")
+        lines.append(
+            f"- JSON files that are not results: `{files[0].place}` ({files[0].reason}){_more(len(files) - 1)}"
+        )
     remarks: dict[str, list[str]] = {}
     for entry in plan.listed:
         for remark in entry.remarks:

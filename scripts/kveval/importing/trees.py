@@ -124,10 +124,10 @@ def _scan_folder(root: Path, folder: str, pattern: NamePattern | None, tree: Tre
 
 
 def _leave_out(folder: str, names: Iterable[str], pattern: NamePattern | None, tree: Tree) -> None:
-    """List the JSON files of a folder that are no results."""
-    reason = "its name is of no known form"
+    """List the JSON files of a folder that are not results."""
+    reason = "its name has none of the known forms"
     if pattern is not None:
-        reason = f"its name is not of the import's pattern {pattern.pattern!r}"
+        reason = f"its name does not match the pattern {pattern.pattern!r}"
     tree.others += [LeftOut(_join(folder, name), reason, file=True) for name in names if _JSON.fullmatch(name)]
 
 

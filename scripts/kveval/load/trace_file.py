@@ -20,7 +20,7 @@ from kveval.host.errors import Failure
 
 
 class TraceError(Failure):
-    """A trace cannot be read, or is not what it has to be."""
+    """A trace cannot be read, or is not valid."""
 
 
 class TraceRow(msgspec.Struct):

@@ -49,7 +49,7 @@ class _Numbers:
 
 
 def weka(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
-    """Yield the requests of agents' sessions; what is left of a prompt behind its last whole block is its own."""
+    """Yield the requests of agents' sessions; the rest of a prompt after its last whole block is shared with none."""
     numbers, fresh = _Numbers(), itertools.count()
     for session_number, session in enumerate(entries):
         scope = session_number if session.get("hash_id_scope") == "local" else None
@@ -76,7 +76,7 @@ def _requests(entries: Sequence[Mapping[str, Any]], spawned_s: float) -> Iterato
 
 
 def harvard(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
-    """Yield the requests of sessions whose ids are of whole blocks; what is left of a prompt behind them is its own.
+    """Yield the requests of sessions whose ids are of whole blocks; the rest of a prompt is shared with none.
 
     A prompt's length is counted with the tokenizer of its blocks, by role; the provider's, an answer's, with another.
     """
@@ -104,7 +104,7 @@ def _own(count: int, fresh: Iterator[int]) -> list[Any]:
 
 
 def bailian(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
-    """Yield requests that have hashes already, under whatever numbers or names."""
+    """Yield requests that already have hashes, as any numbers or names."""
     numbers = _Numbers()
     for entry in entries:
         tokens, outputs = int(_number(entry, _PROMPT_TOKENS)), int(_number(entry, _OUTPUT_TOKENS))
@@ -201,9 +201,9 @@ def _entries(path: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 entry = json.loads(line)
             except ValueError as error:
-                raise TraceError(f"{path} line {number} is no JSON: {error}", code="no_json", line=number) from error
+                raise TraceError(f"{path} line {number} is not JSON: {error}", code="no_json", line=number) from error
             if not isinstance(entry, Mapping):
-                raise TraceError(f"{path} line {number} is no object", code="no_json", line=number)
+                raise TraceError(f"{path} line {number} is not an object", code="no_json", line=number)
             yield entry
 
 
@@ -218,7 +218,9 @@ def convert(form: str, source: Path, output: Path, hash_tokens: int, salt: bytes
         found = hashed[form](entries, hash_tokens) if form in hashed else texts[form](entries, hash_tokens, salt)
         rows = sorted((row for row in found if row.input_length), key=lambda row: row.timestamp)
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, zlib.error) as error:
-        raise TraceError(f"{source} is no trace of form {form}: {error!r}", code="other_form", path=source) from error
+        raise TraceError(
+            f"{source} is not a trace of form {form}: {error!r}", code="other_form", path=source
+        ) from error
     if not rows:
         raise TraceError(f"{source} has no requests of form {form}", code="empty", path=source)
     begin = rows[0].timestamp

@@ -1,4 +1,4 @@
-"""The run in progress: deploy, record, load level after level, collect, describe; on whatever engine."""
+"""The run in progress: deploy, record, load level after level, collect, describe; on any engine."""
 
 import contextlib
 import math

@@ -18,6 +18,7 @@ from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
+from kveval.load.levels import level_unit
 from kveval.load.reports import read_report
 from kveval.load.workload import WorkloadSpec
 from kveval.measure.progress import Progress
@@ -70,11 +71,12 @@ class Levels:
                 self.session.expect(load.levels_of(self.workload, self.run) or [level])
             else:
                 self._refresh(restart=self.specification.reset_caches == "restart")
-            self.progress.say(f"level {level.streams} ({number} of {count}) · {self.progress.left()}")
-            entry = self._level(level, number, count)
+            title = f"{self._named(level)} (level {number} of {count})"
+            self.progress.say(f"{title} · {self.progress.left()}")
+            entry = self._level(level, title)
             look = first_look(self.specification, self.run, entry, self.scratch)
             for word in look.flagged:
-                self.progress.say(f"level {level.streams} is flagged · {word}")
+                self.progress.say(f"{self._named(level)}: a check warns · {word}")
             delivered[level.streams] = look.throughput_tok_s
             measured.append({**entry, "throughput_tok_s": round(look.throughput_tok_s, 3)})
         return measured
@@ -87,7 +89,10 @@ class Levels:
         with self._blamed():
             self.session.handle.refresh(restart=False)
 
-    def _level(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
+    def _named(self, level: load.Level) -> str:
+        return f"{level.streams} {level_unit(self.workload)}"
+
+    def _level(self, level: load.Level, title: str) -> dict[str, Any]:
         """Measure one level; an attempt that fails while everything under it lives is repeated, with empty caches.
 
         One that was too short for this server to answer a single request is repeated for longer, as often as that is
@@ -97,20 +102,20 @@ class Levels:
         while True:
             try:
                 with self._blamed():
-                    return self._attempt(level, number, count)
+                    return self._attempt(level, title)
             except load.LoadError as error:
                 # Arrivals that do not wait for answers come at their times, of a trace perhaps: those stay.
                 if error.code == "too_short" and load.loaded_s(self.workload, level.streams):
                     level = replace(level, longer=_LONGER * level.longer)
                     seconds = load.lasting(self.workload, level).seconds
-                    self.progress.say(f"level {level.streams}: {error}; once more, for {seconds:g} s")
+                    self.progress.say(f"{self._named(level)}: {error}; once more, for {seconds:g} s")
                 elif (failed := failed + 1) == _ATTEMPTS:
                     raise
                 else:
-                    self.progress.say(f"level {level.streams} failed ({error}); once more")
+                    self.progress.say(f"{self._named(level)}: failed ({error}); once more")
                 self._refresh(restart=self.specification.reset_caches == "restart")
 
-    def _attempt(self, level: load.Level, number: int, count: int) -> dict[str, Any]:
+    def _attempt(self, level: load.Level, title: str) -> dict[str, Any]:
         server, workload = self.session.handle.server, load.lasting(self.workload, level)
         report = self.scratch / "raw" / f"guidellm-{level.streams:04d}.json"
         argv = self.session.command(level, report)
@@ -136,7 +141,7 @@ class Levels:
                 except Failure as failure:
                     self.tell(failure)
                     raise
-                self.progress.level(level.streams, number, count, elapsed_s, workload.seconds)
+                self.progress.level(title, elapsed_s, workload.seconds)
 
             ran = self.session.generate(level, argv, report, watch, lambda: before.update(server.counters()))
             ready_s, self._free_since = ran.started - self._free_since, ran.ended

@@ -67,14 +67,14 @@ class Progress:
         with self.log.open("a") as file:
             file.write(line + "\n")
 
-    def level(self, streams: int, number: int, count: int, elapsed_s: float, seconds: float) -> None:
+    def level(self, title: str, elapsed_s: float, seconds: float) -> None:
         """Report a level in progress, at most every ten seconds."""
         now = time.monotonic()
         if now - self._repeated < _REPEAT_S:
             return
         self._repeated = now
         expected = seconds + _UNSEEN_LEVEL_S
-        self.say(f"level {streams} ({number} of {count}) · {elapsed_s:.0f} s of about {expected:.0f} s · {self.left()}")
+        self.say(f"{title} · {elapsed_s:.0f} s of about {expected:.0f} s · {self.left()}")
 
     def left(self) -> str:
         """Say how long this run and all that was requested still take, judged by the runs already finished."""

@@ -51,7 +51,7 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
     actual = job.specification.measurement_id
     if actual != job.measurement:
         raise MeasurementError(
-            f"the specification hashes to {actual}, the workflow asked for {job.measurement}: replan"
+            f"the specification has the id {actual}, the workflow asked for {job.measurement}: start snakemake again"
         )
     engine = engine_of(job)
     host = engine.hardware()
@@ -93,7 +93,6 @@ def _measure_now(job: Job, engine: Engine, key: Key, store: Store, host: Mapping
                 raise MeasurementError(
                     said, code="known_defect", defect=ended.attempt.defect, attempts=attempts
                 ) from ended
-            progress.begin = time.monotonic()
             progress.say(f"a known defect ended this attempt: {known}; measuring again, {len(repeats)} of {_REPEATS}")
 
 
@@ -114,6 +113,8 @@ def _attempt(
     progress: Progress,
     repeats: Sequence[Repeat],
 ) -> Path:
+    # Waiting for the host, and attempts before this one, are no part of what a run takes.
+    progress.begin = time.monotonic()
     engine.remove_leftovers(store, key, progress.say)
     redactor = Redactor.of(job.secrets)
     require_no_secret(job.specification, redactor)

@@ -124,7 +124,7 @@ def rewrite_archive(source: Path, target: Path, prefixes: Mapping[str, str], hos
 
 
 def pack_archives(bases: Sequence[Path], target: Path) -> None:
-    """Pack the files of archives into ``target``, a .tar.zst that is whole or not there.
+    """Pack the files of archives into ``target``, a .tar.zst that is written in whole or not at all.
 
     Several lie in it in folders, as below the folder that they have in common. RecordingError when one is not there.
     """

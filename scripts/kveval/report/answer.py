@@ -1,4 +1,4 @@
-"""The answer of a campaign: its question, at most five sentences, the rows they rest on, what would make it surer."""
+"""The answer of a campaign: its question, at most five sentences, their rows, what would make it more certain."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class KeyRow:
 class CampaignAnswer:
     """The question of a campaign and what it found, to be read by itself.
 
-    `figure`: the name of the figure that shows it, "" if none does; `surer`: steps that would make it surer.
+    `figure`: the name of the figure that shows it, "" if none does; `surer`: steps that would make it more certain.
     """
 
     question: str
@@ -233,7 +233,8 @@ def _said(plan: ReportPlan, rows: Sequence[KeyRow]) -> Iterator[str]:
     for row in sorted(rows, key=lambda row: words.VERDICTS.index(row.verdict) if row.verdict in said else len(said)):
         change = f" {row.change}" if math.isfinite(row.effect) else ""
         title = "no verdict" if row.verdict.startswith("not assessed") else row.verdict
-        grouped.setdefault(said.get(row.verdict, f"{title} ({row.reason})"), []).append(f"{row.arm}{change}")
+        why = f" ({row.reason})" if row.reason else ""
+        grouped.setdefault(said.get(row.verdict, f"{title}{why}"), []).append(f"{row.arm}{change}")
     yield from (f"{title}: {_few(names)}" for title, names in grouped.items())
 
 

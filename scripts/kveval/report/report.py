@@ -21,7 +21,7 @@ from kveval.report.tables.not_assessed import gap_table
 
 
 class ReportError(Failure):
-    """The measurements cannot stand in one report."""
+    """The measurements cannot be put into one report."""
 
 
 def report_tree(

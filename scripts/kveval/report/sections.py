@@ -15,7 +15,7 @@ from kveval.report.data.campaign import Table
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Running text; a `note` is set apart, for what nobody should miss."""
+    """Running text; a `note` is highlighted."""
 
     text: str
     note: bool = False
@@ -30,7 +30,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Code:
-    """Text as it stands: command lines."""
+    """Literal text: command lines."""
 
     text: str
 

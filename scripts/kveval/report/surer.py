@@ -1,4 +1,4 @@
-"""Steps that would make a campaign's answer surer, the most useful first, in plain words."""
+"""Steps that would make a campaign's answer more certain, the most useful first."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _missing(plan: ReportPlan, measured: Measured, name: Callable[[CellKey], str
     absent = [cell for cell in plan.cells if not measured.runs_of(cell)]
     runs = sum(plan.runs_of(cell) - len(measured.runs_of(cell)) for cell in plan.cells)
     if absent:
-        yield f"Measure what is missing ({_few([name(cell) for cell in absent])}): the same command does only that."
+        yield f"Measure the missing cells, {_few([name(cell) for cell in absent])}: `report` measures only those."
     elif runs > 0:
-        yield f"Measure the runs that are missing ({runs}): the same command does only that."
+        yield f"Measure the {runs} missing runs: `report` measures only those."
 
 
 def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cel
         yield f"`runs: {runs:.0f}` would resolve a difference of {100 * plan.margin:g} % for {_few([*few])}."
     many = [named for named in needed if named not in few]
     if many:
-        step = "longer levels, or a machine that does nothing else: with this spread, more runs are not enough"
+        step = "longer levels, or a machine that does nothing else: at this spread, more runs are not enough"
         yield f"For {_few(many)}: {step}."
 
 
@@ -79,7 +79,7 @@ def _needed(row: Mapping[Any, Any]) -> float:
 def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[str]:
     decided = [row for row in rows if row["verdict"] in words.VERDICTS]
     if decided and max(int(row["runs"]) for row in decided) < MIN_RUNS + 2:
-        yield f"`runs: {MIN_RUNS + 2}` narrows the intervals; existing runs stay valid."
+        yield f"`runs: {MIN_RUNS + 2}` narrows the intervals; existing runs are kept."
 
 
 def _edge(measured: Measured, name: Callable[[CellKey], str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The parts of KV-cache arms, whatever serves: their platform, their arguments, the servers beside them.
+"""The parts of KV-cache arms that are common to all servers: platform, arguments, programs beside the server.
 
 The arguments of each arm are its server's, see `kveval.spec.servers`. What differs between hosts stays open as a
 placeholder: `{port}`, and for what an arm needs beside its server `{redis_host}`, `{redis_port}`, `{lmcache_host}`,

@@ -1,7 +1,7 @@
-"""The build that an arm names, found and told apart by its content; nothing is made or started here.
+"""The build that an arm names, identified by its content; nothing is made or started here.
 
 Of a checkout that is the content of its Python packages, as git names it: one commit and a working tree with the same
-files are one build, wherever they lie. What makes an environment of it is kveval.engines.local.builds.
+files are one build in any folder. What makes an environment of it is kveval.engines.local.builds.
 """
 
 import hashlib
@@ -148,7 +148,7 @@ def git(place: Path, *arguments: str, env: Mapping[str, str] | None = None, give
         raise BuildError(f"checkout {place}: git did not answer ({error})", code="git_failed") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        said = f"checkout {place}: git {arguments[0]}: {lines[-1] if lines else 'failed without a word'}"
+        said = f"checkout {place}: git {arguments[0]}: {lines[-1] if lines else 'failed without a message'}"
         raise BuildError(said, code="git_failed")
     return done.stdout
 

@@ -1,4 +1,4 @@
-"""Checks of cells that are impossible, or not what they seem: each finding with what would be right."""
+"""Checks of cells that are impossible, or not what their names say: each finding with what would be right."""
 
 from collections.abc import Iterator, Mapping, Set
 
@@ -38,7 +38,7 @@ def tier_problems(cell: Cell, scenario: Scenario) -> Iterator[ConfigProblem]:
             "",
             "cpu_blocks",
             f"{cell.scenario} has no CPU tier that {cell.cpu_blocks} blocks could size",
-            "0, in a matrix entry apart from scenarios that have a tier",
+            "0, in a matrix entry separate from scenarios that have a tier",
             "size_without_tier",
         )
 

@@ -1,4 +1,4 @@
-"""Campaigns set beside each other: their models and scenarios as those of one campaign.
+"""Compared campaigns: their models and scenarios as those of one campaign.
 
 Every scenario is compared with the same scenario on the first label, and, as a declared contrast, with its own baseline
 on its own label.

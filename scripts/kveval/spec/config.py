@@ -72,7 +72,11 @@ class Config:
             raise ConfigError(
                 [
                     ConfigProblem(
-                        place, "cpu_blocks", f"{cpu_blocks!r} is no number of blocks", "0, 500, 10000, ...", "no_number"
+                        place,
+                        "cpu_blocks",
+                        f"{cpu_blocks!r} is not a number of blocks",
+                        "0, 500, 10000, ...",
+                        "no_number",
                     )
                 ]
             )
@@ -222,7 +226,7 @@ class Config:
         uneven = sorted({cell.cpu_blocks for cell in self.cells if cell.cpu_blocks * 16 % step})
         found += [
             noted(
-                f"cpu_blocks {blocks} are no whole number of server blocks of {step} tokens; the rest stays unused",
+                f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused",
                 "blocks_uneven",
                 cpu_blocks=blocks,
             )

@@ -1,4 +1,4 @@
-"""In what two specifications differ, key by key, and the same in words."""
+"""The differences between two specifications, key by key and in words."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A campaign and the catalogues read and checked: every mistake at once, each with its place."""
+"""A campaign and the catalogues read and checked: all mistakes at once, each with file and key."""
 
 from collections.abc import Mapping
 from dataclasses import replace

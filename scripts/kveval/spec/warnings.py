@@ -1,4 +1,4 @@
-"""Warnings of what can be measured but will not show what it seems to."""
+"""Warnings of campaigns that can be measured but cannot show what they are meant to."""
 
 import math
 from collections.abc import Mapping
@@ -82,7 +82,7 @@ def _idle(baseline: str, reason: tuple[str, str, str], arms: list[tuple[str, str
     models = list(dict.fromkeys(model for model, _ in arms))
     scenarios = list(dict.fromkeys(scenario for _, scenario in arms))
     pair = f"{', '.join(scenarios)} and {baseline} on {', '.join(models)}"
-    said = f"this campaign cannot show a difference between {pair}, but for what the tier costs: {why}"
+    said = f"this campaign cannot show a difference between {pair}, apart from what the tier costs: {why}"
     return warning(WORKLOAD, said, fix, code, scenarios=scenarios, baseline=baseline, models=models)
 
 
@@ -96,7 +96,7 @@ def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
     known = caches.device is not None
     if reuse.saved >= margin or (reuse.overflows and (known or demand.reused)):
         return None
-    device = f"the device's {at_least:,}" if known else f"the {at_least:,} that the device holds at the least"
+    device = f"the device's {at_least:,}" if known else f"the {at_least:,} that the device holds at least"
     whole = math.ceil(working_set / BLOCK_TOKENS)
     if not demand.reused:
         code, why = "no_reuse", "no prompt repeats anything of an earlier one"
@@ -113,9 +113,9 @@ def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
         fix = f"raise cpu_blocks above {at_least // BLOCK_TOKENS}; {whole} hold all prefixes"
     else:
         holds = f"of the {working_set:,} tokens of all prefixes the tier's {caches.tier:,.0f}"
-        code, why = "tier_adds_little", f"{holds} hold hardly more than {device}"
+        code, why = "tier_adds_little", f"{holds} hold little more than {device}"
         fix = f"raise cpu_blocks, {whole} hold all prefixes, or lower prefix_count"
-    return code, f"{why}, requests that are preempted apart" if reuse.overflows else why, fix
+    return code, f"{why} (preempted requests aside)" if reuse.overflows else why, fix
 
 
 def sentence(found: Finding) -> str:

@@ -1,4 +1,4 @@
-"""Judging one entry of a store by everything that it says of itself: checksums, description, id, hardware."""
+"""Verification of one entry of a store: checksums, description, id, hardware."""
 
 import contextlib
 import re
@@ -88,7 +88,7 @@ def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str
         return "damaged", wrong, "", code
     doubt = _doubt(facts)
     if doubt:
-        return "kept", doubt, "find out who wrote it; it is adopted as it is", "other_fingerprint"
+        return "kept", doubt, "find out which program wrote it; it is adopted all the same", "other_fingerprint"
     return "sound", "", "", ""
 
 
@@ -118,7 +118,7 @@ def _contradiction(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[str, st
         return f"the specification in {RUN} hashes to {content_hash(defining)}", "other_specification"
     covered = listed(entry.place)
     missing = [level["report"] for level in facts["levels"] if level.get("report") and level["report"] not in covered]
-    return (f"{RUN} refers to {missing[0]}, which is not there", "report_missing") if missing else ("", "")
+    return (f"{RUN} refers to {missing[0]}, which is missing", "report_missing") if missing else ("", "")
 
 
 def _doubt(facts: Mapping[str, Any]) -> str:

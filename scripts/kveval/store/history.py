@@ -1,6 +1,7 @@
 """The history of results: a folder of Parquet files, each what one campaign had to add, never changed: docs/history.md.
 
-A file's name has the hash of its rows, so writers do not meet, adding twice adds nothing, and copies of folders join.
+A file's name has the hash of its rows, so writers do not collide, adding twice adds nothing,
+and folders can be merged by copying.
 """
 
 from __future__ import annotations

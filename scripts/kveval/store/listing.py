@@ -1,4 +1,4 @@
-"""The content of a store, and what below results/ points into it: found, not judged."""
+"""The content of a store, and the pointers to it below results/: listed, not verified."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Who is at work in a store: the owner of a run in progress, and the lock between adopting and deleting.
+"""Who is using a store: the owner of a run in progress, and the lock between adopting and deleting.
 
 A store may be on a file system that several hosts share, and not every such file system has locks. So nothing rests on
 a lock alone: runs come into place by renames, a run in progress carries its owner in its name, and what is deleted is
@@ -33,7 +33,7 @@ def owner() -> str:
 
 
 def abandoned(folder: Path) -> bool:
-    """Tell whether a run in progress is one no more: its process, one of this host, is gone.
+    """Tell whether a run in progress was abandoned: its process, on this host, no longer exists.
 
     Another host's processes cannot be seen from here, so theirs are never taken for abandoned.
     """
@@ -89,7 +89,7 @@ def _wait(descriptor: int, kind: int, root: Path, patience_s: float, sleep: Call
                 return
             if time.monotonic() >= deadline:
                 raise StoreInUse(
-                    f"{root}: in use for {patience_s:.0f} s; try again when what runs has begun"
+                    f"{root}: in use for {patience_s:.0f} s; try again once the jobs in progress have started"
                 ) from error
         sleep(0.2)
 

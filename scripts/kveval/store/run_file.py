@@ -53,7 +53,7 @@ class LevelRun(msgspec.Struct, frozen=True):
 
 
 class SidecarRecord(msgspec.Struct, frozen=True):
-    """A program beside the server - LMCache's server, a store, the endpoint picker - and the version that it told."""
+    """A program beside the server (LMCache's server, a store, the endpoint picker) and the version it reported."""
 
     name: str
     version: str = ""
@@ -131,7 +131,7 @@ class GpuConditions(msgspec.Struct, frozen=True):
 
 
 class CopyBandwidth(msgspec.Struct, frozen=True):
-    """The rates at which this host copies large buffers, GB/s of payload, by a probe beside the levels.
+    """The rates at which this host copies large buffers, GB/s of payload, by a probe outside the levels.
 
     `host_gb_s`: within host memory, on the server's cores; `host_to_device_gb_s`, `device_to_host_gb_s`: between
     pinned host memory and the first GPU, None without one.
@@ -195,7 +195,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def software(self) -> dict[str, str]:
-        """Version by tool, those beside the server included."""
+        """Version by tool, programs beside the server included."""
         return self.versions | {beside.name: beside.version for beside in self.companions if beside.version}
 
     @property
@@ -272,7 +272,7 @@ def scenario_name(pointer: Path) -> str | None:
     try:
         name = json.loads(pointer.read_text()).get("scenario")
     except (OSError, ValueError, AttributeError) as error:
-        said = f"{pointer}: no pointer to a measurement ({error})"
+        said = f"{pointer}: not a pointer to a measurement ({error})"
         raise RunFileError(said, code="no_pointer", path=pointer) from error
     return None if name is None else str(name)
 
@@ -283,5 +283,5 @@ def stored_run(pointer: Path) -> Path:
         content = json.loads(pointer.read_text())
         return pointer.with_name(content[BESIDE]) if BESIDE in content else Path(content["path"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said = f"{pointer}: no pointer to a measurement ({error})"
+        said = f"{pointer}: not a pointer to a measurement ({error})"
         raise RunFileError(said, code="no_pointer", path=pointer) from error

@@ -1,6 +1,6 @@
-"""The text on the console beside Snakemake's own lines: warnings before anything is measured, and the last words.
+"""The text on the console besides Snakemake's own lines: warnings before anything is measured, and the last lines.
 
-What a run has to say at its end stands behind everything that Snakemake says.
+What is printed at the end comes after Snakemake's own lines.
 """
 
 import atexit
@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from kveval.importing.table import summary
 from kveval.measure.failures import REPORT_COMMAND, causes
 from kveval.measure.progress import write_requested
 from kveval.report.files import in_short
@@ -27,7 +28,7 @@ def before(plan: WorkflowPlan, asked: Asked, warn: Callable[[str], None]) -> Non
 
 
 def print_last(lines: Iterable[str]) -> None:
-    """Print lines when this process ends: Snakemake itself goes on to speak after its handlers."""
+    """Print lines when this process ends: Snakemake itself prints more after its handlers."""
     atexit.register(_print, list(lines))
 
 
@@ -94,6 +95,8 @@ def _made(plan: WorkflowPlan, asked: Asked) -> Iterator[str]:
     """A report in short and where it is, or the files that were asked for by path."""
     for folder in asked.reports:
         yield from in_short(Path(plan.results, folder))
+        if plan.config.imports:
+            yield f"Imports: {summary(plan.elsewhere)}; each is listed in {plan.results}/analysis/imported.csv"
     for path in () if asked.reports else asked.files:
         if path.exists():
             yield str(path)

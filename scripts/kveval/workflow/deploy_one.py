@@ -72,7 +72,7 @@ def trial_of(specification: Specification) -> Specification:
 
 
 def deploy_one(config: Config, cell: str, folder: Path, server_environment: Path) -> tuple[bool, str]:
-    """Try a cell (MODEL/SCENARIO/BLOCKS; empty: the first); return whether that went well, and what is to be told.
+    """Try a cell (MODEL/SCENARIO/BLOCKS; empty: the first); return whether that succeeded, and the text about it.
 
     `folder`: where its files go, in place of those of an earlier trial. Raises TrialError where nothing is deployed.
     """

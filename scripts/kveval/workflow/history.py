@@ -23,7 +23,7 @@ def update_history(analysis: Path, campaign: str, folders: Sequence[Path]) -> st
     lacking = [path for path in (*tables, runs) if not path.exists()]
     folders[0].mkdir(parents=True, exist_ok=True)
     if lacking:
-        return f"Nothing of {campaign} is added: {lacking[0]} is not there; `snakemake --cores 4 report` makes it."
+        return f"Nothing of {campaign} is added: {lacking[0]} is missing; `snakemake --cores 4 report` makes it."
     complete, comparison, peaks = map(read_table, tables)
     rows = history_rows(complete, comparison, peaks, collected_runs(runs), campaign)
     added = add_to_history(folders[0], rows)

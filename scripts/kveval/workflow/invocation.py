@@ -1,4 +1,4 @@
-"""How snakemake was called, where no directive and no documented name tells: the one place that asks its internals."""
+"""How snakemake was called: the one module that uses Snakemake's internals, where no documented name exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that could not be made, in a report over the runs that exist: the reason stands where the table would be."""
+"""Tables that could not be made, in a report over the runs that exist: a file with the reason takes their place."""
 
 from __future__ import annotations
 

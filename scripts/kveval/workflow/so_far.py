@@ -1,4 +1,4 @@
-"""The runs of a campaign that exist, for a report before it is complete, and why the rest is not there."""
+"""The runs of a campaign that exist, for a report before it is complete, and why the others are missing."""
 
 from __future__ import annotations
 

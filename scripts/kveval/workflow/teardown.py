@@ -20,7 +20,7 @@ class StillMeasuring(Failure):
 
 
 def tear_down(config: Config, say: Say) -> None:
-    """Remove what the campaign's jobs have left, and say what that was.
+    """Remove what the campaign's jobs have left, and return the names of what was removed.
 
     On a cluster: every object with the campaign's label, volumes included. On this host: what killed measurements, of
     whatever campaign, have noted. Raises StillMeasuring while a job of it lives, ClusterError where something stays.
@@ -64,4 +64,4 @@ def _on_host(say: Say) -> None:
     for name in removed:
         say(f"removed {name}")
     if not removed:
-        say("nothing of a killed measurement is left on this host")
+        say("no killed measurement has left anything on this host")

@@ -461,7 +461,7 @@ def test_the_table_and_the_findings_say_everything(tree: Path, tmp_path: Path) -
     row = found["imported"]
     assert (row["declared_cpu_blocks"], row["effective_cpu_blocks"], row["runs"]) == (20_000, 10_000, "i1")
     assert row["recording"] == "no recording"
-    assert summary(planned) == "2 results found: 1 imported as 1 runs of 1 cells, 1 unknown"
+    assert summary(planned) == "2 results found: 1 imported (1 run of 1 cell), 1 unknown"
     said = findings(planned)
     assert "single run, hence no verdict without others like it" in said
     assert "unknown model 'Qwen9-1B'" in said

@@ -78,7 +78,7 @@ def levels(folder: Path, session: SlowSession) -> Levels:
 
 def test_a_level_too_short_for_any_answer_is_repeated_longer_with_empty_caches(tmp_path: Path) -> None:
     session = SlowSession(answer_s=10 * SECONDS)
-    entry = levels(tmp_path, session)._level(Level(4, 0, 1), 1, 1)
+    entry = levels(tmp_path, session)._level(Level(4, 0, 1), "level 1 of 1")
     assert session.lasted_s == [SECONDS, 4 * SECONDS, 16 * SECONDS]
     assert session.emptied == 2
     assert entry["seconds"] == entry["end"] - entry["start"] == 16 * SECONDS
@@ -87,13 +87,13 @@ def test_a_level_too_short_for_any_answer_is_repeated_longer_with_empty_caches(t
 
 def test_a_level_that_lasts_as_the_workload_says_does_not_say_for_how_long(tmp_path: Path) -> None:
     session = SlowSession(answer_s=SECONDS / 3)
-    assert "seconds" not in levels(tmp_path, session)._level(Level(4, 0, 1), 1, 1)
+    assert "seconds" not in levels(tmp_path, session)._level(Level(4, 0, 1), "level 1 of 1")
     assert session.lasted_s == [SECONDS]
 
 
 def test_a_level_whose_requests_fail_is_tried_twice_and_not_longer(tmp_path: Path) -> None:
     session = SlowSession(answer_s=10 * SECONDS, errored=3)
     with pytest.raises(LoadError) as error:
-        levels(tmp_path, session)._level(Level(4, 0, 1), 1, 1)
+        levels(tmp_path, session)._level(Level(4, 0, 1), "level 1 of 1")
     assert (error.value.code, error.value.facts["errored"]) == ("nothing_completed", 3)
     assert session.lasted_s == [SECONDS, SECONDS]

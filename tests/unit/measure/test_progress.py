@@ -22,17 +22,17 @@ def test_a_line_names_the_run_its_place_in_the_campaign_and_the_time_left(tmp_pa
     pointers = [tmp_path / f"{number}.json" for number in range(3)]
     pointers[0].write_text("{}")
     progress = Progress("Qwen3-0.6B/no-offload/0 run 1", 120.0, tmp_path / "log", pointers)
-    progress.level(8, 3, 3, 12.0, 20.0)
+    progress.level("8 streams (level 3 of 3)", 12.0, 20.0)
     line = capsys.readouterr().err
-    assert "[2/3] Qwen3-0.6B/no-offload/0 run 1 · level 8 (3 of 3) · 12 s of about 32 s" in line
+    assert "[2/3] Qwen3-0.6B/no-offload/0 run 1 · 8 streams (level 3 of 3) · 12 s of about 32 s" in line
     assert "this run 2:00 left, all 3 in about 4:00" in line
     assert (tmp_path / "log").read_text() == line
 
 
 def test_a_level_is_reported_at_most_every_ten_seconds(tmp_path, capsys):
     progress = Progress("run", 120.0, tmp_path / "log")
-    progress.level(8, 3, 3, 1.0, 20.0)
-    progress.level(8, 3, 3, 1.5, 20.0)
+    progress.level("8 streams (level 3 of 3)", 1.0, 20.0)
+    progress.level("8 streams (level 3 of 3)", 1.5, 20.0)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

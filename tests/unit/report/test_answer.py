@@ -148,6 +148,13 @@ def test_what_is_missing_comes_first_among_the_steps() -> None:
     assert "2 of 12 cells" in found.sentences[-1]
 
 
+def test_an_arm_measured_later_than_its_baseline_is_told_to_measure_that_again() -> None:
+    later = {"verdict": words.INDICATIVE_TIME, "indication": words.BETTER, "reason": ""}
+    found = said(changed(small.measured(), "lmcache-redis", "throughput_tok_s", **later))
+    assert any("lmcache-redis" in step and "`bridges`" in step for step in found.surer)
+    assert not any("()" in sentence for sentence in found.sentences)
+
+
 def test_runs_that_would_decide_are_named_where_they_are_affordable() -> None:
     facts = small.measured()
     few = changed(facts, "lmcache-redis", "throughput_tok_s", verdict=words.INCONCLUSIVE, runs_to_resolve=9)

@@ -352,7 +352,7 @@ def test_the_plan_in_words_adds_up(default, tmp_path):
     index = StoreIndex.read(tmp_path)
     plan = make_plan(default, all_pointers(default, [BASE]), index, HOST)
     lines = list(PlanText(plan, index, 2).lines())
-    assert "3 cells, 9 runs: 3 there, 3 to be adopted from the store, 3 to be measured" in lines
+    assert "3 cells, 9 runs: 3 measured, 3 in the store, 3 to be measured" in lines
     assert [cell.path for cell in plan.to_measure] == [LARGE.path]
     assert [line for line in lines if line.startswith(f"  {LARGE.path} ")]
 
@@ -404,7 +404,7 @@ def test_a_plan_says_how_much_more_host_memory_a_tier_takes():
     february = load_config(CONFIG / "campaigns" / "feb-2026.yaml", CONFIG)
     (note,) = pinned_notes(make_plan(february, {}, StoreIndex()))
     # 28 layers on two ranks, 312.5 MiB each: 512.
-    assert "Qwen3-0.6B/native-offload/10000 takes up to 28 GiB of host memory for a tier of 17.1; 3 more" in note
+    assert "Qwen3-0.6B/native-offload/10000 takes up to 28 GiB of host memory for a tier of 17.1; so do 3 more" in note
     newer = load_config(CONFIG / "config.yaml", CONFIG)
     assert list(pinned_notes(make_plan(newer, {}, StoreIndex()))) == []
 
@@ -452,7 +452,7 @@ def test_levels_whose_requests_outgrow_the_device_are_named(folder):
     assert list(overflow_notes(make_plan(two_turns(folder, **small), {}, StoreIndex()))) == []
     # Eight requests of 4,128 tokens for 17,920.
     (note,) = overflow_notes(make_plan(two_turns(folder, **large, levels=[1, 4, 8]), {}, StoreIndex()))
-    assert " at 8: " in note
+    assert " at level 8: " in note
 
 
 def test_priorities_are_the_order(default):
@@ -494,7 +494,7 @@ def test_a_plan_says_what_each_size_of_a_tier_adds(folder):
     matrix = copy.deepcopy(RAW["config"]["matrix"])
     matrix[1]["cpu_blocks"] = [500, 4_000, 9_000, 10_000]
     lines = list(tier_size_lines(changed(folder, matrix=matrix), StoreIndex({})))
-    small, alike = (line for line in lines if "serve no more" in line or "told apart" in line)
+    small, alike = (line for line in lines if "no more than the device" in line or "add no more" in line)
     assert "native-offload/500;" in small and "native-offload/10000" in alike
     assert "/4000" not in small + alike
     proposed = json.loads(re.search(r"cpu_blocks: (\[.*?\])", small)[1])

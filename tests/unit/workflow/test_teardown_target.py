@@ -35,7 +35,7 @@ def test_what_a_killed_measurement_noted_is_ended(said, tmp_path):
     assert not psutil.pid_exists(process.pid)
     said.clear()
     tear_down(LOCAL, said.append)
-    assert said == ["nothing of a killed measurement is left on this host"]
+    assert said == ["no killed measurement has left anything on this host"]
 
 
 def test_a_measurement_that_runs_is_left_alone(said, tmp_path):

@@ -96,7 +96,7 @@ class Contrast:
         return self.theta - half - self.below, self.theta + half + self.above
 
     def p_difference(self) -> float:
-        """Return the two-sided p value of no difference, whatever part of it the biases make up."""
+        """Return the two-sided p value of no difference, for any part of it that the biases make up."""
         left = abs(self.theta) - (self.below if self.theta > 0 else self.above)
         return min(1.0, 2 * self._tail(max(left, 0.0)))
 

@@ -1,4 +1,4 @@
-"""How many runs a question takes, and what those there are can show. Pure arithmetic on the ln scale.
+"""The number of runs that a question needs, and what the existing runs can show. Pure arithmetic on the ln scale.
 
 Both allow for the correction of verdicts for their number: a chance that holds for one comparison alone is none that a
 reader of ten has.

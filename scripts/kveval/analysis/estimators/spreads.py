@@ -1,4 +1,4 @@
-"""How much runs differ: of all cells together where they are alike, of those that are not their own.
+"""The spread of runs: one for all cells that are alike, another for each that is not.
 
 Tables are ln values, runs x cells, complete. Few runs cannot always tell a noisy cell from quiet ones, so that the
 tests here lean to its own spread: the more the fewer runs there are, since then a wrong "alike" costs most coverage.

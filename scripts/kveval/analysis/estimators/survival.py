@@ -1,4 +1,4 @@
-"""Quantiles of times that were not all seen to their end.
+"""Quantiles of times that were not all observed to their end.
 
 A request that had no first token when the window closed has waited at least that long: it is censored. One that was
 already waiting when the window opened is seen from that age on: it enters late (left truncation). The product-limit
@@ -26,8 +26,8 @@ _SMALLEST_RISK_SET = 0.05
 class Observed:
     """Times of subjects: each was watched from age `entry` to age `exit`; `event`: it ended then, else it was cut off.
 
-    Arrays of equal length, ages in one unit of time. `unit`: a number for what subjects belong to; None where each
-    stands for itself.
+    Arrays of equal length, ages in one unit of time. `unit`: a number for what subjects belong to; None where each is
+    independent.
     """
 
     entry: Array
@@ -56,7 +56,7 @@ class _RiskSets:
 
     @property
     def lasting(self) -> Array:
-        """The share that lasts longer than each age."""
+        """The share that survives each age."""
         return np.cumprod(1 - self.deaths / self.at_risk, dtype=np.float64)
 
 
@@ -93,7 +93,7 @@ def _reached(lasting: Array, share: float) -> int:
 
 
 def effective_count(observed: Observed, share: float) -> float:
-    """Return how many subjects that all stand for themselves would tell as much about a quantile; NaN without events.
+    """Return how many independent subjects would tell as much about a quantile; NaN without events.
 
     n = S (1 - S) / Var(S) at the last event before the quantile. Var(S) = S^2 sum over the units of (sum over their
     subjects of [ended by then] / (Y - d) - sum over the events seen of d / (Y (Y - d)))^2, d events of Y at risk: the

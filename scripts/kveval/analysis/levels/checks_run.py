@@ -1,4 +1,4 @@
-"""Checks of a run against what it is taken for: what the workload can show, what ran, how large its caches are."""
+"""Checks of a run: what its workload can show, what ran, how large its caches are."""
 
 from __future__ import annotations
 

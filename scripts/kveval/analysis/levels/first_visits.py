@@ -1,4 +1,4 @@
-"""First visits: the part of a window's prompts that no cache can have, because nobody sent it before."""
+"""First visits: the part of a window's prompts that no cache can have, because it was not sent before."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Goodput: the rate at which requests meet declared limits on their latencies (Zhong et al. 2024, DistServe).
 
-A request is settled when its fate is sealed: it meets the limits when it completes within all of them; it misses when
+A request is settled when its outcome is known: it meets the limits when it completes within all of them; it misses when
 the first of them passes, TTFT and E2E at that age, TPOT and ITL when it completes; one that fails misses then, or
 before. It counts in the window that holds that moment. In a steady state every request is settled once, wherever the
 window's ends cut it, so neither the rate nor the share is biased. One that was cut off before it was settled is in no

@@ -1,4 +1,4 @@
-"""Checks, their outcomes, and how these stand in tables."""
+"""Checks, their outcomes, and their form in tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Outcome:
     """A check that did not simply pass.
 
     A `fail` disqualifies what was checked, a `warn` asks to be looked at, a `note` is a limit of what it can say.
-    `where` names the place for checks of whole tables and documents; a level's outcome stands in the level's row.
+    `where` names the place for checks of whole tables and documents; a level's outcome is in the level's row.
     """
 
     name: str

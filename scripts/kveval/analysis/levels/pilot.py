@@ -42,7 +42,7 @@ def freeze(pointer: Path, output: Path) -> None:
     run = read_run(stored_run(pointer))
     settings = workload_of(run.workload).searched
     if settings is None or any(level.throughput_tok_s is None for level in run.levels):
-        message = f"{pointer}: the measurement it points to is no search for levels; delete it to measure again"
+        message = f"{pointer}: the measurement it points to is not a search for levels; delete it to measure again"
         raise PilotError(message, code="no_search")
     search = settings.search
     tried = {level.level: float(level.throughput_tok_s or 0.0) for level in run.levels}

@@ -1,4 +1,4 @@
-"""A run's recording as it lies in the measurement store: one packed archive, or those that an import refers to."""
+"""A run's recording in the measurement store: one packed archive, or those that an import refers to."""
 
 import json
 import shutil

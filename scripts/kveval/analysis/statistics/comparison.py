@@ -274,5 +274,5 @@ def _obstacle(known: int, fit: int, reasons: str) -> str:
     if not known:
         return "the level was not measured in both cells"
     if reasons:
-        return f"{fit} usable common runs, {MIN_RUNS} needed ({reasons})"
-    return "single run" if fit == 1 else f"{fit} common runs, {MIN_RUNS} needed"
+        return f"{fit} of {known} runs usable in both cells, {MIN_RUNS} needed: {reasons}"
+    return "single run" if fit == 1 else f"{fit} runs of both cells, {MIN_RUNS} needed"

@@ -31,7 +31,7 @@ def estimate(
 ) -> None:
     """Fill in effects; with two and more runs their standard errors, of all cells of the same blocks together.
 
-    `parted`: when the campaign paused, so that sessions can be told.
+    `parted`: when the campaign paused, so that sessions can be distinguished.
     """
     groups: dict[tuple[Any, ...], list[ComparedCell]] = {}
     for entry in entries:
@@ -149,7 +149,7 @@ def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: f
             entry.rest_on(Evidence("replicates", "copies alike"))
             continue
         bias = max(beyond)
-        said = f"copies differ by {percent(bias):.1f} %"
+        said = f"replicates differ by {percent(bias):.1f} %"
         reason = f"cells that ran the same differ by {percent(bias):.1f} %, more than chance, so "
         reason += "smaller differences get no verdict"
         entry.rest_on(Evidence("replicates", said, "qualifies", reason))

@@ -1,4 +1,4 @@
-"""The basis of a verdict: every input of a claim, in a few words, and what it does to the verdict.
+"""The basis of a verdict: each input, in a few words, and its effect on the verdict.
 
 An input that the levels' rows tell is a function in `inputs.INPUTS`; one that needs more than those is given to
 `ComparedCell.rest_on` by whoever knows it.
@@ -26,8 +26,8 @@ NAMES = (
 class Evidence:
     """One input of a comparison.
 
-    `says`: a few words, as they stand in a table and beside the verdict's word; `reason`: the whole of it, where it is
-    not sound, with what would do away with it. `bars_parity`: equality cannot be shown over it.
+    `says`: a few words, for a table and beside the verdict; `reason`: the full reason, where the input is not sound,
+    and what would remove it. `bars_parity`: equality cannot be shown over it.
     """
 
     name: str

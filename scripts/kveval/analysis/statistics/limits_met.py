@@ -1,4 +1,4 @@
-"""Goodput in comparisons: none that met the limits is a result, and what else is particular to such a rate.
+"""Goodput in comparisons: no request within the limits is a result, and other peculiarities of this rate.
 
 A logarithm needs a number above 0. A level at which nothing met the limits counts as half a request, with the standard
 error that goes with it (sqrt(1 / 0.5) on the ln scale): a difference from it is claimed where chance alone would not
@@ -23,7 +23,7 @@ UNKNOWN = "for one of the two it is unknown what met the limits: not measured, o
 
 
 def comparable(levels: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of levels in which half a request stands where none met the limits."""
+    """Return a table of levels with half a request in place of none that met the limits."""
     if GOODPUT not in levels:
         return levels
     none = levels[GOODPUT] == 0

@@ -1,4 +1,4 @@
-"""Pairs of runs: those of two cells that belong together.
+"""Pairs of runs of two cells that are compared with each other.
 
 Runs of one number are a block: every cell is measured once in it, in random order. What was measured later, a new cell
 or further runs, shares no blocks with runs of another day, whatever their numbers.

@@ -1,4 +1,4 @@
-"""Cells that ran the same under different names: their differences are noise, and measure it."""
+"""Cells that ran the same configuration under different names: their differences measure the noise."""
 
 from __future__ import annotations
 

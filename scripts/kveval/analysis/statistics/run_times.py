@@ -42,7 +42,7 @@ class Drift:
 
 
 def drift(logs: Array, starts: Array) -> Drift | None:
-    """Return the trend of blocks over time: least squares on the means of each; None where it cannot be told."""
+    """Return the trend of blocks over time: least squares on the means of each; None where it is not known."""
     times, values = starts.mean(axis=1), logs.mean(axis=1)
     apart = times - times.mean()
     square = float((apart**2).sum())
@@ -99,7 +99,7 @@ class SessionEffect:
 
 
 def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None:
-    """Return what sessions do to the mean of runs; None where there is none, or where it cannot be told.
+    """Return what sessions do to the mean of runs; None where there is none, or where it is not known.
 
     The mean square between sessions of what cells and blocks leave, over that of all runs: with equal sessions the
     variance of a mean is that between sessions (one-way random effects). Taken as it is where it is above 1, clear or

@@ -1,4 +1,4 @@
-"""Uncertainty that single runs know of: noise that the spread of few runs can hide, and biases of known sign.
+"""Uncertainty known from single runs: noise that the spread of few runs can hide, and biases of known sign.
 
 Nothing here refuses a comparison: it widens intervals and moves the hypotheses that are tested.
 """

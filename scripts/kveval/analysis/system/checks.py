@@ -64,7 +64,7 @@ class Sampled:
 
 @check("R1")
 def plausible(sampled: Sampled) -> Outcome | None:
-    """Every value lies in the range that the catalogue calls plausible."""
+    """Every value is in the range that the catalogue calls plausible."""
     if not sampled.found.refused:
         return None
     return warn(f"outside their plausible range: {', '.join(sampled.found.refused)}")

@@ -25,7 +25,7 @@ COLUMNS = {
     "store_hit_percent": "of these, found by LMCache only in its store",
     "loaded_mb": "MB copied from the tier in host memory to the device",
     "stored_mb": "MB copied from the device to the tier in host memory",
-    "requests_preempted": "requests that lost their place on the device before they were done, for others to go on",
+    "requests_preempted": "requests that were preempted: their blocks on the device went to others",
     "reloaded_tokens": "tokens loaded beyond those found for prompts: what preempted requests had",
     "second_read_mb": "MB read from what stands behind that tier",
     "second_written_mb": "MB written to it",

@@ -1,4 +1,4 @@
-"""The samples of one PCP metric, prepared so that any window of time is reduced in no time.
+"""The samples of one PCP metric, prepared so that any window of time is reduced quickly.
 
 Windows are closed, in ns since 1970 UTC. Gauges are aggregated over instances at each moment; counters are accumulated
 per series, across resets and wraps, and read at a window's edges between the two samples nearest to them.
@@ -36,7 +36,7 @@ def selected(names: Sequence[tuple[str, str]], select: str | None, omit: str | N
 
 @dataclass(frozen=True)
 class Gauge:
-    """A metric that stands for itself at each moment: rows of one time and one host, sorted by time."""
+    """A metric whose value at each moment is meaningful by itself: rows of one time and one host, sorted by time."""
 
     samples: Samples
     keep: npt.NDArray[np.bool_]

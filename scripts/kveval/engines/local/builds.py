@@ -1,4 +1,4 @@
-"""Environments of the builds that arms name: made once, beside the one installed, of which they see everything else.
+"""Environments of the builds that arms name: made once; they see everything else in the installed one.
 
 Nothing of what is installed is copied: an environment of its own comes first, the installed one behind it. A checkout
 is laid over links to the installed package, so that compiled modules stand beside the patched files.

@@ -1,4 +1,4 @@
-"""The local engine's answers to what a measurement asks: one run on this host, alone."""
+"""The local engine: one run on this host, alone."""
 
 import contextlib
 import os
@@ -86,7 +86,7 @@ class HostEngine:
             find_program(sidecar.argv[0], self._environment, server_environment)
         folder = specification.fs_dir
         if folder and not os.access(folder, os.W_OK | os.X_OK):
-            raise MeasurementError(f"server.fs_dir {folder} is no folder this user can write to")
+            raise MeasurementError(f"server.fs_dir {folder} is not a folder that this user can write to")
         require_room(specification, store.root, self._host["cpus"])
 
     def scratch(self, store: Store, key: Key) -> Path:

@@ -1,4 +1,4 @@
-"""The exporter of GPUs beside a run."""
+"""The exporter of GPU metrics during a run."""
 
 import contextlib
 import subprocess

@@ -94,14 +94,14 @@ class Deployment:
         if self.process.poll() is not None:
             words, ending = self.last_words(), exit_words(self.process.returncode)
             if words and not self.last_words(secondary=False):
-                ending += ", after an engine process was gone without a word: killed?"
+                ending += ", after an engine process ended without a message: killed?"
             error = PortTaken if "Address already in use" in words else ServerDied
             code = self.process.returncode
             message = f"the server died ({ending}){words}; see {self.log}"
             raise error(message, exit_code=code, log=self.log, offset=self.offset)
         for title, part in self.parts:
             if not lives(part):
-                words = self.last_words(secondary=False) or " without a word (killed?)"
+                words = self.last_words(secondary=False) or " without a message (killed?)"
                 message = f"the server's process {part.pid} ({title}) died{words}; see {self.log}"
                 facts = {"pid": part.pid, "log": self.log, "offset": self.offset}
                 raise ServerDied(message, code="server_process_died", **facts)
@@ -332,7 +332,9 @@ def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -
     """Raise PortTaken when what answers on the port is not, or not only, the server that was started."""
     others = foreign_listeners(port, [member.pid for member in members])
     if others:
-        raise PortTaken(f"port {port} was taken meanwhile by {', '.join(others)}; see {log}", port=port, by=others)
+        raise PortTaken(
+            f"port {port} was taken in the meantime by {', '.join(others)}; see {log}", port=port, by=others
+        )
 
 
 def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:

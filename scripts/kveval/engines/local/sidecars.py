@@ -115,7 +115,7 @@ def _require_own_ports(sidecar: Sidecar) -> None:
         others = foreign_listeners(port, members)
         if others:
             raise SidecarPortTaken(
-                f"port {port} of {program.name} was taken meanwhile by {', '.join(others)}; see {program.log}"
+                f"port {port} of {program.name} was taken in the meantime by {', '.join(others)}; see {program.log}"
             )
 
 

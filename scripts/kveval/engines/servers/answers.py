@@ -1,4 +1,4 @@
-"""Whether a server answers alike cold and from its caches: the same greedy prompts twice, compared token by token.
+"""Whether a server gives the same answers with and without its caches: greedy prompts sent twice, compared by token.
 
 A tier that returns other keys and values than it was given answers fluently and wrongly (LMCache#4247, #4463), which no
 measure of speed shows. A prompt is a list of numbers and asks for one of the first, which only a right cache can tell.

@@ -1,4 +1,4 @@
-"""A server held to what the campaign declares, whatever program it is: its release, its model, its sizes."""
+"""Checks of any server against what the campaign declares: its release, its model, its sizes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def require_tier(reported: int | None, wanted: int, log: object) -> None:
 def check_tiers(
     facts: dict[str, Any], beside: Sequence[int], wanted: int, split: Mapping[str, int], log: object
 ) -> None:
-    """Hold the tiers in host memory to their budget, and note in `facts` what there is, bytes.
+    """Check the tiers in host memory against their budget, and note their bytes in `facts`.
 
     `facts`: as the server reported them; `beside`: what sidecars report of theirs; `wanted`: the whole budget;
     `split`: native_bytes and lmcache_bytes where two tiers share it. Raises DeploymentError.

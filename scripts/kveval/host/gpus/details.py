@@ -1,6 +1,6 @@
-"""Facts of each GPU that stay: name and memory, limits of clocks and power, its place on the bus.
+"""Facts of each GPU that do not change: name and memory, limits of clocks and power, its place on the bus.
 
-From nvidia-smi, else from NVML where nvidia-ml-py is installed; what neither tells is left out.
+From nvidia-smi, else from NVML where nvidia-ml-py is installed; what neither reports is left out.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Combinations of a server's release with torch and CUDA, as config/gpu_stacks.yaml has them."""
+"""Combinations of a server's release with torch and CUDA, from config/gpu_stacks.yaml."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +52,9 @@ def judge_stack(
     fits = fitting(stacks, program, torch)
     if version is None:
         names = ", ".join(one.version for one in fits)
-        said = f"torch {torch} is there and no {program}; of {program}, {names or 'no release that is known'} fits it"
+        said = (
+            f"torch {torch} is installed and no {program}; of {program}, {names or 'no release that is known'} fits it"
+        )
         return warning("torch", said, _FIX, "none_there", fitting=[one.version for one in fits])
     known = [one for one in stacks if one.program == program and same_release(one.version, version)]
     if not known:

@@ -1,1 +1,1 @@
-"""Questions of scripts/setup.sh and bundle.sh before there is an environment: the standard library and packaging."""
+"""Helpers of scripts/setup.sh and bundle.sh, run before there is an environment: standard library, packaging."""

@@ -1,4 +1,4 @@
-"""The neutral result: what a report says, in one set of definitions and units whatever GuideLLM wrote it."""
+"""The neutral result: what a report says, in one set of definitions and units for every version of GuideLLM."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -59,7 +59,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class ByStatus:
-    """A quantity apart for every way a request ends; None where nothing was observed.
+    """A quantity by the way its requests ended; None where nothing was observed.
 
     `everything` is what GuideLLM calls `total`. For latencies it is no mean of latencies: from 0.4 on, requests that
     never had the event enter it as 0.
@@ -130,7 +130,7 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """A report, whatever its version; `schema` is 0 for reports that do not name theirs (GuideLLM before 0.5).
+    """A report of any version; `schema` is 0 for reports that do not name theirs (GuideLLM before 0.5).
 
     `guidellm_version` is the program's name where it is not GuideLLM.
     """

@@ -187,7 +187,7 @@ def _schema(head: _Head, name: str) -> _Schema:
         if bytes(mark):
             return _DECODERS[generation]
     raise ReportFileError(
-        f"{name}: not a GuideLLM report (no report version, and its benchmarks are of no known shape);"
+        f"{name}: not a GuideLLM report (no report version, and its benchmarks are of an unknown form);"
         f" supported: {_supported()}",
         code="unknown_shape",
     )

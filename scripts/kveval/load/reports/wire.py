@@ -182,7 +182,7 @@ class WireRequests(msgspec.Struct, Generic[AnyRequest]):
 
 
 class Strategy(msgspec.Struct):
-    """How requests were sent; fields beside the name depend on it."""
+    """How requests were sent; the fields other than the name depend on it."""
 
     kind: str | None = None
     type_: str | None = None

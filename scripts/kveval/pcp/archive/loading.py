@@ -1,4 +1,4 @@
-"""An archive with its metadata read, and whether its files belong together and are all there."""
+"""An archive with its metadata, and whether its files are complete and belong together."""
 
 from __future__ import annotations
 

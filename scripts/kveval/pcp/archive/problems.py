@@ -1,4 +1,4 @@
-"""Problems of an archive, as data: nothing is lost in silence and nothing is said twice."""
+"""Problems of an archive, as data: each loss is reported, once."""
 
 from __future__ import annotations
 

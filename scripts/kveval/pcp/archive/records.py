@@ -101,7 +101,7 @@ class Volume:
     def _frame(self, data: bytearray, have: int, base: int, *, ended: bool) -> tuple[list[int], int]:
         """Starts of the whole records in `data`, over damage to the next one, and the bytes used.
 
-        Stops where a record is no multiple of four bytes from the first: from there on it is called again.
+        Stops where a record is not a multiple of four bytes from the first: from there on it is called again.
         """
         starts: list[int] = []
         pos, bad = _frame(data, have, 0, self.version, starts)

@@ -1,4 +1,4 @@
-"""Descriptors and times of .meta that cannot be: what pmlogcheck(1) looks for in its second pass."""
+"""Impossible descriptors and times in .meta: what pmlogcheck(1) looks for in its second pass."""
 
 from __future__ import annotations
 

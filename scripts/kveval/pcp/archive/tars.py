@@ -1,4 +1,4 @@
-"""Archives packed in a tar: its members copied once to one nameless file, which is gone however the process ends."""
+"""Archives packed in a tar: members are copied once to a nameless file, which disappears when the process ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PCP's own exporter, where it is installed, into the same long form: for those who want its reading of an archive."""
+"""PCP's own exporter, where it is installed, into the same long form: for comparison with our own reader."""
 
 from __future__ import annotations
 

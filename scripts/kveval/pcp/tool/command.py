@@ -35,6 +35,11 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     try:
         problems = _run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads it, such as head, has enough; there is nowhere to flush the rest to at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except (ArchiveError, OSError, ValueError) as error:
         print(f"pcp-parquet: {_explained(error, options)}", file=sys.stderr)
         return NOTHING
@@ -206,7 +211,7 @@ def _writable(output: Path, *, wide: bool) -> None:
     if wide and os.path.lexists(output):
         raise FileExistsError(f"{output} exists already: --wide writes a new folder")
     if not wide and output.exists() and not output.is_file():
-        raise OSError(f"{output} is no file (the long form is written to a file)")
+        raise OSError(f"{output} is not a file (the long form is written to a file)")
     if not output.parent.is_dir():
         raise FileNotFoundError(f"{output}: there is no folder {output.parent}")
     if not os.access(output.parent, os.W_OK | os.X_OK):

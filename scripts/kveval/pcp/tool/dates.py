@@ -112,7 +112,7 @@ def _in_words(text: str, start_ns: int, end_ns: int) -> int:
                 rest = rest[match.end() :].lstrip(" ,\t")
                 break
         else:
-            raise ValueError(f"{text!r}: {rest!r} is no date, time, zone, day or length of time")
+            raise ValueError(f"{text!r}: {rest!r} is not a date, time, zone, day or length of time")
     backwards = re.search(r"last|ago|^\s*-", text.lower()) is not None
     by_unit = re.search(rf" ({_UNITS})", " " + text.lower()) is not None
     now_s = (end_ns if backwards else start_ns) // SECOND if by_unit else int(time.time())
@@ -152,7 +152,7 @@ def _take_date(date: _Date, match: re.Match[str]) -> None:
     date.month = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
     date.day = int(match["day"])
     if not (1 <= date.month <= 12 and 1 <= date.day <= 31):
-        raise ValueError(f"{match[0]!r} is no date")
+        raise ValueError(f"{match[0]!r} is not a date")
     if year:
         short = int(year)
         date.year = short + (2000 if short < 69 else 1900 if short < 100 else 0)
@@ -168,7 +168,7 @@ def _take_time(date: _Date, match: re.Match[str]) -> None:
         hour = hour % 12 + (12 if half.startswith("p") else 0)
     date.clock = (hour, int(match["minute"] or 0), float(match["second"] or 0))
     if hour > 23 or int(match["minute"] or 0) > 59:
-        raise ValueError(f"{match[0]!r} is no time of day")
+        raise ValueError(f"{match[0]!r} is not a time of day")
     if match["offset"]:
         sign = -1 if match["offset"][0] == "-" else 1
         digits = match["offset"][1:].replace(":", "").rjust(4, "0")

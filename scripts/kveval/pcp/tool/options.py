@@ -169,4 +169,4 @@ def _interval(text: str) -> int:
 def _count(text: str) -> int:
     if text.isdigit():
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of samples")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of samples")

@@ -111,7 +111,7 @@ def _part(text: str, whole: str) -> tuple[Units, float]:
         elif match and match[1].lower() in _SPACE and not units.space:
             units = replace(units, space=int(match[2] or 1), space_scale=_SPACE[match[1].lower()])
         else:
-            raise ValueError(f"{whole!r}: {rest!r} is no unit (bytes, seconds or counts, with their multiples)")
+            raise ValueError(f"{whole!r}: {rest!r} is not a unit (bytes, seconds or counts, with their multiples)")
         rest = rest[match.end() :].lstrip()
     return units, multiplier
 

@@ -78,7 +78,7 @@ def parse_spec(text: str) -> MetricSpec:
     pattern, _, instances, units, kind, _, _, limit = (field.strip() for field in fields[:8])
     names = tuple(name.strip() for name in instances.split(",") if name.strip())
     if limit and not re.fullmatch(r"-?\d+", limit):
-        raise ValueError(f"{text}: the limit {limit!r} is no whole number")
+        raise ValueError(f"{text}: the limit {limit!r} is not a whole number")
     return MetricSpec(pattern.rstrip("."), names, units or None, kind == "raw", int(limit) if limit else None)
 
 
@@ -132,7 +132,7 @@ def _wanted(
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if scaled.rate and not counter:
-        raise ValueError(f"{name} is no counter: it has no rate ({units})")
+        raise ValueError(f"{name} is not a counter, so it has no rate ({units})")
     limit = 0 if text else how.limit_forced or spec.limit or how.limit
     return Wanted(name, desc, scaled, counter and not how.raw, tuple(instances), hidden, limit)
 

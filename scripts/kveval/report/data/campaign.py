@@ -232,5 +232,5 @@ def labelled(text: str) -> str:
 
 
 def baseline_label(row: Mapping[Any, Any]) -> str:
-    """The cell that a row of a comparison is held against, as `cell_label` has it; "" if there is none."""
+    """The cell that a row of a comparison is compared with, as `cell_label` has it; "" if there is none."""
     return cell_label(cell_named(row["baseline"])) if row["baseline"] else ""

@@ -70,7 +70,7 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
-    """Read config/metrics.yaml as it stands."""
+    """Read config/metrics.yaml."""
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return content
 

@@ -37,7 +37,8 @@ def footer(runs: Sequence[Run], name: str) -> str:
     kind = WEIGHTS.get(runs[0].weights, runs[0].weights)
     named = {*(software.title for software in SERVERS.values()), _TOOLS["guidellm"]}
     software = ", ".join(f"{tool} {version}" for tool, version in versions(runs).items() if tool in named)
-    return f"{runs[0].engine} engine, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
+    where = "imported results" if runs[0].engine == "imported" else f"{runs[0].engine} engine"
+    return f"{where}, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
 
 
 def hardware(runs: Sequence[Run]) -> list[str]:

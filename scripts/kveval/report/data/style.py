@@ -1,4 +1,4 @@
-"""How every arm looks in every figure: fixed by its name, never by what else is drawn."""
+"""The colours and markers of arms: fixed by the arm's name, independent of what else is drawn."""
 
 from __future__ import annotations
 

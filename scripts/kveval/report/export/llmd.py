@@ -89,7 +89,7 @@ def level_report(row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1)
 
 
 def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Part:
-    start, end = (pd.Timestamp(row[name]).to_pydatetime() for name in ("window_start", "window_end"))
+    start, end = (pd.Timestamp(row[name]).floor("us").to_pydatetime() for name in ("window_start", "window_end"))
     of_run = f"{run.measurement}/{run.run}/{row['level']}"
     which = f"run {run.run}, the median of {runs} by throughput" if runs > 1 else f"run {run.run}"
     return {

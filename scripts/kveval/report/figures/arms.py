@@ -132,9 +132,16 @@ def latency_comparison_all(data: FigureData) -> Figure:
         Line2D([], [], color="#444444", marker="o", label="median"),
         Line2D([], [], color="#444444", marker="o", markerfacecolor="white", label="P90"),
     ]
-    figure, grid = model_rows(data, len(_LATENCIES), cells=data.cells_of, handles=handles)
-    for column_of_axes, (name, title) in zip(grid.T, _LATENCIES.items(), strict=True):
-        at = [_at_common_level(data, model) for model in data.models]
+    at = [_at_common_level(data, model) for model in data.models]
+    known = {
+        name: title
+        for name, title in _LATENCIES.items()
+        if any(table[[f"{name}_ms_p50", f"{name}_ms_p90"]].notna().to_numpy().any() for table in at)
+    }
+    if not known:
+        raise NothingToDraw("no latencies are known at the level where cells are compared")
+    figure, grid = model_rows(data, len(known), cells=data.cells_of, handles=handles)
+    for column_of_axes, (name, title) in zip(grid.T, known.items(), strict=True):
         unit, size = seconds_or_ms(max(table[f"{name}_ms_p90"].max() for table in at))
         for axes, model, table in zip(column_of_axes, data.models, at, strict=True):
             cells, shown = data.cells_of(model), []
@@ -148,8 +155,9 @@ def latency_comparison_all(data: FigureData) -> Figure:
                     axes.plot(value, place + aside, "o", color=colour, markerfacecolor=face, markersize=4)
                     shown += list(rows[column] / size)
             _latency_axis(axes, shown)
-            cell_axis(axes, cells, labels=name == "ttft")
-            axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if name == "ttft" else " ")
+            first = name == next(iter(known))
+            cell_axis(axes, cells, labels=first)
+            axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if first else " ")
             axes.set_xlabel(f"{title}, {unit}" if model == data.models[-1] else "")
     return figure
 
@@ -165,7 +173,7 @@ def _latency_axis(axes: Axes, values: Sequence[float]) -> None:
     """
     observed = [value for value in values if np.isfinite(value) and value > 0]
     if not observed:
-        # Reports that keep no such latency leave their panel empty.
+        # A model may lack what others have.
         axes.set_xlim(0, 1)
     elif max(observed) > 30 * min(observed):
         logarithmic(axes.xaxis)

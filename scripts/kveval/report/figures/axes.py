@@ -128,17 +128,18 @@ def cell_axis(axes: Axes, cells: Sequence[ArmSize], *, labels: bool = True) -> N
 def level_axis(axes: Axes, levels: Sequence[int], title: str) -> None:
     """Make x an axis of levels with the measured levels as its ticks, spread as evenly as possible.
 
-    Logarithmic for levels that double, a square root for a grid such as 1, 50, 100, 200, ..., to whose larger half a
-    logarithm would give no room.
+    Logarithmic for levels that double, linear for those with equal steps, a square root for a grid such as 1, 50, 100,
+    200, ..., to whose larger half a logarithm would give no room.
     """
     ticks = sorted(set(levels))
-    if _narrowest(ticks, math.log) >= _narrowest(ticks, math.sqrt):
+    place: Callable[[float], float] = max(math.log, math.sqrt, float, key=lambda scale: _narrowest(ticks, scale))
+    back: Callable[[float], float] = float
+    if place is math.log:
         axes.set_xscale("log", base=2)
-        place: Callable[[float], float] = math.log
-        back: Callable[[float], float] = math.exp
-    else:
+        back = math.exp
+    elif place is math.sqrt:
         axes.set_xscale("function", functions=(_square_root, np.square))
-        place, back = math.sqrt, lambda value: value * value
+        back = np.square
     if ticks:
         ends = place(ticks[0]), place(ticks[-1])
         room = 0.05 * (ends[1] - ends[0]) or 0.5 * ends[0] or 0.5

@@ -185,6 +185,8 @@ def working_set(data: FigureData) -> Figure:
     capacities = [size for tiers in data.tiers.values() for size in (tiers.device, tiers.cpu)]
     if not any(size > 0 for size in capacities):
         raise NothingToDraw("the runs do not say what their caches hold")
+    if not any(tokens > 0 for tiers in data.tiers.values() for tokens in tiers.working_set.values()):
+        raise NothingToDraw("the workload has no shared prefixes, or the runs do not say how many")
     handles = [
         Line2D([], [], color="#333333", marker="o", label="distinct prefixes of the workload"),
         Line2D([], [], color=_DEVICE, linewidth=2, label="device cache"),
@@ -270,7 +272,7 @@ def pcp_offload_traffic(data: FigureData) -> Figure:
 
 
 def pcp_lmcache(data: FigureData) -> Figure:
-    """LMCache's own counts, whatever of them was recorded: the columns of metrics.yaml that begin with lmcache_."""
+    """LMCache's own counters, those that were recorded: the columns of metrics.yaml that begin with lmcache_."""
     columns = {
         name: textwrap.fill(f"{entry['title']}, {entry['unit']}", 26)
         for name, entry in data.metrics.items()

@@ -94,27 +94,31 @@ def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> Non
 
 
 def performance_delta_heatmap_all(data: FigureData) -> Figure:
-    """The effect of every arm, models beside each other; bold where it has a verdict, dashes where it has no value."""
+    """The effect of every arm on every model, coloured where it has a verdict; a number alone where it has none."""
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     cells = [cell for cell in data.cells if _is_arm(data, cell)]
     if not metrics or not cells:
         raise NothingToDraw(_NO_COMPARISON)
+    shown = {metric: _effects(data, metric, cells) for metric in metrics}
+    if not any(decided.any() for _, decided in shown.values()):
+        raise NothingToDraw("no comparison has a verdict")
     figure, grid = panels(data, (1, len(metrics)), 0.3 * len(cells) + 1.7)
     for axes, metric in zip(grid[0], metrics, strict=True):
-        value, decided = _effects(data, metric, cells)
+        value, decided = shown[metric]
         # Red and green apart from each other by brightness alone would be lost on colour-blind readers: blue is better.
         colours = "RdBu" if METRICS[metric] else "RdBu_r"
         widest = max(float(np.nanmax(np.abs(value), initial=0.0)), 200 * data.margin)
         text = np.vectorize(_signed, otypes=[object])(value)
+        coloured = np.where(decided, value, np.nan)
         bar = {"location": "top", "label": "% of baseline (blue: better)", "aspect": 30}
         style = {"fmt": "", "annot_kws": {"fontsize": 8}, "cbar_kws": bar, "linewidths": 0.5}
         limits = {"vmin": -widest, "vmax": widest, "cmap": colours}
-        sns.heatmap(value, annot=text, ax=axes, **limits, **style)
+        sns.heatmap(coloured, annot=text, ax=axes, **limits, **style)
+        for place, at in np.argwhere(np.isfinite(value) & ~decided):
+            axes.text(at + 0.5, place + 0.5, text[place, at], ha="center", va="center", fontsize=8, color=GREY)
         axes.set_facecolor("#EDEDED")
         axes.grid(visible=False)
         axes.tick_params(length=0)
-        for letters, sure in zip(axes.texts, decided[np.isfinite(value)], strict=True):
-            letters.set_fontweight("bold" if sure else "normal")
         names = [cell.label if metric == metrics[0] else "" for cell in cells]
         tilt = {"rotation": 30, "ha": "right"} if len(data.models) > 1 else {"rotation": 0}
         axes.set_xticks(np.arange(len(data.models)) + 0.5, data.models, **tilt)

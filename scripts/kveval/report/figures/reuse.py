@@ -60,7 +60,7 @@ def draw_curves(panels: Sequence[CurvePanel]) -> Figure:
     handles = [
         Line2D([], [], color=_CURVE, label="computed from the requests"),
         Line2D([], [], color=_DEVICE, linestyle="--", label="device alone"),
-        Line2D([], [], color=GREY, linestyle=":", label="asked for"),
+        Line2D([], [], color=GREY, linestyle=":", label="sizes in the campaign"),
     ]
     figure.legend(handles=handles, loc="upper left", ncols=len(handles), bbox_to_anchor=(0.0, 1 - 0.32 / total))
     return figure
@@ -96,5 +96,5 @@ def write_curves(panels: Sequence[CurvePanel], output: Path) -> None:
     """Draw curves before anything is measured."""
     with mpl.rc_context(fname=STYLE):
         figure = draw_curves(panels)
-        write_title(figure, "What does a tier of which size serve?")
+        write_title(figure, "What does a tier of each size serve?")
         figure.savefig(output)

@@ -35,8 +35,9 @@ _QUANTITIES = {
 
 def benchmark_results(data: FigureData) -> Figure:
     """Throughput, TTFT, TPOT and end-to-end latency against concurrency, one row of panels per model."""
-    figure, grid = panels(data, (len(data.models), len(_QUANTITIES)), 2.1, legend=data.cells)
-    for axes_of_column, (column, label) in zip(grid.T, _QUANTITIES.items(), strict=True):
+    known = {column: label for column, label in _QUANTITIES.items() if data.levels[column].notna().any()}
+    figure, grid = panels(data, (len(data.models), len(known)), 2.1, legend=data.cells)
+    for axes_of_column, (column, label) in zip(grid.T, known.items(), strict=True):
         values = data.levels[column]
         unit, size = ("", 1.0) if column == THROUGHPUT else seconds_or_ms(values.max())
         for axes, model in zip(axes_of_column, data.models, strict=True):

@@ -20,7 +20,7 @@ _DECIDED = (words.BETTER, words.WORSE, words.PARITY)
 
 
 def inline(text: object) -> Markup:
-    """Return inline Markdown as HTML; HTML in it is shown as it stands.
+    """Return inline Markdown as HTML; HTML in it is shown as text.
 
     >>> inline("**no** <b> `x`")
     Markup('<strong>no</strong> &lt;b&gt; <code>x</code>')

@@ -28,7 +28,7 @@ def under(title: str, *blocks: Block) -> list[Block]:
 
 
 class Pictures:
-    """The figures that show something, to be placed in the report; each stands in it once."""
+    """The figures that show something, to be placed in the report, each once."""
 
     def __init__(self, models: list[str], paths: Mapping[str, str], empty: Mapping[str, str]) -> None:
         """`paths`: name -> path relative to the report; `empty`: those with nothing to show."""

@@ -1,4 +1,4 @@
-"""The first screen: the question, the answer, one figure, and what would make it surer."""
+"""The first screen: the question, the answer, one figure, and what would make it more certain."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from kveval.report.data.run_facts import WEIGHTS, hardware, repeats
 from kveval.report.parts.blocks import Pictures, of_models
 from kveval.report.parts.value import value
 from kveval.report.sections import Block, Bullets, Paragraph, Section
-from kveval.report.tables.ceilings import ceilings_table
+from kveval.report.tables.ceilings import PREFILL, ceilings_table
 from kveval.report.tables.guidance import guidance_table
 from kveval.report.tables.not_assessed import alike
 from kveval.report.tables.pairs import pair_table
@@ -35,15 +35,18 @@ INDEX = (
 )
 TIERS = "What the tiers did there, by the server's counters over the level:"
 CEILINGS = (
-    "What limits loading, over the runs: the rate of the tier's loads by the server's own counters, against the rate of"
-    " copies of large buffers by a probe and the rate at which the baseline computes prompts. The other time is what a"
-    " request with loads waits for beyond copying and computing. From these follows the length of a prefix from which"
-    " loading it is faster than computing it again."
+    "What limits loading, means over the runs: the rate of the tier's loads by the server's own counters, and the rate"
+    " at which a probe copied large buffers on this machine."
+)
+LENGTHS = (
+    " Prefill is the rate at which the baseline computes prompts; the other time is what a request with loads waits for"
+    " beyond copying and computing. From these follows the length from which loading a prefix is faster than computing"
+    " it again."
 )
 REUSE = (
     "Shares of the prompt tokens that came from caches: computed from the requests that were sent and the sizes of the"
     " caches, and found by the servers' own counters, both over the whole level, warm-up included. The interval is over"
-    " runs, each of which has its own requests. What is not explained is a finding about the server."
+    " runs, each of which has its own requests. A difference without a listed cause is a finding about the server."
 )
 BOUGHT = (
     "Predicted from the runs without a tier and the rates at which tiers copied here: the same requests in a"
@@ -55,8 +58,8 @@ GUIDANCE = (
     "A CPU tier belongs to the replica that filled it: where several serve a model, sticky or cache-aware routing"
     " brings a conversation back to its prefix.",
     (
-        "Host memory is what the tier takes beside the server itself; the limits on shared and on locked memory "
-        "must allow it."
+        "The tier's host memory comes on top of the server's own; the limits on shared and on locked memory must "
+        "allow both."
     ),
 )
 
@@ -103,7 +106,8 @@ def _models(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterato
             blocks += [Paragraph(TIERS), *fitted(work)]
         ceilings = ceilings_table(plan, measured, model)
         if ceilings.rows:
-            blocks += [Paragraph(CEILINGS), *fitted(ceilings)]
+            lengths = LENGTHS if PREFILL in ceilings.header else ""
+            blocks += [Paragraph(f"{CEILINGS}{lengths}"), *fitted(ceilings)]
         yield Section(model, [*blocks, *pictures.of_section("model", model)])
 
 
@@ -144,13 +148,13 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         yield f"The workload is synthetic: {words}."
     if measured.runs[0].weights == "random":
         yield f"{WEIGHTS['random'].capitalize()}: lengths of answers and what they say are not the model's."
-    yield "One workload and the levels listed were measured; between and beyond them nothing is known."
-    edge = measured.peaks[~measured.peaks["bracketed"].astype(bool)]
+    yield "One workload was measured, at the levels listed; nothing is known of other levels."
+    edge = measured.peaks[~measured.peaks["bracketed"].astype(bool) & (measured.peaks["levels_measured"] > 1)]
     if len(edge):
         named = [f"{row['model']}, {cell_label(cell_of(row))}" for row in edge.to_dict("records")]
         yield f"The highest throughput lies on the first or last level measured: {_first(named)}."
     if plan.runs < 5:
-        yield ("With this few runs small differences stay undecided, and parity is seldom shown even where it holds.")
+        yield ("With so few runs small differences stay undecided, and parity is seldom shown even where it holds.")
     for cells in alike(measured):
         yield f"{cells} ran the same configuration: a difference between them is noise."
     if len(hardware(measured.runs)) > 1:

@@ -12,7 +12,10 @@ WORDS = Table(
         ],
         ["parity", "the difference is significantly smaller than the margin (two one-sided tests)"],
         ["inconclusive, undecided", "neither was shown; more runs or longer levels are needed"],
-        ["not assessed", "no verdict is possible, for the reason given; an effect beside it describes these runs only"],
+        [
+            "not assessed",
+            "no verdict is possible, for the reason given; an effect given with it describes these runs only",
+        ],
         [
             "not exercised",
             "by its own counters the arm served nothing or almost nothing, so its numbers say nothing about it",

@@ -14,8 +14,10 @@ from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 
+PREFILL = "prefill, tokens/s"
+"""The column of the rate at which the baseline computes prompts; absent where it is not known."""
 _HEADER = (
-    *("tier loads, GB/s", "copies reach here, GB/s", "share of that, %", "loaded, tokens/s", "prefill, tokens/s"),
+    *("tier loads, GB/s", "probe copies, GB/s", "loads, % of the probe", "loaded, tokens/s", PREFILL),
     *("other time, ms a request", "loading is faster from, tokens", "measured: faster at"),
 )
 

@@ -145,8 +145,8 @@ def _value(value: Any) -> str:
 
 
 def provenance_commands(plan: ReportPlan, measured: Measured) -> list[dict[str, Any]]:
-    """Return the command lines of every cell, as they ran: the server's, with its environment, those of what ran beside
-    it, and the last one of the load."""
+    """Return the command lines of every cell, as they ran: the server's, with its environment, those of the programs
+    beside it, and the last one of the load."""
     found = []
     for cell in plan.ordered:
         runs = measured.runs_of(cell)

@@ -88,19 +88,19 @@ def _tier_sizes(measured: Measured, cells: list[CellKey]) -> Iterator[str]:
     if not reuse.working:
         yield "the workload shares no prefixes: nothing that a tier could serve again"
         return
-    needed = f"{blocks_for_tokens(reuse.working):,} blocks hold the {reuse.working:,} tokens of its prefixes"
+    needed = f"the workload's prefixes have {reuse.working:,} tokens ({blocks_for_tokens(reuse.working):,} blocks)"
     if reuse.working <= reuse.device:
-        yield f"{needed}; the device's cache of {reuse.device:,.0f} tokens does already, so a tier has nothing to add"
+        yield f"{needed}; the device's cache holds {reuse.device:,.0f}, all of them, so a tier has nothing to add"
         return
     if math.isfinite(reuse.device):
-        needed += f", the device's cache holds {reuse.device:,.0f}"
+        needed += f"; the device's cache holds {reuse.device:,.0f} of them"
     sizes = {size: tokens for size, tokens, *_ in _memory(measured, cells)}
     holding = [blocks_label(size) for size, tokens in sizes.items() if tokens >= reuse.working]
     short = [blocks_label(size) for size, tokens in sizes.items() if tokens < reuse.working]
     below = [blocks_label(size) for size, tokens in sizes.items() if tokens < reuse.device]
     parts = [f"large enough: {', '.join(holding)}"] if holding else []
-    parts += [f"too small to hold them: {', '.join(short)}"] if short else []
-    parts += [f"smaller than the device's own cache, so mostly copies of it: {', '.join(below)}"] if below else []
+    parts += [f"too small: {', '.join(short)}"] if short else []
+    parts += [f"holding little but copies of the device's larger cache: {', '.join(below)}"] if below else []
     yield "; ".join([needed, *parts])
 
 
@@ -108,13 +108,11 @@ def _hit_rates(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> It
     """The baseline's hit rate at the common level, and what it leaves for a tier."""
     for name, shown, mean, level in _hits(plan, measured, cells):
         if mean < LOW_HITS:
-            says = (
-                f"below {LOW_HITS} %: more than half was computed again, which a tier that is large enough could save"
-            )
+            says = f"below {LOW_HITS} %: more than half was computed, which a large enough tier could save in part"
         elif mean > HIGH_HITS:
-            says = f"above {HIGH_HITS} %: the device serves most of the reuse itself, little is left for a tier"
+            says = f"above {HIGH_HITS} %: the device serves most of the reuse itself and leaves little for a tier"
         else:
-            says = f"between {LOW_HITS} % and {HIGH_HITS} %: this alone decides nothing"
+            says = f"between {LOW_HITS} % and {HIGH_HITS} %: not decisive by itself"
         yield f"{name}, at {measured.unit.at(level)}: {shown} % of prompt tokens; {says}"
 
 
@@ -138,7 +136,7 @@ def _host_memory(measured: Measured, cells: list[CellKey]) -> Iterator[str]:
             continue
         text = f"{blocks_label(size)} blocks: {tier} for the tier"
         if held != numerals.MISSING:
-            text += f"; at most {held} GiB resident in the server's processes, memory they share counted in each"
+            text += f"; at most {held} GiB resident in the server's processes, with shared memory counted once in each"
         yield text
 
 

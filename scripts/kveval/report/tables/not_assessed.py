@@ -23,11 +23,17 @@ _SETTLED_BY = {
     OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
     "observed": "longer levels",
     "delivered": "longer levels",
-    "failed": "longer levels on an undisturbed machine: see the checks",
+    "no_reuse": "prompts with shared prefixes or several turns: without any, no tier can serve anything",
+    "saturated_open_loop": "rates that the server keeps up with, or a closed loop (`profile: concurrent`)",
+    "failed": "levels that pass the checks: the appendix Checks says what was found",
     "run": f"`runs: {MIN_RUNS}` or more; what is measured already is kept",
     "baseline": "measure its baseline",
 }
 
+_SETTLED_BY_VERDICT = {
+    words.NOT_EXERCISED: "a larger tier, or prompts that exceed the device's cache and fit into the tier",
+    words.INDICATIVE_TIME: "measure its baseline again together with it: `plan` proposes the lines for `bridges`",
+}
 # The input of a comparison that keeps it from a verdict -> what would do away with that.
 _SETTLED_BY_INPUT = {
     "work": "one workload for both",
@@ -52,7 +58,11 @@ def _missing_cells(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     for cell in plan.cells:
         if not measured.runs_of(cell):
             reason = measured.failures.get(cell, "not measured")
-            yield [f"{cell[0]}, {cell_label(cell)}", reason, "measure it: the same command does what is missing"]
+            yield [
+                f"{cell[0]}, {cell_label(cell)}",
+                reason,
+                "measure it: `report` measures only what is missing",
+            ]
 
 
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
@@ -85,8 +95,8 @@ def settled_by(row: Mapping[Any, Any]) -> str:
         if text(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
             return step
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
-    if verdict == words.NOT_EXERCISED:
-        return "prompts that outgrow the device's cache and fit the tier, or a larger tier: see what the caches hold"
+    if verdict in _SETTLED_BY_VERDICT:
+        return _SETTLED_BY_VERDICT[verdict]
     if "in flight" in reason:
         return "a load generator that keeps up: processors of its own, or a lower level"
     if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith("qualifies"):

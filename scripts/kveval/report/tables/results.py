@@ -44,7 +44,7 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
 
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
-    """Return the baselines that the arms of a model were held against, each once."""
+    """Return the baselines that the arms of a model were compared with, each once."""
     table = measured.comparison[measured.comparison["model"] == model]
     rows = [row for row in table.to_dict("records") if row["baseline"] and is_against_baseline(plan, row)]
     return list(dict.fromkeys(map(baseline_label, rows)))
@@ -123,7 +123,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
     table = measured.compared
-    header = ["arm", "against", "effect, % of what it is held against (95 %)", "p (Holm)", "verdict"]
+    header = ["arm", "against", "effect, % of the other cell (95 %)", "p (Holm)", "verdict"]
     header += [f"runs, {measured.unit.heading}", _PARITY_CHANCE, "why"]
     rows = []
     for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
@@ -167,7 +167,7 @@ def verdict_text(row: Mapping[Any, Any]) -> str:
 
 
 def qualifier(row: Mapping[Any, Any]) -> str:
-    """Return what is said beside a verdict, nothing where there is none."""
+    """Return what is added to a verdict, nothing where there is none."""
     stated = row["verdict"] in words.VERDICTS or text(row.get("indication"))
     return text(row.get("qualifier")) if stated else ""
 
@@ -235,11 +235,11 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
 def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
     better, pending = found.get(words.BETTER, ()), found.get("open", ())
     if len(better) == 1:
-        return "the arm that is better" + (", until another has a verdict" if pending else "")
+        return "the arm that is better" + (" (others are undecided or not assessed)" if pending else "")
     if better:
-        return "one of the arms that are better; between them, see the tables of arms against each other"
+        return "one of the arms that are better; the tables of arms against each other compare them"
     if pending:
-        return f"undecided: {baseline} for now"
+        return f"undecided, so {baseline} until an arm is shown to be better"
     return f"{baseline}: no arm is better"
 
 

@@ -81,5 +81,5 @@ _COLUMNS: Mapping[str, Callable[[ServedShare], str]] = {
     "device, found %": lambda one: f"{one.device:.1f}",
     "device and tier, computed %": lambda one: _range(*one.predicted) if one.tier_blocks else "",
     "device and tier, found %": lambda one: f"{one.served:.1f}" if one.tier_blocks else "",
-    "found less computed, points": _difference,
+    "found minus computed, points": _difference,
 }

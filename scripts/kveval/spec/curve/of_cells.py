@@ -46,7 +46,7 @@ class CellCurves:
 
     @property
     def alone(self) -> float | None:
-        """Share that the device serves by itself."""
+        """Share that the device alone serves."""
         return None if self.device_tokens is None else self.device.share(self.device_tokens)
 
     @property

@@ -24,7 +24,7 @@ class ServerSpeed:
     Attributes:
         token_s: a prompt token at the beginning of a prompt.
         context_share: by what part of this a token takes longer for each token before it.
-        batch_s: a batch, whatever is in it.
+        batch_s: a batch of any content.
         answer_s: each answer that a batch goes on with, by one token.
         request_s: a request before the server's scheduler has it.
     """
@@ -154,7 +154,7 @@ class _Run:
         self.gaps: list[float] = []
 
     def served(self) -> ServedLevel:
-        """Run, and count what lies in the window."""
+        """Run, and count what is in the window."""
         if self.arrivals is None:
             for _ in range(self.streams or 1):
                 self._send(0.0)

@@ -1,4 +1,4 @@
-"""The programs that serve, as the specification and the analysis know it: names on its wire, arguments, no behaviour.
+"""The programs that serve, for the specification and the analysis: names and arguments, not behaviour.
 
-A server is a module here and one in `kveval.engines.servers`, each entered in the `registry` beside it.
+A server is a module here and one in `kveval.engines.servers`, each entered in its package's `registry`.
 """

@@ -1,4 +1,4 @@
-"""The questions of the specification and the analysis to a server's software, by the same names whatever serves."""
+"""What the specification and the analysis need to know of a server's software, under names that all servers share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -155,7 +155,7 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
         raise ArmError(said, code="lmcache_undeclared")
     if LMCACHE_CHUNK_TOKENS % platform.block_size:
         raise ArmError(
-            f"LMCache's chunks of {LMCACHE_CHUNK_TOKENS} tokens are no multiple of block_size {platform.block_size};"
+            f"LMCache's chunks of {LMCACHE_CHUNK_TOKENS} tokens are not a multiple of block_size {platform.block_size};"
             " valid is 16, 32, 64, 128 or 256",
             code="chunks_uneven",
             block_size=platform.block_size,

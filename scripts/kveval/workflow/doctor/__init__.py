@@ -1,1 +1,1 @@
-"""Can a campaign run where it says? What is missing, and the fix."""
+"""Whether a campaign can run on its engine: what is missing, and the fix."""

@@ -23,7 +23,7 @@ def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
             found.setdefault(build.name, (build, cell.scenario))
     for build, scenario in found.values():
         if is_made(build, installed, config.campaign.server.build):
-            yield ok(f"build of {scenario}", f"{build.title}: its environment is there")
+            yield ok(f"build of {scenario}", f"{build.title}: its environment exists")
         elif build.kind == "checkout":
             yield ok(f"build of {scenario}", f"{build.title}: its environment is made in seconds when it is needed")
         else:

@@ -22,7 +22,7 @@ _DEFAULT_SHARED_MEMORY = 64 * 2**20
 
 
 def capacity(plan: CampaignDocuments, nodes: Answer, pods: Answer) -> list[Finding]:
-    """Return what is to be said of GPUs, host memory and /dev/shm.
+    """Return the findings on GPUs, host memory and /dev/shm.
 
     Looks at each pod by itself: whether all of them have a place together only the cluster's scheduler knows.
     `nodes`: the list of nodes; `pods`: of all pods that run, for what others hold; both perhaps denied.
@@ -71,7 +71,7 @@ def _gpus(plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer) -> Itera
     told = {"nodes": having, "cell": path, "asked": each * largest.copies, "slots": site.slots}
     held = _held(pods)
     if each and asked > sum(having.values()):
-        yield warning(check, f"{said}: they are fewer", f"cluster.slots; {_SCALED}", "too_few", **told)
+        yield warning(check, f"{said}: only these", f"cluster.slots; {_SCALED}", "too_few", **told)
     elif pods.found and not _takers(largest, _without(nodes, held)):
         of_nodes = _sums((node, amount.get(resource, 0)) for _, node, amount in held)
         owners = sorted({owner for owner, _, amount in held if amount.get(resource) or not each})
@@ -80,7 +80,7 @@ def _gpus(plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer) -> Itera
         yield warning(check, said, fix, "held_by_others", held=of_nodes, owners=owners)
     else:
         hidden = "" if pods.found else "; what others hold now is not known"
-        said = f"{said}; that all have a place together is shown by snakemake deploy_one{hidden}"
+        said = f"{said}; whether all fit at the same time: snakemake deploy_one{hidden}"
         yield ok(check, said, "" if pods.found else "held_unknown", **told)
 
 

@@ -1,4 +1,4 @@
-"""Whether a cluster can run a campaign: what its facts mean, each with the command or the key that mends it."""
+"""Whether a cluster can run a campaign: findings from its facts, each with the command or the key that fixes it."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

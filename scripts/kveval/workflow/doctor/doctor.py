@@ -1,4 +1,4 @@
-"""Whether a campaign can run where it says, looked at before hours are spent on it."""
+"""Whether a campaign can run on its engine, checked before hours are spent on it."""
 
 from collections.abc import Callable
 from pathlib import Path

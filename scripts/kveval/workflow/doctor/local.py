@@ -1,4 +1,4 @@
-"""Whether this host can run a campaign with the local engine: looked at before hours are spent, nothing is started."""
+"""Whether this host can run a campaign with the local engine: checked before hours are spent; nothing is started."""
 
 import contextlib
 import json
@@ -179,7 +179,7 @@ def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -
     needs = {specification.cell.path: shared_memory_bytes(specification) for specification in specifications}
     largest = max(needs, key=lambda path: needs[path])
     if facts.shared_memory_free is None:
-        return warning("/dev/shm", "there is none to look at", "mount -t tmpfs tmpfs /dev/shm", "none_there")
+        return warning("/dev/shm", "there is none", "mount -t tmpfs tmpfs /dev/shm", "none_there")
     said = (
         f"{largest} allocates {needs[largest] / _GIB:.1f} GiB there, {facts.shared_memory_free / _GIB:.1f} GiB are free"
     )
@@ -250,7 +250,7 @@ def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     for said in facts.checkpoints:
         yield error("checkpoint", said, "models: path, the folder of the model's own checkpoint; or weights: random")
     for folder in facts.unwritable:
-        yield error("server.fs_dir", f"{folder} is no folder this user can write to", f"mkdir -p {folder}")
+        yield error("server.fs_dir", f"{folder} is not a folder that this user can write to", f"mkdir -p {folder}")
     if config.campaign.server.weights == "full" and facts.unset_secrets:
         names = ", ".join(facts.unset_secrets)
         yield warning(
@@ -261,7 +261,7 @@ def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
         yield warning("host", said, "wait; the next one waits for it by itself", "held")
     elif facts.load > _BUSY_SHARE * facts.cpus:
         said = f"{facts.load:.1f} processes ran or waited for {facts.cpus} CPUs in the last minute"
-        yield warning("host", said, "end what else runs here: it shares the CPUs with what is measured", "busy")
+        yield warning("host", said, "end the other processes: they share the CPUs with what is measured", "busy")
     else:
         yield ok("host", f"idle: load {facts.load:.1f} on {facts.cpus} CPUs")
     if facts.leftovers and facts.holder is None:

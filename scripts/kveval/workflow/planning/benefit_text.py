@@ -1,4 +1,4 @@
-"""The gain from tiers, in words: predicted for each size, measured where that is, and what it rests on."""
+"""The gain from tiers, in words: predicted for each size, measured where it was measured, and the basis of both."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,10 +21,10 @@ def benefit_lines(config: Config, curves: LevelCurves, bought: LevelBenefits | N
     if bought is None:
         base = config.last_baseline(tiers[0]) or tiers[0]
         wanted = f"{config.campaign.results}/{base.path}/peak.csv"
-        yield f"  What that buys follows from a measurement without a tier: snakemake --cores 4 {wanted}"
+        yield f"  To predict what that buys, measure a run without a tier: snakemake --cores 4 {wanted}"
         return
     alone = bought.basis.levels[curves.level]
-    yield f"  What that buys, predicted; in brackets nine of ten simulations; {bought.basis.cell.path} was measured:"
+    yield f"  What that buys, predicted from {bought.basis.cell.path} as measured (brackets: 9 of 10 simulations):"
     yield f"  {bought.basis.cell.scenario:<28} {_as_measured(alone)}"
     for cell, benefit in bought.cells.items():
         seen = bought.measured.get(cell)
@@ -40,7 +40,7 @@ def _answer(config: Config, curves: LevelCurves, bought: LevelBenefits, tokens: 
     blocks = -(-tokens // BLOCK_TOKENS)
     gib = blocks * BLOCK_TOKENS * model.kv_bytes_per_token / 2**30
     at = f"{curves.level} {workloads.level_unit(workload)}"
-    yield f"  {gib:.2f} GiB ({blocks:,} blocks) of host memory serve 90 % of what any tier could of this load at {at}:"
+    yield f"  {gib:.2f} GiB ({blocks:,} blocks) of host memory serve 90 % of what a tier of any size could, at {at}:"
     yield f"  predicted {_predicted(benefit)}."
 
 
@@ -49,7 +49,9 @@ def _predicted(benefit: Benefit) -> str:
     text = f"throughput {_ranged(gain, '+.0f')} %, TTFT p50 {_ranged(ttft, ',.0f')} ms, "
     text += f"mean {_ranged(benefit.ttft_ms_mean, ',.0f')} ms"
     return text + (
-        ", and requests come faster than it answers" if benefit.saturates else f", busy {100 * benefit.busy:.0f} %"
+        ", and requests come faster than it answers"
+        if benefit.saturates
+        else f", server busy {100 * benefit.busy:.0f} %"
     )
 
 
@@ -79,9 +81,9 @@ def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
     named = f"run {runs[0]}" if len(runs) == 1 else f"runs {runs[0]} to {runs[-1]}"
     prefill_tok_s = prompt / speed.prefill_s(0, prompt)
     yield (
-        f"the server's speed in {basis.cell.path}, {named}: {prefill_tok_s:,.0f} tok/s of a prompt of {prompt:,},"
-        f" {1000 * (speed.batch_s + speed.answer_s):.1f} ms a batch of one answer,"
-        f" {1000 * speed.request_s:.0f} ms a request before the scheduler"
+        f"the server's speed in {basis.cell.path}, {named}: {prefill_tok_s:,.0f} tok/s for prompts of {prompt:,},"
+        f" {1000 * (speed.batch_s + speed.answer_s):.1f} ms a token of a single answer,"
+        f" {1000 * speed.request_s:.0f} ms a request before it is scheduled"
     )
     copies = basis.copies
     if copies.load_bytes_s:

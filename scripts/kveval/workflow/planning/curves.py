@@ -143,7 +143,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
         low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
         served = f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
         yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
-    yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: the rest is asked for the first time"
+    yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: no cache serves what is asked for the first time"
     curve = found.tier or found.device
     sizes = needed_sizes(curve)
     if not sizes:

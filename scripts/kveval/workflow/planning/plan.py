@@ -36,7 +36,7 @@ class PlannedRun:
 
     @property
     def bridge(self) -> bool:
-        """Whether it repeats a cell beside new ones."""
+        """Whether it repeats a cell together with new ones."""
         return self.run > self.block
 
 
@@ -149,7 +149,7 @@ def _missing(
         if stored:
             reason, code = f"measured on other hardware ({stored[0].hardware.get('fingerprint')})", "other_hardware"
         elif run.bridge:
-            reason, code = "bridge: measured again beside new cells", "bridge"
+            reason, code = "bridge: measured again together with new cells", "bridge"
     return replace(run, state=state, reason=reason, code=code)
 
 
@@ -169,6 +169,6 @@ def _why(
     # What the results were made of rather than what else the store has.
     candidates = [facts for facts in earlier if facts.measurement in pointed] or earlier
     if not candidates:
-        return ("changed, and what it was is not in the store", "changed_unknown") if pointed else ("new", "new")
+        return ("changed; the earlier state is not in the store", "changed_unknown") if pointed else ("new", "new")
     found = [list(differences(facts.specification, planned.to_json())) for facts in candidates]
     return f"changed: {described(min(found, key=len))}", "changed"

@@ -61,8 +61,8 @@ def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
     unknown = [model for model, facts in reported.items() if facts is None]
     if unknown:
         yield (
-            f"Device cache of {', '.join(unknown)}: unknown until a server reports it; the model's geometry and"
-            " gpu_memory_utilization do not tell"
+            f"Device cache of {', '.join(unknown)}: unknown until a server reports it; geometry and"
+            " gpu_memory_utilization do not determine it"
         )
 
 
@@ -75,8 +75,8 @@ def overflow_notes(plan: Plan) -> Iterator[str]:
                 levels[reuse.level] = None
     if levels:
         yield (
-            f"Requests in progress outgrow the device's cache at {_ranged([*levels])}: those that are preempted come"
-            " from a tier, or are computed again"
+            f"Requests in progress exceed the device's cache at level {_ranged([*levels])}: preempted ones are loaded"
+            " from a tier, or computed again"
         )
 
 
@@ -89,7 +89,7 @@ def pinned_notes(plan: Plan) -> Iterator[str]:
         held, size = gib(held_bytes(worst)), gib(worst.budget.host_bytes)
         yield (
             f"Pinned tensors are rounded up to powers of two: {worst.cell.path} takes up to {held:.3g} GiB of host"
-            f" memory for a tier of {size:.3g}" + (f"; {len(more) - 1} more cells do so" if len(more) > 1 else "")
+            f" memory for a tier of {size:.3g}" + (f"; so do {len(more) - 1} more cells" if len(more) > 1 else "")
         )
 
 

@@ -70,7 +70,7 @@ class StoreIndex:
         return found
 
     def like(self, specification: Mapping[str, Any]) -> Iterator[list[Run]]:
-        """Yield what may stand for a specification, the nearest first: runs of its cell, of its arm, of its model.
+        """Yield what can represent a specification, the nearest first: runs of its cell, of its arm, of its model.
 
         One run of every id; all are of the same model on the same kind of engine and device.
         """

@@ -1,4 +1,4 @@
-"""A plan in words and as a table: what would be measured and why, what it takes, in which order, what to mind."""
+"""A plan in words and as a table: what would be measured and why, its cost, its order, warnings."""
 
 import csv
 from collections import Counter
@@ -45,8 +45,8 @@ class PlanText:
             yield f"{WEIGHTS['random'].capitalize()}: nothing is downloaded"
         states = Counter(run.state for run in runs)
         yield (
-            f"{len(self.plan.config.cells)} cells, {len(runs)} runs: {states['there']} there, {states['adopt']} to be"
-            f" adopted from the store, {states['measure']} to be measured"
+            f"{len(self.plan.config.cells)} cells, {len(runs)} runs: {states['there']} measured,"
+            f" {states['adopt']} in the store, {states['measure']} to be measured"
         )
         parts = (
             *(self._adopted, self._searched, self._measured, self._order),
@@ -90,7 +90,7 @@ class PlanText:
         rows += [self._row(cell, runs) for cell, runs in list(cells.items())[:_ROWS]]
         yield from _aligned(rows)
         if len(cells) > _ROWS:
-            yield f"  ... and {len(cells) - _ROWS} cells more, all in the table"
+            yield f"  ... and {len(cells) - _ROWS} more cells, in the table"
 
     def _row(self, cell: Cell, runs: Sequence[PlannedRun]) -> tuple[str, ...]:
         one = self.costs[cell]
@@ -109,17 +109,17 @@ class PlanText:
         if not following:
             return
         yield ""
-        yield f"Order: randomised blocks, seed {self.plan.config.campaign.seed}; first"
+        yield f"Order: randomised blocks, seed {self.plan.config.campaign.seed}"
         for number, run in enumerate(following[:_NEXT], start=1):
             yield f"  {number}. block {run.block}: {run.cell.path}, run {run.run}"
         if len(following) > _NEXT:
-            yield f"  ... and {len(following) - _NEXT} more, all in the table"
+            yield f"  ... and {len(following) - _NEXT} more, in the table"
 
     def _reuse(self) -> Iterator[str]:
         rows = reuse_rows(self.plan, self.store)
         yield ""
-        yield "What the workload can show, by server: tokens, and shares of prompt tokens once each prefix was visited"
-        yield "(prefixes at random, the least recently used dropped; a tier has copies of what the device has)"
+        yield "What the workload can show, by server: sizes in tokens, shares of the prompt tokens in a steady state"
+        yield "(assumes prefixes drawn at random, and caches that drop the least recently used blocks)"
         yield from _aligned([HEADER, *rows[:_ROWS]])
         if len(rows) > _ROWS:
             yield f"  ... and {len(rows) - _ROWS} more"
@@ -140,15 +140,15 @@ class PlanText:
         found, unknown = shortages(map(self.plan.specification, known), self.store)
         if found:
             yield ""
-            yield "Levels too short for a verdict:"
+            yield "Levels too short for some of the metrics:"
         for entry in found:
             enough = "" if entry.seconds is None else f"; {entry.seconds:.0f} s would do"
             yield f"  {entry.model}, level {entry.level}: {entry.lacks}{enough}"
         if unknown:
             yield ""
             yield (
-                f"How many requests a level of {', '.join(unknown)} completes is not known before a run of it is in the"
-                " store; measure one baseline run, and plan again"
+                f"Not known yet: how many requests a level of {', '.join(unknown)} completes, and so whether it is long"
+                " enough. Measure one run of the baseline, and plan again"
             )
 
     def _bridges(self) -> Iterator[str]:
@@ -156,14 +156,14 @@ class PlanText:
         if bridges:
             yield ""
             cells = dict.fromkeys(run.cell.path for run in bridges)
-            yield f"Bridges, measured again beside the new cells: {', '.join(cells)}"
+            yield f"Bridges, cells that are measured again together with the new ones: {', '.join(cells)}"
         stale = self.plan.stale_baselines(self.store)
         if not stale:
             return
         yield ""
         yield (
-            "Their baselines were measured at another time, so verdicts are indicative at most. To see what drifted"
-            " since, measure these again:"
+            "The new cells are compared with baselines that were measured at another time, so their verdicts are"
+            " indicative at most. For verdicts, measure these baselines again beside them:"
         )
         for cell, date in stale.items():
             yield f"  {cell.path}" + (f", measured {date}" if date else "")

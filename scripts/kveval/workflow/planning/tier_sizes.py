@@ -33,7 +33,7 @@ def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
     """
     room = float(_MOST_BLOCKS)
     made: set[Hashable] = set()
-    head = ["", "What tiers add to the device, computed from the requests (more of it: snakemake curve)"]
+    head = ["", "What tiers add to the device, computed from the requests (in detail: snakemake curve)"]
     for cells in cells_by_model(config, store):
         known = any(one.budget.device_tokens or cells.device for one in cells.specifications.values())
         if not known or not any(cell.cpu_blocks for cell in cells.specifications):
@@ -47,7 +47,9 @@ def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
                 found.append(cells.at(level))
         lines = [*_model_lines(config, found)] if found else []
         if left := len(cells.levels) - len(found):
-            lines.append(f"  {cells.model}: {left} of {len(cells.levels)} levels have too many requests to do it here")
+            lines.append(
+                f"  {cells.model}: {left} of {len(cells.levels)} levels have too many requests for this summary"
+            )
         yield from (*head, *lines)
         head = []
 
@@ -77,21 +79,21 @@ def _model_lines(config: Config, found: list[LevelCurves]) -> Iterator[str]:
     alone = [100 * curves.widest.alone for curves in found if curves.widest.alone is not None]
     each = [f"{_name(cell)} {_points(adds[cell])}" for cell in ladder[:_NAMED]]
     each += [f"{len(ladder) - _NAMED} more"] if len(ladder) > _NAMED else []
-    yield f"  {best.model}{where}: device {_span(alone)} %; {', '.join(each)}"
+    yield f"  {best.model}{where}: the device serves {_span(alone)} %; tiers add, in points: {', '.join(each)}"
     knee = _knee(config, best)
     useless = [cell for cell in ladder if max(adds[cell]) < NOTHING_POINTS]
     if useless:
         more = knee or "no tier of any size serves more"
-        yield f"    serve no more than the device alone{_but(config, useless)}: {_first(useless)}; {more}"
+        yield f"    no more than the device alone{_but(config, useless)}: {_first(useless)}; {more}"
     alike = [
-        f"{_name(larger)} adds {_span(_over(adds[larger], adds[smaller]))} over {smaller.cpu_blocks:,}"
+        f"{_name(larger)}, {_span(_over(adds[larger], adds[smaller]))} points beyond {smaller.cpu_blocks:,} blocks"
         for smaller, larger in itertools.pairwise(ladder)
         if smaller.scenario == larger.scenario
         and smaller not in useless
         and max(_over(adds[larger], adds[smaller])) < NOTHING_POINTS
     ]
     if alike:
-        yield f"    cannot be told apart: {'; '.join(alike[:_NAMED])} points"
+        yield f"    add no more: {'; '.join(alike[:_NAMED])}"
     if knee and not useless:
         yield f"    {knee}"
 
@@ -100,7 +102,7 @@ def _but(config: Config, cells: list[Cell]) -> str:
     """Say what else a tier may save where requests in progress outgrow a device."""
     reuses = (reuse for cell in cells for reuse in reuse_of(config.specification(cell)))
     outgrown = any(reuse.demand.in_use_tokens is not None and reuse.overflows for reuse in reuses)
-    return " (without what preempted requests find)" if outgrown else ""
+    return " (apart from what preempted requests find)" if outgrown else ""
 
 
 def _gain(curves: LevelCurves) -> float:

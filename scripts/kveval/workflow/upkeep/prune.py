@@ -38,8 +38,8 @@ _STAYS = {
     "arriving": "it may still be being copied",
     "young": "it came here less than an hour ago",
     "not_deletable": "this user may not delete it",
-    "referred_to": "referred to by now",
-    "place_taken": "a result refers to it by now, and another entry has its place",
+    "referred_to": "referred to in the meantime",
+    "place_taken": "a result refers to it now, and another entry has taken its path",
     "left_over": "what is left of it in {place} cannot be deleted",
 }
 _DAY_S = 86400.0

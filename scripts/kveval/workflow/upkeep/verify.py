@@ -1,4 +1,4 @@
-"""Checking a store and what points to it, and putting right what costs nothing: `snakemake verify`.
+"""Checking a store and the pointers to it, and repairing what can be made again: `snakemake verify`.
 
 What is damaged is set aside with its reason, never deleted. What is made from the store - pointers, tables - is removed
 where it is wrong, because the next run makes it again in seconds.
@@ -77,7 +77,7 @@ def verify_store(store: Store, workflow: Path, wanted: References, threads: int 
 def runs_again(
     lost: Iterable[Verdict], dead: Iterable[Pointer], verdicts: Iterable[Verdict], wanted: References
 ) -> list[str]:
-    """Return which runs nothing in the store stands for any more: those that campaigns want, as they call them.
+    """Return the runs that campaigns want and the store no longer has, by the campaigns' names for them.
 
     `lost`: damaged entries; `dead`: pointers to nothing; another sound entry of the same run takes a lost one's place,
     if it is of the same hardware.
@@ -172,14 +172,14 @@ def _wrong_link(link: Pointer, known: Mapping[str, Verdict]) -> tuple[str, str] 
         return "cannot be read", "unreadable"
     verdict = known.get(os.path.realpath(link.place))
     if verdict is None:
-        return None if link.place.exists() else (f"points to {link.place}, which is gone", "to_nothing")
+        return None if link.place.exists() else (f"points to {link.place}, which no longer exists", "to_nothing")
     if verdict.state == "damaged":
         return "", ""
     try:
         matches = link.sha256 in (None, sha256_file(link.place / SUMS))
     except OSError:
         return None
-    return None if matches else (f"points to {link.place}, which holds another run by now", "to_another")
+    return None if matches else (f"points to {link.place}, which now holds another run", "to_another")
 
 
 def _tables(links: Iterable[Path], pool: Executor, checked: Checked) -> None:
@@ -195,7 +195,7 @@ def _tables(links: Iterable[Path], pool: Executor, checked: Checked) -> None:
 
 def _rest(found: Contents, checked: Checked) -> None:
     for path in found.strange:
-        said = f"{path} has no place in a store; nothing reads it"
+        said = f"{path} does not belong in a store; nothing reads it"
         checked.findings.append(findings.warning("no entry", said, "see who put it there", "no_entry", path=path))
     kinds = {"failed": found.failed, "damaged": found.damaged, "partial": found.partial, "pruned": found.pruned}
     kept = {name: len(entries) for name, entries in kinds.items() if entries}
