@@ -177,6 +177,7 @@ def test_a_cell_that_no_node_has_room_for_is_named_with_what_is_short():
     found = examined(nodes=listed(node(gpus=1), node("n2", gpus=1)))
     finding = only(found, "GPUs")
     assert (finding.level, finding.code) == ("warning", "no_room")
+    assert "cpu_blocks" in finding.fix
     assert finding.facts["owner"] == "Deployment kv/server"
     assert finding.facts["requests"] == {GPU: 2, "memory": 65 * 2**30, "cpu": 2}
     offered = finding.facts["nodes"]["n1"]
@@ -198,6 +199,7 @@ def test_a_pod_of_the_load_that_no_node_takes():
     tainted = node(taints=[{"key": GPU, "effect": "NoSchedule"}])
     finding = only(examined(made, nodes=listed(tainted, node("n2", cpus=2))), "nodes")
     assert (finding.level, finding.code, finding.facts["owner"]) == ("warning", "no_room", "Job kv/load-0")
+    assert "cluster.load" in finding.fix
     assert list(finding.facts["nodes"]) == ["n2"]
     assert "cluster.load" in finding.fix
     assert not [one for one in examined(made, nodes=listed(tainted, node("n2", cpus=4))) if one.check == "nodes"]
@@ -373,6 +375,13 @@ def test_a_recorder_that_would_be_refused(message, fix):
     assert only(found, "recorder").level == "error"
     assert fix in only(found, "recorder").fix
     assert not [one for one in found if one.check == "dry run"]
+
+
+def test_an_administrator_of_openshift_is_told_that_a_dry_run_shows_less():
+    trials = (accepted("pod of Deployment kv/server", True),)
+    for above, codes in ((True, ["administrator", ""]), (False, [""])):
+        found = [one for one in examined(trials=trials, above_constraints=above) if one.check == "dry run"]
+        assert [one.code for one in found] == codes
 
 
 def test_a_namespace_that_forbids_the_recorder():
