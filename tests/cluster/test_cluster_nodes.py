@@ -98,7 +98,7 @@ def test_the_first_campaign_runs_with_a_sites_file_beside_it(tree: Tree, nodes: 
     code, output = tree.run("report", "--config", "site=ours.yaml", limit_s=LIMIT_S)
     assert code == 0, output
     [gpu] = [node for node in nodes.api.list(NODE) if node["metadata"]["name"] == "gpu-0"]
-    for cell in ("no-offload/0", "native-offload/20000"):
+    for cell in ("no-offload/0", "native-offload/16000"):
         run = tree.run_json(f"Qwen3-0.6B-small-cache/{cell}")
         # Between the two the servers are started anew.
         assert [level["level"] for level in run["levels"]] == SHORT["workloads"]["first"]["levels"]
@@ -116,7 +116,13 @@ def test_the_first_campaign_runs_with_a_sites_file_beside_it(tree: Tree, nodes: 
     assert kinds_left(nodes) <= {"PersistentVolumeClaim"}
 
 
-def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster) -> None:
+@pytest.mark.parametrize("cache", [("rwo", "ReadWriteOnce"), ("rwx", "ReadWriteMany")])
+def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster, cache: tuple[str, str]) -> None:
+    storage_class, access = cache
+    # A claim keeps its class and its access mode.
+    remove(nodes.api, selector(FIRST["name"]), [NAMESPACE], remove_volumes=True)
+    own = {"storage_class": storage_class, "model_cache": {"size": "20Gi", "access": access}}
+    (tree.folder / "ours.yaml").write_text(yaml.safe_dump({**SITE, **own}))
     cell = "cell=Qwen3-0.6B-small-cache/no-offload/0"
     code, output = tree.run("deploy_one", "--config", "site=ours.yaml", cell, limit_s=LIMIT_S)
     assert code == 0, output
