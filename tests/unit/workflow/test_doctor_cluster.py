@@ -302,6 +302,14 @@ def test_storage(documents, classes, level, code):
         assert [*finding.facts["modes"]] == ["ReadWriteOnce"]
 
 
+@pytest.mark.parametrize("provisioner", ["ebs.csi.aws.com", "openshift-storage.rbd.csi.ceph.com"])
+def test_block_devices_are_not_shared(provisioner):
+    classes = listed({"metadata": {"name": "block"}, "provisioner": provisioner})
+    asked = claim(storage_class="block", modes=["ReadWriteMany"])
+    found = examined(plan(documents=(asked,)), claims={"results": refused(404, "")}, storage_classes=classes)
+    assert only(found, "storage").code == "one_node_only"
+
+
 def test_a_volume_for_one_node_and_several_servers():
     cache = {"model_cache": {"size": "1Gi", "access": "ReadWriteOnce"}}
     assert only(examined(plan(site=cache | {"slots": 2})), "storage").facts == {"slots": 2, "replicas": 1}
@@ -309,9 +317,12 @@ def test_a_volume_for_one_node_and_several_servers():
 
 
 def test_claims_that_are_there_already():
-    found = examined(plan(documents=(claim(),)), claims={"results": BOUND}, storage_classes=listed())
+    shared = claim(modes=["ReadWriteMany"])
+    found = examined(plan(documents=(shared,)), claims={"results": BOUND}, storage_classes=listed())
     there = {"claim": "claim kv/results", "phase": "Bound", "size_gib": 200.0, "modes": ["ReadWriteMany"]}
     assert (only(found, "storage").code, only(found, "storage").facts) == ("there", there)
+    found = examined(plan(documents=(claim(),)), claims={"results": BOUND}, storage_classes=listed())
+    assert (only(found, "storage").level, only(found, "storage").code) == ("error", "other_mode")
     lost = Answer(200, {"status": {"phase": "Lost"}})
     assert only(examined(plan(documents=(claim(),)), claims={"results": lost}), "storage").level == "error"
 
