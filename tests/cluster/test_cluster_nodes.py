@@ -4,6 +4,7 @@ The control plane, its scheduler, quota and volumes are real; vLLM and GuideLLM 
 own is in a site's file, as a user of another cluster has one.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -119,8 +120,9 @@ def test_the_first_campaign_runs_with_a_sites_file_beside_it(tree: Tree, nodes: 
 @pytest.mark.parametrize("cache", [("rwo", "ReadWriteOnce"), ("rwx", "ReadWriteMany")])
 def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster, cache: tuple[str, str]) -> None:
     storage_class, access = cache
-    # A claim keeps its class and its access mode.
-    remove(nodes.api, selector(FIRST["name"]), [NAMESPACE], remove_volumes=True)
+    # A claim keeps its class and its access mode: this one's are not those of the tests before and after it.
+    remove_all = functools.partial(remove, nodes.api, selector(FIRST["name"]), [NAMESPACE], remove_volumes=True)
+    remove_all()
     own = {"storage_class": storage_class, "model_cache": {"size": "20Gi", "access": access}}
     (tree.folder / "ours.yaml").write_text(yaml.safe_dump({**SITE, **own}))
     cell = "cell=Qwen3-0.6B-small-cache/no-offload/0"
@@ -132,6 +134,7 @@ def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster, cach
     assert found["load"] in ("rest-0", "small-0")
     assert kinds_left(nodes) <= {"PersistentVolumeClaim"}
     assert not list(tree.results.rglob("measurement.json"))
+    remove_all()
 
 
 def test_what_keeps_a_cell_from_being_deployed_is_told(tree: Tree, nodes: Cluster) -> None:

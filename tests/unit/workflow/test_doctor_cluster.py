@@ -426,7 +426,9 @@ def test_what_the_account_may_not_do_is_said_once():
     jobs = next(one for one in permissions(plan().site) if one.resource == "jobs")
     trial = Trial("Job kv/load", "kv", False, refused(403, 'User "ada" cannot patch resource "jobs" in API group'))
     new = Trial("Job kv/load", "kv", False, refused(403, 'jobs.batch "load" is forbidden: '))
-    found = examined(denied=(Denied(jobs, "patch", "kv"),), trials=(trial, new))
+    handed = "is forbidden: attempting to grant RBAC permissions not currently held: {}"
+    role = Trial("Role kv/epp", "kv", False, refused(403, handed))
+    found = examined(denied=(Denied(jobs, "patch", "kv"),), trials=(trial, new, role))
     assert [one.check for one in found if one.level == "error"] == ["permissions"]
     # Were it not in the table, it would be.
     assert only(examined(trials=(trial,)), "dry run").level == "error"

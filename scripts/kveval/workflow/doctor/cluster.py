@@ -302,9 +302,10 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _unauthorised(trial: Trial) -> bool:
-    # Where the object would be new, the server gives no reason behind the colon.
+    # Where the object would be new, the server gives no reason behind the colon; nobody may hand on what he has not.
     said = trial.answer.message.strip()
-    return trial.answer.denied and (" cannot " in said or said.endswith("is forbidden:"))
+    told = " cannot " in said or said.endswith("is forbidden:") or "not currently held" in said
+    return trial.answer.denied and told
 
 
 def _grouped(things: Iterable[T], text: Callable[[T], str]) -> Mapping[str, list[T]]:
