@@ -12,7 +12,8 @@ rule preview_deployment:
     params:
         measurement=PLAN.measurement,
         specification=PLAN.specification,
-        site=CAMPAIGN.cluster.model_dump_json(by_alias=True) if CAMPAIGN.cluster else "",
+        # A function: what it returns is not searched for wildcards, and addresses of a site have {port} and {host}.
+        site=lambda wildcards: CAMPAIGN.cluster.model_dump_json(by_alias=True) if CAMPAIGN.cluster else "",
         campaign=CAMPAIGN.name,
     message:
         "Writing what would be deployed for {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"

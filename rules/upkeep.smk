@@ -65,7 +65,7 @@ rule doctor:
         "../scripts/doctor.py"
 
 
-# One cell on the cluster: the first, or that of --config cell=MODEL/SCENARIO/CPU_BLOCKS.
+# One cell on the cluster: the one that asks for most, or that of --config cell=MODEL/SCENARIO/CPU_BLOCKS.
 rule deploy_one:
     log:
         local(f"{LOGS}/deploy_one.log"),

@@ -1,5 +1,7 @@
 """The workflow's account and the doctor, on an API server that grants nothing but what the manifest says."""
 
+import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -8,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.support.config_files import CONFIG, ROOT
+from tests.support.documentation import FENCE
+from tests.support.fault_chain import workflow_copy
 from tests.support.testbed import own_testbed, wait_until
 
 from kveval.config.site import Cluster
@@ -168,6 +172,11 @@ def test_a_gateway_without_the_kinds_for_it(site):
     assert next(one for one in found if one.check == "Gateway").level == "warning"
 
 
+def test_the_account_is_not_refused_the_routers_rights_in_a_rehearsal(site):
+    found = [one for one in site.doctor(address="router") if one.check == "dry run"]
+    assert not [one for one in found if "rbac.authorization" in one.what or one.facts["document"].startswith("Role")]
+
+
 def test_the_account_applies_and_removes_a_campaign_and_nothing_else(site):
     config = site.campaign()
     stranger = {
@@ -256,3 +265,23 @@ def test_the_target_prints_and_logs_its_findings(site, tmp_path):
         for file in (ROOT / "logs" / "doctored").glob("*"):
             file.unlink()
         (ROOT / "logs" / "doctored").rmdir()
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+def test_the_documented_commands_make_the_account(tmp_path):
+    """In their order, from nothing, by an administrator whose kubeconfig lies elsewhere than usual."""
+    way = (ROOT / "docs" / "cluster.md").read_text().partition("**1. The site.**")[2].partition("**3. ")[0]
+    found = {name: [at[3] for at in FENCE.finditer(way) if at[2] == name] for name in ("yaml", "bash")}
+    folder = workflow_copy(tmp_path / "repository")
+    (folder / "site.yaml").write_text(found["yaml"][0])
+    elsewhere = ("bash scripts/setup.sh", "oc ")
+    told = [line for block in found["bash"] for line in block.splitlines() if not line.startswith(elsewhere)]
+    asked = ["kubectl auth can-i create jobs -n kveval", "kubectl auth can-i create namespaces || true"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with own_testbed(tmp_path / "run", "--default-mode serve", authz="Node,RBAC") as testbed:
+        env = {**os.environ, "PATH": path, "HOME": str(tmp_path), "KUBECONFIG": str(testbed.kubeconfig)}
+        script = "\n".join([*told, *asked])
+        done = subprocess.run(["bash", "-ec", script], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["yes", "no"]
+    assert (folder / "kveval.kubeconfig").stat().st_mode & 0o77 == 0

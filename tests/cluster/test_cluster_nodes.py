@@ -4,6 +4,7 @@ The control plane, its scheduler, quota and volumes are real; vLLM and GuideLLM 
 own is in a site's file, as a user of another cluster has one.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -98,7 +99,7 @@ def test_the_first_campaign_runs_with_a_sites_file_beside_it(tree: Tree, nodes: 
     code, output = tree.run("report", "--config", "site=ours.yaml", limit_s=LIMIT_S)
     assert code == 0, output
     [gpu] = [node for node in nodes.api.list(NODE) if node["metadata"]["name"] == "gpu-0"]
-    for cell in ("no-offload/0", "native-offload/20000"):
+    for cell in ("no-offload/0", "native-offload/16000"):
         run = tree.run_json(f"Qwen3-0.6B-small-cache/{cell}")
         # Between the two the servers are started anew.
         assert [level["level"] for level in run["levels"]] == SHORT["workloads"]["first"]["levels"]
@@ -116,7 +117,14 @@ def test_the_first_campaign_runs_with_a_sites_file_beside_it(tree: Tree, nodes: 
     assert kinds_left(nodes) <= {"PersistentVolumeClaim"}
 
 
-def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster) -> None:
+@pytest.mark.parametrize("cache", [("rwo", "ReadWriteOnce"), ("rwx", "ReadWriteMany")])
+def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster, cache: tuple[str, str]) -> None:
+    storage_class, access = cache
+    # A claim keeps its class and its access mode: this one's are not those of the tests before and after it.
+    remove_all = functools.partial(remove, nodes.api, selector(FIRST["name"]), [NAMESPACE], remove_volumes=True)
+    remove_all()
+    own = {"storage_class": storage_class, "model_cache": {"size": "20Gi", "access": access}}
+    (tree.folder / "ours.yaml").write_text(yaml.safe_dump({**SITE, **own}))
     cell = "cell=Qwen3-0.6B-small-cache/no-offload/0"
     code, output = tree.run("deploy_one", "--config", "site=ours.yaml", cell, limit_s=LIMIT_S)
     assert code == 0, output
@@ -126,6 +134,7 @@ def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster) -> N
     assert found["load"] in ("rest-0", "small-0")
     assert kinds_left(nodes) <= {"PersistentVolumeClaim"}
     assert not list(tree.results.rglob("measurement.json"))
+    remove_all()
 
 
 def test_what_keeps_a_cell_from_being_deployed_is_told(tree: Tree, nodes: Cluster) -> None:

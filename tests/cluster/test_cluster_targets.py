@@ -44,7 +44,7 @@ def test_cells_on_a_cluster_take_no_more_than_one_core_here(campaign):
     done = snakemake(campaign[0], "--dry-run", "peaks")
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert "Measuring Qwen3-0.6B-small-cache/native-offload/20000, run 1" in said
+    assert "Measuring Qwen3-0.6B-small-cache/native-offload/16000, run 1" in said
     # Any number of cores: the job itself only asks and waits.
     assert "threads" not in said
 

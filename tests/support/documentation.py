@@ -48,6 +48,7 @@ OTHER_PROGRAMS = {
     "kubectl",
     "ln",
     "mkdir",
+    "oc",
     "pytest",
     "rsync",
     "source",

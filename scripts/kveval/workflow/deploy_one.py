@@ -71,8 +71,14 @@ def trial_of(specification: Specification) -> Specification:
     )
 
 
+def demand(specification: Specification) -> tuple[int, int]:
+    """Return how much room a cell's servers need, to be compared: GPUs in all, and bytes of memory of each."""
+    deployment = specification.on_cluster
+    return deployment.gpus * deployment.replicas, deployment.memory_bytes
+
+
 def deploy_one(config: Config, cell: str, folder: Path, server_environment: Path) -> tuple[bool, str]:
-    """Try a cell (MODEL/SCENARIO/BLOCKS; empty: the first); return whether that succeeded, and the text about it.
+    """Try a cell (MODEL/SCENARIO/BLOCKS; empty: the largest); return whether that succeeded, and the text about it.
 
     `folder`: where its files go, in place of those of an earlier trial. Raises TrialError where nothing is deployed.
     """
@@ -81,7 +87,8 @@ def deploy_one(config: Config, cell: str, folder: Path, server_environment: Path
         raise TrialError("deploy_one tries a cell on a cluster: a campaign with engine: kubernetes", code="no_cluster")
     if cell and cell.count("/") != 2:
         raise TrialError(f"cell={cell} names no cell: MODEL/SCENARIO/CPU_BLOCKS", code="no_cell", cell=cell)
-    found = config.cell(*cell.split("/")) if cell else config.cells[0]
+    cells = [config.cell(*cell.split("/"))] if cell else config.cells
+    found = max(cells, key=lambda one: demand(config.specification(one)))
     specification = trial_of(config.specification(found))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -11,7 +11,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.load.workload import BurstSpec
 from kveval.spec.loading import load_config
-from kveval.workflow.deploy_one import PodStory, TrialError, deploy_one, note, table, trial_of
+from kveval.workflow.deploy_one import PodStory, TrialError, demand, deploy_one, note, table, trial_of
 
 SPECIFICATION = cells(RELEASES[1])[0]["Qwen3-0.6B/native-offload/10000"]
 MADE = "2026-01-01T00:00:00Z"
@@ -46,6 +46,12 @@ def test_a_cell_that_is_none_is_refused_before_anything_is_removed(tmp_path: Any
         deploy_one(campaign, "Qwen3-0.6B", tmp_path, tmp_path)
     assert (error.value.code, error.value.facts) == ("no_cell", {"cell": "Qwen3-0.6B"})
     assert (tmp_path / "kept").exists()
+
+
+def test_the_cell_that_asks_for_most_is_tried() -> None:
+    campaign = load_config(CONFIG / "campaigns" / "cluster-first.yaml", CONFIG)
+    demands = {cell.scenario: demand(campaign.specification(cell)) for cell in campaign.cells}
+    assert max(demands, key=demands.__getitem__) == "native-offload"
 
 
 def pod(phase: str, node: str = "", **changes: Any) -> dict[str, Any]:

@@ -177,6 +177,7 @@ def test_a_cell_that_no_node_has_room_for_is_named_with_what_is_short():
     found = examined(nodes=listed(node(gpus=1), node("n2", gpus=1)))
     finding = only(found, "GPUs")
     assert (finding.level, finding.code) == ("warning", "no_room")
+    assert "cpu_blocks" in finding.fix
     assert finding.facts["owner"] == "Deployment kv/server"
     assert finding.facts["requests"] == {GPU: 2, "memory": 65 * 2**30, "cpu": 2}
     offered = finding.facts["nodes"]["n1"]
@@ -198,6 +199,7 @@ def test_a_pod_of_the_load_that_no_node_takes():
     tainted = node(taints=[{"key": GPU, "effect": "NoSchedule"}])
     finding = only(examined(made, nodes=listed(tainted, node("n2", cpus=2))), "nodes")
     assert (finding.level, finding.code, finding.facts["owner"]) == ("warning", "no_room", "Job kv/load-0")
+    assert "cluster.load" in finding.fix
     assert list(finding.facts["nodes"]) == ["n2"]
     assert "cluster.load" in finding.fix
     assert not [one for one in examined(made, nodes=listed(tainted, node("n2", cpus=4))) if one.check == "nodes"]
@@ -300,6 +302,14 @@ def test_storage(documents, classes, level, code):
         assert [*finding.facts["modes"]] == ["ReadWriteOnce"]
 
 
+@pytest.mark.parametrize("provisioner", ["ebs.csi.aws.com", "openshift-storage.rbd.csi.ceph.com"])
+def test_block_devices_are_not_shared(provisioner):
+    classes = listed({"metadata": {"name": "block"}, "provisioner": provisioner})
+    asked = claim(storage_class="block", modes=["ReadWriteMany"])
+    found = examined(plan(documents=(asked,)), claims={"results": refused(404, "")}, storage_classes=classes)
+    assert only(found, "storage").code == "one_node_only"
+
+
 def test_a_volume_for_one_node_and_several_servers():
     cache = {"model_cache": {"size": "1Gi", "access": "ReadWriteOnce"}}
     assert only(examined(plan(site=cache | {"slots": 2})), "storage").facts == {"slots": 2, "replicas": 1}
@@ -307,9 +317,12 @@ def test_a_volume_for_one_node_and_several_servers():
 
 
 def test_claims_that_are_there_already():
-    found = examined(plan(documents=(claim(),)), claims={"results": BOUND}, storage_classes=listed())
+    shared = claim(modes=["ReadWriteMany"])
+    found = examined(plan(documents=(shared,)), claims={"results": BOUND}, storage_classes=listed())
     there = {"claim": "claim kv/results", "phase": "Bound", "size_gib": 200.0, "modes": ["ReadWriteMany"]}
     assert (only(found, "storage").code, only(found, "storage").facts) == ("there", there)
+    found = examined(plan(documents=(claim(),)), claims={"results": BOUND}, storage_classes=listed())
+    assert (only(found, "storage").level, only(found, "storage").code) == ("error", "other_mode")
     lost = Answer(200, {"status": {"phase": "Lost"}})
     assert only(examined(plan(documents=(claim(),)), claims={"results": lost}), "storage").level == "error"
 
@@ -375,6 +388,13 @@ def test_a_recorder_that_would_be_refused(message, fix):
     assert not [one for one in found if one.check == "dry run"]
 
 
+def test_an_administrator_of_openshift_is_told_that_a_dry_run_shows_less():
+    trials = (accepted("pod of Deployment kv/server", True),)
+    for above, codes in ((True, ["administrator", ""]), (False, [""])):
+        found = [one for one in examined(trials=trials, above_constraints=above) if one.check == "dry run"]
+        assert [one.code for one in found] == codes
+
+
 def test_a_namespace_that_forbids_the_recorder():
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     namespaces = {**FACTS.namespaces, "kv-pcp": Answer(200, {"metadata": {"labels": label}})}
@@ -406,7 +426,9 @@ def test_what_the_account_may_not_do_is_said_once():
     jobs = next(one for one in permissions(plan().site) if one.resource == "jobs")
     trial = Trial("Job kv/load", "kv", False, refused(403, 'User "ada" cannot patch resource "jobs" in API group'))
     new = Trial("Job kv/load", "kv", False, refused(403, 'jobs.batch "load" is forbidden: '))
-    found = examined(denied=(Denied(jobs, "patch", "kv"),), trials=(trial, new))
+    handed = "is forbidden: attempting to grant RBAC permissions not currently held: {}"
+    role = Trial("Role kv/epp", "kv", False, refused(403, handed))
+    found = examined(denied=(Denied(jobs, "patch", "kv"),), trials=(trial, new, role))
     assert [one.check for one in found if one.level == "error"] == ["permissions"]
     # Were it not in the table, it would be.
     assert only(examined(trials=(trial,)), "dry run").level == "error"

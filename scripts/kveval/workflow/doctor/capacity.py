@@ -15,6 +15,12 @@ from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 MEMORY_SHARE = 0.7
 """Share of a node's memory above which tiers leave too little for the servers themselves and the page cache."""
 SERVER = "model-server"
+_KEYS = {
+    SERVER: "matrix: fewer cpu_blocks; cluster.node_selector, tolerations",
+    "load": "cluster.load",
+    "epp": "cluster.router_requests",
+}
+"""Keys that say what the pods of a component ask for, and where."""
 _GIB = 2**30
 _SCALED = "nothing, where an autoscaler adds such a node: snakemake deploy_one shows it"
 # What a container has at /dev/shm without a volume there.
@@ -108,7 +114,7 @@ def _no_room(check: str, need: PodNeed, what: str, usable: Sequence[Node], gpu: 
     """Say what a pod asks for that no node has, and what the nodes that would take it have."""
     has = "; ".join(f"{node.name} has {_asked(node.allocatable, gpu)}" for node in usable[:4])
     offers = has or "and no node takes it (selector, taints, not ready)"
-    keys = "cluster.load" if need.component == "load" else "cluster.node_selector, tolerations"
+    keys = _KEYS.get(need.component, "cluster.node_selector, tolerations")
     told = {
         "owner": need.owner,
         "requests": need.requests,

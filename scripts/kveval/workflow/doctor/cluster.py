@@ -291,6 +291,9 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
         told = {"document": pairs[0][1].what, "message": text, "documents": len(pairs)}
         said = f"{pairs[0][1].what}{others}: {text}"
         yield warning("dry run", said, "nothing, as long as it is a warning", "warned", **told)
+    if facts.above_constraints:
+        said = "OpenShift takes any pod of this account: whether controllers may make these, the dry run does not show"
+        yield warning("dry run", said, "run the doctor with the workflow's account (docs/cluster.md)", "administrator")
     accepted = sum(trial.answer.found for trial in tried)
     if accepted and not wrong:
         pods = sum(trial.answer.found and trial.pod for trial in tried)
@@ -299,9 +302,10 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _unauthorised(trial: Trial) -> bool:
-    # Where the object would be new, the server gives no reason behind the colon.
+    # Where the object would be new, the server gives no reason behind the colon; nobody may hand on what he has not.
     said = trial.answer.message.strip()
-    return trial.answer.denied and (" cannot " in said or said.endswith("is forbidden:"))
+    told = " cannot " in said or said.endswith("is forbidden:") or "not currently held" in said
+    return trial.answer.denied and told
 
 
 def _grouped(things: Iterable[T], text: Callable[[T], str]) -> Mapping[str, list[T]]:

@@ -13,6 +13,7 @@ from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, po
 from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial, try_images
 
+_CONSTRAINTS = Kind("security.openshift.io/v1", "SecurityContextConstraints")
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _DRY_RUN: Mapping[str, str] = {"dryRun": "All", "fieldManager": "kveval", "fieldValidation": "Strict"}
 
@@ -47,6 +48,8 @@ class ClusterFacts:
         versions: for the groups of those that are not, the versions that are.
         secret: the token's Secret without its values: only the keys are kept.
         claims: of the volumes that the site names, or that an earlier run has made.
+        above_constraints: OpenShift takes any pod of this account. It looks at who makes a pod and at the pod's own
+            account, and controllers make most of them.
     """
 
     server: str
@@ -67,6 +70,7 @@ class ClusterFacts:
     secret: Answer | None
     trials: Sequence[Trial]
     images: Sequence[ImageTrial] = field(default_factory=tuple)
+    above_constraints: bool = False
 
 
 def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterFacts:
@@ -98,6 +102,7 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
         trials=_trials(asking, plan, served, there),
         images=try_images(asking, plan, image_limit_s) if image_limit_s and site.namespace in there else (),
         ahead=asking.ahead,
+        above_constraints=api.find(_CONSTRAINTS) is not None and _may_use_privileged(asking, site.namespace),
     )
 
 
@@ -114,6 +119,11 @@ def _allowed(asking: Asking, attributes: Mapping[str, str]) -> bool:
         "spec": {"resourceAttributes": dict(attributes)},
     }
     return bool(asking.request("POST", _REVIEW, {}, review).body.get("status", {}).get("allowed", False))
+
+
+def _may_use_privileged(asking: Asking, namespace: str) -> bool:
+    constraint = {"group": _CONSTRAINTS.group, "resource": "securitycontextconstraints", "name": "privileged"}
+    return _allowed(asking, {"verb": "use", "namespace": namespace, **constraint})
 
 
 def _denied(asking: Asking, site: Cluster) -> list[Denied]:
@@ -188,7 +198,8 @@ def _trials(
 
     def document(one: Mapping[str, Any]) -> Trial | None:
         resource = served[kind_of(one)]
-        if resource is None:
+        # Who binds a role must have its rights, and a dry run makes no role that the API server could look at.
+        if resource is None or one["kind"] == "RoleBinding":
             return None
         namespace = one["metadata"].get("namespace", "")
         path = resource.path(namespace, one["metadata"]["name"])

@@ -26,6 +26,9 @@ ONE_NODE_ONLY = (
     "topolvm.io",
     "topolvm.cybozu.com",
     "openebs.io/local",
+    "vpc.block.csi.ibm.io",
+    # Behind the name of the operator's namespace, on OpenShift.
+    "rbd.csi.ceph.com",
 )
 _GIB = 2**30
 Classes = Mapping[str, Mapping[str, Any]]
@@ -86,7 +89,7 @@ def _asked(
     new = [claim for claim in asked if not there[claim.name].found]
     for claim in asked:
         if claim not in new:
-            yield _state("storage", f"claim {claim.namespace}/{claim.name}", there[claim.name].body, by_name)
+            yield _made(claim, there[claim.name].body, by_name)
     if not new:
         return
     if not classes.found:
@@ -97,6 +100,16 @@ def _asked(
     defaults = [name for name, entry in by_name.items() if _is_default(entry)]
     found = {_of_class(claim, by_name, defaults) for claim in new}
     yield from sorted(found, key=lambda finding: finding.level)
+
+
+def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> Finding:
+    """Judge a claim that an earlier run has made."""
+    name, modes = f"claim {claim.namespace}/{claim.name}", tuple(made.get("spec", {}).get("accessModes", claim.modes))
+    if modes != claim.modes:
+        said = f"{name} is {', '.join(modes)}, and {', '.join(claim.modes)} is asked for, which cannot be changed"
+        fix = "cluster.model_cache.access as it was; or snakemake teardown, which removes the claim with its weights"
+        return error("storage", said, fix, "other_mode", there=modes, asked=claim.modes)
+    return _state("storage", name, made, classes)
 
 
 def _one_node(plan: CampaignDocuments) -> Iterator[Finding]:
@@ -126,7 +139,7 @@ def _of_class(claim: Claim, classes: Classes, defaults: list[str]) -> Finding:
         )
     provisioner = classes[wanted].get("provisioner", "")
     said = f"class {wanted} ({provisioner}) for {', '.join(claim.modes)}"
-    if "ReadWriteMany" in claim.modes and provisioner in ONE_NODE_ONLY:
+    if "ReadWriteMany" in claim.modes and provisioner.endswith(ONE_NODE_ONLY):
         fix = "a class that can be shared (NFS, CephFS, Filestore, EFS) as cluster.storage_class; or"
         fix += " cluster.model_cache.access: ReadWriteOnce"
         return error("storage", f"{said}: its volumes are for one node at a time", fix, "one_node_only")

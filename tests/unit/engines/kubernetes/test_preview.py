@@ -67,10 +67,13 @@ def test_snakemake_writes_the_preview(tmp_path):
     for part in ("Snakefile", "config", "manifests", "profiles", "rules", "scripts", "envs"):
         source = REPOSITORY / part
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / part)
+    # Braces of a site are no wildcards.
+    site = {"address": "http://10.0.0.9:{port}", "recorder": {"sources": {"dcgm": "http://{host}:9400/metrics"}}}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
     snakemake = Path(sys.executable).parent / "snakemake"
     campaign = "config/campaigns/cluster-first.yaml"
     done = subprocess.run(
-        [str(snakemake), "--cores", "1", "preview", "--configfile", campaign],
+        [str(snakemake), "--cores", "1", "preview", "--config", "site=site.yaml", "--configfile", campaign],
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{snakemake.parent}:{os.environ['PATH']}"},
         capture_output=True,

@@ -9,8 +9,8 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document
 
-# Of NVIDIA's GPU operator, and of the exporter's own chart and manifest, which GKE's documentation installs.
-_DCGM = ("app=nvidia-dcgm-exporter", "app.kubernetes.io/name=dcgm-exporter")
+# Of NVIDIA's GPU operator, and of the exporter's own chart and manifest, as are and as GKE runs them by itself.
+_DCGM = ("app=nvidia-dcgm-exporter", "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)")
 _DCGM_PORT = "9400"
 # On the pods of a Gateway: https://gateway-api.sigs.k8s.io/geps/gep-1762/
 _OF_GATEWAY = "gateway.networking.k8s.io/gateway-name"
