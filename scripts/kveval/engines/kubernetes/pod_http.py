@@ -5,6 +5,7 @@ from typing import Any
 
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD
+from kveval.engines.kubernetes.manifests.rendering import place as filled_url
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.host.http import HttpError, decoded, fetch
 
@@ -53,7 +54,4 @@ def direct_url(place: RunContext, port: int) -> str | None:
     site = place.site
     if not site.shared_network or site.address in ("gateway", "service"):
         return None
-    service = place.name("model-server")
-    return (
-        site.address.replace("{port}", str(port)).replace("{service}", service).replace("{namespace}", site.namespace)
-    )
+    return filled_url(site.address, place, port)

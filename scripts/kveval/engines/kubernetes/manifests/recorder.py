@@ -74,8 +74,6 @@ def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
         labels=labels,
         selector=selector,
         annotations=site.annotations_of(COMPONENT),
-        pull_secrets=[{"name": name} for name in site.image_pull_secrets],
-        tolerations=[toleration.model_dump(exclude_none=True) for toleration in site.tolerations],
         start=(MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8"),
         sources={f"{name}.url": f"{url}\n" for name, url in site.recorder.sources.items()},
         groups=logged_groups(),

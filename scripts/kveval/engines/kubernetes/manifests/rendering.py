@@ -4,12 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from kveval.config.site import ROUTES, Cluster
-from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER, RenderContext
+from kveval.engines.kubernetes.manifests.context import CACHE_FOLDER, HOME_ENV, LOAD_FILES, LOAD_FOLDER, RenderContext
 from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
-from kveval.engines.kubernetes.manifests.templates import Document, documents
+from kveval.engines.kubernetes.manifests.templates import Document
 from kveval.spec.specification import Specification
 
 PORTS: Mapping[str, int] = {
@@ -53,14 +52,14 @@ def context_of(
 def render(context: RenderContext) -> Rendered:
     """Return the documents of one run of a cell. Raises ManifestError for a template that cannot be filled."""
     stores = [name for name in ("redis", "valkey") if name in context.sidecars]
-    serving = [document for store in stores for document in _filled("store", context, store=store)]
+    serving = [document for store in stores for document in context.documents("store", store=store)]
     if context.deployment.route != "service":
         serving += router(context)
-    serving += _filled("model-server", context)
+    serving += context.documents("model-server")
     if context.deployment.route == "gateway":
-        serving += _filled("gateway", context)
+        serving += context.documents("gateway")
     cache = context.site.model_cache if context.model_claim else None
-    return Rendered(_filled("storage", context) if cache and cache.size else (), tuple(serving))
+    return Rendered(context.documents("storage") if cache and cache.size else (), tuple(serving))
 
 
 def target_url(context: RenderContext) -> str | None:
@@ -75,15 +74,11 @@ def target_url(context: RenderContext) -> str | None:
     return f"http://{context.address('model-server')}:{context.ports['port']}"
 
 
-def place(url: str, context: RenderContext) -> str:
-    """Fill {port}, {service} and {namespace} of a URL that the campaign gives."""
-    values = {
-        "port": str(context.ports["port"]),
-        "service": context.name("model-server"),
-        "namespace": context.site.namespace,
-    }
-    for name, value in values.items():
-        url = url.replace(f"{{{name}}}", value)
+def place(url: str, context: RenderContext, port: int | None = None) -> str:
+    """Fill {port} (the server's unless given), {service} and {namespace} of a URL that the campaign gives."""
+    values = {"port": port or context.ports["port"], "service": context.name("model-server")}
+    for name, value in {**values, "namespace": context.site.namespace}.items():
+        url = url.replace(f"{{{name}}}", str(value))
     return url
 
 
@@ -101,27 +96,20 @@ def load_job(
     in the cache; `files`: base64 by name, mounted at LOAD_FILES; `deadline_s`: seconds after which the Job is
     ended, its wait for its turn included.
     """
-    values = {"level": level, "argv": list(argv), "files": dict(files), "deadline_seconds": math.ceil(deadline_s)}
-    values |= {
-        "env": {**context.home_env, **context.load_env, **env},
-        "load_folder": LOAD_FOLDER,
-        "files_folder": LOAD_FILES,
-    }
-    return _filled("load-job", context, **values)
+    # Without a volume that it may share the generator asks the hub for the tokenizer.
+    shared = context.specification.miniature or context.cache_is_shared
+    return context.documents(
+        "load-job",
+        level=level,
+        argv=list(argv),
+        files=dict(files),
+        deadline_seconds=math.ceil(deadline_s),
+        env={**HOME_ENV, **(context.model_env if shared else {"HF_HOME": CACHE_FOLDER}), **env},
+        load_folder=LOAD_FOLDER,
+        files_folder=LOAD_FILES,
+    )
 
 
 def download_job(context: RenderContext) -> Document:
     """Return the Job that downloads the model's weights into the model cache."""
-    return _filled("download-job", context)[0]
-
-
-def _filled(template: str, context: RenderContext, **values: Any) -> tuple[Document, ...]:
-    return documents(
-        f"{template}.yaml.j2",
-        context=context,
-        site=context.site,
-        deployment=context.deployment,
-        images=context.specification.images,
-        model=context.specification.model,
-        **values,
-    )
+    return context.documents("download-job")[0]
