@@ -1,4 +1,4 @@
-"""The documents of a cell as one text for people: checked, never applied."""
+"""The documents of a cell as one text for people."""
 
 from pathlib import Path
 
@@ -13,16 +13,12 @@ from kveval.engines.kubernetes.manifests.rendering import (
     target_url,
 )
 from kveval.engines.kubernetes.manifests.templates import Document, to_text
-from kveval.engines.kubernetes.manifests.validation import require_valid
 from kveval.load import guidellm as load
 from kveval.spec.specification import Specification
 
 
 def preview_text(specification: Specification, site: Cluster, campaign: str) -> str:
-    """Return the documents of a cell's first run and its measurement id, as YAML with a heading for each part.
-
-    Raises ManifestError when they do not fit together.
-    """
+    """Return the documents of a cell's first run and its measurement id, as YAML with a heading for each part."""
     context = context_of(specification, site, 1, campaign)
     rendered = render(context)
     parts: dict[str, tuple[Document, ...]] = {
@@ -32,7 +28,6 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
         "The load of the first level; every level has such a Job": _first_load(context),
         "The recorder, shared by all cells": recording_documents(campaign, site),
     }
-    require_valid([document for documents in parts.values() for document in documents])
     head = f"# {context.cell}: measurement {context.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
     return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
 

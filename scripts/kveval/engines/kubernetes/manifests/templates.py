@@ -4,7 +4,7 @@ import functools
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import yaml
@@ -18,20 +18,7 @@ Document = dict[str, Any]
 
 
 class ManifestError(Failure):
-    """A template cannot be filled, or is not what Kubernetes takes."""
-
-
-class ManifestProblem(NamedTuple):
-    """One thing that is wrong with a document: a name for its kind, the field or value it is about, what to read."""
-
-    code: str
-    about: str
-    text: str
-    document: str = ""
-    """Kind and name."""
-
-    def __str__(self) -> str:
-        return f"{self.document}: {self.text}"
+    """A template cannot be filled."""
 
 
 def documents(template: str, **values: Any) -> tuple[Document, ...]:
