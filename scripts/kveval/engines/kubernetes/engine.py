@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from kveval.engines.job import Job, MeasurementError
-from kveval.engines.kubernetes import leases, neighbours, recordings
+from kveval.engines.kubernetes import leases, lifetime, neighbours, recordings
 from kveval.engines.kubernetes import nodes as machines
-from kveval.engines.kubernetes.api import exporters, lifetime
+from kveval.engines.kubernetes.api import exporters
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, Document, kind_of
@@ -22,7 +22,6 @@ from kveval.engines.kubernetes.manifests.rendering import PORTS, render, target_
 from kveval.engines.kubernetes.replicas import ClusterServer
 from kveval.engines.kubernetes.routes import gateway_url, require_routed, sources_of, with_controller
 from kveval.engines.kubernetes.run_place import RunContext
-from kveval.engines.kubernetes.shared_objects import release_shared
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
@@ -74,7 +73,7 @@ class ClusterEngine:
             # This run's own pointer is written later.
             to_come = sum(not pointer.exists() for pointer in self._job.pointers) > 1
             if over or not to_come:
-                release_shared(self._api, self._site, self._job.campaign, say)
+                recordings.release_recorder(self._site, self._job.campaign, say, self._api)
 
     def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
         """Remove by label what a killed job of this run left, recordings of dead runs, and unfinished folders."""

@@ -8,11 +8,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kveval.engines.kubernetes.api import lifetime
+from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import Document, Kind
@@ -28,6 +28,8 @@ _RENEW_S = 10.0
 _PROLONG_S = 60.0
 _POLL_S = 1.0
 _REMIND_S = 30.0
+# As the API server writes it; such texts sort by time.
+_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class LeaseLost(ClusterError):
@@ -93,14 +95,9 @@ def held(place: RunContext, say: Callable[[str], None], mark: str, duration_s: f
 
     `mark`: of the run's recording, which others must leave alone meanwhile.
     """
-    metadata = {
-        "name": place.name(COMPONENT),
-        "namespace": place.namespace,
-        "labels": place.labels(COMPONENT),
-        "annotations": {MARK_ANNOTATION: mark},
-    }
-    with held_by(place.api, document(metadata, duration_s), say, duration_s) as lease:
-        yield lease
+    lease = document(place, COMPONENT, place.namespace, {MARK_ANNOTATION: mark}, duration_s)
+    with held_by(place.api, lease, say, duration_s) as found:
+        yield found
 
 
 @contextlib.contextmanager
@@ -113,24 +110,28 @@ def held_by(api: Api, wanted: Document, say: Callable[[str], None], duration_s: 
         lease.end(say)
 
 
-def document(metadata: Mapping[str, Any], duration_s: float = DURATION_S) -> Document:
-    """Return a Lease of this process."""
+def document(
+    place: RunContext, component: str, namespace: str, annotations: Mapping[str, str], duration_s: float = DURATION_S
+) -> Document:
+    """Return a Lease of this process for a run."""
+    metadata = {"name": place.name(component), "namespace": namespace, "labels": place.labels(component)}
     spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s), **renewed()}
-    return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": dict(metadata), "spec": spec}
+    return {
+        "apiVersion": LEASE.api_version,
+        "kind": LEASE.kind,
+        "metadata": {**metadata, "annotations": dict(annotations)},
+        "spec": spec,
+    }
 
 
 def living(
     api: Api, namespace: str, campaign: str | None, component: str = COMPONENT, duration_s: float = DURATION_S
 ) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and by no process of this host that has ended."""
-    now = datetime.now(UTC) + api.retrying.ahead
-    found = []
-    for lease in api.list(LEASE, namespace, selector(campaign, component=component)):
-        renewed_at = datetime.fromisoformat(str(lease["spec"].get("renewTime") or "1970-01-01T00:00:00.000000Z"))
-        # Clocks of others may be off; twice the duration is enough for a Lease that nobody has to win.
-        if not gone(holder_of(lease)) and (now - renewed_at).total_seconds() < 2 * duration_s:
-            found.append(lease)
-    return found
+    # Clocks of others may be off; twice the duration is enough for a Lease that nobody has to win.
+    since = (api.now() - timedelta(seconds=2 * duration_s)).strftime(_TIME)
+    found = api.list(LEASE, namespace, selector(campaign, component=component))
+    return [one for one in found if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since]
 
 
 def mark_of(lease: Mapping[str, Any]) -> str:
@@ -150,7 +151,7 @@ def gone(holder: str) -> bool:
 
 def renewed() -> dict[str, str]:
     """Return the part of a Lease that says that its holder lives."""
-    return {"renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    return {"renewTime": datetime.now(UTC).strftime(_TIME)}
 
 
 def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_s: float) -> Document:

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kveval.engines.kubernetes import merge_metrics
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes import leases, merge_metrics
 from kveval.engines.kubernetes import recorder_scripts as scripts
+from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect_folder
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
-from kveval.engines.kubernetes.api.kinds import POD, Document
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD, Document
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
@@ -26,6 +28,7 @@ from kveval.engines.kubernetes.manifests.recorder import (
     recording_documents,
 )
 from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset
 from kveval.engines.protocol import Say
@@ -39,6 +42,9 @@ _ENDED = 3
 _START_S = 600.0
 _READY_S = 60.0
 _POLL_S = 0.3
+_RECORDER_KINDS = (JOB, DAEMON_SET, POD, CONFIG_MAP)
+_REMOVAL_S = 120.0
+_OUTAGE_S = 10.0
 
 
 @dataclass
@@ -91,12 +97,8 @@ class NodeRecording:
         while missing := self.run(scripts.MISSING, *own).text.split():
             # What does not answer when pmlogger starts is never logged.
             if time.monotonic() > deadline:
-                urls = ", ".join(
-                    f"{name} ({self.sources[name]})" for name in self.sources if self._own(name) in missing
-                )
-                raise RecordingError(
-                    f"the recorder's pod {self.name} gets no metrics within {_READY_S:.0f} s of {urls}"
-                )
+                urls = ", ".join(f"{name} ({url})" for name, url in self.sources.items() if self._own(name) in missing)
+                raise RecordingError(f"the recorder's pod {self.name} has no metrics within {_READY_S:.0f} s: {urls}")
             time.sleep(_POLL_S)
         groups = {self._own(name): name for name in self.sources} | {name: name for name in self.shared}
         logged = [word for pair in groups.items() for word in pair]
@@ -148,7 +150,7 @@ class NodeRecording:
 
     def clock(self) -> float:
         """Return the pod's time, epoch seconds."""
-        return float(self.run(scripts.CLOCK).text.replace(".%N", "").replace(".N", ""))
+        return epoch_seconds(self.run(scripts.CLOCK).text)
 
     def run(self, script: str, *arguments: str) -> Executed:
         """Run a script in the pod. Raises RecordingError when that is not possible."""
@@ -216,6 +218,12 @@ class ClusterRecording:
             node.release()
 
 
+def epoch_seconds(text: str) -> float:
+    """Read the first word that `date +%s.%N` printed; a date without %N prints that as it stands."""
+    whole, _, fraction = text.split(maxsplit=1)[0].partition(".")
+    return float(f"{whole}.{fraction if fraction.isdigit() else 0}")
+
+
 def recorder_pods(place: RunContext) -> list[Document]:
     """Return the recorder's pods of the campaign that are ready; another run may just be starting them."""
     chosen = selector(place.campaign, component=COMPONENT)
@@ -271,3 +279,19 @@ def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
             if mark not in living:
                 NodeRecording(place, pod, mark).release()
                 say(f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}")
+
+
+def release_recorder(site: Cluster, campaign: str, say: Say, api: Api | None = None) -> None:
+    """Remove the campaign's recorder, which its runs share, unless one of them is being measured.
+
+    The cache of weights stays: it costs hours to fill. A failure is said, not raised: what was measured is not worse
+    for it. `api`: None at the end of a workflow whose last runs failed, so that none of them knew that it was the last.
+    """
+    try:
+        api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
+        with signals_deferred():
+            if not leases.living(api, site.namespace, campaign):
+                chosen = selector(campaign, component=COMPONENT)
+                remove(api, chosen, [site.pcp_namespace], kinds=_RECORDER_KINDS, timeout_s=_REMOVAL_S, say=say)
+    except ClusterError as error:
+        say(f"what the campaign's runs share was not removed ({error}); snakemake teardown does")

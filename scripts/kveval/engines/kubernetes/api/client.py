@@ -25,7 +25,7 @@ from kveval.engines.kubernetes.api.kinds import (
 )
 from kveval.engines.kubernetes.api.names import MANAGER, PREFIX
 from kveval.engines.kubernetes.api.retry import OUTAGE_S, RetryingClient
-from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply, Transport
+from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 
 T = TypeVar("T")
 _AWAY = (500, 502, 503, 504)
@@ -55,7 +55,7 @@ class Api:
     """
 
     def __init__(
-        self, transport: Transport, outage_s: float = OUTAGE_S, say: Callable[[str], None] | None = None
+        self, transport: KubernetesTransport, outage_s: float = OUTAGE_S, say: Callable[[str], None] | None = None
     ) -> None:
         self.transport = transport
         self.retrying = RetryingClient(transport, outage_s, say)
@@ -110,16 +110,9 @@ class Api:
         """Return where a kind is served. Raises ClusterError when the cluster does not know it."""
         found = self.find(kind)
         if found is None:
-            raise ClusterError(
-                f"cluster {self.server} has no {kind.kind} of {kind.api_version}: "
-                + (
-                    "install its CustomResourceDefinition"
-                    if "." in kind.group
-                    else "is the cluster too old or too new?"
-                ),
-                code="unknown_kind",
-                kind=kind,
-            )
+            fix = "install its CustomResourceDefinition" if "." in kind.group else "is the cluster too old or too new?"
+            said = f"cluster {self.server} has no {kind.kind} of {kind.api_version}: {fix}"
+            raise ClusterError(said, code="unknown_kind", kind=kind)
         return found
 
     # --- objects
@@ -145,9 +138,7 @@ class Api:
             raise ClusterError(f"{described(document)} names no namespace")
         if kind == NAMESPACE and (there := self.read(NAMESPACE, metadata["name"])) is not None:
             return there
-        query: dict[str, Any] = {"fieldManager": field_manager, "force": True}
-        if dry_run:
-            query["dryRun"] = "All"
+        query: Query = {"fieldManager": field_manager, "force": True} | ({"dryRun": "All"} if dry_run else {})
         path = resource.path(metadata.get("namespace", ""), metadata["name"])
         owner = self._owners.get(_run_of(metadata))
         # One that is made anew must not go with the one that ended.
@@ -191,27 +182,20 @@ class Api:
 
     def list(self, kind: Kind, namespace: str = "", selector: str = "", fields: str = "") -> Documents:
         """Return the objects with these labels and fields, of one namespace or (empty) of all."""
-        resource = self.resource(kind)
-        query: dict[str, Any] = {"limit": _PAGE}
-        query |= {"labelSelector": selector} if selector else {}
-        query |= {"fieldSelector": fields} if fields else {}
-        while True:
-            try:
-                found = self._pages(resource.path(namespace), query)
-            except Refused as error:
-                if error.status != 410:
-                    raise
-                continue  # the list changed too much between two pages: read it anew
-            # The items of a list do not say what they are.
-            said = {"apiVersion": kind.api_version, "kind": kind.kind}
-            return [said | item for item in found]
-
-    def _pages(self, path: str, query: Mapping[str, Any]) -> Documents:
+        path, wanted = self.resource(kind).path(namespace), {"labelSelector": selector, "fieldSelector": fields}
         found: Documents = []
         more = ""
         while True:
-            page = self.get(path, dict(query) | ({"continue": more} if more else {}))
-            found += page.get("items") or []
+            asked = {name: value for name, value in {**wanted, "continue": more}.items() if value}
+            try:
+                page = self.get(path, {"limit": _PAGE, **asked})
+            except Refused as error:
+                if error.status != 410:
+                    raise
+                found, more = [], ""  # the list changed too much between two pages: read it anew
+                continue
+            # The items of a list do not say what they are.
+            found += [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page.get("items") or []]
             more = (page.get("metadata") or {}).get("continue", "")
             if not more:
                 return found
@@ -226,9 +210,9 @@ class Api:
         uid: str | None = None,
     ) -> bool:
         """Ask for an object to be deleted (with `uid`: only that very one); False when it is not there."""
+        options = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": uid} if uid else None}
         body: Document = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
-        body |= {} if grace_s is None else {"gracePeriodSeconds": grace_s}
-        body |= {"preconditions": {"uid": uid}} if uid else {}
+        body |= {name: value for name, value in options.items() if value is not None}
         try:
             self.request("DELETE", self.resource(kind).path(namespace, name), body=body)
         except Refused as error:
@@ -281,9 +265,8 @@ class Api:
         self, namespace: str, pod: str, container: str = "", previous: bool = False, tail: int | None = None
     ) -> str:
         """Return a container's log (before its last restart: `previous`), all of it or the last `tail` lines."""
-        query: dict[str, Any] = {"container": container} if container else {}
-        query |= {"previous": True} if previous else {}
-        query |= {} if tail is None else {"tailLines": tail}
+        options = {"container": container or None, "previous": previous or None, "tailLines": tail}
+        query = {name: value for name, value in options.items() if value is not None}
         path = f"{self.resource(POD).path(namespace, pod)}/log"
         reply = self.of_pod(namespace, pod, lambda: self.retrying.once("GET", path, query))
         return reply.body.decode(errors="replace")

@@ -5,17 +5,14 @@ wanted one; after a cut reading goes on where it stopped. A file gets its name w
 binary-safe.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted
-from kveval.engines.kubernetes.api.exec import Execution
-from kveval.engines.kubernetes.api.pod_scripts import BLOCK, LIST, READ, RemoteFile, explain, parse_list, script
+from kveval.engines.kubernetes.api.pod_scripts import LIST, READ, RemoteFile, explain, parse_list, script
 from kveval.host.files import sha256_file
 
 Say = Callable[[str], None]
@@ -28,8 +25,6 @@ _FRUITLESS = 5
 _DIFFERENT = 3
 _SAY_S = 10.0
 _MEBI = 1024 * 1024
-
-Result = TypeVar("Result")
 
 
 class TransferError(ClusterError):
@@ -73,7 +68,7 @@ class PodFiles:
     def bring(self, names: Sequence[str], place: Callable[[str], Path]) -> None:
         """Bring the named files, or all, each to its place."""
         try:
-            self.files = tuple(self._run(script(LIST, self.root, *names), parse_list))
+            self.files = tuple(self._list(*names))
             for file in self.files:
                 self._bring(file, place(file.path))
         except OSError as error:
@@ -89,10 +84,10 @@ class PodFiles:
         for _ in range(_DIFFERENT):
             part.write_bytes(b"")
             self._fill(file, part)
-            if _is(part, file):
+            if part.stat().st_size == file.size and sha256_file(part) == file.sha256:
                 part.replace(final)
                 return
-            before, (file,) = file, self._run(script(LIST, self.root, file.path), parse_list)
+            before, (file,) = file, self._list(file.path)
         code, why = (
             ("keeps_changing", "it keeps changing: stop what writes it first")
             if file != before
@@ -102,93 +97,67 @@ class PodFiles:
 
     def _fill(self, file: RemoteFile, part: Path) -> None:
         """Append to a part until it is as long as the file, by as many commands as it takes."""
-        begin, fruitless = time.monotonic(), 0
-        while (here := part.stat().st_size) < file.size:
+        begin, fruitless, here = time.monotonic(), 0, 0
+        while here < file.size:
             cause = "it sends no more, though the file was longer when it was looked at"
+            wanted = min(file.size - here, CHUNK_BYTES)
             try:
-                self._receive(file, part, here)
+                with part.open("ab") as sink:
+                    for piece in self._output(script(READ, self.root, file.path, here + 1, wanted), _STALL_S):
+                        sink.write(piece)
+                        self.received += len(piece)
             except Interrupted as error:
-                self.cuts += 1
+                self._cut(fruitless)
                 cause = str(error)
-                time.sleep(min(0.2 * 2**fruitless, 5.0))
-            now = part.stat().st_size
-            fruitless = 0 if now > here else fruitless + 1
+            before, here = here, part.stat().st_size
+            fruitless = 0 if here > before else fruitless + 1
             if fruitless >= _FRUITLESS:
                 raise TransferError(
-                    f"{self._what(file.path)}: nothing arrived in {fruitless} attempts, {now} of {file.size} "
+                    f"{self._what(file.path)}: nothing arrived in {fruitless} attempts, {here} of {file.size} "
                     f"bytes are here ({cause})",
                     code="nothing_arrived",
                     attempts=fruitless,
-                    bytes_here=now,
+                    bytes_here=here,
                     bytes_there=file.size,
                 )
-            self._report(file, now, begin)
+            now = time.monotonic()
+            if self.say is not None and now - self._said_at >= _SAY_S:
+                self._said_at, speed = now, self.received / _MEBI / (now - begin)
+                done = f"{here / _MEBI:.0f} of {file.size / _MEBI:.0f} MiB ({speed:.0f} MiB/s, {self.cuts} cuts)"
+                self.say(f"{self._what(file.path)}: {done}")
 
-    def _receive(self, file: RemoteFile, part: Path, here: int) -> None:
-        """Run one command and append what it sends; it begins at a whole block, which may be here in part."""
-        again, wanted = here % BLOCK, min(file.size - here, CHUNK_BYTES)
-        argv = script(READ, self.root, file.path, here // BLOCK, again + wanted)
-        with self._started(argv) as execution, part.open("ab") as sink:
-            for piece in execution.output(_STALL_S):
-                fresh = piece[again:]
-                again -= len(piece) - len(fresh)
-                wanted -= len(fresh)
-                if wanted < 0:
-                    what = "more arrived than was asked for; is its image's `head` or `dd` another?"
-                    raise TransferError(f"{self._what()}: {what}")
-                sink.write(fresh)
-                self.received += len(fresh)
-        if execution.returncode:
-            raise self._failed(execution.returncode, execution.stderr, argv)
-
-    def _run(self, argv: Sequence[str], parse: Callable[[bytes], Result]) -> Result:
-        """Return what a script says; one that was cut off is run again, for these scripts change nothing."""
+    def _list(self, *names: str) -> list[RemoteFile]:
+        """Return what there is; a script that was cut off is run again, for it changes nothing."""
         for attempt in range(_FRUITLESS):
             try:
-                with self._started(argv) as execution:
-                    output = b"".join(execution.output(_LIST_STALL_S))
-                if not execution.returncode:
-                    return parse(output)
+                return parse_list(b"".join(self._output(script(LIST, self.root, *names), _LIST_STALL_S)))
             except ValueError as error:
                 raise TransferError(f"{self._what()}: {error}") from error
             except (Interrupted, EOFError):
-                self.cuts += 1
                 if attempt == _FRUITLESS - 1:
                     raise
-                time.sleep(min(0.2 * 2**attempt, 5.0))
-                continue
-            raise self._failed(execution.returncode or 0, execution.stderr, argv)
+                self._cut(attempt)
         raise AssertionError("unreachable")
 
-    @contextlib.contextmanager
-    def _started(self, argv: Sequence[str]) -> Iterator[Execution]:
+    def _cut(self, fruitless: int) -> None:
+        self.cuts += 1
+        time.sleep(min(0.2 * 2**fruitless, 5.0))
+
+    def _output(self, argv: Sequence[str], stall_s: float) -> Iterator[bytes]:
+        """Yield what a script prints. Raises TransferError when it fails, Interrupted when it was cut off."""
         with self.api.running(self.namespace, self.pod, self.container, argv) as execution:
             try:
-                yield execution
+                yield from execution.output(stall_s)
+                exit_code, said = execution.returncode, execution.stderr
             except ClusterError as error:
                 # A runtime that finds no `sh` says so in words of its own, not by an exit code.
-                said = str(error)
-                if "executable file not found" not in said and "no such file or directory" not in said:
+                exit_code, said = 127, str(error).encode()
+                if b"executable file not found" not in said and b"no such file or directory" not in said:
                     raise
-                raise self._failed(127, said.encode(), argv) from error
-
-    def _failed(self, exit_code: int, stderr: bytes, argv: Sequence[str]) -> TransferError:
-        """Make the error of a script that ended with this exit code."""
-        code, about, text = explain(exit_code, stderr, argv, self.root)
-        return TransferError(f"{self._what()}: {text}", code=code, about=about)
+        if exit_code:
+            code, about, text = explain(exit_code, said, argv, self.root)
+            raise TransferError(f"{self._what()}: {text}", code=code, about=about)
 
     def _what(self, path: str = "") -> str:
         within = f"{self.root.rstrip('/')}/{path}" if path else self.root
         return f"collecting {within} from container {self.container} of pod {self.namespace}/{self.pod}"
-
-    def _report(self, file: RemoteFile, here: int, begin: float) -> None:
-        now = time.monotonic()
-        if self.say is not None and now - self._said_at >= _SAY_S:
-            self._said_at = now
-            speed = self.received / _MEBI / (now - begin)
-            done = f"{here / _MEBI:.0f} of {file.size / _MEBI:.0f} MiB ({speed:.0f} MiB/s, {self.cuts} cuts)"
-            self.say(f"{self._what(file.path)}: {done}")
-
-
-def _is(path: Path, file: RemoteFile) -> bool:
-    return path.is_file() and path.stat().st_size == file.size and sha256_file(path) == file.sha256

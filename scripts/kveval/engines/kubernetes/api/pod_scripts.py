@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-BLOCK = 64 * 1024
-"""Bytes by which reading can begin anywhere in a file; dd seeks by whole blocks, and quickly, in every version."""
 NO_TOOL, UNREADABLE, MISSING = 96, 97, 98
 
-_NEEDS = "for tool in sha256sum wc head dd; do command -v $tool >/dev/null || { echo $tool >&2; exit 96; }; done"
+_NEEDS = "for tool in sha256sum wc head tail; do command -v $tool >/dev/null || { echo $tool >&2; exit 96; }; done"
 
 # Size first, then the sum of that many bytes: a file that grows meanwhile (a log) is taken as it was.
 LIST = rf"""{_NEEDS}
@@ -27,13 +25,8 @@ shift
 for name; do [ -f "$name" ] || {{ echo "$name" >&2; exit 98; }}; one "$name"; done
 printf 'end\000'"""
 
-# A part of a file: $2 its name, $3 the first block, $4 bytes. Whole blocks by dd, which writes them whole; what is left
-# over by head.
-READ = f"""cd "$1" || exit 98
-whole=$(($4 / {BLOCK})) rest=$(($4 % {BLOCK})) next=$(($3 + $4 / {BLOCK}))
-if [ $whole -gt 0 ]; then dd if="$2" bs={BLOCK} skip="$3" count=$whole 2>/dev/null; fi
-if [ $next = 0 ]; then head -c $rest <"$2"
-elif [ $rest -gt 0 ]; then dd if="$2" bs={BLOCK} skip=$next count=1 2>/dev/null | head -c $rest; fi"""
+# A part of a file: $2 its name, $3 its first byte, counted from 1, $4 how many.
+READ = 'cd "$1" || exit 98; tail -c "+$3" <"$2" | head -c "$4"'
 
 
 class RemoteFile(NamedTuple):
@@ -71,7 +64,7 @@ def explain(code: int, stderr: bytes, argv: Sequence[str], root: str) -> tuple[s
     """Return why a script ended with this exit code: the failure's code, the file or tool it is about, a sentence."""
     said = " ".join(stderr.decode(errors="replace").split())
     if code == NO_TOOL:
-        tools = "sh, dd, head, wc and sha256sum"
+        tools = "sh, head, tail, wc and sha256sum"
         return "no_tool", said, f"the container's image has no `{said}`: collect from a container that has {tools}"
     path = f"{root}/{said}" if said else root
     if code == UNREADABLE:

@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from kveval.engines.kubernetes.api.errors import Unreachable
-from kveval.engines.kubernetes.api.transport import Query, Transport
+from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -63,7 +63,7 @@ class Bounds:
 class Asking:
     """Requests to one API server; threads may share it."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: KubernetesTransport) -> None:
         self._transport = transport
         self._lock = threading.Lock()
         self._ahead: Bounds | None = None

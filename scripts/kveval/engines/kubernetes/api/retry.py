@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable, refused
-from kveval.engines.kubernetes.api.transport import Query, Reply, Transport
+from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 
 OUTAGE_S = 300.0
 """How long an API server may be away: a managed control plane's upgrade takes a few minutes."""
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 class RetryingClient:
     """Requests that are repeated while the API server is away, for up to `outage_s` seconds at a stretch."""
 
-    transport: Transport
+    transport: KubernetesTransport
     outage_s: float = OUTAGE_S
     say: Callable[[str], None] | None = None
     clock: Callable[[], float] = time.monotonic

@@ -1,13 +1,12 @@
 """The documents of a cell as one text for people."""
 
-from pathlib import Path
-
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER, MODEL_FOLDER, RenderContext
+from kveval.engines.kubernetes.manifests.context import RenderContext
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import (
     context_of,
     download_job,
+    load_command,
     load_job,
     render,
     target_url,
@@ -33,11 +32,7 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
 
 
 def _first_load(context: RenderContext) -> tuple[Document, ...]:
-    specification = context.specification
-    level = load.levels_of(specification.workload, 1)[0]
+    level = load.levels_of(context.specification.workload, 1)[0]
     # The address of a Gateway is not known before it is asked.
     url = target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
-    tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
-    target = load.LoadTarget(url, specification.model.served_name, tokenizer)
-    report = Path(f"{LOAD_FOLDER}/guidellm-{level.streams:04d}.json")
-    return load_job(context, level.index, load.command("guidellm", specification.workload, level, target, report), {})
+    return load_job(context, level.index, load_command(context, level, url), {})

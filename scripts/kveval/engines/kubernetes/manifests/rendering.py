@@ -3,12 +3,21 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from kveval.config.site import ROUTES, Cluster
-from kveval.engines.kubernetes.manifests.context import CACHE_FOLDER, HOME_ENV, LOAD_FILES, LOAD_FOLDER, RenderContext
+from kveval.engines.kubernetes.manifests.context import (
+    CACHE_FOLDER,
+    HOME_ENV,
+    LOAD_FILES,
+    LOAD_FOLDER,
+    MODEL_FOLDER,
+    RenderContext,
+)
 from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
 from kveval.engines.kubernetes.manifests.templates import Document
+from kveval.load import guidellm as load
 from kveval.spec.specification import Specification
 
 PORTS: Mapping[str, int] = {
@@ -108,6 +117,19 @@ def load_job(
         load_folder=LOAD_FOLDER,
         files_folder=LOAD_FILES,
     )
+
+
+def load_target(context: RenderContext, url: str) -> load.LoadTarget:
+    """Return where the load goes, as the load generator's pod sees it and its model's tokenizer."""
+    specification = context.specification
+    tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
+    return load.LoadTarget(url, specification.model.served_name, tokenizer)
+
+
+def load_command(context: RenderContext, level: load.Level, url: str) -> list[str]:
+    """Return GuideLLM's command line for a level, with paths as its pod has them; the load goes to `url`."""
+    report, workload = Path(LOAD_FOLDER, level.report_name), context.specification.workload
+    return load.command("guidellm", workload, level, load_target(context, url), report)
 
 
 def download_job(context: RenderContext) -> Document:
