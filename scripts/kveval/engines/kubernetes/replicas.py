@@ -3,16 +3,16 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
+from kveval.engines.kubernetes.api.probe import every
 from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.sidecars import PodSidecar, command_line, environment
@@ -28,11 +28,8 @@ from kveval.host.http import HttpError
 from kveval.host.logs import last_words
 from kveval.store.run_file import Answers
 
-T = TypeVar("T")
-R = TypeVar("R")
 SERVER = "server"
 _LOOK_S = 2.0
-_AT_ONCE = 8
 _READING_S = 4.0
 _LMCACHE = "from importlib.metadata import version; print(version('lmcache'))"
 
@@ -242,15 +239,6 @@ class ClusterServer:
             said = done.stderr.decode(errors="replace").strip()
             raise DeploymentError(f"{words[0]} failed in pod {replica.name}: {said}; see {replica.log}")
         return done.text
-
-
-def every(items: Iterable[T], do: Callable[[T], R]) -> list[R]:
-    """Do the same, briefly, with several things at once; raises the first failure."""
-    things = list(items)
-    if len(things) == 1:
-        return [do(things[0])]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(things) or 1)) as together:
-        return list(together.map(do, things))
 
 
 def _counters(replica: Replica) -> dict[str, float]:

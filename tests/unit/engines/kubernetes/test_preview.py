@@ -12,9 +12,8 @@ from tests.support.cluster_cells import cells, variants
 from tests.support.config_files import RELEASES
 from tests.support.paths import REPOSITORY
 
-from kveval.engines.kubernetes.manifests.preview import preview_text
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import context_of, render
+from kveval.engines.kubernetes.manifests.rendering import context_of, preview_text, render
 
 
 def previewed(specification, site):

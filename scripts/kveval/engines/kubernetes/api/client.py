@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.discovery import Discovery
 from kveval.engines.kubernetes.api.errors import ClusterError, NodeNotReady, Refused, Unreachable
 from kveval.engines.kubernetes.api.exec import Executed, Execution, run_to_end
 from kveval.engines.kubernetes.api.kinds import (
@@ -30,6 +29,7 @@ from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, 
 T = TypeVar("T")
 _AWAY = (500, 502, 503, 504)
 _VERDICT_S = 5.0
+_CONNECT_S = 15.0
 _PAGE = 500
 _CONFLICTS = 5
 # What others need goes first: a pod is not even made without its service account.
@@ -59,7 +59,7 @@ class Api:
     ) -> None:
         self.transport = transport
         self.retrying = RetryingClient(transport, outage_s, say)
-        self._discovery = Discovery(self.retrying)
+        self._known: dict[str, dict[str, Resource]] = {}
         self._owners: dict[tuple[str | None, ...], Mapping[str, Any]] = {}
         self._silent: set[tuple[str, str]] = set()
 
@@ -98,13 +98,46 @@ class Api:
         """Return the object at a path such as /version."""
         return self.request("GET", path, query=query).json()
 
+    # --- kinds: asked of the API server, so that custom kinds are found like all others
+
     def resources(self) -> tuple[Sequence[Resource], Sequence[str]]:
         """Return all that the cluster serves, in the versions it prefers, and the API versions that did not answer."""
-        return self._discovery.all()
+        groups = self.get("/apis").get("groups") or []
+        silent = []
+        versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
+        for version in versions:
+            try:
+                # 503 is how the API server says that the server behind a version (often metrics.k8s.io's) is down.
+                self._known[version] = self._served(version, final=(503,))
+            except ClusterError as error:
+                if error.status != 503:
+                    raise
+                silent.append(version)
+        return [kind for name in versions if name not in silent for kind in self._known[name].values()], silent
 
     def find(self, kind: Kind) -> Resource | None:
-        """Return where a kind is served, None when the cluster does not know it."""
-        return self._discovery.find(kind)
+        """Return where a kind is served, None when the cluster does not know it (yet)."""
+        if kind.kind not in self._known.get(kind.api_version, {}):
+            # A custom kind may have been installed since.
+            self._known[kind.api_version] = self._served(kind.api_version)
+        return self._known[kind.api_version].get(kind.kind)
+
+    def _served(self, version: str, final: Collection[int] = ()) -> dict[str, Resource]:
+        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        try:
+            entries = self.retrying.request("GET", path, final=final).json().get("resources") or []
+        except ClusterError as error:
+            if error.status == 404:
+                return {}
+            raise
+        # pods/log and the like are no kinds of their own.
+        return {
+            one["kind"]: Resource(
+                Kind(version, one["kind"]), one["name"], bool(one["namespaced"]), frozenset(one.get("verbs") or ())
+            )
+            for one in entries
+            if "/" not in one["name"]
+        }
 
     def resource(self, kind: Kind) -> Resource:
         """Return where a kind is served. Raises ClusterError when the cluster does not know it."""
@@ -121,24 +154,22 @@ class Api:
         """Have what is applied from now on go with `owner`: what is of its run, by the labels, in its namespace."""
         self._owners[_run_of(owner["metadata"])] = owner
 
-    def apply(
-        self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER, dry_run: bool = False
-    ) -> Documents:
+    def apply(self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER) -> Documents:
         """Make the cluster's objects as the documents say (server-side apply), in the order in which they need another.
 
         Takes over fields that others had set. A namespace that exists is left as it is.
         """
         ordered = sorted(documents, key=lambda document: _rank(document["kind"]))
-        return [self._apply(document, field_manager, dry_run) for document in ordered]
+        return [self._apply(document, field_manager) for document in ordered]
 
-    def _apply(self, document: Mapping[str, Any], field_manager: str, dry_run: bool) -> Document:
+    def _apply(self, document: Mapping[str, Any], field_manager: str) -> Document:
         kind, metadata = kind_of(document), document["metadata"]
         resource = self.resource(kind)
         if resource.namespaced and not metadata.get("namespace"):
             raise ClusterError(f"{described(document)} names no namespace")
         if kind == NAMESPACE and (there := self.read(NAMESPACE, metadata["name"])) is not None:
             return there
-        query: Query = {"fieldManager": field_manager, "force": True} | ({"dryRun": "All"} if dry_run else {})
+        query: Query = {"fieldManager": field_manager, "force": True}
         path = resource.path(metadata.get("namespace", ""), metadata["name"])
         owner = self._owners.get(_run_of(metadata))
         # One that is made anew must not go with the one that ended.
@@ -157,14 +188,13 @@ class Api:
                 time.sleep(0.2 * (attempt + 1))
         raise AssertionError("unreachable")
 
-    def create(self, document: Mapping[str, Any], dry_run: bool = False) -> Document:
+    def create(self, document: Mapping[str, Any]) -> Document:
         """Post a document, such as a review of permissions, and return the answer.
 
         A request repeated because its answer was lost may find the object already there (409).
         """
         path = self.resource(kind_of(document)).path(document.get("metadata", {}).get("namespace", ""))
-        query: Query = {"dryRun": "All"} if dry_run else {}
-        return self.request("POST", path, query=query, body=document).json()
+        return self.request("POST", path, body=document).json()
 
     def patch(self, kind: Kind, name: str, namespace: str, body: Mapping[str, Any], subresource: str = "") -> Document:
         """Merge `body` into an object (or its subresource `status`, `scale`)."""
@@ -272,15 +302,13 @@ class Api:
         return reply.body.decode(errors="replace")
 
     @contextlib.contextmanager
-    def running(
-        self, namespace: str, pod: str, container: str, argv: Sequence[str], connect_s: float = 15.0
-    ) -> Iterator[Execution]:
+    def running(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> Iterator[Execution]:
         """Start a command in a container. Only the start is tried again, for the command may have effects."""
         path = f"{self.resource(POD).path(namespace, pod)}/exec"
         query: Query = {"container": container, "command": list(argv), "stdout": True, "stderr": True}
         what = f"`{_short(argv)}` in pod {namespace}/{pod}, container {container},"
         try:
-            frames = self.of_pod(namespace, pod, lambda: self.transport.command(path, query, connect_s))
+            frames = self.of_pod(namespace, pod, lambda: self.transport.command(path, query, _CONNECT_S))
         except NodeNotReady:
             raise
         except ClusterError as error:

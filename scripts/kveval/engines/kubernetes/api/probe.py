@@ -110,14 +110,15 @@ class Asking:
             self._narrow(Bounds(begin - date - 1, end - date))
         return Answer(reply.status, reply.json(), _warnings(headers.get("warning", "")))
 
-    def each(self, ask: Callable[[T], R], things: Iterable[T]) -> list[R]:
-        """Call `ask` for each of the things, several at once; the results keep their order."""
-        with ThreadPoolExecutor(_AT_ONCE) as together:
-            return list(together.map(ask, things))
-
     def _narrow(self, seen: Bounds) -> None:
         with self._lock:
             self._ahead = seen if self._ahead is None else self._ahead.and_(seen)
+
+
+def every(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
+    """Do the same with several things at once; the results keep their order. Raises the first failure."""
+    with ThreadPoolExecutor(_AT_ONCE) as together:
+        return list(together.map(do, things))
 
 
 def _warnings(header: str) -> tuple[str, ...]:

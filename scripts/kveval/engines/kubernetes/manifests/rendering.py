@@ -15,8 +15,9 @@ from kveval.engines.kubernetes.manifests.context import (
     MODEL_FOLDER,
     RenderContext,
 )
+from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
-from kveval.engines.kubernetes.manifests.templates import Document
+from kveval.engines.kubernetes.manifests.templates import Document, to_text
 from kveval.load import guidellm as load
 from kveval.spec.specification import Specification
 
@@ -135,3 +136,25 @@ def load_command(context: RenderContext, level: load.Level, url: str) -> list[st
 def download_job(context: RenderContext) -> Document:
     """Return the Job that downloads the model's weights into the model cache."""
     return context.documents("download-job")[0]
+
+
+def preview_text(specification: Specification, site: Cluster, campaign: str) -> str:
+    """Return the documents of a cell's first run and its measurement id, as YAML with a heading for each part."""
+    context = context_of(specification, site, 1, campaign)
+    rendered = render(context)
+    parts: dict[str, tuple[Document, ...]] = {
+        "Kept between cells": rendered.storage,
+        "Fetches the weights, once": (download_job(context),) if context.model_claim else (),
+        "What serves": rendered.serving,
+        "The load of the first level; every level has such a Job": _first_load(context),
+        "The recorder, shared by all cells": recording_documents(campaign, site),
+    }
+    head = f"# {context.cell}: measurement {context.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
+    return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
+
+
+def _first_load(context: RenderContext) -> tuple[Document, ...]:
+    level = load.levels_of(context.specification.workload, 1)[0]
+    # The address of a Gateway is not known before it is asked.
+    url = target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
+    return load_job(context, level.index, load_command(context, level, url), {})

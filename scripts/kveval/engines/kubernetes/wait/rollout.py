@@ -170,17 +170,14 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
         target.check([now])
         again = restarts(now) - restarts(before)
         if again > 0:
-            last = next((found for found in _last_ends(now) if found[1]), ("", {}))
-            code = last[1].get("exitCode")
+            states = (now.get("status") or {}).get("containerStatuses") or []
+            ends = [(one["name"], (one.get("lastState") or {}).get("terminated") or {}) for one in states]
+            container, last = next((end for end in ends if end[1]), ("", {}))
+            code = last.get("exitCode")
             text = f"restarted {again} time(s) while in use, exit code {'unknown' if code is None else code}"
             fix = "what it held in memory is lost: see its last log lines"
-            trouble = Trouble("Restarted", text, fix, metadata["name"], last[0], code, previous=True)
+            trouble = Trouble("Restarted", text, fix, metadata["name"], container, code, previous=True)
             raise target.trouble(trouble, now)
-
-
-def _last_ends(pod: Document) -> list[tuple[str, Mapping[str, Any]]]:
-    states = (pod.get("status") or {}).get("containerStatuses") or []
-    return [(found["name"], (found.get("lastState") or {}).get("terminated") or {}) for found in states]
 
 
 def _observed(document: Document) -> bool:
