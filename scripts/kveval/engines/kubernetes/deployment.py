@@ -169,8 +169,8 @@ class ClusterServerHandle:
     def _explained(self, error: RolloutError) -> DeploymentError:
         """Say in one line why pods do not run, with the telling line of their log; keep all that is known in files."""
         with contextlib.suppress(ClusterError):
-            pod = self._place.api.read(POD, error.pod, self._place.namespace) if error.pod else None
-            keep_logs(self._place.api, pod, self._logs)
+            if error.pod and (pod := self._place.api.read(POD, error.pod, self._place.namespace)):
+                keep_logs(self._place.api, pod, self._logs)
         form = program_of(self._place.specification.versions).log_form
         words = last_words(self._logs / f"{SERVER}.log", form=form)
         return DeploymentError(keep_evidence(error, self._logs, words))

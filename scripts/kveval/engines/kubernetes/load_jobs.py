@@ -81,7 +81,6 @@ _RELEASE = "0.8."
 class Prepared:
     """A level's Job, whose pod waits; `made`: when, time.monotonic()."""
 
-    level: Level
     job: str
     made: float
 
@@ -175,7 +174,7 @@ class LoadJobs:
         if place.api.delete(JOB, name, place.namespace, propagation="Foreground", grace_s=0):
             self._until_gone(name)
         place.api.apply(documents)
-        return Prepared(level, name, time.monotonic())
+        return Prepared(name, time.monotonic())
 
     def _files(self, level: Level) -> dict[str, str]:
         """Return what a level reads beside its arguments, packed, as a ConfigMap has it. Raises LoadError."""
@@ -249,7 +248,7 @@ class LoadJobs:
                 if not left:
                     raise
         if done.returncode:
-            raise LoadError(f"pod {name} cannot be told to begin: {done.stderr.decode(errors='replace').strip()}")
+            raise LoadError(f"pod {name} cannot be told to begin: {done.said}")
         return str(done.text)
 
     def _tell(self, pod: Document, script: str) -> float:

@@ -5,6 +5,7 @@ so that nothing is counted twice, under names that end in the run's mark, so tha
 the archives that are brought here they have the names that every recording uses, and the host is the node's name.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,7 +107,8 @@ class NodeRecording:
         argv = [CONFIGURATION, process_block(processes), interval, *logged]
         self._require(self.run(scripts.START, *argv), "cannot start pmlogger")
         while (begun := self.run(scripts.BEGUN, ONCE_METRICS[0])).returncode:
-            self._require_not_ended(begun)
+            if begun.returncode == _ENDED:
+                self._require(begun, "records nothing")
             if time.monotonic() > deadline:
                 raise RecordingError(f"pmlogger in pod {self.name} logged nothing within {_READY_S:.0f} s")
             time.sleep(_POLL_S)
@@ -114,16 +116,13 @@ class NodeRecording:
     def alive(self) -> None:
         """Return if pmlogger, pmcd and every agent run; else RecordingError."""
         found = self.run(scripts.ALIVE)
-        self._require_not_ended(found)
         self._require(found, "does not answer: pmcd, or an agent that it waits for, is silent")
         for name in dead_agents(found.text):
             raise RecordingError(f"PCP's {name} agent died in pod {self.name}")
 
     def stop(self) -> None:
         """Stop pmlogger. Raises RecordingError."""
-        found = self.run(scripts.STOP)
-        self._require_not_ended(found)
-        self._require(found, "has a pmlogger that does not end")
+        self._require(self.run(scripts.STOP), "has a pmlogger that does not end")
 
     def collect(self) -> None:
         """Bring the archive here and remove it there. Raises RecordingError."""
@@ -141,12 +140,9 @@ class NodeRecording:
 
     def release(self) -> None:
         """End and remove what is in the pod, without judging it; may be called again."""
-        with signals_deferred():
-            try:
-                self.run(scripts.REMOVE)
-            except RecordingError:
-                # A pod that cannot be asked is gone, or goes with the campaign; the next run looks again.
-                return
+        # A pod that cannot be asked is gone, or goes with the campaign; the next run looks again.
+        with signals_deferred(), contextlib.suppress(RecordingError):
+            self.run(scripts.REMOVE)
 
     def clock(self) -> float:
         """Return the pod's time, epoch seconds."""
@@ -164,13 +160,11 @@ class NodeRecording:
         return f"{name}_{self.mark}"
 
     def _require(self, done: Executed, what: str) -> None:
-        if done.returncode:
-            said = " ".join((done.stderr.decode(errors="replace") or done.text).split())
-            raise RecordingError(f"the recorder's pod {self.name} {what}: {said or f'exit code {done.returncode}'}")
-
-    def _require_not_ended(self, done: Executed) -> None:
         if done.returncode == _ENDED:
             raise RecordingError(f"pmlogger ended in pod {self.name}: {' '.join(done.text.split())}")
+        if done.returncode:
+            said = done.said or f"exit code {done.returncode}"
+            raise RecordingError(f"the recorder's pod {self.name} {what}: {said}")
 
 
 @dataclass

@@ -236,8 +236,7 @@ class ClusterServer:
         words = [word for word in argv if word is not None]
         done = self.place.api.exec(self.place.namespace, replica.name, SERVER, words)
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()
-            raise DeploymentError(f"{words[0]} failed in pod {replica.name}: {said}; see {replica.log}")
+            raise DeploymentError(f"{words[0]} failed in pod {replica.name}: {done.said}; see {replica.log}")
         return done.text
 
 

@@ -89,8 +89,7 @@ def require_routed(place: RunContext, server: ClusterServer, url: str, limit_s: 
 
     def asked() -> tuple[str, str]:
         done = place.api.exec(place.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0)
-        said = " ".join(done.stderr.decode(errors="replace").split())
-        return ("", f"no request came through {url}: {said}") if done.returncode else (url, "")
+        return ("", f"no request came through {url}: {done.said}") if done.returncode else (url, "")
 
     _awaited(asked, deadline - time.monotonic())
 

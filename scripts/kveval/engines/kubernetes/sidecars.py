@@ -30,8 +30,7 @@ class PodKeyValueStore(KeyValueQuestions):
         except ClusterError as error:
             raise SidecarError(f"{self.name} cannot be asked: {error}; see {self.log}") from error
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip() or done.text
-            word = command.split(maxsplit=1)[0]
+            word, said = command.split(maxsplit=1)[0], done.said
             message = f"{self.name} does not answer {word}: {said}; see {self.log}"
             facts = {"program": self.name, "command": word, "said": said, "log": self.log}
             raise SidecarError(message, code="no_answer", **facts)

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,8 @@ from kveval.engines.kubernetes.api.kinds import (
     unready,
 )
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
+from kveval.engines.protocol import Say
 
-Say = Callable[[str], None]
 Place = tuple[Resource, str]
 """One kind in one namespace."""
 
@@ -32,9 +32,9 @@ _NODE_S = 35.0
 # What works goes first, then what leads to it, then what it needed.
 _OWNERS = ("Job", "CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
 _FIRST = (*_OWNERS, "Pod")
-_SECOND = ("HTTPRoute", "InferencePool", "Gateway", "Service", "Endpoints", "EndpointSlice")
-# Never ours to delete, though they may bear our labels: they tell what happened, and go by themselves.
-_HISTORY = ("Event", "PodMetrics", "NodeMetrics")
+_SECOND = ("HTTPRoute", "InferencePool", "Gateway", "Service")
+# Never ours to delete, though they may bear our labels: they tell what happened, or go with their Service.
+_NOT_OURS = ("Event", "PodMetrics", "NodeMetrics", "Endpoints", "EndpointSlice")
 
 
 class TeardownError(ClusterError):
@@ -146,7 +146,7 @@ class _Teardown:
         return [
             resource
             for resource in served
-            if resource.namespaced and {"list", "delete"} <= resource.verbs and resource.kind.kind not in _HISTORY
+            if resource.namespaced and {"list", "delete"} <= resource.verbs and resource.kind.kind not in _NOT_OURS
         ]
 
     def _present(self, resource: Resource, namespace: str) -> list[Document]:
@@ -180,14 +180,10 @@ class _Teardown:
         # What a controller made goes with it: deleted first, it would be made anew.
         if owners & {other["metadata"]["uid"] for other in left}:
             return
-        # Endpoints have their Service's name and labels and go with it, though nothing says so.
-        namespace = metadata.get("namespace", "")
-        service = f"Service {namespace}/{metadata['name']}"
-        if document["kind"] == "Endpoints" and service in map(described, left):
-            return
         # In the foreground an owner stays until all that it owns is gone.
         propagation = "Foreground" if document["kind"] in _OWNERS else "Background"
-        self.api.delete(kind_of(document), metadata["name"], namespace, propagation, uid=metadata["uid"])
+        where = (metadata["name"], metadata.get("namespace", ""))
+        self.api.delete(kind_of(document), *where, propagation, uid=metadata["uid"])
         self._asked.add(metadata["uid"])
 
 

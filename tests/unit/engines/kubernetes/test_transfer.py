@@ -12,8 +12,7 @@ from tests.support.fake_cluster import FakeTransport
 
 from kveval.engines.kubernetes.api import download as transfer
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.download import TransferError, collect, collect_folder
-from kveval.engines.kubernetes.api.pod_scripts import parse_list
+from kveval.engines.kubernetes.api.download import TransferError, collect, collect_folder, parse_list
 
 POD = ("bench", "collector", "main")
 BLOCK = 64 * 1024

@@ -32,20 +32,8 @@ _VERDICT_S = 5.0
 _CONNECT_S = 15.0
 _PAGE = 500
 _CONFLICTS = 5
-# What others need goes first: a pod is not even made without its service account.
-_ORDER = (
-    "Namespace",
-    "CustomResourceDefinition",
-    "ServiceAccount",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "Role",
-    "RoleBinding",
-    "Secret",
-    "ConfigMap",
-    "PersistentVolumeClaim",
-    "Service",
-)
+# A binding needs its role, and a pod is not even made without its service account and what it mounts.
+_LAST = ("RoleBinding", "Deployment", "DaemonSet", "Job", "Pod")
 
 
 class Api:
@@ -323,7 +311,7 @@ class Api:
     def exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], timeout_s: float = 60.0) -> Executed:
         """Run a command in a container to its end, whatever its exit code. Raises Interrupted when it was cut off."""
         with self.running(namespace, pod, container, argv) as execution:
-            return Executed(*run_to_end(execution, timeout_s))
+            return run_to_end(execution, timeout_s)
 
 
 def reference_to(owner: Mapping[str, Any]) -> Document:
@@ -345,7 +333,7 @@ def event_time(event: Mapping[str, Any]) -> str:
 
 
 def _rank(kind: str) -> int:
-    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+    return -1 if kind == NAMESPACE.kind else _LAST.index(kind) + 1 if kind in _LAST else 0
 
 
 def _short(argv: Sequence[str]) -> str:

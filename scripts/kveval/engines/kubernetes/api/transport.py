@@ -64,20 +64,15 @@ class Reply:
         return value if isinstance(value, dict) else {}
 
 
-class Lines:
-    """An answer that goes on while it is read: a log that is followed. Iterate over its lines."""
+class Stream:
+    """An answer that goes on while it is read: a log that is followed. Iterate over its parts."""
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
         self._answer, self._path = answer, path
 
     def __iter__(self) -> Iterator[bytes]:
-        rest = b""
         with _lost(f"GET {self._path}"):
-            for part in self._answer.stream(None, decode_content=False):
-                *whole, rest = (rest + part).split(b"\n")
-                yield from whole
-        if rest:
-            yield rest
+            yield from self._answer.stream(None, decode_content=False)
 
     def interrupt(self) -> None:
         """Make whoever reads it come to its end: to be called from another thread."""
@@ -198,13 +193,13 @@ class KubernetesTransport:
         with contextlib.closing(answer), _lost(f"the answer to {method} {path}"):
             return Reply(answer.status, dict(answer.headers), answer.data)
 
-    def stream(self, path: str, query: Query, timeout_s: float) -> Lines:
+    def stream(self, path: str, query: Query, timeout_s: float) -> Stream:
         """Open an answer that goes on; `timeout_s` is the longest silence in it."""
         answer = self._open("GET", path, query, None, "json", urllib3.Timeout(connect=10, read=timeout_s))
         if answer.status != 200:
             with contextlib.closing(answer), _lost(f"the answer to GET {path}"):
                 raise ClusterError(f"GET {path}: {answer.status} {answer.data[:300]!r}", answer.status)
-        return Lines(answer, path)
+        return Stream(answer, path)
 
     def command(self, path: str, query: Query, timeout_s: float) -> Frames:
         """Start a command in a pod. A refusal raises ClusterError with its status."""

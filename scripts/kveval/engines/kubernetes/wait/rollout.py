@@ -7,7 +7,8 @@ from typing import Any
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, REPLICA_SET, Document, condition
 from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, alive, is_ready, restarts, trouble_of
-from kveval.engines.kubernetes.wait.wait import RolloutError, Say, WaitState, WaitTarget, wait
+from kveval.engines.kubernetes.wait.wait import RolloutError, WaitState, WaitTarget, wait
+from kveval.engines.protocol import Say
 
 _REVISION = "deployment.kubernetes.io/revision"
 _DAEMON_GENERATION, _POD_GENERATION = "deprecated.daemonset.template.generation", "pod-template-generation"

@@ -18,8 +18,7 @@ from kveval.engines.kubernetes.wait.diagnosis import (
     trouble_of,
     waits_for,
 )
-
-Say = Callable[[str], None]
+from kveval.engines.protocol import Say
 
 _POLL_S = 1.0
 _REPEAT_S = 30.0
