@@ -63,7 +63,8 @@ class ClusterEngine:
         self._api.retrying.say = say
         over = False
         try:
-            with leases.held(self._place, say, recordings.mark_of(self._place)) as self._lease:
+            mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._place)}
+            with leases.held(self._place, say, mark) as self._lease:
                 try:
                     yield
                 except Terminated:

@@ -90,38 +90,27 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(place: RunContext, say: Callable[[str], None], mark: str, duration_s: float = DURATION_S) -> Iterator[Held]:
-    """Hold the run's Lease; while another job holds it, wait and say so.
+def held(
+    place: RunContext,
+    say: Callable[[str], None],
+    told: Mapping[str, str],
+    component: str = COMPONENT,
+    namespace: str | None = None,
+    duration_s: float = DURATION_S,
+) -> Iterator[Held]:
+    """Hold a Lease of the run; while another process holds it, wait and say so.
 
-    `mark`: of the run's recording, which others must leave alone meanwhile.
+    `told`: annotations, such as the mark of the run's recording, which others must leave alone meanwhile.
     """
-    lease = document(place, COMPONENT, place.namespace, {MARK_ANNOTATION: mark}, duration_s)
-    with held_by(place.api, lease, say, duration_s) as found:
-        yield found
-
-
-@contextlib.contextmanager
-def held_by(api: Api, wanted: Document, say: Callable[[str], None], duration_s: float = DURATION_S) -> Iterator[Held]:
-    """Hold a Lease; while another process holds it, wait and say so."""
-    lease = Held(api, _acquire(api, wanted, say, duration_s))
+    metadata = {"name": place.name(component), "namespace": namespace or place.namespace}
+    metadata |= {"labels": place.labels(component), "annotations": dict(told)}
+    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s), **renewed()}
+    wanted = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
+    lease = Held(place.api, _acquire(place.api, wanted, say, duration_s))
     try:
         yield lease
     finally:
         lease.end(say)
-
-
-def document(
-    place: RunContext, component: str, namespace: str, annotations: Mapping[str, str], duration_s: float = DURATION_S
-) -> Document:
-    """Return a Lease of this process for a run."""
-    metadata = {"name": place.name(component), "namespace": namespace, "labels": place.labels(component)}
-    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s), **renewed()}
-    return {
-        "apiVersion": LEASE.api_version,
-        "kind": LEASE.kind,
-        "metadata": {**metadata, "annotations": dict(annotations)},
-        "spec": spec,
-    }
 
 
 def living(

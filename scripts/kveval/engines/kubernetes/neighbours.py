@@ -61,8 +61,7 @@ def announced(place: RunContext, nodes: Sequence[str], say: Say) -> Iterator[Nei
     with contextlib.ExitStack() as stack:
         try:
             about = {NODES_ANNOTATION: ",".join(nodes)}
-            wanted = leases.document(place, COMPONENT, place.site.pcp_namespace, about)
-            lease = stack.enter_context(leases.held_by(place.api, wanted, say))
+            lease = stack.enter_context(leases.held(place, say, about, COMPONENT, place.site.pcp_namespace))
         except Refused as error:
             say(f"other campaigns are not told that {', '.join(nodes)} is measured on ({error})")
         else:

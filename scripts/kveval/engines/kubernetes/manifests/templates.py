@@ -10,11 +10,10 @@ import jinja2
 import yaml
 
 from kveval.config.types import Strict
+from kveval.engines.kubernetes.api.kinds import Document
 from kveval.host.errors import Failure
 
 MANIFESTS = Path(__file__).resolve().parents[5] / "manifests"
-
-Document = dict[str, Any]
 
 
 class ManifestError(Failure):
