@@ -93,9 +93,8 @@ class ClusterEngine:
         if self._site.shared_network and specification.on_cluster.replicas > 1:
             raise MeasurementError("replicas need addresses of their own; on a shared network there can be only one")
         store.root.mkdir(parents=True, exist_ok=True)
-        require_free(
-            store.root, disk_bytes(specification.workload, self._site.load.as_host_cpus), "a run of this workload"
-        )
+        needed = disk_bytes(specification.workload, self._site.load.as_host_cpus)
+        require_free(store.root, needed, "a run of this workload")
 
     def scratch(self, store: Store, key: Key) -> Path:
         """Where reports, logs and the archive are brought to."""

@@ -23,7 +23,7 @@ from kveval.engines.kubernetes.manifests.rendering import load_command, load_job
 from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import alive
-from kveval.engines.kubernetes.wait.wait import WaitTarget
+from kveval.engines.kubernetes.wait.wait import WaitState, WaitTarget, wait
 from kveval.engines.protocol import LoadResult, Say
 from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import exit_words, last_words
@@ -194,30 +194,28 @@ class LoadJobs:
         return 2 * (max(limits) + _FETCH_S + self._place.start_seconds)
 
     def _running(self, prepared: Prepared, log: Path) -> Document:
-        """Return a level's pod once it runs. Raises LoadError when it has ended already."""
+        """Return a level's pod once it runs. Raises LoadError when it has ended, RolloutError when it cannot run."""
         place, name = self._place, prepared.job
-        begin, usual, limit_s = time.monotonic(), place.patience, place.start_seconds
         # While a level is sent, the pod of the next one may have no room: that of the level has it.
-        waited_s = begin - prepared.made
+        usual, waited_s = place.patience, time.monotonic() - prepared.made
         patience = replace(usual, unschedulable_s=usual.unschedulable_s + waited_s, unseen_s=usual.unseen_s + waited_s)
         target = WaitTarget(place.api, JOB, place.namespace, name, patience)
-        while True:
+
+        def look() -> WaitState:
             pods = alive(place.api.list(POD, place.namespace, f"job-name={name}"))
-            ended = [pod for pod in pods if is_over(pod)]
-            if ended:
+            if ended := [pod for pod in pods if is_over(pod)]:
                 with contextlib.suppress(ClusterError):
                     log.write_text(place.api.logs(place.namespace, ended[0]["metadata"]["name"], CONTAINER))
                 raise LoadError(f"GuideLLM {failed(ended[0])} before it had sent anything{last_words(log)}; see {log}")
-            running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
-            if running:
-                return running[0]
+            if running := [pod for pod in pods if pod["status"].get("phase") == "Running"]:
+                return WaitState(True, "its pod runs", running)
             found = target.read()
             if not pods and found is not None:
                 target.require_creatable(found["metadata"].get("creationTimestamp"))
             target.check(pods)
-            if time.monotonic() > begin + limit_s:
-                raise LoadError(f"the load generator's pod of Job {name} was not running after {limit_s} s")
-            time.sleep(_POLL_S)
+            return WaitState(False, "its pod does not run yet", pods)
+
+        return wait(target, look, place.start_seconds, None)[0]
 
     def _until_ready(self, pod: Document, level: Level, watch: Callable[[float], None]) -> None:
         """Wait until there is nothing left to do in a pod but to send."""

@@ -1,9 +1,10 @@
 """The servers of a cell on a cluster, as one: what must be known of every replica is asked of every replica."""
 
+import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,8 @@ class ClusterServer:
         for sidecar in reversed(self.sidecars):
             sidecar.reset(timeout_s)
         if self.file_tier is not None:
-            every(
-                self.replicas, lambda replica: self._run(replica, ["find", self.file_tier, "-mindepth", "1", "-delete"])
-            )
+            emptying = ["find", self.file_tier, "-mindepth", "1", "-delete"]
+            every(self.replicas, lambda replica: self._run(replica, emptying))
 
     def warm_up(self, prompt_tokens: int) -> None:
         """Have every replica generate a few tokens, before anything is measured."""
@@ -186,16 +186,14 @@ class ClusterServer:
 
         One replica among several may rightly get no requests; that none of them does is the load generator's failure.
         """
-        alone = len(self.replicas) == 1
-        idle_limits = (idle_s, loaded_s) if alone else (math.inf, 0.0)
-        watches = [
-            StallWatch(str(replica.reach), self.program.software, limit_s, idle_limits[0], replica.log, idle_limits[1])
-            for replica in self.replicas
-        ]
-        readings = [_reading(watch, replica) for watch, replica in zip(watches, self.replicas, strict=True)]
-        checks = [(reading, watch.interval_s) for reading, watch in zip(readings, watches, strict=True)]
+        alone, software = len(self.replicas) == 1, self.program.software
+        own_idle_s, own_loaded_s = (idle_s, loaded_s) if alone else (math.inf, 0.0)
+        checks: list[Check] = []
+        for replica in self.replicas:
+            watch = StallWatch(str(replica.reach), software, limit_s, own_idle_s, replica.log, own_loaded_s)
+            checks.append((functools.partial(_observe, watch, replica), watch.interval_s))
         if not alone:
-            total = StallWatch("all replicas", self.program.software, limit_s, idle_s, self.replicas[0].log, loaded_s)
+            total = StallWatch("all replicas", software, limit_s, idle_s, self.replicas[0].log, loaded_s)
             checks.append((lambda: self._observe(total), total.interval_s))
         return checks
 
@@ -232,11 +230,10 @@ class ClusterServer:
         except (ClusterError, DeploymentError):
             return None
 
-    def _run(self, replica: Replica, argv: Sequence[str | None]) -> str:
-        words = [word for word in argv if word is not None]
-        done = self.place.api.exec(self.place.namespace, replica.name, SERVER, words)
+    def _run(self, replica: Replica, argv: Sequence[str]) -> str:
+        done = self.place.api.exec(self.place.namespace, replica.name, SERVER, argv)
         if done.returncode:
-            raise DeploymentError(f"{words[0]} failed in pod {replica.name}: {done.said}; see {replica.log}")
+            raise DeploymentError(f"{argv[0]} failed in pod {replica.name}: {done.said}; see {replica.log}")
         return done.text
 
 
@@ -247,16 +244,13 @@ def _counters(replica: Replica) -> dict[str, float]:
         raise CounterError(f"pod {replica.name}: no metrics ({error}); see {replica.log}") from error
 
 
-def _reading(watch: StallWatch, replica: Replica) -> Callable[[], None]:
-    def check() -> None:
-        work = None
-        try:
-            page = replica.reach.page(replica.program.metrics_path, timeout_s=min(_READING_S, watch.interval_s))
-            work = read_work(page.decode(), replica.program.software)
-        except HttpError as error:
-            # Without the API server nothing is known of the pod, and the main thread waits for it.
-            if isinstance(error.__cause__, ClusterError) and error.__cause__.status is None:
-                return
-        watch.observe(work)
-
-    return check
+def _observe(watch: StallWatch, replica: Replica) -> None:
+    work = None
+    try:
+        page = replica.reach.page(replica.program.metrics_path, timeout_s=min(_READING_S, watch.interval_s))
+        work = read_work(page.decode(), replica.program.software)
+    except HttpError as error:
+        # Without the API server nothing is known of the pod, and the main thread waits for it.
+        if isinstance(error.__cause__, ClusterError) and error.__cause__.status is None:
+            return
+    watch.observe(work)

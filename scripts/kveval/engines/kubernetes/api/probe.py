@@ -117,8 +117,11 @@ class Asking:
 
 def every(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
     """Do the same with several things at once; the results keep their order. Raises the first failure."""
+    found = list(things)
+    if len(found) == 1:
+        return [do(found[0])]
     with ThreadPoolExecutor(_AT_ONCE) as together:
-        return list(together.map(do, things))
+        return list(together.map(do, found))
 
 
 def _warnings(header: str) -> tuple[str, ...]:

@@ -70,18 +70,13 @@ class RenderContext:
 
     def pod_labels(self, component: str) -> dict[str, str]:
         """Return the labels by which the cell's pods of a component are found."""
-        wanted = ("campaign", "cell", "run", "component")
-        return {
-            key: value for key, value in self.labels(component).items() if key.removeprefix("kveval.dev/") in wanted
-        }
+        wanted = [f"{names.PREFIX}/{part}" for part in ("campaign", "cell", "run", "component")]
+        return {key: value for key, value in self.labels(component).items() if key in wanted}
 
     def metadata(self, component: str, name: str | None = None) -> dict[str, Any]:
         """Return an object's metadata, with the cell's path in full."""
-        found = {
-            "name": name or self.name(component),
-            "namespace": self.site.namespace,
-            "labels": self.labels(component),
-        }
+        named = {"name": name or self.name(component), "namespace": self.site.namespace}
+        found = {**named, "labels": self.labels(component)}
         return found if component == "storage" else {**found, "annotations": {names.CELL_ANNOTATION: self.cell}}
 
     def pod_metadata(self, component: str, labels: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
@@ -95,16 +90,11 @@ class RenderContext:
 
     # What the specification leaves open.
 
-    @property
-    def places(self) -> dict[str, str]:
-        """The value of every placeholder."""
-        hosts = {f"{store}_host": self.address(store) for store in ("redis", "valkey", "epp")}
-        folders = {"model_dir": MODEL_FOLDER, "fs_dir": FILES_FOLDER, "lmcache_host": LOOPBACK}
-        return {**hosts, **folders, **{place: str(port) for place, port in self.ports.items()}}
-
     def fill(self, text: str) -> str:
         """Fill hosts, ports and folders; braces of JSON stay."""
-        places = self.places
+        places = {f"{store}_host": self.address(store) for store in ("redis", "valkey", "epp")}
+        places |= {"model_dir": MODEL_FOLDER, "fs_dir": FILES_FOLDER, "lmcache_host": LOOPBACK}
+        places |= {place: str(port) for place, port in self.ports.items()}
         return re.sub(r"\{(\w+)\}", lambda match: places.get(match[1], match[0]), text)
 
     def argv(self, argv: Sequence[str]) -> list[str]:

@@ -120,29 +120,23 @@ def wait_for_job(
 
     Raises RolloutError when it failed for good, and when its pod cannot run.
     """
-    target = WaitTarget(api, JOB, namespace, name, patience or Patience())
+    return _waited(WaitTarget(api, JOB, namespace, name, patience or Patience()), _job, timeout_s, say)
 
-    def look() -> WaitState:
-        found = target.read()
-        if found is None:
-            return WaitState(False, "is not there")
-        listed = api.list(POD, namespace, f"job-name={name}")
-        pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
-        ended = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Succeeded"]
-        if condition(found, "Complete").get("status") == "True":
-            return WaitState(True, "completed", ended)
-        for kind in ("Failed", "FailureTarget"):
-            if condition(found, kind).get("status") == "True":
-                raise _failed(target, condition(found, kind), pods)
-        live = alive(pods)
-        if not live:
-            target.require_creatable(found["metadata"].get("creationTimestamp"))
-        # A pod that ended is judged by the Job's own verdict, which knows whether there is another try.
-        target.check(live, retried=True)
-        phases = ", ".join(str((pod.get("status") or {}).get("phase")) for pod in live) or "not there yet"
-        return WaitState(False, f"its pod is {phases}", live)
 
-    return wait(target, look, timeout_s, say)
+def _job(target: WaitTarget, found: Document) -> WaitState:
+    listed = target.api.list(POD, target.namespace, f"job-name={target.name}")
+    pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
+    if condition(found, "Complete").get("status") == "True":
+        return WaitState(True, "completed", [pod for pod in pods if _phase(pod) == "Succeeded"])
+    for kind in ("Failed", "FailureTarget"):
+        if condition(found, kind).get("status") == "True":
+            raise _failed(target, condition(found, kind), pods)
+    live = alive(pods)
+    if not live:
+        target.require_creatable(found["metadata"].get("creationTimestamp"))
+    # A pod that ended is judged by the Job's own verdict, which knows whether there is another try.
+    target.check(live, retried=True)
+    return WaitState(False, f"its pod is {', '.join(map(_phase, live)) or 'not there yet'}", live)
 
 
 def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]) -> RolloutError:
@@ -181,7 +175,13 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
             raise target.trouble(trouble, now)
 
 
+def _phase(pod: Document) -> str:
+    return str((pod.get("status") or {}).get("phase"))
+
+
 def _observed(document: Document) -> bool:
+    if document["kind"] == JOB.kind:  # whose controller does not say
+        return True
     observed = int((document.get("status") or {}).get("observedGeneration") or 0)
     return observed >= int(document["metadata"]["generation"])
 
