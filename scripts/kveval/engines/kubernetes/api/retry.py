@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable, refused
+from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 
 OUTAGE_S = 300.0
@@ -70,10 +70,7 @@ class RetryingClient:
         if date := reply.headers.get("Date"):
             self.ahead = parsedate_to_datetime(date) - datetime.now(UTC)
         if not 200 <= reply.status < 300:
-            status = reply.json()
-            said = " ".join(str(status.get("message") or reply.body[:300].decode(errors="replace")).split())
-            reason = str(status.get("reason") or "")
-            raise refused(self.transport.server, f"{method} {path}", reply.status, reason, said)
+            raise reply.refusal(self.transport.server, f"{method} {path}")
         return reply
 
     def keep_trying(self, once: Callable[[], Result], final: Collection[int] = ()) -> Result:

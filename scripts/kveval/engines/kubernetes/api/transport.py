@@ -23,7 +23,7 @@ import websocket
 from kubernetes import client, config
 from kubernetes.stream.ws_client import websocket_proxycare
 
-from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable, refused
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable, refused
 
 # v5 adds only the closing of stdin, and the newest servers translate it; older ones speak v4.
 EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -62,6 +62,12 @@ class Reply:
         except ValueError:
             return {}
         return value if isinstance(value, dict) else {}
+
+    def refusal(self, server: str, asked: str) -> Refused:
+        """Make the error of an answer that says no; `asked`: the request's method and path."""
+        status = self.json()
+        said = " ".join(str(status.get("message") or self.body[:400].decode(errors="replace")).split())
+        return refused(server, asked, self.status, str(status.get("reason") or ""), said)
 
 
 class Stream:
@@ -198,7 +204,7 @@ class KubernetesTransport:
         answer = self._open("GET", path, query, None, "json", urllib3.Timeout(connect=10, read=timeout_s))
         if answer.status != 200:
             with contextlib.closing(answer), _lost(f"the answer to GET {path}"):
-                raise ClusterError(f"GET {path}: {answer.status} {answer.data[:300]!r}", answer.status)
+                raise Reply(answer.status, {}, answer.data).refusal(self.server, f"GET {path}")
         return Stream(answer, path)
 
     def command(self, path: str, query: Query, timeout_s: float) -> Frames:
@@ -221,11 +227,12 @@ class KubernetesTransport:
                 **options,
             )
         except websocket.WebSocketBadStatusException as error:
-            text = (error.resp_body or b"").decode(errors="replace") if error.resp_body else str(error)
-            said, status, reason = _answer(error.status_code, text)
-            if status in (401, 403):
-                raise refused(self.server, f"exec {path}", status, reason, said) from error
-            raise ClusterError(said, status, reason) from error
+            reply = Reply(error.status_code, {}, error.resp_body or str(error).encode())
+            refusal = reply.refusal(self.server, f"exec {path}")
+            # Nodes answer 500 both when they cannot be reached, which passes, and when no such container runs.
+            if any(words in refusal.facts["said"] for words in _NO_CONTAINER):
+                refusal.status, refusal.reason = 404, "ContainerNotRunning"
+            raise refusal from error
         except (websocket.WebSocketException, OSError, HTTPException) as error:
             raise Unreachable(f"{path} at {self.server}: {type(error).__name__}: {error}") from error
         return Frames(connection)
@@ -255,18 +262,3 @@ def _lost(what: str) -> Iterator[None]:
                 "is the kubeconfig's certificate-authority that of this cluster?"
             ) from error
         raise Unreachable(f"{what}: {type(error).__name__}: {error}") from error
-
-
-def _answer(status: int, text: str) -> tuple[str, int, str]:
-    """Return what a Status object says, else the text itself; the status; and the reason, where one is given.
-
-    Nodes answer 500 both when they cannot be reached, which passes, and when there is no such container running.
-    """
-    try:
-        said = json.loads(text)
-        text, reason = str(said["message"]), str(said.get("reason") or "")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        text, reason = " ".join(text.split())[:400], ""
-    if any(words in text for words in _NO_CONTAINER):
-        return text, 404, "ContainerNotRunning"
-    return text, status, reason
