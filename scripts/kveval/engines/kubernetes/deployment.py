@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, JOB, POD, Document, Kind, kind_of
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SERVICE, Document, kind_of
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
@@ -29,7 +29,7 @@ RESTARTED = f"{PREFIX}/restarted"
 """Annotation of pods: how often the servers of the run were started anew."""
 _STORES = ("redis", "valkey")
 # What exists for one run of a cell, whatever its arm; the documents may bring more.
-RUN_KINDS: tuple[Kind, ...] = (DEPLOYMENT, JOB, POD, Kind("v1", "Service"), Kind("v1", "ConfigMap"))
+RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
 
 
 class ClusterServerHandle:

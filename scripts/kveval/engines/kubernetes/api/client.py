@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.errors import ClusterError, NodeNotReady, Refused, Unreachable
+from kveval.engines.kubernetes.api.errors import AWAY, ClusterError, NodeNotReady, Refused, Unreachable
 from kveval.engines.kubernetes.api.exec import Executed, Execution, run_to_end
 from kveval.engines.kubernetes.api.kinds import (
     EVENT,
@@ -27,7 +27,6 @@ from kveval.engines.kubernetes.api.retry import OUTAGE_S, RetryingClient
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 
 T = TypeVar("T")
-_AWAY = (500, 502, 503, 504)
 _VERDICT_S = 5.0
 _CONNECT_S = 15.0
 _PAGE = 500
@@ -260,7 +259,7 @@ class Api:
             try:
                 return once()
             except ClusterError as error:
-                if isinstance(error, Unreachable) or error.status in _AWAY:
+                if isinstance(error, Unreachable) or error.status in AWAY:
                     self._silent.add((namespace, pod))
                     self._require_node(namespace, pod)
                 raise

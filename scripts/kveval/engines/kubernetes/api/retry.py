@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
+from kveval.engines.kubernetes.api.errors import AWAY, ClusterError, Unreachable
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 
 OUTAGE_S = 300.0
@@ -101,7 +101,7 @@ class RetryingClient:
     def _passes(self, error: ClusterError, now: float) -> bool:
         if any(words in str(error) for words in _HOPELESS):
             return False
-        if isinstance(error, Unreachable) or error.status in (500, 502, 503, 504):
+        if isinstance(error, Unreachable) or error.status in AWAY:
             self._lost_at = now
             return True
         if error.status is None or error.status in _NEVER_SERVED:
