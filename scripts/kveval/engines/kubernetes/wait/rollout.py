@@ -191,11 +191,5 @@ def _owned(document: Document, owners: set[str]) -> bool:
 
 
 def _selector(document: Document) -> str:
-    """Write the selector of a controller as the API's query wants it."""
-    selector = document["spec"]["selector"]
-    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
-    for term in selector.get("matchExpressions") or []:
-        key, values = term["key"], ",".join(term.get("values") or [])
-        written = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
-        parts.append(written.get(term["operator"], f"!{key}"))
-    return ",".join(parts)
+    """Write the selector of a controller of ours, which has labels alone, as the API's query wants it."""
+    return ",".join(f"{key}={value}" for key, value in document["spec"]["selector"]["matchLabels"].items())
