@@ -25,11 +25,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+from tests.support.pod_waits import wait_for_pod  # noqa: E402
 from tests.support.testbed import a_namespace, a_pod, pod_template  # noqa: E402
 
 from kveval.engines.kubernetes.api.client import Api  # noqa: E402
 from kveval.engines.kubernetes.api.download import collect, collect_folder  # noqa: E402
-from kveval.engines.kubernetes.wait.rollout import wait_for_pod  # noqa: E402
 
 MEBI = 1024 * 1024
 FOLDER = "/tmp/kveval-bench-transfer"

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.manifests.preview import preview_text
+from kveval.engines.kubernetes.manifests.rendering import preview_text
 from kveval.spec.specification import Specification
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.pod_waits import wait_for_pod
 from tests.support.testbed import Testbed, a_deployment, a_namespace, a_pod, own_testbed, pod_template, wait_until
 
-from kveval.engines.kubernetes.api import lifetime
+from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, NodeNotReady
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, DEPLOYMENT, JOB, POD

@@ -57,9 +57,7 @@ def test_fields_that_others_took_are_taken_back_and_others_kept(cluster_api: Api
     assert taken["data"] == {"level": "4", "note": "x"}
 
 
-def test_a_rehearsal_leaves_nothing_and_a_mistake_is_named(cluster_api: Api, namespace: str) -> None:
-    cluster_api.apply([a_map(namespace, "plan", level="4")], dry_run=True)
-    assert cluster_api.read(CONFIG_MAP, "plan", namespace) is None
+def test_a_mistake_is_named(cluster_api: Api, namespace: str) -> None:
     wrong = a_deployment(namespace, "server", pod_template("serve"))
     wrong["spec"]["selector"] = {"matchLabels": {"app": "another"}}
     with pytest.raises(ClusterError, match=rf"^Deployment {namespace}/server: .*selector") as failure:

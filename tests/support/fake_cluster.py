@@ -164,25 +164,25 @@ class FakeTransport:
         self.calls.append(call)
         return self.answer(call)
 
-    def stream(self, path: str, query: Query, timeout_s: float) -> "FakeLines":
+    def stream(self, path: str, query: Query, timeout_s: float) -> "FakeStream":
         if not self.streams:
             raise Unreachable("no watch is offered")
         made = self.streams.pop(0)
         if isinstance(made, ClusterError):
             raise made
-        return FakeLines(made)
+        return FakeStream(made)
 
     def command(self, path: str, query: Query, timeout_s: float) -> "LocalCommand":
         self.commands.append(query)
         return LocalCommand(query["command"], self.cuts.pop(0) if self.cuts else None, self.environment)
 
 
-class FakeLines:
-    def __init__(self, lines: Sequence[bytes]) -> None:
-        self._lines = lines
+class FakeStream:
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        self._parts = parts
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._lines)
+        return iter(self._parts)
 
     def interrupt(self) -> None:
         pass

@@ -3,7 +3,8 @@
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import POD, Document
 from kveval.engines.kubernetes.wait.diagnosis import Patience, is_ready
-from kveval.engines.kubernetes.wait.wait import Say, WaitState, WaitTarget, wait
+from kveval.engines.kubernetes.wait.wait import WaitState, WaitTarget, wait
+from kveval.engines.protocol import Say
 
 
 def wait_for_pod(

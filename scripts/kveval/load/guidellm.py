@@ -47,6 +47,11 @@ class Level:
     seed: int
     longer: int = 1
 
+    @property
+    def report_name(self) -> str:
+        """The file name of its report."""
+        return f"guidellm-{self.streams:04d}.json"
+
 
 @dataclass(frozen=True)
 class LoadTarget:

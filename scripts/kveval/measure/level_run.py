@@ -117,7 +117,7 @@ class Levels:
 
     def _attempt(self, level: load.Level, title: str) -> dict[str, Any]:
         server, workload = self.session.handle.server, load.lasting(self.workload, level)
-        report = self.scratch / "raw" / f"guidellm-{level.streams:04d}.json"
+        report = self.scratch / "raw" / level.report_name
         argv = self.session.command(level, report)
         checks = [
             *server.stall_checks(

@@ -72,9 +72,9 @@ def after_failures(
         yield from (f"  {run}: {reason}" for run, reason in failed.items())
         campaign = plan.config.campaign
         if campaign.cluster is not None:
-            from kveval.engines.kubernetes.shared_objects import release_after_failures  # noqa: PLC0415  (no plan loads the client)
+            from kveval.engines.kubernetes.recordings import release_recorder  # noqa: PLC0415  (no plan loads the client)
 
-            release_after_failures(campaign.cluster, campaign.name, warn)
+            release_recorder(campaign.cluster, campaign.name, warn)
     option = f" --configfile {' '.join(map(os.path.relpath, configfiles))}" if configfiles else ""
     yield f"A report on what exists: {REPORT_COMMAND}{option}"
 

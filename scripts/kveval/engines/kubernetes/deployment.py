@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, JOB, POD, Document, Kind, kind_of
-from kveval.engines.kubernetes.api.lifetime import EXPIRY_S
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SERVICE, Document, kind_of
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
+from kveval.engines.kubernetes.lifetime import EXPIRY_S
 from kveval.engines.kubernetes.manifests.context import FILES_FOLDER
 from kveval.engines.kubernetes.manifests.rendering import Rendered, download_job
 from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
 from kveval.engines.kubernetes.run_place import RunContext, component_of
-from kveval.engines.kubernetes.sidecars import PodKeyValueStore, PodLMCache, PodPicker, PodSidecar
+from kveval.engines.kubernetes.sidecars import PodKeyValueStore, PodLMCache, PodPicker, PodSidecar, container_of
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.rollout import wait_for_deployment, wait_for_job
 from kveval.engines.kubernetes.wait.wait import RolloutError
@@ -29,7 +29,7 @@ RESTARTED = f"{PREFIX}/restarted"
 """Annotation of pods: how often the servers of the run were started anew."""
 _STORES = ("redis", "valkey")
 # What exists for one run of a cell, whatever its arm; the documents may bring more.
-RUN_KINDS: tuple[Kind, ...] = (DEPLOYMENT, JOB, POD, Kind("v1", "Service"), Kind("v1", "ConfigMap"))
+RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
 
 
 class ClusterServerHandle:
@@ -155,24 +155,22 @@ class ClusterServerHandle:
         return Replica(pod, Reach(self._place, pod, self._place.ports["port"]), self._follow(pod, SERVER, log), program)
 
     def _sidecars(self, pod: Document) -> Sequence[PodSidecar]:
-        place, component = self._place, component_of(pod)
-        found: list[PodSidecar] = []
-        if component in _STORES:
-            follower = self._follow(pod, component, component)
-            found.append(PodKeyValueStore(place, pod, component, place.ports[f"{component}_port"], follower.log))
-        if component == "epp":
-            follower = self._follow(pod, component, component)
-            found.append(PodPicker(pod, Reach(place, pod, place.ports["epp_metrics_port"]), follower.log))
-        if component == "model-server" and any(entry["name"] == "lmcache" for entry in pod["spec"]["containers"]):
-            follower = self._follow(pod, "lmcache", "lmcache")
-            found.append(PodLMCache(pod, Reach(place, pod, place.ports["lmcache_http_port"]), follower.log))
-        return found
+        place, name = self._place, component_of(pod)
+        if name in _STORES:
+            return [PodKeyValueStore(place, pod, name, place.ports[f"{name}_port"], self._follow(pod, name, name).log)]
+        if name == "epp":
+            reach = Reach(place, pod, place.ports["epp_metrics_port"])
+            return [PodPicker(pod, reach, self._follow(pod, name, name).log)]
+        if name == "model-server" and container_of(pod, "lmcache"):
+            reach = Reach(place, pod, place.ports["lmcache_http_port"])
+            return [PodLMCache(pod, reach, self._follow(pod, "lmcache", "lmcache").log)]
+        return []
 
     def _explained(self, error: RolloutError) -> DeploymentError:
         """Say in one line why pods do not run, with the telling line of their log; keep all that is known in files."""
         with contextlib.suppress(ClusterError):
-            pod = self._place.api.read(POD, error.pod, self._place.namespace) if error.pod else None
-            keep_logs(self._place.api, pod, self._logs)
+            if error.pod and (pod := self._place.api.read(POD, error.pod, self._place.namespace)):
+                keep_logs(self._place.api, pod, self._logs)
         form = program_of(self._place.specification.versions).log_form
         words = last_words(self._logs / f"{SERVER}.log", form=form)
         return DeploymentError(keep_evidence(error, self._logs, words))

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from kveval.engines.job import Job, MeasurementError
-from kveval.engines.kubernetes import leases, neighbours, recordings
+from kveval.engines.kubernetes import leases, lifetime, neighbours, recordings
 from kveval.engines.kubernetes import nodes as machines
-from kveval.engines.kubernetes.api import exporters, lifetime
+from kveval.engines.kubernetes.api import exporters
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, Document, kind_of
 from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
@@ -22,7 +21,6 @@ from kveval.engines.kubernetes.manifests.rendering import PORTS, render, target_
 from kveval.engines.kubernetes.replicas import ClusterServer
 from kveval.engines.kubernetes.routes import gateway_url, require_routed, sources_of, with_controller
 from kveval.engines.kubernetes.run_place import RunContext
-from kveval.engines.kubernetes.shared_objects import release_shared
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import Check, LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
@@ -41,6 +39,8 @@ _LEASE_CHECK_S = 5.0
 class ClusterEngine:
     """One run on a cluster, before anything has started."""
 
+    _lease: leases.Held
+
     def __init__(self, job: Job) -> None:
         if job.site is None:
             raise MeasurementError("engine kubernetes needs the campaign's key cluster, which says where")
@@ -50,7 +50,6 @@ class ClusterEngine:
         self._place = RunContext(
             job.specification, self._site, job.run, job.campaign, ports, job.measurement, api=self._api
         )
-        self._lease: leases.Held | None = None
 
     def hardware(self) -> Mapping[str, Any]:
         """Say which kinds of nodes the servers may run on; which they ran on is known when they have."""
@@ -64,7 +63,8 @@ class ClusterEngine:
         self._api.retrying.say = say
         over = False
         try:
-            with leases.held(self._place, say, recordings.mark_of(self._place)) as self._lease:
+            mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._place)}
+            with leases.held(self._place, say, mark) as self._lease:
                 try:
                     yield
                 except Terminated:
@@ -74,7 +74,7 @@ class ClusterEngine:
             # This run's own pointer is written later.
             to_come = sum(not pointer.exists() for pointer in self._job.pointers) > 1
             if over or not to_come:
-                release_shared(self._api, self._site, self._job.campaign, say)
+                recordings.release_recorder(self._site, self._job.campaign, say, self._api)
 
     def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
         """Remove by label what a killed job of this run left, recordings of dead runs, and unfinished folders."""
@@ -93,9 +93,8 @@ class ClusterEngine:
         if self._site.shared_network and specification.on_cluster.replicas > 1:
             raise MeasurementError("replicas need addresses of their own; on a shared network there can be only one")
         store.root.mkdir(parents=True, exist_ok=True)
-        require_free(
-            store.root, disk_bytes(specification.workload, self._site.load.as_host_cpus), "a run of this workload"
-        )
+        needed = disk_bytes(specification.workload, self._site.load.as_host_cpus)
+        require_free(store.root, needed, "a run of this workload")
 
     def scratch(self, store: Store, key: Key) -> Path:
         """Where reports, logs and the archive are brought to."""
@@ -104,7 +103,6 @@ class ClusterEngine:
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Say) -> Iterator["ClusterSession"]:
         """Offer the run; on leaving, every object of it is gone."""
-        assert self._lease is not None
         session = ClusterSession(self._job, self._place, self._lease, scratch, say)
         try:
             yield session
@@ -122,6 +120,8 @@ class ClusterSession:
     """One run in progress on a cluster."""
 
     own_clock = False
+    _generator: LoadJobs
+    _recording: recordings.ClusterRecording
 
     def __init__(self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say) -> None:
         self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
@@ -129,8 +129,6 @@ class ClusterSession:
         prompt_tokens = job.specification.workload.first_prompt_tokens
         self.handle = ClusterServerHandle(place, self._rendered, scratch / "raw", prompt_tokens, say)
         self.pcp_version = ""
-        self._jobs: LoadJobs | None = None
-        self._recording: recordings.ClusterRecording | None = None
         self._nodes: dict[str, Document] = {}
         self._told_gpus: list[dict[str, Any]] = []
         self._neighbours = neighbours.Neighbours(place, ())
@@ -162,8 +160,7 @@ class ClusterSession:
             self.pcp_version = recordings.version(place, pods[0])
             beside = self._exporters(pods[0])
             sources = sources_of(place, server) | beside
-            recorder = recordings.begin(place, pods, self._scratch / "pcp", sources, server.watched)
-            self._recording = recorder
+            self._recording = recorder = recordings.begin(place, pods, self._scratch / "pcp", sources, server.watched)
             self.handle.on_restart = lambda started: recorder.tell(sources_of(place, started) | beside)
             try:
                 yield recorder
@@ -189,8 +186,8 @@ class ClusterSession:
         """Have the pod of the first level made."""
         target = target_url(self._place) or gateway_url(self._place)
         require_routed(self._place, self.handle.server, target)
-        self._jobs = LoadJobs(self._place, target, self._place.site.load.as_host_cpus, self._say)
-        self._jobs.expect(levels)
+        self._generator = LoadJobs(self._place, target, self._place.site.load.as_host_cpus, self._say)
+        self._generator.expect(levels)
 
     def command(self, level: load.Level, report: Path) -> list[str]:
         """Return GuideLLM's command line in its pod."""
@@ -218,7 +215,6 @@ class ClusterSession:
     def facts(self) -> dict[str, Any]:
         """Return what only a cluster has: images as they were pulled, nodes, its version; and how clocks differ."""
         server, recorder = self.handle.server, self._recording
-        assert recorder is not None
         pods = [*server.watched, *recorder.pods, *self._generator.pods]
         gpus = self._gpus.conditions()
         return {
@@ -253,21 +249,13 @@ class ClusterSession:
         labelled = [machines.labelled_gpu(nodes[0], resource)] * each * len(server.replicas)
         return machines.describe(nodes, resource, self._told_gpus or labelled)
 
-    @property
-    def _generator(self) -> LoadJobs:
-        if self._jobs is None:
-            raise ClusterError("no levels were announced")
-        return self._jobs
-
 
 def own_ports() -> dict[str, int]:
     """Choose a port of this host for everything that listens, where pods share its network."""
-    chosen: dict[str, int] = {}
-    while len(chosen) < len(PORTS):
-        port = free_port()
-        if port not in chosen.values():
-            chosen[list(PORTS)[len(chosen)]] = port
-    return chosen
+    free: set[int] = set()
+    while len(free) < len(PORTS):
+        free.add(free_port())
+    return dict(zip(PORTS, free, strict=True))
 
 
 def images_of(pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:

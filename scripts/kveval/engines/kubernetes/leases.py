@@ -8,11 +8,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kveval.engines.kubernetes.api import lifetime
+from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import Document, Kind
@@ -28,6 +28,8 @@ _RENEW_S = 10.0
 _PROLONG_S = 60.0
 _POLL_S = 1.0
 _REMIND_S = 30.0
+# As the API server writes it; such texts sort by time.
+_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class LeaseLost(ClusterError):
@@ -88,49 +90,37 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(place: RunContext, say: Callable[[str], None], mark: str, duration_s: float = DURATION_S) -> Iterator[Held]:
-    """Hold the run's Lease; while another job holds it, wait and say so.
+def held(
+    place: RunContext,
+    say: Callable[[str], None],
+    told: Mapping[str, str],
+    component: str = COMPONENT,
+    namespace: str | None = None,
+    duration_s: float = DURATION_S,
+) -> Iterator[Held]:
+    """Hold a Lease of the run; while another process holds it, wait and say so.
 
-    `mark`: of the run's recording, which others must leave alone meanwhile.
+    `told`: annotations, such as the mark of the run's recording, which others must leave alone meanwhile.
     """
-    metadata = {
-        "name": place.name(COMPONENT),
-        "namespace": place.namespace,
-        "labels": place.labels(COMPONENT),
-        "annotations": {MARK_ANNOTATION: mark},
-    }
-    with held_by(place.api, document(metadata, duration_s), say, duration_s) as lease:
-        yield lease
-
-
-@contextlib.contextmanager
-def held_by(api: Api, wanted: Document, say: Callable[[str], None], duration_s: float = DURATION_S) -> Iterator[Held]:
-    """Hold a Lease; while another process holds it, wait and say so."""
-    lease = Held(api, _acquire(api, wanted, say, duration_s))
+    metadata = {"name": place.name(component), "namespace": namespace or place.namespace}
+    metadata |= {"labels": place.labels(component), "annotations": dict(told)}
+    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s), **renewed()}
+    wanted = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
+    lease = Held(place.api, _acquire(place.api, wanted, say, duration_s))
     try:
         yield lease
     finally:
         lease.end(say)
 
 
-def document(metadata: Mapping[str, Any], duration_s: float = DURATION_S) -> Document:
-    """Return a Lease of this process."""
-    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s), **renewed()}
-    return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": dict(metadata), "spec": spec}
-
-
 def living(
     api: Api, namespace: str, campaign: str | None, component: str = COMPONENT, duration_s: float = DURATION_S
 ) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and by no process of this host that has ended."""
-    now = datetime.now(UTC) + api.retrying.ahead
-    found = []
-    for lease in api.list(LEASE, namespace, selector(campaign, component=component)):
-        renewed_at = datetime.fromisoformat(str(lease["spec"].get("renewTime") or "1970-01-01T00:00:00.000000Z"))
-        # Clocks of others may be off; twice the duration is enough for a Lease that nobody has to win.
-        if not gone(holder_of(lease)) and (now - renewed_at).total_seconds() < 2 * duration_s:
-            found.append(lease)
-    return found
+    # Clocks of others may be off; twice the duration is enough for a Lease that nobody has to win.
+    since = (api.now() - timedelta(seconds=2 * duration_s)).strftime(_TIME)
+    found = api.list(LEASE, namespace, selector(campaign, component=component))
+    return [one for one in found if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since]
 
 
 def mark_of(lease: Mapping[str, Any]) -> str:
@@ -150,7 +140,7 @@ def gone(holder: str) -> bool:
 
 def renewed() -> dict[str, str]:
     """Return the part of a Lease that says that its holder lives."""
-    return {"renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    return {"renewTime": datetime.now(UTC).strftime(_TIME)}
 
 
 def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_s: float) -> Document:

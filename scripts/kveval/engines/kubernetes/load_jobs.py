@@ -18,12 +18,12 @@ from kveval.engines.kubernetes.api.download import collect
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, JOB, POD, Document
 from kveval.engines.kubernetes.api.pod_logs import Follower
-from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER, MODEL_FOLDER
-from kveval.engines.kubernetes.manifests.rendering import load_job
-from kveval.engines.kubernetes.recordings import NodeRecording
+from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER
+from kveval.engines.kubernetes.manifests.rendering import load_command, load_job, load_target
+from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import alive
-from kveval.engines.kubernetes.wait.wait import WaitTarget
+from kveval.engines.kubernetes.wait.wait import WaitState, WaitTarget, wait
 from kveval.engines.protocol import LoadResult, Say
 from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import exit_words, last_words
@@ -81,7 +81,6 @@ _RELEASE = "0.8."
 class Prepared:
     """A level's Job, whose pod waits; `made`: when, time.monotonic()."""
 
-    level: Level
     job: str
     made: float
 
@@ -102,25 +101,15 @@ class LoadJobs:
         self.pods: list[Document] = []
         """The generators' pods, as they ended."""
         self._told: list[tuple[float, float]] = []
-
-    @property
-    def _known(self) -> bool:
-        return self._place.specification.versions["guidellm"].startswith(_RELEASE)
-
-    @property
-    def _primes(self) -> bool:
-        return self._place.specification.workload.prime
-
-    @property
-    def _ahead(self) -> bool:
-        """Whether pods make their prompts ahead: what asks a server that is being restarted would fail."""
-        known, endpoint = self._known, self._place.specification.reset_caches == "endpoint"
-        return self._place.site.prompts_ahead and known and endpoint and not self._primes
-
-    @property
-    def _held(self) -> bool:
-        """Whether GuideLLM itself waits, and not the shell before it."""
-        return self._ahead or self._primes
+        specification = place.specification
+        self._workload = specification.workload
+        self._primes = self._workload.prime
+        self._known = specification.versions["guidellm"].startswith(_RELEASE)
+        # Whether pods make their prompts ahead: what asks a server that is being restarted would fail.
+        endpoint = specification.reset_caches == "endpoint"
+        self._ahead = place.site.prompts_ahead and self._known and endpoint and not self._primes
+        # Whether GuideLLM itself waits, and not the shell before it.
+        self._held = self._ahead or self._primes
 
     def expect(self, levels: Sequence[Level]) -> None:
         """Prepare the first level."""
@@ -132,24 +121,18 @@ class LoadJobs:
 
     def command(self, level: Level) -> list[str]:
         """Return GuideLLM's command line, with paths as its pod has them."""
-        report = Path(LOAD_FOLDER, report_name(level))
-        return load.command("guidellm", self._place.specification.workload, level, self._load_target(), report)
-
-    def _load_target(self) -> load.LoadTarget:
-        specification = self._place.specification
-        tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
-        return load.LoadTarget(self._target, specification.model.served_name, tokenizer)
+        return load_command(self._place, level, self._target)
 
     def generate(
         self, level: Level, report: Path, watch: Callable[[float], None], sending: Callable[[], None]
     ) -> LoadResult:
         """Run the level's generator and bring its report and its log here. Raises LoadError."""
         prepared = self._prepared.pop(level.index, None) or self._made(level)
-        workload, log = self._place.specification.workload, report.with_suffix(".log")
+        log = report.with_suffix(".log")
         pod = self._running(prepared, log)
         report.unlink(missing_ok=True)
         # What the pod has been given is kept here, too, as evidence.
-        load.write_data(workload, level, report)
+        load.write_data(self._workload, level, report)
         follower = Follower(self._place.api, pod, CONTAINER, log)
         try:
             primed: load.Primed | None = None
@@ -191,60 +174,53 @@ class LoadJobs:
         if place.api.delete(JOB, name, place.namespace, propagation="Foreground", grace_s=0):
             self._until_gone(name)
         place.api.apply(documents)
-        return Prepared(level, name, time.monotonic())
+        return Prepared(name, time.monotonic())
 
     def _files(self, level: Level) -> dict[str, str]:
         """Return what a level reads beside its arguments, packed, as a ConfigMap has it. Raises LoadError."""
         with tempfile.TemporaryDirectory() as folder:
-            data = load.write_data(self._place.specification.workload, level, Path(folder, report_name(level)))
+            data = load.write_data(self._workload, level, Path(folder, level.report_name))
             paths = [*([Path(sitecustomize.__file__)] if self._held else []), *([data] if data else [])]
             packed = {f"{path.name}.gz": gzip.compress(path.read_bytes(), mtime=0) for path in paths}
         size = sum(map(len, packed.values()))
         if size > _FILES_BYTES:
-            said = (
-                f"the trace of level {level.streams} takes {size} bytes, packed, of {_FILES_BYTES} that a ConfigMap has"
-            )
+            said = f"the trace of level {level.streams} takes {size} bytes, packed, of {_FILES_BYTES} of a ConfigMap"
             raise LoadError(f"{said}: fewer seconds or requests", code="trace_too_large", bytes=size)
         return {name: base64.b64encode(content).decode() for name, content in packed.items()}
 
     def _deadline_s(self, level: Level) -> float:
         """Return the seconds after which the cluster ends a level's Job: its wait for the one before, its own."""
-        workload = self._place.specification.workload
-        longest = max(
-            load.time_limit_s(load.lasting(workload, known), known.streams) for known in (*self._levels, level)
-        )
-        return 2 * (longest + _FETCH_S + self._place.start_seconds)
+        limits = (load.time_limit_s(load.lasting(self._workload, one), one.streams) for one in (*self._levels, level))
+        return 2 * (max(limits) + _FETCH_S + self._place.start_seconds)
 
     def _running(self, prepared: Prepared, log: Path) -> Document:
-        """Return a level's pod once it runs. Raises LoadError when it has ended already."""
+        """Return a level's pod once it runs. Raises LoadError when it has ended, RolloutError when it cannot run."""
         place, name = self._place, prepared.job
-        begin, usual, limit_s = time.monotonic(), place.patience, place.start_seconds
         # While a level is sent, the pod of the next one may have no room: that of the level has it.
-        waited_s = begin - prepared.made
+        usual, waited_s = place.patience, time.monotonic() - prepared.made
         patience = replace(usual, unschedulable_s=usual.unschedulable_s + waited_s, unseen_s=usual.unseen_s + waited_s)
         target = WaitTarget(place.api, JOB, place.namespace, name, patience)
-        while True:
+
+        def look() -> WaitState:
             pods = alive(place.api.list(POD, place.namespace, f"job-name={name}"))
-            ended = [pod for pod in pods if is_over(pod)]
-            if ended:
+            if ended := [pod for pod in pods if is_over(pod)]:
                 with contextlib.suppress(ClusterError):
                     log.write_text(place.api.logs(place.namespace, ended[0]["metadata"]["name"], CONTAINER))
                 raise LoadError(f"GuideLLM {failed(ended[0])} before it had sent anything{last_words(log)}; see {log}")
-            running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
-            if running:
-                return running[0]
+            if running := [pod for pod in pods if pod["status"].get("phase") == "Running"]:
+                return WaitState(True, "its pod runs", running)
             found = target.read()
             if not pods and found is not None:
                 target.require_creatable(found["metadata"].get("creationTimestamp"))
             target.check(pods)
-            if time.monotonic() > begin + limit_s:
-                raise LoadError(f"the load generator's pod of Job {name} was not running after {limit_s} s")
-            time.sleep(_POLL_S)
+            return WaitState(False, "its pod does not run yet", pods)
+
+        return wait(target, look, place.start_seconds, None)[0]
 
     def _until_ready(self, pod: Document, level: Level, watch: Callable[[float], None]) -> None:
         """Wait until there is nothing left to do in a pod but to send."""
-        place, name, begin = self._place, pod["metadata"]["name"], time.monotonic()
-        limit_s = load.start_allowance_s(place.specification.workload, level.streams)
+        name, begin = pod["metadata"]["name"], time.monotonic()
+        limit_s = load.start_allowance_s(self._workload, level.streams)
         while not self._is_ready(name):
             elapsed_s = time.monotonic() - begin
             if elapsed_s > limit_s:
@@ -270,13 +246,13 @@ class LoadJobs:
                 if not left:
                     raise
         if done.returncode:
-            raise LoadError(f"pod {name} cannot be told to begin: {done.stderr.decode(errors='replace').strip()}")
+            raise LoadError(f"pod {name} cannot be told to begin: {done.said}")
         return str(done.text)
 
     def _tell(self, pod: Document, script: str) -> float:
         """Tell a pod to go on; return the time there, epoch seconds."""
         asked = time.time()
-        there, spent_s = _seconds(self._in_pod(pod, script)), time.time() - asked
+        there, spent_s = epoch_seconds(self._in_pod(pod, script)), time.time() - asked
         self._told.append((there - asked - spent_s / 2, spent_s / 2))
         return there
 
@@ -292,14 +268,9 @@ class LoadJobs:
         return round(offset_s, 3) if abs(offset_s) > doubt_s + spent_s / 2 else 0.0
 
     def _until_ended(
-        self,
-        pod: Document,
-        level: Level,
-        begin: float,
-        watch: Callable[[float], None],
-        follower: Follower,
+        self, pod: Document, level: Level, begin: float, watch: Callable[[float], None], follower: Follower
     ) -> Document:
-        workload = load.lasting(self._place.specification.workload, level)
+        workload = load.lasting(self._workload, level)
         limit_s = load.sending_limit_s(workload) if self._held else load.time_limit_s(workload, level.streams)
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log
         while True:
@@ -324,13 +295,13 @@ class LoadJobs:
             raise LoadError(f"GuideLLM's report {report.name} cannot be brought here: {error}") from error
 
     def _environment(self, level: Level) -> dict[str, str]:
-        found = load.environment(self._cpus, self._place.specification.workload)
+        found = load.environment(self._cpus, self._workload)
         if not self._place.specification.miniature:
             # The tokenizer comes from the hub, or from the cache of weights.
             found.pop("HF_HUB_OFFLINE", None)
         if self._held:
             found["PYTHONPATH"] = LOAD_FOLDER
-            found |= load.priming_environment(self._place.specification.workload, level, self._load_target())
+            found |= load.priming_environment(self._workload, level, load_target(self._place, self._target))
         return {name: value for name, value in found.items() if name not in _OF_THE_IMAGE}
 
     def _until_gone(self, job: str) -> None:
@@ -339,11 +310,6 @@ class LoadJobs:
             if time.monotonic() > deadline:
                 raise ClusterError(f"Job {job} of an earlier attempt does not go away")
             time.sleep(_POLL_S)
-
-
-def report_name(level: Level) -> str:
-    """Return the file name of a level's report."""
-    return f"guidellm-{level.streams:04d}.json"
 
 
 def is_over(pod: Mapping[str, Any]) -> bool:
@@ -367,9 +333,3 @@ def failed(pod: Mapping[str, Any]) -> str:
     """Say how the load generator of a pod that has ended failed."""
     code = exit_code(pod)
     return f"failed ({exit_words(code if code < 128 else 128 - code)})"
-
-
-def _seconds(text: str) -> float:
-    # A date without %N prints it as it stands.
-    whole, _, fraction = text.split(maxsplit=1)[0].partition(".")
-    return float(f"{whole}.{fraction if fraction.isdigit() else 0}")

@@ -60,7 +60,8 @@ def announced(place: RunContext, nodes: Sequence[str], say: Say) -> Iterator[Nei
     found = Neighbours(place, nodes)
     with contextlib.ExitStack() as stack:
         try:
-            lease = stack.enter_context(leases.held_by(place.api, _lease(place, nodes), say))
+            about = {NODES_ANNOTATION: ",".join(nodes)}
+            lease = stack.enter_context(leases.held(place, say, about, COMPONENT, place.site.pcp_namespace))
         except Refused as error:
             say(f"other campaigns are not told that {', '.join(nodes)} is measured on ({error})")
         else:
@@ -73,22 +74,12 @@ def announced(place: RunContext, nodes: Sequence[str], say: Say) -> Iterator[Nei
                 found.look()
 
 
-def _lease(place: RunContext, nodes: Sequence[str]) -> Document:
-    metadata = {
-        "name": place.name(COMPONENT),
-        "namespace": place.site.pcp_namespace,
-        "labels": place.labels(COMPONENT),
-        "annotations": {NODES_ANNOTATION: ",".join(nodes)},
-    }
-    return leases.document(metadata)
-
-
 def _wait_for_turn(place: RunContext, own: Document, nodes: Sequence[str], say: Say) -> None:
     """Wait until no other campaign's run that came earlier measures on one of the nodes."""
     time.sleep(_SETTLE_S)
     reminded = float("-inf")
     while before := earlier(leases.living(place.api, place.site.pcp_namespace, None, COMPONENT), own, nodes):
-        text = f"{before[0]['metadata']['labels'][f'{names.PREFIX}/campaign']} ({leases.holder_of(before[0])})"
+        text = f"{_campaign(before[0])} ({leases.holder_of(before[0])})"
         if place.site.share_nodes:
             say(f"campaign {text} measures on {', '.join(nodes)}, too")
             return
@@ -100,15 +91,12 @@ def _wait_for_turn(place: RunContext, own: Document, nodes: Sequence[str], say: 
 
 def earlier(others: Sequence[Document], own: Mapping[str, Any], nodes: Sequence[str]) -> list[Document]:
     """Return the Leases of other campaigns, made before `own`, for one of the nodes."""
-    label = f"{names.PREFIX}/campaign"
-    mine = own["metadata"]
-    return [
-        lease
-        for lease in others
-        if lease["metadata"]["labels"].get(label) != mine["labels"].get(label)
-        and set((lease["metadata"].get("annotations") or {}).get(NODES_ANNOTATION, "").split(",")) & set(nodes)
-        and _age(lease["metadata"]) < _age(mine)
-    ]
+
+    def announces(metadata: Mapping[str, Any]) -> set[str]:
+        return set((metadata.get("annotations") or {}).get(NODES_ANNOTATION, "").split(","))
+
+    found = [lease for lease in others if _campaign(lease) != _campaign(own) and _age(lease) < _age(own)]
+    return [lease for lease in found if announces(lease["metadata"]) & set(nodes)]
 
 
 def is_busy(pod: Mapping[str, Any], gpu_resource: str) -> bool:
@@ -130,5 +118,9 @@ def _named(pod: Mapping[str, Any]) -> str:
     return f"{pod['spec'].get('nodeName')}: {pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
-def _age(metadata: Mapping[str, Any]) -> tuple[str, str]:
-    return str(metadata.get("creationTimestamp")), str(metadata.get("uid"))
+def _campaign(lease: Mapping[str, Any]) -> str:
+    return str(lease["metadata"]["labels"].get(f"{names.PREFIX}/campaign"))
+
+
+def _age(lease: Mapping[str, Any]) -> tuple[str, str]:
+    return str(lease["metadata"].get("creationTimestamp")), str(lease["metadata"].get("uid"))

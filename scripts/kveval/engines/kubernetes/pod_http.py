@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.errors import AWAY, ClusterError
 from kveval.engines.kubernetes.api.kinds import POD
+from kveval.engines.kubernetes.manifests.rendering import place as filled_url
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.host.http import HttpError, decoded, fetch
-
-# What a proxied server, or the way to it, may answer and what elsewhere means that the API server is away.
-_ANSWERS = (500, 502, 503, 504)
 
 
 class Reach:
@@ -33,11 +31,12 @@ class Reach:
         api, namespace = self._place.api, self._place.namespace
         target = f"{api.resource(POD).path(namespace, f'{self._pod}:{self._port}')}/proxy{path}"
         try:
+            # Here a status is an answer of the proxied server, or of the way to it.
             answer = api.of_pod(
                 namespace,
                 self._pod,
                 lambda: api.retrying.once(method, target, pairs, body, timeout_s=timeout_s),
-                final=_ANSWERS,
+                final=AWAY,
             )
         except ClusterError as error:
             raise HttpError(f"{method} {path} of pod {self._pod} failed: {error}", pod=self._pod) from error
@@ -53,7 +52,4 @@ def direct_url(place: RunContext, port: int) -> str | None:
     site = place.site
     if not site.shared_network or site.address in ("gateway", "service"):
         return None
-    service = place.name("model-server")
-    return (
-        site.address.replace("{port}", str(port)).replace("{service}", service).replace("{namespace}", site.namespace)
-    )
+    return filled_url(site.address, place, port)

@@ -5,17 +5,20 @@ so that nothing is counted twice, under names that end in the run's mark, so tha
 the archives that are brought here they have the names that every recording uses, and the host is the node's name.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kveval.engines.kubernetes import merge_metrics
+from kveval.config.site import Cluster
+from kveval.engines.kubernetes import leases, merge_metrics
 from kveval.engines.kubernetes import recorder_scripts as scripts
+from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect_folder
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
-from kveval.engines.kubernetes.api.kinds import POD, Document
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD, Document
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
@@ -26,6 +29,7 @@ from kveval.engines.kubernetes.manifests.recorder import (
     recording_documents,
 )
 from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset
 from kveval.engines.protocol import Say
@@ -39,6 +43,9 @@ _ENDED = 3
 _START_S = 600.0
 _READY_S = 60.0
 _POLL_S = 0.3
+_RECORDER_KINDS = (JOB, DAEMON_SET, POD, CONFIG_MAP)
+_REMOVAL_S = 120.0
+_OUTAGE_S = 10.0
 
 
 @dataclass
@@ -91,12 +98,8 @@ class NodeRecording:
         while missing := self.run(scripts.MISSING, *own).text.split():
             # What does not answer when pmlogger starts is never logged.
             if time.monotonic() > deadline:
-                urls = ", ".join(
-                    f"{name} ({self.sources[name]})" for name in self.sources if self._own(name) in missing
-                )
-                raise RecordingError(
-                    f"the recorder's pod {self.name} gets no metrics within {_READY_S:.0f} s of {urls}"
-                )
+                urls = ", ".join(f"{name} ({url})" for name, url in self.sources.items() if self._own(name) in missing)
+                raise RecordingError(f"the recorder's pod {self.name} has no metrics within {_READY_S:.0f} s: {urls}")
             time.sleep(_POLL_S)
         groups = {self._own(name): name for name in self.sources} | {name: name for name in self.shared}
         logged = [word for pair in groups.items() for word in pair]
@@ -104,7 +107,8 @@ class NodeRecording:
         argv = [CONFIGURATION, process_block(processes), interval, *logged]
         self._require(self.run(scripts.START, *argv), "cannot start pmlogger")
         while (begun := self.run(scripts.BEGUN, ONCE_METRICS[0])).returncode:
-            self._require_not_ended(begun)
+            if begun.returncode == _ENDED:
+                self._require(begun, "records nothing")
             if time.monotonic() > deadline:
                 raise RecordingError(f"pmlogger in pod {self.name} logged nothing within {_READY_S:.0f} s")
             time.sleep(_POLL_S)
@@ -112,16 +116,13 @@ class NodeRecording:
     def alive(self) -> None:
         """Return if pmlogger, pmcd and every agent run; else RecordingError."""
         found = self.run(scripts.ALIVE)
-        self._require_not_ended(found)
         self._require(found, "does not answer: pmcd, or an agent that it waits for, is silent")
         for name in dead_agents(found.text):
             raise RecordingError(f"PCP's {name} agent died in pod {self.name}")
 
     def stop(self) -> None:
         """Stop pmlogger. Raises RecordingError."""
-        found = self.run(scripts.STOP)
-        self._require_not_ended(found)
-        self._require(found, "has a pmlogger that does not end")
+        self._require(self.run(scripts.STOP), "has a pmlogger that does not end")
 
     def collect(self) -> None:
         """Bring the archive here and remove it there. Raises RecordingError."""
@@ -139,16 +140,13 @@ class NodeRecording:
 
     def release(self) -> None:
         """End and remove what is in the pod, without judging it; may be called again."""
-        with signals_deferred():
-            try:
-                self.run(scripts.REMOVE)
-            except RecordingError:
-                # A pod that cannot be asked is gone, or goes with the campaign; the next run looks again.
-                return
+        # A pod that cannot be asked is gone, or goes with the campaign; the next run looks again.
+        with signals_deferred(), contextlib.suppress(RecordingError):
+            self.run(scripts.REMOVE)
 
     def clock(self) -> float:
         """Return the pod's time, epoch seconds."""
-        return float(self.run(scripts.CLOCK).text.replace(".%N", "").replace(".N", ""))
+        return epoch_seconds(self.run(scripts.CLOCK).text)
 
     def run(self, script: str, *arguments: str) -> Executed:
         """Run a script in the pod. Raises RecordingError when that is not possible."""
@@ -162,13 +160,11 @@ class NodeRecording:
         return f"{name}_{self.mark}"
 
     def _require(self, done: Executed, what: str) -> None:
-        if done.returncode:
-            said = " ".join((done.stderr.decode(errors="replace") or done.text).split())
-            raise RecordingError(f"the recorder's pod {self.name} {what}: {said or f'exit code {done.returncode}'}")
-
-    def _require_not_ended(self, done: Executed) -> None:
         if done.returncode == _ENDED:
             raise RecordingError(f"pmlogger ended in pod {self.name}: {' '.join(done.text.split())}")
+        if done.returncode:
+            said = done.said or f"exit code {done.returncode}"
+            raise RecordingError(f"the recorder's pod {self.name} {what}: {said}")
 
 
 @dataclass
@@ -214,6 +210,12 @@ class ClusterRecording:
         """End and remove what is in the pods, without judging it; may be called again."""
         for node in self.nodes:
             node.release()
+
+
+def epoch_seconds(text: str) -> float:
+    """Read the first word that `date +%s.%N` printed; a date without %N prints that as it stands."""
+    whole, _, fraction = text.split(maxsplit=1)[0].partition(".")
+    return float(f"{whole}.{fraction if fraction.isdigit() else 0}")
 
 
 def recorder_pods(place: RunContext) -> list[Document]:
@@ -271,3 +273,19 @@ def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
             if mark not in living:
                 NodeRecording(place, pod, mark).release()
                 say(f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}")
+
+
+def release_recorder(site: Cluster, campaign: str, say: Say, api: Api | None = None) -> None:
+    """Remove the campaign's recorder, which its runs share, unless one of them is being measured.
+
+    The cache of weights stays: it costs hours to fill. A failure is said, not raised: what was measured is not worse
+    for it. `api`: None at the end of a workflow whose last runs failed, so that none of them knew that it was the last.
+    """
+    try:
+        api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
+        with signals_deferred():
+            if not leases.living(api, site.namespace, campaign):
+                chosen = selector(campaign, component=COMPONENT)
+                remove(api, chosen, [site.pcp_namespace], kinds=_RECORDER_KINDS, timeout_s=_REMOVAL_S, say=say)
+    except ClusterError as error:
+        say(f"what the campaign's runs share was not removed ({error}); snakemake teardown does")

@@ -1,18 +1,19 @@
 """The servers of a cell on a cluster, as one: what must be known of every replica is asked of every replica."""
 
+import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
+from kveval.engines.kubernetes.api.probe import every
 from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.sidecars import PodSidecar, command_line, environment
@@ -28,11 +29,8 @@ from kveval.host.http import HttpError
 from kveval.host.logs import last_words
 from kveval.store.run_file import Answers
 
-T = TypeVar("T")
-R = TypeVar("R")
 SERVER = "server"
 _LOOK_S = 2.0
-_AT_ONCE = 8
 _READING_S = 4.0
 _LMCACHE = "from importlib.metadata import version; print(version('lmcache'))"
 
@@ -131,9 +129,8 @@ class ClusterServer:
         for sidecar in reversed(self.sidecars):
             sidecar.reset(timeout_s)
         if self.file_tier is not None:
-            every(
-                self.replicas, lambda replica: self._run(replica, ["find", self.file_tier, "-mindepth", "1", "-delete"])
-            )
+            emptying = ["find", self.file_tier, "-mindepth", "1", "-delete"]
+            every(self.replicas, lambda replica: self._run(replica, emptying))
 
     def warm_up(self, prompt_tokens: int) -> None:
         """Have every replica generate a few tokens, before anything is measured."""
@@ -189,16 +186,14 @@ class ClusterServer:
 
         One replica among several may rightly get no requests; that none of them does is the load generator's failure.
         """
-        alone = len(self.replicas) == 1
-        idle_limits = (idle_s, loaded_s) if alone else (math.inf, 0.0)
-        watches = [
-            StallWatch(str(replica.reach), self.program.software, limit_s, idle_limits[0], replica.log, idle_limits[1])
-            for replica in self.replicas
-        ]
-        readings = [_reading(watch, replica) for watch, replica in zip(watches, self.replicas, strict=True)]
-        checks = [(reading, watch.interval_s) for reading, watch in zip(readings, watches, strict=True)]
+        alone, software = len(self.replicas) == 1, self.program.software
+        own_idle_s, own_loaded_s = (idle_s, loaded_s) if alone else (math.inf, 0.0)
+        checks: list[Check] = []
+        for replica in self.replicas:
+            watch = StallWatch(str(replica.reach), software, limit_s, own_idle_s, replica.log, own_loaded_s)
+            checks.append((functools.partial(_observe, watch, replica), watch.interval_s))
         if not alone:
-            total = StallWatch("all replicas", self.program.software, limit_s, idle_s, self.replicas[0].log, loaded_s)
+            total = StallWatch("all replicas", software, limit_s, idle_s, self.replicas[0].log, loaded_s)
             checks.append((lambda: self._observe(total), total.interval_s))
         return checks
 
@@ -235,22 +230,11 @@ class ClusterServer:
         except (ClusterError, DeploymentError):
             return None
 
-    def _run(self, replica: Replica, argv: Sequence[str | None]) -> str:
-        words = [word for word in argv if word is not None]
-        done = self.place.api.exec(self.place.namespace, replica.name, SERVER, words)
+    def _run(self, replica: Replica, argv: Sequence[str]) -> str:
+        done = self.place.api.exec(self.place.namespace, replica.name, SERVER, argv)
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()
-            raise DeploymentError(f"{words[0]} failed in pod {replica.name}: {said}; see {replica.log}")
+            raise DeploymentError(f"{argv[0]} failed in pod {replica.name}: {done.said}; see {replica.log}")
         return done.text
-
-
-def every(items: Iterable[T], do: Callable[[T], R]) -> list[R]:
-    """Do the same, briefly, with several things at once; raises the first failure."""
-    things = list(items)
-    if len(things) == 1:
-        return [do(things[0])]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(things) or 1)) as together:
-        return list(together.map(do, things))
 
 
 def _counters(replica: Replica) -> dict[str, float]:
@@ -260,16 +244,13 @@ def _counters(replica: Replica) -> dict[str, float]:
         raise CounterError(f"pod {replica.name}: no metrics ({error}); see {replica.log}") from error
 
 
-def _reading(watch: StallWatch, replica: Replica) -> Callable[[], None]:
-    def check() -> None:
-        work = None
-        try:
-            page = replica.reach.page(replica.program.metrics_path, timeout_s=min(_READING_S, watch.interval_s))
-            work = read_work(page.decode(), replica.program.software)
-        except HttpError as error:
-            # Without the API server nothing is known of the pod, and the main thread waits for it.
-            if isinstance(error.__cause__, ClusterError) and error.__cause__.status is None:
-                return
-        watch.observe(work)
-
-    return check
+def _observe(watch: StallWatch, replica: Replica) -> None:
+    work = None
+    try:
+        page = replica.reach.page(replica.program.metrics_path, timeout_s=min(_READING_S, watch.interval_s))
+        work = read_work(page.decode(), replica.program.software)
+    except HttpError as error:
+        # Without the API server nothing is known of the pod, and the main thread waits for it.
+        if isinstance(error.__cause__, ClusterError) and error.__cause__.status is None:
+            return
+    watch.observe(work)

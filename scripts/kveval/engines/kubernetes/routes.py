@@ -12,6 +12,7 @@ from kveval.engines.kubernetes.api.kinds import Document, Kind
 from kveval.engines.kubernetes.pod_http import direct_url
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
 from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.sidecars import container_of
 
 GATEWAY = Kind("gateway.networking.k8s.io/v1", "Gateway")
 GATEWAY_CLASS = Kind("gateway.networking.k8s.io/v1", "GatewayClass")
@@ -88,8 +89,7 @@ def require_routed(place: RunContext, server: ClusterServer, url: str, limit_s: 
 
     def asked() -> tuple[str, str]:
         done = place.api.exec(place.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0)
-        said = " ".join(done.stderr.decode(errors="replace").split())
-        return ("", f"no request came through {url}: {said}") if done.returncode else (url, "")
+        return ("", f"no request came through {url}: {done.said}") if done.returncode else (url, "")
 
     _awaited(asked, deadline - time.monotonic())
 
@@ -129,7 +129,7 @@ def sources_of(place: RunContext, server: ClusterServer) -> dict[str, str]:
     found = {program.software.name: " ".join(urls)}
     for sidecar, port in (("lmcache", "lmcache_http_port"), ("epp", "epp_metrics_port")):
         for pod in server.watched:
-            if any(entry["name"] == sidecar for entry in pod["spec"]["containers"]):
+            if container_of(pod, sidecar):
                 found.setdefault(sidecar, f"{_base(place, pod, ports[port])}/metrics")
     return found
 

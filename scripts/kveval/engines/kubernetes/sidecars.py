@@ -1,7 +1,7 @@
 """The servers beside vLLM in a cell's pods: Redis or Valkey, LMCache's own, llm-d's endpoint picker."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.kubernetes.api.errors import ClusterError
@@ -13,29 +13,6 @@ from kveval.engines.servers.program import SidecarError
 from kveval.host.http import HttpError
 
 _PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
-
-
-class PodSidecar(Protocol):
-    """A server beside vLLM, as the engine asks it."""
-
-    name: str
-    version: str
-
-    @property
-    def argv(self) -> Sequence[str]:
-        """Its command line."""
-
-    def identify(self, versions: Mapping[str, str]) -> None:
-        """Learn the version; raise SidecarError when it is not the declared program or version."""
-
-    def reported_bytes(self) -> int | None:
-        """Bytes it says its tier in host memory has; None when it has no such tier."""
-
-    def counters(self) -> dict[str, float]:
-        """Read its counters, by name; units are in the names."""
-
-    def reset(self, timeout_s: float) -> None:
-        """Empty it, and wait until it is empty."""
 
 
 class PodKeyValueStore(KeyValueQuestions):
@@ -53,16 +30,10 @@ class PodKeyValueStore(KeyValueQuestions):
         except ClusterError as error:
             raise SidecarError(f"{self.name} cannot be asked: {error}; see {self.log}") from error
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip() or done.text
-            word = command.split(maxsplit=1)[0]
-            raise SidecarError(
-                f"{self.name} does not answer {word}: {said}; see {self.log}",
-                code="no_answer",
-                program=self.name,
-                command=word,
-                said=said,
-                log=self.log,
-            )
+            word, said = command.split(maxsplit=1)[0], done.said
+            message = f"{self.name} does not answer {word}: {said}; see {self.log}"
+            facts = {"program": self.name, "command": word, "said": said, "log": self.log}
+            raise SidecarError(message, code="no_answer", **facts)
         return done.text.removeprefix("(integer) ")
 
 
@@ -90,8 +61,7 @@ class PodPicker:
         self.argv = command_line(pod, "epp")
         self._reach, self._log = reach, log
         # It does not tell its release; the image's digest does, in run.json.
-        image = next(entry["image"] for entry in pod["spec"]["containers"] if entry["name"] == self.name)
-        self.version = str(image).rpartition(":")[2]
+        self.version = str(container_of(pod, self.name)["image"]).rpartition(":")[2]
 
     def identify(self, versions: Mapping[str, str]) -> None:
         """Nothing answers for it."""
@@ -112,16 +82,23 @@ class PodPicker:
         """Nothing to empty."""
 
 
+PodSidecar = PodKeyValueStore | PodLMCache | PodPicker
+
+
+def container_of(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a container of a pod, as its specification has it; {} when it has none of this name."""
+    return next((entry for entry in pod["spec"]["containers"] if entry["name"] == name), {})
+
+
 def command_line(pod: Mapping[str, Any], container: str) -> list[str]:
     """Return a container's command with its arguments, as the pod has them."""
-    found = next(entry for entry in pod["spec"]["containers"] if entry["name"] == container)
+    found = container_of(pod, container)
     return [*(found.get("command") or []), *(found.get("args") or [])]
 
 
 def environment(pod: Mapping[str, Any], container: str) -> dict[str, str]:
     """Return a container's environment; what comes from elsewhere is named, not shown."""
-    found = next(entry for entry in pod["spec"]["containers"] if entry["name"] == container)
-    return {entry["name"]: _value(entry) for entry in found.get("env") or []}
+    return {entry["name"]: _value(entry) for entry in container_of(pod, container).get("env") or []}
 
 
 def _value(entry: Mapping[str, Any]) -> str:

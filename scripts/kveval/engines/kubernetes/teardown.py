@@ -2,9 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
@@ -20,8 +20,10 @@ from kveval.engines.kubernetes.api.kinds import (
     unready,
 )
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
+from kveval.engines.protocol import Say
 
-Say = Callable[[str], None]
+Place = tuple[Resource, str]
+"""One kind in one namespace."""
 
 _POLL_S = 0.5
 _REPEAT_S = 15.0
@@ -30,9 +32,9 @@ _NODE_S = 35.0
 # What works goes first, then what leads to it, then what it needed.
 _OWNERS = ("Job", "CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
 _FIRST = (*_OWNERS, "Pod")
-_SECOND = ("HTTPRoute", "InferencePool", "Gateway", "Service", "Endpoints", "EndpointSlice")
-# Never ours to delete, though they may bear our labels: they tell what happened, and go by themselves.
-_HISTORY = ("Event", "PodMetrics", "NodeMetrics")
+_SECOND = ("HTTPRoute", "InferencePool", "Gateway", "Service")
+# Never ours to delete, though they may bear our labels: they tell what happened, or go with their Service.
+_NOT_OURS = ("Event", "PodMetrics", "NodeMetrics", "Endpoints", "EndpointSlice")
 
 
 class TeardownError(ClusterError):
@@ -87,17 +89,19 @@ class _Teardown:
     result: Removed = field(default_factory=Removed)
     _asked: set[str] = field(default_factory=set)
     _seen: dict[str, str] = field(default_factory=dict)
-    _dark: set["_Place"] = field(default_factory=set)
+    _dark: set[Place] = field(default_factory=set)
 
     def run(self) -> Removed:
         """Delete until a look at every place finds nothing any more."""
         begin = time.monotonic()
-        everywhere = self._places()
+        everywhere = [(one, name) for one in sorted(self._resources(), key=_rank) for name in self.namespaces]
         places, said_at = everywhere, begin
         while True:
-            present = {place: self._present(place) for place in places}
+            present = {place: self._present(*place) for place in places}
             left = [document for found in present.values() for document in found]
-            self._note_gone(left)
+            now_there = {document["metadata"]["uid"]: described(document) for document in left}
+            self.result.removed += [name for uid, name in self._seen.items() if uid not in now_there]
+            self._seen = now_there
             if not left and places is everywhere:
                 return self.result
             # Meanwhile something may have been made elsewhere: the last look is at every place again.
@@ -133,8 +137,6 @@ class _Teardown:
                 return True
         return False
 
-    # --- finding
-
     def _resources(self) -> list[Resource]:
         """Return the kinds to look at; of those that the account may not list it is found out by trying."""
         if self.kinds is not None:
@@ -144,40 +146,31 @@ class _Teardown:
         return [
             resource
             for resource in served
-            if resource.namespaced and {"list", "delete"} <= resource.verbs and resource.kind.kind not in _HISTORY
+            if resource.namespaced and {"list", "delete"} <= resource.verbs and resource.kind.kind not in _NOT_OURS
         ]
 
-    def _places(self) -> list["_Place"]:
-        """Return where to look, in the order in which to delete."""
-        resources = sorted(self._resources(), key=lambda resource: _rank(resource.kind.kind))
-        return [_Place(resource, name) for resource in resources for name in self.namespaces]
-
-    def _present(self, place: "_Place") -> list[Document]:
+    def _present(self, resource: Resource, namespace: str) -> list[Document]:
         """List what is ours and is to be deleted."""
-        if place in self._dark:
+        if (resource, namespace) in self._dark:
             return []
         try:
-            found = self.api.list(place.resource.kind, place.namespace, self.selector)
+            found = self.api.list(resource.kind, namespace, self.selector)
         except Refused as error:
             # An account that may not list a kind could not have made one; a kind may also go while we look (its CRD).
             if error.status not in (403, 404, 405):
                 raise
-            self._dark.add(place)
-            self.result.unlisted.append((place.resource.plural, place.namespace))
+            self._dark.add((resource, namespace))
+            self.result.unlisted.append((resource.plural, namespace))
             return []
-        return [document for document in found if not self._keeps(document)]
-
-    def _keeps(self, document: Document) -> bool:
-        kept = document["kind"] == VOLUME_CLAIM.kind and not self.remove_volumes
-        if kept:
+        if resource.kind != VOLUME_CLAIM or self.remove_volumes:
+            return found
+        for document in found:
             self._keep(f"{described(document)} (a volume, kept unless asked for)")
-        return kept
+        return []
 
     def _keep(self, text: str) -> None:
         if text not in self.result.kept:
             self.result.kept.append(text)
-
-    # --- deleting
 
     def _delete(self, document: Document, left: Sequence[Document]) -> None:
         metadata = document["metadata"]
@@ -187,38 +180,17 @@ class _Teardown:
         # What a controller made goes with it: deleted first, it would be made anew.
         if owners & {other["metadata"]["uid"] for other in left}:
             return
-        # Endpoints have their Service's name and labels and go with it, though nothing says so.
-        if document["kind"] == "Endpoints" and any(_is_service_of(other, metadata) for other in left):
-            return
         # In the foreground an owner stays until all that it owns is gone.
         propagation = "Foreground" if document["kind"] in _OWNERS else "Background"
-        namespace = metadata.get("namespace", "")
-        self.api.delete(kind_of(document), metadata["name"], namespace, propagation, uid=metadata["uid"])
+        where = (metadata["name"], metadata.get("namespace", ""))
+        self.api.delete(kind_of(document), *where, propagation, uid=metadata["uid"])
         self._asked.add(metadata["uid"])
 
-    def _note_gone(self, left: Sequence[Document]) -> None:
-        present = {document["metadata"]["uid"]: described(document) for document in left}
-        self.result.removed += [name for uid, name in self._seen.items() if uid not in present]
-        self._seen = present
 
-
-class _Place(NamedTuple):
-    """One kind in one namespace."""
-
-    resource: Resource
-    namespace: str
-
-
-def _is_service_of(document: Mapping[str, Any], endpoints: Mapping[str, Any]) -> bool:
-    metadata = document["metadata"]
-    same = (metadata["name"], metadata.get("namespace")) == (endpoints["name"], endpoints.get("namespace"))
-    return bool(same and document["kind"] == "Service")
-
-
-def _rank(kind: str) -> int:
-    return next(
-        (rank for rank, kinds in enumerate((_FIRST, _SECOND)) if kind in kinds), 3 if kind == VOLUME_CLAIM.kind else 2
-    )
+def _rank(resource: Resource) -> int:
+    kind = resource.kind.kind
+    last = 3 if kind == VOLUME_CLAIM.kind else 2
+    return next((rank for rank, kinds in enumerate((_FIRST, _SECOND)) if kind in kinds), last)
 
 
 def _why(document: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Kind, Resource, described, kind_of
-from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds
+from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, every
 from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, Permission, namespace_of, permissions
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, pod_needs
 from kveval.workflow.doctor.documents import CampaignDocuments
@@ -148,7 +148,7 @@ def _denied(asking: Asking, site: Cluster) -> list[Denied]:
         }
         return not _allowed(asking, {key: value for key, value in attributes.items() if value})
 
-    answers = zip(wanted, asking.each(missing, wanted), strict=True)
+    answers = zip(wanted, every(wanted, missing), strict=True)
     return list(dict.fromkeys(entry for (entry, _), lacks in answers if lacks))
 
 
@@ -211,9 +211,9 @@ def _trials(
         answer = asking.request("POST", path, _DRY_RUN, _pod(need, accounts))
         return Trial(f"pod of {need.owner}", need.namespace, True, answer)
 
-    found = [trial for trial in asking.each(document, within) if trial is not None]
+    found = [trial for trial in every(within, document) if trial is not None]
     # A DaemonSet is only warned about where its pods would be refused.
-    return found + asking.each(pod, [need for need in pod_needs(within) if need.owner.split()[0] != "Pod"])
+    return found + every([need for need in pod_needs(within) if need.owner.split()[0] != "Pod"], pod)
 
 
 def _pod(need: PodNeed, accounts: set[str]) -> dict[str, Any]:

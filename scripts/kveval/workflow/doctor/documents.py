@@ -7,7 +7,6 @@ from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.kinds import Kind, kind_of
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import context_of, download_job, load_job, render
-from kveval.engines.kubernetes.manifests.requirements import kinds
 from kveval.engines.kubernetes.manifests.templates import Document
 from kveval.spec.config import Config
 from kveval.spec.specification import Specification
@@ -48,7 +47,10 @@ class CampaignDocuments:
     def kinds(self) -> list[Kind]:
         """The kinds that have to be served: of the documents, and what an endpoint picker does not start without."""
         groups = dict.fromkeys(group for cell in self.cells for group in cell.specification.on_cluster.objectives)
-        return [*kinds(self.documents), *(Kind(f"{group}/v1alpha2", "InferenceObjective") for group in groups)]
+        return [
+            *dict.fromkeys(map(kind_of, self.documents)),
+            *(Kind(f"{group}/v1alpha2", "InferenceObjective") for group in groups),
+        ]
 
 
 def planned(config: Config, site: Cluster | None = None) -> CampaignDocuments:

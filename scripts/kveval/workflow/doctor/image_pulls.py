@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from kveval.engines.kubernetes.api.names import labels, selector
-from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds
+from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, every
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, pod_needs
 from kveval.workflow.doctor.documents import CampaignDocuments
 
@@ -53,9 +53,7 @@ def try_images(asking: Asking, plan: CampaignDocuments, limit_s: float) -> list[
     pods = {image: trial_pod(image, need, plan, limit_s) for image, need in users.items()}
     path = f"/api/v1/namespaces/{plan.site.namespace}/pods"
     with _removed(asking, path, plan.name):
-        made = dict(
-            zip(pods, asking.each(lambda pod: asking.request("POST", path, {}, pod), pods.values()), strict=True)
-        )
+        made = dict(zip(pods, every(pods.values(), lambda pod: asking.request("POST", path, {}, pod)), strict=True))
         rejected = [
             ImageTrial(image, users[image].owner, "rejected", answer.message)
             for image, answer in made.items()
@@ -190,4 +188,4 @@ def _removed(asking: Asking, path: str, campaign: str) -> Iterator[None]:
 def _remove(asking: Asking, path: str, campaign: str) -> None:
     found: Answer = asking.get(path, labelSelector=selector(campaign=campaign, component=COMPONENT))
     names: Sequence[str] = [pod["metadata"]["name"] for pod in found.body.get("items", [])]
-    asking.each(lambda name: asking.request("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0}), names)
+    every(names, lambda name: asking.request("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0}))

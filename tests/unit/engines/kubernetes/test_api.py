@@ -174,12 +174,6 @@ def test_documents_are_applied_in_the_order_in_which_they_need_each_other() -> N
     assert applied[0].query == {"fieldManager": "kveval", "force": True}
 
 
-def test_a_rehearsal_changes_nothing() -> None:
-    transport = FakeTransport(lambda call: ok(call.body))
-    Api(transport).apply([made("ConfigMap", "c")], dry_run=True)
-    assert transport.calls[0].query["dryRun"] == "All"
-
-
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_namespace_that_is_there_is_left_as_it_is(exists: bool) -> None:
     there = ok(made("Namespace", "bench")) if exists else status(404, "NotFound")

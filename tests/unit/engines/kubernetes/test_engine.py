@@ -52,6 +52,9 @@ def place(transport: FakeTransport, site: Cluster = SITE) -> RunContext:
 # Leases
 
 
+MARK = {leases.MARK_ANNOTATION: "r1"}
+
+
 class LeaseServer:
     """The one Lease of a run, with the API server's optimistic locking."""
 
@@ -111,7 +114,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("fast")
 def test_a_lease_is_held_renewed_and_given_back() -> None:
     server = LeaseServer()
-    with leases.held(place(FakeTransport(server)), pytest.fail, "r1"):
+    with leases.held(place(FakeTransport(server)), pytest.fail, MARK):
         assert server.lease is not None
         assert server.lease["spec"]["holderIdentity"] == owner()
         before = server.lease["spec"]["renewTime"]
@@ -126,7 +129,7 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() -> N
     server = LeaseServer(holder="elsewhere-1-1")
     said: list[str] = []
     begin = time.monotonic()
-    with leases.held(place(FakeTransport(server)), said.append, "r1", duration_s=0.3) as lease:
+    with leases.held(place(FakeTransport(server)), said.append, MARK, duration_s=0.3) as lease:
         assert time.monotonic() - begin >= 0.3
         lease.check()
         assert server.lease is not None
@@ -147,7 +150,7 @@ def test_a_holder_of_this_host_that_is_gone_is_not_waited_for() -> None:
     holder = owner().replace(f"-{owner().split('-')[-2]}-", f"-{dead.pid}-")
     server = LeaseServer(holder=holder)
     begin = time.monotonic()
-    with leases.held(place(FakeTransport(server)), pytest.fail, "r1", duration_s=60):
+    with leases.held(place(FakeTransport(server)), pytest.fail, MARK, duration_s=60):
         assert time.monotonic() - begin < 10
 
 

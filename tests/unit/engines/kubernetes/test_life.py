@@ -10,8 +10,7 @@ import pytest
 from kubernetes import client
 from tests.support.fake_cluster import Call, FakeTransport, Objects, made, ok, status
 
-from kveval.engines.kubernetes import neighbours
-from kveval.engines.kubernetes.api import lifetime
+from kveval.engines.kubernetes import lifetime, neighbours
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, NodeNotReady, Refused, Unreachable
 from kveval.engines.kubernetes.api.kinds import POD

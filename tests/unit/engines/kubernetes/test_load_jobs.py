@@ -140,7 +140,7 @@ def test_the_next_pod_may_have_waited_for_the_room_of_the_one_before(tmp_path: P
         return ok(made("Job", "load-1", version="batch/v1"))
 
     looks: list[int] = []
-    prepared = load_jobs.Prepared(LEVEL, "load-1", made=-1e12)
+    prepared = load_jobs.Prepared("load-1", made=-1e12)
     assert jobs(FakeTransport(answer))._running(prepared, tmp_path / "log")["metadata"]["name"] == "x"
     assert len(looks) == 2
 
@@ -155,7 +155,7 @@ def test_a_generators_pod_without_a_node_is_given_up_when_the_site_says(tmp_path
             return ok({"items": [first if len(looks) == 1 else status(SENDING, KEEPING)], "metadata": {}})
         return ok({"items": [], "metadata": {}} if call.path.endswith("/events") else made("Job", "load-1"))
 
-    prepared = load_jobs.Prepared(LEVEL, "load-1", made=time.monotonic())
+    prepared = load_jobs.Prepared("load-1", made=time.monotonic())
     for lasted_s in (250, 350):
         looks: list[int] = []
         if lasted_s < SITE.schedule_timeout_s:

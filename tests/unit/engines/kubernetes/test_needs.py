@@ -3,12 +3,10 @@
 import pytest
 from tests.support.cluster_plans import GIB, GPU, deployment
 
-from kveval.engines.kubernetes.api.kinds import Kind
 from kveval.engines.kubernetes.manifests.requirements import (
     Node,
     accepts,
     claims,
-    kinds,
     node_of,
     pod_needs,
     quantity,
@@ -46,7 +44,6 @@ def test_other_kinds_and_what_has_no_pods():
         ("Pod p", 1, None),
         ("DaemonSet kv/server", 0, 8 * GIB),
     ]
-    assert kinds([service, pod, service]) == [Kind("v1", "Service"), Kind("v1", "Pod")]
 
 
 def test_claims():

@@ -395,7 +395,8 @@ def test_annotations_reach_the_pods_they_are_for(tmp_path):
 def test_a_value_that_a_template_lacks_is_an_error(tmp_path):
     specification, site = cell(tmp_path, OLD, "no-offload", 0)
     with pytest.raises(ManifestError) as error:
-        documents("model-server.yaml.j2", context=context_of(specification, site, 1, "c"), site=site)
+        context = context_of(specification, site, 1, "c")
+        documents("model-server.yaml.j2", context=context, site=site, specification=specification)
     assert (error.value.code, error.value.facts["template"]) == ("not_filled", "model-server.yaml.j2")
     assert "'deployment'" in error.value.facts["said"]
     values = {"context": context_of(specification, site, 1, "c"), "site": site, "store": "redis"}

@@ -7,6 +7,7 @@ import pytest
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes import routes
 from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.exec import Executed
 
 ACCEPTED = [{"type": "Accepted", "status": "True"}, {"type": "ResolvedRefs", "status": "True"}]
 REFUSED = [{"type": "Accepted", "status": "True"}, {"type": "ResolvedRefs", "status": "False", "reason": "NoKind"}]
@@ -27,7 +28,7 @@ class StubApi:
     def exec(self, namespace, pod, container, argv, timeout_s):
         self.asked.append((pod, container, argv))
         code, said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return SimpleNamespace(returncode=code, stderr=said.encode())
+        return Executed(b"", said.encode(), code)
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from kubernetes_validate.utils import all_versions
 from referencing import Registry, Resource
 from tests.support.cluster_cells import all_documents
 from tests.support.config_files import RAW, RELEASES
+from tests.support.manifest_checks import CUSTOM_KINDS, problems
 
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS
-from kveval.engines.kubernetes.manifests.validation import CUSTOM_KINDS, problems
 
 BUNDLED = tuple(dict.fromkeys(all_versions()))
 _FOLDER = files(kubernetes_validate) / "kubernetes-json-schema"

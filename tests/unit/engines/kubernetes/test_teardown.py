@@ -93,10 +93,10 @@ def test_namespaces_stay() -> None:
 
 def test_kinds_that_the_account_may_not_list_are_noted() -> None:
     objects = Objects(made("Pod", "p", OURS))
-    objects.forbidden = {"endpoints", "configmaps"}
+    objects.forbidden = {"secrets", "configmaps"}
     found = removed(objects)
     assert names(objects) == []
-    assert {("configmaps", "bench"), ("endpoints", "pcp")} <= set(found.unlisted)
+    assert {("configmaps", "bench"), ("secrets", "pcp")} <= set(found.unlisted)
     assert len(found.unlisted) == len(set(found.unlisted))
 
 

@@ -12,10 +12,10 @@ from tests.support.fake_cluster import FakeTransport
 
 from kveval.engines.kubernetes.api import download as transfer
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.download import TransferError, collect, collect_folder
-from kveval.engines.kubernetes.api.pod_scripts import BLOCK, parse_list
+from kveval.engines.kubernetes.api.download import TransferError, collect, collect_folder, parse_list
 
 POD = ("bench", "collector", "main")
+BLOCK = 64 * 1024
 
 
 def an_api(*cuts: int, environment: dict[str, str] | None = None) -> Api:
@@ -123,11 +123,11 @@ def test_a_connection_that_brings_nothing_any_more_is_given_up(tmp_path: Path) -
     assert not here.exists()
 
 
-@pytest.mark.parametrize("missing", ["sha256sum", "dd", "head"])
+@pytest.mark.parametrize("missing", ["sha256sum", "tail", "head"])
 def test_a_missing_tool_is_named(tmp_path: Path, missing: str) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    for tool in {"sha256sum", "dd", "head", "wc", "sh"} - {missing}:
+    for tool in {"sha256sum", "tail", "head", "wc", "sh"} - {missing}:
         found = shutil.which(tool)
         assert found is not None
         (tools / tool).symlink_to(found)

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.discovery import Discovery
-from kveval.engines.kubernetes.api.errors import ClusterError, NodeNotReady, Refused, Unreachable
+from kveval.engines.kubernetes.api.errors import AWAY, ClusterError, NodeNotReady, Refused, Unreachable
 from kveval.engines.kubernetes.api.exec import Executed, Execution, run_to_end
 from kveval.engines.kubernetes.api.kinds import (
     EVENT,
@@ -25,27 +24,15 @@ from kveval.engines.kubernetes.api.kinds import (
 )
 from kveval.engines.kubernetes.api.names import MANAGER, PREFIX
 from kveval.engines.kubernetes.api.retry import OUTAGE_S, RetryingClient
-from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply, Transport
+from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 
 T = TypeVar("T")
-_AWAY = (500, 502, 503, 504)
 _VERDICT_S = 5.0
+_CONNECT_S = 15.0
 _PAGE = 500
 _CONFLICTS = 5
-# What others need goes first: a pod is not even made without its service account.
-_ORDER = (
-    "Namespace",
-    "CustomResourceDefinition",
-    "ServiceAccount",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "Role",
-    "RoleBinding",
-    "Secret",
-    "ConfigMap",
-    "PersistentVolumeClaim",
-    "Service",
-)
+# A binding needs its role, and a pod is not even made without its service account and what it mounts.
+_LAST = ("RoleBinding", "Deployment", "DaemonSet", "Job", "Pod")
 
 
 class Api:
@@ -55,11 +42,11 @@ class Api:
     """
 
     def __init__(
-        self, transport: Transport, outage_s: float = OUTAGE_S, say: Callable[[str], None] | None = None
+        self, transport: KubernetesTransport, outage_s: float = OUTAGE_S, say: Callable[[str], None] | None = None
     ) -> None:
         self.transport = transport
         self.retrying = RetryingClient(transport, outage_s, say)
-        self._discovery = Discovery(self.retrying)
+        self._known: dict[str, dict[str, Resource]] = {}
         self._owners: dict[tuple[str | None, ...], Mapping[str, Any]] = {}
         self._silent: set[tuple[str, str]] = set()
 
@@ -98,28 +85,54 @@ class Api:
         """Return the object at a path such as /version."""
         return self.request("GET", path, query=query).json()
 
+    # --- kinds: asked of the API server, so that custom kinds are found like all others
+
     def resources(self) -> tuple[Sequence[Resource], Sequence[str]]:
         """Return all that the cluster serves, in the versions it prefers, and the API versions that did not answer."""
-        return self._discovery.all()
+        groups = self.get("/apis").get("groups") or []
+        silent = []
+        versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
+        for version in versions:
+            try:
+                # 503 is how the API server says that the server behind a version (often metrics.k8s.io's) is down.
+                self._known[version] = self._served(version, final=(503,))
+            except ClusterError as error:
+                if error.status != 503:
+                    raise
+                silent.append(version)
+        return [kind for name in versions if name not in silent for kind in self._known[name].values()], silent
 
     def find(self, kind: Kind) -> Resource | None:
-        """Return where a kind is served, None when the cluster does not know it."""
-        return self._discovery.find(kind)
+        """Return where a kind is served, None when the cluster does not know it (yet)."""
+        if kind.kind not in self._known.get(kind.api_version, {}):
+            # A custom kind may have been installed since.
+            self._known[kind.api_version] = self._served(kind.api_version)
+        return self._known[kind.api_version].get(kind.kind)
+
+    def _served(self, version: str, final: Collection[int] = ()) -> dict[str, Resource]:
+        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        try:
+            entries = self.retrying.request("GET", path, final=final).json().get("resources") or []
+        except ClusterError as error:
+            if error.status == 404:
+                return {}
+            raise
+        # pods/log and the like are no kinds of their own.
+        return {
+            one["kind"]: Resource(
+                Kind(version, one["kind"]), one["name"], bool(one["namespaced"]), frozenset(one.get("verbs") or ())
+            )
+            for one in entries
+            if "/" not in one["name"]
+        }
 
     def resource(self, kind: Kind) -> Resource:
         """Return where a kind is served. Raises ClusterError when the cluster does not know it."""
         found = self.find(kind)
         if found is None:
-            raise ClusterError(
-                f"cluster {self.server} has no {kind.kind} of {kind.api_version}: "
-                + (
-                    "install its CustomResourceDefinition"
-                    if "." in kind.group
-                    else "is the cluster too old or too new?"
-                ),
-                code="unknown_kind",
-                kind=kind,
-            )
+            fix = "install its CustomResourceDefinition" if "." in kind.group else "is the cluster too old or too new?"
+            said = f"cluster {self.server} has no {kind.kind} of {kind.api_version}: {fix}"
+            raise ClusterError(said, code="unknown_kind", kind=kind)
         return found
 
     # --- objects
@@ -128,26 +141,22 @@ class Api:
         """Have what is applied from now on go with `owner`: what is of its run, by the labels, in its namespace."""
         self._owners[_run_of(owner["metadata"])] = owner
 
-    def apply(
-        self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER, dry_run: bool = False
-    ) -> Documents:
+    def apply(self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER) -> Documents:
         """Make the cluster's objects as the documents say (server-side apply), in the order in which they need another.
 
         Takes over fields that others had set. A namespace that exists is left as it is.
         """
         ordered = sorted(documents, key=lambda document: _rank(document["kind"]))
-        return [self._apply(document, field_manager, dry_run) for document in ordered]
+        return [self._apply(document, field_manager) for document in ordered]
 
-    def _apply(self, document: Mapping[str, Any], field_manager: str, dry_run: bool) -> Document:
+    def _apply(self, document: Mapping[str, Any], field_manager: str) -> Document:
         kind, metadata = kind_of(document), document["metadata"]
         resource = self.resource(kind)
         if resource.namespaced and not metadata.get("namespace"):
             raise ClusterError(f"{described(document)} names no namespace")
         if kind == NAMESPACE and (there := self.read(NAMESPACE, metadata["name"])) is not None:
             return there
-        query: dict[str, Any] = {"fieldManager": field_manager, "force": True}
-        if dry_run:
-            query["dryRun"] = "All"
+        query: Query = {"fieldManager": field_manager, "force": True}
         path = resource.path(metadata.get("namespace", ""), metadata["name"])
         owner = self._owners.get(_run_of(metadata))
         # One that is made anew must not go with the one that ended.
@@ -166,14 +175,13 @@ class Api:
                 time.sleep(0.2 * (attempt + 1))
         raise AssertionError("unreachable")
 
-    def create(self, document: Mapping[str, Any], dry_run: bool = False) -> Document:
+    def create(self, document: Mapping[str, Any]) -> Document:
         """Post a document, such as a review of permissions, and return the answer.
 
         A request repeated because its answer was lost may find the object already there (409).
         """
         path = self.resource(kind_of(document)).path(document.get("metadata", {}).get("namespace", ""))
-        query: Query = {"dryRun": "All"} if dry_run else {}
-        return self.request("POST", path, query=query, body=document).json()
+        return self.request("POST", path, body=document).json()
 
     def patch(self, kind: Kind, name: str, namespace: str, body: Mapping[str, Any], subresource: str = "") -> Document:
         """Merge `body` into an object (or its subresource `status`, `scale`)."""
@@ -191,27 +199,20 @@ class Api:
 
     def list(self, kind: Kind, namespace: str = "", selector: str = "", fields: str = "") -> Documents:
         """Return the objects with these labels and fields, of one namespace or (empty) of all."""
-        resource = self.resource(kind)
-        query: dict[str, Any] = {"limit": _PAGE}
-        query |= {"labelSelector": selector} if selector else {}
-        query |= {"fieldSelector": fields} if fields else {}
-        while True:
-            try:
-                found = self._pages(resource.path(namespace), query)
-            except Refused as error:
-                if error.status != 410:
-                    raise
-                continue  # the list changed too much between two pages: read it anew
-            # The items of a list do not say what they are.
-            said = {"apiVersion": kind.api_version, "kind": kind.kind}
-            return [said | item for item in found]
-
-    def _pages(self, path: str, query: Mapping[str, Any]) -> Documents:
+        path, wanted = self.resource(kind).path(namespace), {"labelSelector": selector, "fieldSelector": fields}
         found: Documents = []
         more = ""
         while True:
-            page = self.get(path, dict(query) | ({"continue": more} if more else {}))
-            found += page.get("items") or []
+            asked = {name: value for name, value in {**wanted, "continue": more}.items() if value}
+            try:
+                page = self.get(path, {"limit": _PAGE, **asked})
+            except Refused as error:
+                if error.status != 410:
+                    raise
+                found, more = [], ""  # the list changed too much between two pages: read it anew
+                continue
+            # The items of a list do not say what they are.
+            found += [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page.get("items") or []]
             more = (page.get("metadata") or {}).get("continue", "")
             if not more:
                 return found
@@ -226,9 +227,9 @@ class Api:
         uid: str | None = None,
     ) -> bool:
         """Ask for an object to be deleted (with `uid`: only that very one); False when it is not there."""
+        options = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": uid} if uid else None}
         body: Document = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
-        body |= {} if grace_s is None else {"gracePeriodSeconds": grace_s}
-        body |= {"preconditions": {"uid": uid}} if uid else {}
+        body |= {name: value for name, value in options.items() if value is not None}
         try:
             self.request("DELETE", self.resource(kind).path(namespace, name), body=body)
         except Refused as error:
@@ -258,7 +259,7 @@ class Api:
             try:
                 return once()
             except ClusterError as error:
-                if isinstance(error, Unreachable) or error.status in _AWAY:
+                if isinstance(error, Unreachable) or error.status in AWAY:
                     self._silent.add((namespace, pod))
                     self._require_node(namespace, pod)
                 raise
@@ -281,23 +282,20 @@ class Api:
         self, namespace: str, pod: str, container: str = "", previous: bool = False, tail: int | None = None
     ) -> str:
         """Return a container's log (before its last restart: `previous`), all of it or the last `tail` lines."""
-        query: dict[str, Any] = {"container": container} if container else {}
-        query |= {"previous": True} if previous else {}
-        query |= {} if tail is None else {"tailLines": tail}
+        options = {"container": container or None, "previous": previous or None, "tailLines": tail}
+        query = {name: value for name, value in options.items() if value is not None}
         path = f"{self.resource(POD).path(namespace, pod)}/log"
         reply = self.of_pod(namespace, pod, lambda: self.retrying.once("GET", path, query))
         return reply.body.decode(errors="replace")
 
     @contextlib.contextmanager
-    def running(
-        self, namespace: str, pod: str, container: str, argv: Sequence[str], connect_s: float = 15.0
-    ) -> Iterator[Execution]:
+    def running(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> Iterator[Execution]:
         """Start a command in a container. Only the start is tried again, for the command may have effects."""
         path = f"{self.resource(POD).path(namespace, pod)}/exec"
         query: Query = {"container": container, "command": list(argv), "stdout": True, "stderr": True}
         what = f"`{_short(argv)}` in pod {namespace}/{pod}, container {container},"
         try:
-            frames = self.of_pod(namespace, pod, lambda: self.transport.command(path, query, connect_s))
+            frames = self.of_pod(namespace, pod, lambda: self.transport.command(path, query, _CONNECT_S))
         except NodeNotReady:
             raise
         except ClusterError as error:
@@ -312,7 +310,7 @@ class Api:
     def exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], timeout_s: float = 60.0) -> Executed:
         """Run a command in a container to its end, whatever its exit code. Raises Interrupted when it was cut off."""
         with self.running(namespace, pod, container, argv) as execution:
-            return Executed(*run_to_end(execution, timeout_s))
+            return run_to_end(execution, timeout_s)
 
 
 def reference_to(owner: Mapping[str, Any]) -> Document:
@@ -334,7 +332,7 @@ def event_time(event: Mapping[str, Any]) -> str:
 
 
 def _rank(kind: str) -> int:
-    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+    return -1 if kind == NAMESPACE.kind else _LAST.index(kind) + 1 if kind in _LAST else 0
 
 
 def _short(argv: Sequence[str]) -> str:

@@ -5,6 +5,8 @@ from typing import Any
 
 from kveval.host.errors import Failure
 
+AWAY = (500, 502, 503, 504)
+"""Statuses that mean that the API server is away, or a node or a pod that it asks for us."""
 _FORBIDDEN = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"(?:.*namespace "(?P<namespace>[^"]+)")?')
 
 

@@ -3,8 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted, Unreachable
 from kveval.engines.kubernetes.api.transport import Frames
@@ -14,8 +13,7 @@ _OUTPUT, _ERRORS, _END, _CLOSED = 1, 2, 3, 255
 _ERRORS_KEPT = 64 * 1024
 
 
-@dataclass(frozen=True)
-class Executed:
+class Executed(NamedTuple):
     """How a command ended, and all that it printed."""
 
     stdout: bytes
@@ -26,6 +24,11 @@ class Executed:
     def text(self) -> str:
         """The output as text, without the line break at its end."""
         return self.stdout.decode(errors="replace").rstrip("\n")
+
+    @property
+    def said(self) -> str:
+        """What it complained about, else what it printed, in one line."""
+        return " ".join((self.stderr.decode(errors="replace") or self.text).split())
 
 
 class Execution:
@@ -86,11 +89,11 @@ class Execution:
         self._frames.close()
 
 
-def run_to_end(execution: Execution, timeout_s: float) -> tuple[bytes, bytes, int]:
+def run_to_end(execution: Execution, timeout_s: float) -> Executed:
     """Read a command to its end, within `timeout_s`. Raises Interrupted and ClusterError."""
     try:
         output = b"".join(execution.output(timeout_s, time.monotonic() + timeout_s))
     finally:
         execution.close()
     assert execution.returncode is not None
-    return output, execution.stderr, execution.returncode
+    return Executed(output, execution.stderr, execution.returncode)

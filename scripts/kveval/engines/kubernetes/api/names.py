@@ -44,7 +44,6 @@ def selector(
     campaign: str | None = None,
     cell: str | None = None,
     run: int | None = None,
-    measurement: str | None = None,
     component: str | None = None,
 ) -> str:
     """Return the label selector of everything of ours, or of the part that is named. `cell` is a cell's path."""
@@ -52,7 +51,6 @@ def selector(
         f"{PREFIX}/campaign": None if campaign is None else label_value(campaign),
         f"{PREFIX}/cell": None if cell is None else label_value(cell),
         f"{PREFIX}/run": None if run is None else str(run),
-        f"{PREFIX}/measurement": measurement,
         f"{PREFIX}/component": component,
     }
     given = {MANAGED_BY: MANAGER} | {name: value for name, value in wanted.items() if value is not None}

@@ -1,6 +1,7 @@
 """The logs of pods, copied while they are written: what a pod that is gone had said is here."""
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document
-from kveval.engines.kubernetes.api.transport import Lines, Query
+from kveval.engines.kubernetes.api.transport import Query, Stream
 
 _AGAIN_S = 1.0
 # Longer than any server is silent; a connection that died meanwhile is found by TCP.
@@ -25,25 +26,21 @@ class Follower:
         self._container = container
         self.log = log
         # A second deployment of a run goes on in the file of the first.
-        self._begin = log.stat().st_size if log.exists() else 0
-        self._lines: Lines | None = None
+        self.offset = log.stat().st_size if log.exists() else 0
+        """Where this container's log begins in the file, bytes."""
+        self._stream: Stream | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name=f"log-{log.stem}", daemon=True)
         log.touch()
         self._thread.start()
 
-    @property
-    def offset(self) -> int:
-        """Where this container's log begins in the file, bytes."""
-        return self._begin
-
     def complete(self, timeout_s: float = 5.0) -> None:
         """Read the log once more, whole, where that can still be done; what was followed stays otherwise."""
         self.close()
         with contextlib.suppress(ClusterError):
-            text = self._api.logs(self._namespace, self._pod, self._container)
-            if len(text.encode()) >= self.log.stat().st_size - self._begin:
-                self._write(text.encode())
+            text = self._api.logs(self._namespace, self._pod, self._container).encode()
+            if len(text) >= self.log.stat().st_size - self.offset:
+                self._write(text)
 
     def before_restart(self) -> Path | None:
         """Bring the log that the container wrote before it was last started; None where there is none any more.
@@ -61,14 +58,14 @@ class Follower:
     def close(self) -> None:
         """Follow no more; may be called again."""
         self._over.set()
-        if self._lines is not None:
-            self._lines.interrupt()
+        if self._stream is not None:
+            self._stream.interrupt()
         self._thread.join(timeout=2.0)
 
     def _write(self, content: bytes) -> None:
         with self.log.open("r+b") as file:
-            file.truncate(self._begin)
-            file.seek(self._begin)
+            file.truncate(self.offset)
+            file.seek(self.offset)
             file.write(content)
 
     def _follow(self) -> None:
@@ -76,14 +73,14 @@ class Follower:
         while not self._over.is_set():
             with contextlib.suppress(ClusterError, OSError):
                 path = f"{self._api.resource(POD).path(self._namespace, self._pod)}/log"
-                self._lines = self._api.transport.stream(path, query, _SILENCE_S)
+                self._stream = self._api.transport.stream(path, query, _SILENCE_S)
                 # Every answer begins with the first line: an answer that was cut off is read anew, whole.
                 self._write(b"")
-                with contextlib.closing(self._lines), self.log.open("ab", buffering=0) as file:
-                    for line in self._lines:
+                with contextlib.closing(self._stream), self.log.open("ab", buffering=0) as file:
+                    for part in self._stream:
                         if self._over.is_set():
                             return
-                        file.write(line + b"\n")
+                        file.write(part)
             if self._over.wait(_AGAIN_S) or self._ended():
                 return
 
@@ -109,13 +106,11 @@ def keep_evidence(error: Exception, folder: Path, words: str = "") -> str:
     return f"{first}{words}; see {log}"
 
 
-def keep_logs(api: Api, pod: Document | None, folder: Path) -> None:
+def keep_logs(api: Api, pod: Document, folder: Path) -> None:
     """Bring the logs of a pod that will not run here, under their containers' names, as far as there are any."""
-    for entry in pod["spec"]["containers"] if pod else []:
-        for previous in (False, True):
-            with contextlib.suppress(ClusterError):
-                metadata = pod["metadata"] if pod else {}
-                text = api.logs(metadata["namespace"], metadata["name"], entry["name"], previous)
-                if text:
-                    (folder / f"{entry['name']}.log").write_text(text)
-                    break
+    metadata = pod["metadata"]
+    for name, previous in itertools.product((entry["name"] for entry in pod["spec"]["containers"]), (True, False)):
+        with contextlib.suppress(ClusterError):
+            # Where it was started anew, what it has written since is kept, if that is anything.
+            if text := api.logs(metadata["namespace"], metadata["name"], name, previous):
+                (folder / f"{name}.log").write_text(text)

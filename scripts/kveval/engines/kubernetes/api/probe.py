@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from kveval.engines.kubernetes.api.errors import Unreachable
-from kveval.engines.kubernetes.api.transport import Query, Transport
+from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -63,7 +63,7 @@ class Bounds:
 class Asking:
     """Requests to one API server; threads may share it."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: KubernetesTransport) -> None:
         self._transport = transport
         self._lock = threading.Lock()
         self._ahead: Bounds | None = None
@@ -110,14 +110,18 @@ class Asking:
             self._narrow(Bounds(begin - date - 1, end - date))
         return Answer(reply.status, reply.json(), _warnings(headers.get("warning", "")))
 
-    def each(self, ask: Callable[[T], R], things: Iterable[T]) -> list[R]:
-        """Call `ask` for each of the things, several at once; the results keep their order."""
-        with ThreadPoolExecutor(_AT_ONCE) as together:
-            return list(together.map(ask, things))
-
     def _narrow(self, seen: Bounds) -> None:
         with self._lock:
             self._ahead = seen if self._ahead is None else self._ahead.and_(seen)
+
+
+def every(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
+    """Do the same with several things at once; the results keep their order. Raises the first failure."""
+    found = list(things)
+    if len(found) == 1:
+        return [do(found[0])]
+    with ThreadPoolExecutor(_AT_ONCE) as together:
+        return list(together.map(do, found))
 
 
 def _warnings(header: str) -> tuple[str, ...]:

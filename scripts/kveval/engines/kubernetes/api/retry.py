@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable, refused
-from kveval.engines.kubernetes.api.transport import Query, Reply, Transport
+from kveval.engines.kubernetes.api.errors import AWAY, ClusterError, Unreachable
+from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 
 OUTAGE_S = 300.0
 """How long an API server may be away: a managed control plane's upgrade takes a few minutes."""
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 class RetryingClient:
     """Requests that are repeated while the API server is away, for up to `outage_s` seconds at a stretch."""
 
-    transport: Transport
+    transport: KubernetesTransport
     outage_s: float = OUTAGE_S
     say: Callable[[str], None] | None = None
     clock: Callable[[], float] = time.monotonic
@@ -70,7 +70,7 @@ class RetryingClient:
         if date := reply.headers.get("Date"):
             self.ahead = parsedate_to_datetime(date) - datetime.now(UTC)
         if not 200 <= reply.status < 300:
-            raise _refusal(reply, f"{method} {path}", self.transport.server)
+            raise reply.refusal(self.transport.server, f"{method} {path}")
         return reply
 
     def keep_trying(self, once: Callable[[], Result], final: Collection[int] = ()) -> Result:
@@ -84,20 +84,15 @@ class RetryingClient:
                 now = self.clock()
                 if error.status in final or not self._passes(error, now):
                     raise
-                if now - begin >= self.outage_s:
-                    raise ClusterError(
-                        f"cluster {self.transport.server}: no usable answer for {now - begin:.0f} s; last: {error}; "
-                        "is the API server up, and is this the right kubeconfig and context?",
-                        error.status,
-                        error.reason,
-                        code="no_usable_answer",
-                        server=self.transport.server,
-                        lasted_s=now - begin,
-                    ) from error
+                lasted_s = now - begin
+                if lasted_s >= self.outage_s:
+                    server = self.transport.server
+                    said = f"cluster {server}: no usable answer for {lasted_s:.0f} s; last: {error}; "
+                    said += "is the API server up, and is this the right kubeconfig and context?"
+                    facts = {"server": server, "lasted_s": lasted_s}
+                    raise ClusterError(said, error.status, error.reason, code="no_usable_answer", **facts) from error
                 if self.say is not None and now - reminded >= _REMIND_S:
-                    self.say(
-                        f"the cluster's API server has not answered for {now - begin:.0f} s ({error}); still trying"
-                    )
+                    self.say(f"the cluster's API server has not answered for {lasted_s:.0f} s ({error}); still trying")
                     reminded = now
                 # Not all cells of a campaign at the same moment.
                 self.sleep(min(pause * random.uniform(0.7, 1.0), max(0.0, begin + self.outage_s - now)))
@@ -106,7 +101,7 @@ class RetryingClient:
     def _passes(self, error: ClusterError, now: float) -> bool:
         if any(words in str(error) for words in _HOPELESS):
             return False
-        if isinstance(error, Unreachable) or error.status in (500, 502, 503, 504):
+        if isinstance(error, Unreachable) or error.status in AWAY:
             self._lost_at = now
             return True
         if error.status is None or error.status in _NEVER_SERVED:
@@ -116,9 +111,3 @@ class RetryingClient:
         # A missing object has a reason; a path that is not served (yet) has none.
         unsettled = error.status in _UNSETTLED and not (error.status == 404 and error.reason)
         return unsettled and now - self._lost_at < _SETTLING_S
-
-
-def _refusal(reply: Reply, asked: str, server: str) -> Refused:
-    status = reply.json()
-    said = " ".join(str(status.get("message") or reply.body[:300].decode(errors="replace")).split())
-    return refused(server, asked, reply.status, str(status.get("reason") or ""), said)

@@ -9,12 +9,13 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import urllib3
@@ -22,7 +23,7 @@ import websocket
 from kubernetes import client, config
 from kubernetes.stream.ws_client import websocket_proxycare
 
-from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable, refused
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable, refused
 
 # v5 adds only the closing of stdin, and the newest servers translate it; older ones speak v4.
 EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -62,49 +63,65 @@ class Reply:
             return {}
         return value if isinstance(value, dict) else {}
 
-
-class Frames(Protocol):
-    """The frames of a command running in a pod."""
-
-    def receive(self, timeout_s: float) -> bytes | None:
-        """Return the next frame's bytes, None when the server closed; raises TimeoutError or Unreachable."""
-
-    def close(self) -> None:
-        """Drop the connection."""
+    def refusal(self, server: str, asked: str) -> Refused:
+        """Make the error of an answer that says no; `asked`: the request's method and path."""
+        status = self.json()
+        said = " ".join(str(status.get("message") or self.body[:400].decode(errors="replace")).split())
+        return refused(server, asked, self.status, str(status.get("reason") or ""), said)
 
 
-class Lines(Protocol):
-    """An answer that goes on while it is read: a watch, or a log that is followed."""
+class Stream:
+    """An answer that goes on while it is read: a log that is followed. Iterate over its parts."""
 
-    def __iter__(self) -> Iterator[bytes]: ...
+    def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
+        self._answer, self._path = answer, path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _lost(f"GET {self._path}"):
+            yield from self._answer.stream(None, decode_content=False)
 
     def interrupt(self) -> None:
         """Make whoever reads it come to its end: to be called from another thread."""
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it ended by itself meanwhile
+            self._answer.shutdown()
 
     def close(self) -> None:
         """Drop it: to be called by whoever reads it."""
+        self._answer.close()
 
 
-class Transport(Protocol):
-    """One way to an API server. Every method raises Unreachable when the request or its answer got lost."""
+class Frames:
+    """The frames of a command running in a pod."""
 
-    server: str
+    def __init__(self, connection: websocket.WebSocket) -> None:
+        self._connection = connection
 
-    def credential_ends(self) -> datetime | None:
-        """Return when the credential ends, where that is known."""
+    def receive(self, timeout_s: float) -> bytes | None:
+        """Return the next frame's bytes, None when the server closed; raises TimeoutError or Unreachable."""
+        self._connection.settimeout(timeout_s)
+        try:
+            while True:
+                code, frame = self._connection.recv_data_frame(True)
+                if code == websocket.ABNF.OPCODE_CLOSE:
+                    return None
+                if code in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT):
+                    return bytes(frame.data)
+        except websocket.WebSocketTimeoutException as error:
+            raise TimeoutError from error
+        except (websocket.WebSocketException, OSError) as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
 
-    def request(self, method: str, path: str, query: Query, body: Any, content: str, timeout_s: float) -> Reply:
-        """Send one request and read its whole answer; `content` says what `body` is: json, apply or merge."""
-
-    def stream(self, path: str, query: Query, timeout_s: float) -> Lines:
-        """Open an answer that goes on; `timeout_s` is the longest silence in it."""
-
-    def command(self, path: str, query: Query, timeout_s: float) -> Frames:
-        """Start a command in a pod."""
+    def close(self) -> None:
+        """Drop the connection."""
+        with contextlib.suppress(OSError, websocket.WebSocketException):
+            self._connection.shutdown()
 
 
 class KubernetesTransport:
-    """The way to the API server of a kubeconfig, or of the pod that this runs in."""
+    """The way to the API server of a kubeconfig, or of the pod that this runs in.
+
+    Every method raises Unreachable when the request or its answer got lost.
+    """
 
     def __init__(self, configuration: client.Configuration) -> None:
         # Retries are Api's: it knows for how long, and what to say meanwhile.
@@ -122,12 +139,7 @@ class KubernetesTransport:
         # The client read the variable when it was imported; it may hold several paths.
         named = str(Path(kubeconfig).expanduser()) if kubeconfig else os.environ.get("KUBECONFIG") or None
         try:
-            config.load_kube_config(
-                config_file=named,
-                context=context,
-                client_configuration=configuration,
-                persist_config=False,
-            )
+            config.load_kube_config(named, context, client_configuration=configuration, persist_config=False)
         except (config.ConfigException, OSError) as error:
             if named is None and context is None:
                 with contextlib.suppress(config.ConfigException):
@@ -176,7 +188,10 @@ class KubernetesTransport:
             )
 
     def request(self, method: str, path: str, query: Query, body: Any, content: str, timeout_s: float) -> Reply:
-        """Send one request and read its whole answer, each part of which may take `timeout_s`."""
+        """Send one request and read its whole answer, each part of which may take `timeout_s`.
+
+        `content` says what `body` is: json, apply or merge.
+        """
         data = None if body is None else json.dumps(body).encode()
         answer = self._open(
             method, path, query, data, content, urllib3.Timeout(connect=min(10, timeout_s), read=timeout_s)
@@ -184,13 +199,13 @@ class KubernetesTransport:
         with contextlib.closing(answer), _lost(f"the answer to {method} {path}"):
             return Reply(answer.status, dict(answer.headers), answer.data)
 
-    def stream(self, path: str, query: Query, timeout_s: float) -> Lines:
+    def stream(self, path: str, query: Query, timeout_s: float) -> Stream:
         """Open an answer that goes on; `timeout_s` is the longest silence in it."""
         answer = self._open("GET", path, query, None, "json", urllib3.Timeout(connect=10, read=timeout_s))
         if answer.status != 200:
             with contextlib.closing(answer), _lost(f"the answer to GET {path}"):
-                raise ClusterError(f"GET {path}: {answer.status} {answer.data[:300]!r}", answer.status)
-        return _HttpLines(answer, path)
+                raise Reply(answer.status, {}, answer.data).refusal(self.server, f"GET {path}")
+        return Stream(answer, path)
 
     def command(self, path: str, query: Query, timeout_s: float) -> Frames:
         """Start a command in a pod. A refusal raises ClusterError with its status."""
@@ -212,26 +227,26 @@ class KubernetesTransport:
                 **options,
             )
         except websocket.WebSocketBadStatusException as error:
-            text = (error.resp_body or b"").decode(errors="replace") if error.resp_body else str(error)
-            said, status, reason = _answer(error.status_code, text)
-            if status in (401, 403):
-                raise refused(self.server, f"exec {path}", status, reason, said) from error
-            raise ClusterError(said, status, reason) from error
+            reply = Reply(error.status_code, {}, error.resp_body or str(error).encode())
+            refusal = reply.refusal(self.server, f"exec {path}")
+            # Nodes answer 500 both when they cannot be reached, which passes, and when no such container runs.
+            if any(words in refusal.facts["said"] for words in _NO_CONTAINER):
+                refusal.status, refusal.reason = 404, "ContainerNotRunning"
+            raise refusal from error
         except (websocket.WebSocketException, OSError, HTTPException) as error:
             raise Unreachable(f"{path} at {self.server}: {type(error).__name__}: {error}") from error
-        return _WebSocketFrames(connection)
+        return Frames(connection)
 
     def _tls(self) -> dict[str, Any]:
         wanted = self._configuration
-        found: dict[str, Any] = {"certfile": wanted.cert_file, "keyfile": wanted.key_file}
-        if wanted.verify_ssl:
-            found |= {"ca_certs": wanted.ssl_ca_cert}
-            if wanted.assert_hostname is not None:
-                found["check_hostname"] = bool(wanted.assert_hostname)
-        else:
-            found |= {"cert_reqs": 0, "check_hostname": False}
-        if wanted.tls_server_name:
-            found["server_hostname"] = wanted.tls_server_name
+        found = {
+            "certfile": wanted.cert_file,
+            "keyfile": wanted.key_file,
+            "ca_certs": wanted.ssl_ca_cert,
+            "cert_reqs": None if wanted.verify_ssl else ssl.CERT_NONE,
+            "check_hostname": wanted.assert_hostname if wanted.verify_ssl else False,
+            "server_hostname": wanted.tls_server_name or None,
+        }
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -247,62 +262,3 @@ def _lost(what: str) -> Iterator[None]:
                 "is the kubeconfig's certificate-authority that of this cluster?"
             ) from error
         raise Unreachable(f"{what}: {type(error).__name__}: {error}") from error
-
-
-def _answer(status: int, text: str) -> tuple[str, int, str]:
-    """Return what a Status object says, else the text itself; the status; and the reason, where one is given.
-
-    Nodes answer 500 both when they cannot be reached, which passes, and when there is no such container running.
-    """
-    try:
-        said = json.loads(text)
-        text, reason = str(said["message"]), str(said.get("reason") or "")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        text, reason = " ".join(text.split())[:400], ""
-    if any(words in text for words in _NO_CONTAINER):
-        return text, 404, "ContainerNotRunning"
-    return text, status, reason
-
-
-class _HttpLines:
-    def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
-        self._answer, self._path = answer, path
-
-    def __iter__(self) -> Iterator[bytes]:
-        rest = b""
-        with _lost(f"GET {self._path}"):
-            for part in self._answer.stream(None, decode_content=False):
-                *whole, rest = (rest + part).split(b"\n")
-                yield from whole
-        if rest:
-            yield rest
-
-    def interrupt(self) -> None:
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it ended by itself meanwhile
-            self._answer.shutdown()
-
-    def close(self) -> None:
-        self._answer.close()
-
-
-class _WebSocketFrames:
-    def __init__(self, connection: websocket.WebSocket) -> None:
-        self._connection = connection
-
-    def receive(self, timeout_s: float) -> bytes | None:
-        self._connection.settimeout(timeout_s)
-        try:
-            while True:
-                code, frame = self._connection.recv_data_frame(True)
-                if code == websocket.ABNF.OPCODE_CLOSE:
-                    return None
-                if code in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT):
-                    return bytes(frame.data)
-        except websocket.WebSocketTimeoutException as error:
-            raise TimeoutError from error
-        except (websocket.WebSocketException, OSError) as error:
-            raise Unreachable(f"{type(error).__name__}: {error}") from error
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError, websocket.WebSocketException):
-            self._connection.shutdown()

@@ -17,30 +17,6 @@ PLACE = "@SOURCE@"
 """Stands for a source's name in the text of a group."""
 
 
-def pcp_environment(site: Cluster) -> dict[str, str]:
-    """Return the environment that keeps PCP, its clients included, inside the container's own folder."""
-    root = f"{STATE}/pcp"
-    return {
-        "KVEVAL_PCP": root,
-        "KVEVAL_SOURCES": "/etc/kveval/sources",
-        "PCP_VAR_DIR": f"{root}/var",
-        "PCP_PMDAS_DIR": f"{root}/var/pmdas",
-        "PCP_RUN_DIR": f"{root}/run",
-        "PCP_LOG_DIR": f"{root}/log",
-        "PCP_ARCHIVE_DIR": f"{root}/log",
-        "PCP_TMP_DIR": f"{root}/tmp",
-        "PCP_TMPFILE_DIR": f"{root}/tmp",
-        "PCP_PMCDCONF_PATH": f"{root}/pmcd.conf",
-        "PMCD_SOCKET": f"{root}/run/pmcd.socket",
-        "PMLOGGER_LOCAL": "1",
-        "PMCD_CONNECT_TIMEOUT": "20",
-        # Longer than pmcd waits for an agent: a slow one must not end the log.
-        "PMCD_REQUEST_TIMEOUT": "60",
-        "TZ": "UTC",
-        "LC_ALL": "C",
-    }
-
-
 def logged_groups() -> dict[str, str]:
     """Return parts of a pmlogger configuration by group: facts logged once, the host's metrics, each kind of source.
 
@@ -74,10 +50,8 @@ def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
         labels=labels,
         selector=selector,
         annotations=site.annotations_of(COMPONENT),
-        pull_secrets=[{"name": name} for name in site.image_pull_secrets],
-        tolerations=[toleration.model_dump(exclude_none=True) for toleration in site.tolerations],
         start=(MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8"),
         sources={f"{name}.url": f"{url}\n" for name, url in site.recorder.sources.items()},
         groups=logged_groups(),
-        env=pcp_environment(site),
+        pcp=f"{STATE}/pcp",
     )

@@ -3,13 +3,22 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from kveval.config.site import ROUTES, Cluster
-from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER, RenderContext
+from kveval.engines.kubernetes.manifests.context import (
+    CACHE_FOLDER,
+    HOME_ENV,
+    LOAD_FILES,
+    LOAD_FOLDER,
+    MODEL_FOLDER,
+    RenderContext,
+)
+from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
-from kveval.engines.kubernetes.manifests.templates import Document, documents
+from kveval.engines.kubernetes.manifests.templates import Document, to_text
+from kveval.load import guidellm as load
 from kveval.spec.specification import Specification
 
 PORTS: Mapping[str, int] = {
@@ -53,14 +62,14 @@ def context_of(
 def render(context: RenderContext) -> Rendered:
     """Return the documents of one run of a cell. Raises ManifestError for a template that cannot be filled."""
     stores = [name for name in ("redis", "valkey") if name in context.sidecars]
-    serving = [document for store in stores for document in _filled("store", context, store=store)]
+    serving = [document for store in stores for document in context.documents("store", store=store)]
     if context.deployment.route != "service":
         serving += router(context)
-    serving += _filled("model-server", context)
+    serving += context.documents("model-server")
     if context.deployment.route == "gateway":
-        serving += _filled("gateway", context)
+        serving += context.documents("gateway")
     cache = context.site.model_cache if context.model_claim else None
-    return Rendered(_filled("storage", context) if cache and cache.size else (), tuple(serving))
+    return Rendered(context.documents("storage") if cache and cache.size else (), tuple(serving))
 
 
 def target_url(context: RenderContext) -> str | None:
@@ -75,15 +84,11 @@ def target_url(context: RenderContext) -> str | None:
     return f"http://{context.address('model-server')}:{context.ports['port']}"
 
 
-def place(url: str, context: RenderContext) -> str:
-    """Fill {port}, {service} and {namespace} of a URL that the campaign gives."""
-    values = {
-        "port": str(context.ports["port"]),
-        "service": context.name("model-server"),
-        "namespace": context.site.namespace,
-    }
-    for name, value in values.items():
-        url = url.replace(f"{{{name}}}", value)
+def place(url: str, context: RenderContext, port: int | None = None) -> str:
+    """Fill {port} (the server's unless given), {service} and {namespace} of a URL that the campaign gives."""
+    values = {"port": port or context.ports["port"], "service": context.name("model-server")}
+    for name, value in {**values, "namespace": context.site.namespace}.items():
+        url = url.replace(f"{{{name}}}", str(value))
     return url
 
 
@@ -101,27 +106,55 @@ def load_job(
     in the cache; `files`: base64 by name, mounted at LOAD_FILES; `deadline_s`: seconds after which the Job is
     ended, its wait for its turn included.
     """
-    values = {"level": level, "argv": list(argv), "files": dict(files), "deadline_seconds": math.ceil(deadline_s)}
-    values |= {
-        "env": {**context.home_env, **context.load_env, **env},
-        "load_folder": LOAD_FOLDER,
-        "files_folder": LOAD_FILES,
-    }
-    return _filled("load-job", context, **values)
+    # Without a volume that it may share the generator asks the hub for the tokenizer.
+    shared = context.specification.miniature or context.cache_is_shared
+    return context.documents(
+        "load-job",
+        level=level,
+        argv=list(argv),
+        files=dict(files),
+        deadline_seconds=math.ceil(deadline_s),
+        env={**HOME_ENV, **(context.model_env if shared else {"HF_HOME": CACHE_FOLDER}), **env},
+        load_folder=LOAD_FOLDER,
+        files_folder=LOAD_FILES,
+    )
+
+
+def load_target(context: RenderContext, url: str) -> load.LoadTarget:
+    """Return where the load goes, as the load generator's pod sees it and its model's tokenizer."""
+    specification = context.specification
+    tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
+    return load.LoadTarget(url, specification.model.served_name, tokenizer)
+
+
+def load_command(context: RenderContext, level: load.Level, url: str) -> list[str]:
+    """Return GuideLLM's command line for a level, with paths as its pod has them; the load goes to `url`."""
+    report, workload = Path(LOAD_FOLDER, level.report_name), context.specification.workload
+    return load.command("guidellm", workload, level, load_target(context, url), report)
 
 
 def download_job(context: RenderContext) -> Document:
     """Return the Job that downloads the model's weights into the model cache."""
-    return _filled("download-job", context)[0]
+    return context.documents("download-job")[0]
 
 
-def _filled(template: str, context: RenderContext, **values: Any) -> tuple[Document, ...]:
-    return documents(
-        f"{template}.yaml.j2",
-        context=context,
-        site=context.site,
-        deployment=context.deployment,
-        images=context.specification.images,
-        model=context.specification.model,
-        **values,
-    )
+def preview_text(specification: Specification, site: Cluster, campaign: str) -> str:
+    """Return the documents of a cell's first run and its measurement id, as YAML with a heading for each part."""
+    context = context_of(specification, site, 1, campaign)
+    rendered = render(context)
+    parts: dict[str, tuple[Document, ...]] = {
+        "Kept between cells": rendered.storage,
+        "Fetches the weights, once": (download_job(context),) if context.model_claim else (),
+        "What serves": rendered.serving,
+        "The load of the first level; every level has such a Job": _first_load(context),
+        "The recorder, shared by all cells": recording_documents(campaign, site),
+    }
+    head = f"# {context.cell}: measurement {context.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
+    return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
+
+
+def _first_load(context: RenderContext) -> tuple[Document, ...]:
+    level = load.levels_of(context.specification.workload, 1)[0]
+    # The address of a Gateway is not known before it is asked.
+    url = target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
+    return load_job(context, level.index, load_command(context, level, url), {})

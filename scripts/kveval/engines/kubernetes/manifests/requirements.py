@@ -6,7 +6,7 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from kveval.engines.kubernetes.api.kinds import Kind, described, kind_of
+from kveval.engines.kubernetes.api.kinds import described
 from kveval.engines.kubernetes.api.names import PREFIX
 
 _COMPONENT = f"{PREFIX}/component"
@@ -134,11 +134,6 @@ def claims(documents: Iterable[Mapping[str, Any]]) -> list[Claim]:
         for document in documents
         if document["kind"] == "PersistentVolumeClaim"
     ]
-
-
-def kinds(documents: Iterable[Mapping[str, Any]]) -> list[Kind]:
-    """Return the kinds of these documents, each once."""
-    return list(dict.fromkeys(map(kind_of, documents)))
 
 
 @dataclass(frozen=True)

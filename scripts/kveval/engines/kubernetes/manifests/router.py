@@ -1,6 +1,7 @@
 """llm-d's router: the documents of its own charts (manifests/llm-d), with what a cell adds to them (router.yaml.j2)."""
 
 import functools
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import yaml
 
 from kveval.engines.kubernetes.manifests.context import RenderContext
-from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document, documents
+from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document
 
 PROXY_PORT = 8081
 """Port of the charts' Envoy, which takes the requests where there is no Gateway."""
@@ -20,16 +21,7 @@ _PICKER_RESOURCES = {"requests": {"cpu": "8", "memory": "8Gi"}, "limits": {"memo
 
 def router(context: RenderContext) -> tuple[Document, ...]:
     """Return the router of a cell: what its release's chart deploys. Raises ManifestError for a bad template."""
-    added = {
-        document["kind"]: document
-        for document in documents(
-            "router.yaml.j2",
-            context=context,
-            site=context.site,
-            deployment=context.deployment,
-            images=context.specification.images,
-        )
-    }
+    added = {document["kind"]: document for document in context.documents("router")}
     return tuple(
         _completed(_named(document, context), added.get(document["kind"], {}), context)
         for document in _chart(str(context.deployment.router))
@@ -52,7 +44,8 @@ def _named(value: Any, context: RenderContext) -> Any:
     if not isinstance(value, str):
         return value
     if value == "kveval-plugins":
-        return context.picker_config
+        # JSON is YAML, too.
+        return json.dumps(context.filled(context.deployment.picker), indent=1)
     selector = ",".join(f"{name}={label}" for name, label in context.pod_labels("model-server").items())
     text = value.replace("kveval-selector=kveval-selector", selector)
     text = text.replace("kveval-namespace", context.site.namespace)

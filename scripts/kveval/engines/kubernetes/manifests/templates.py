@@ -2,34 +2,22 @@
 
 import functools
 import json
+import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import yaml
 
+from kveval.config.types import Strict
+from kveval.engines.kubernetes.api.kinds import Document
 from kveval.host.errors import Failure
 
 MANIFESTS = Path(__file__).resolve().parents[5] / "manifests"
 
-Document = dict[str, Any]
-
 
 class ManifestError(Failure):
-    """A template cannot be filled, or is not what Kubernetes takes."""
-
-
-class ManifestProblem(NamedTuple):
-    """One thing that is wrong with a document: a name for its kind, the field or value it is about, what to read."""
-
-    code: str
-    about: str
-    text: str
-    document: str = ""
-    """Kind and name."""
-
-    def __str__(self) -> str:
-        return f"{self.document}: {self.text}"
+    """A template cannot be filled."""
 
 
 def documents(template: str, **values: Any) -> tuple[Document, ...]:
@@ -76,12 +64,20 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         autoescape=False,
     )
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=_undefined)
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=_plain)
+    environment.filters["size"] = _size
     return environment
 
 
-def _undefined(value: Any) -> str:
-    """Raise what a name that is not there raises elsewhere in a template."""
+def _size(size_bytes: int) -> str:
+    """Return bytes as a quantity, up to the next MiB."""
+    return f"{math.ceil(size_bytes / 2**20)}Mi"
+
+
+def _plain(value: Any) -> Any:
+    """Return a part of the site's configuration as a document has it; raise for a name that is not there."""
     if isinstance(value, jinja2.Undefined):
         return str(value)
+    if isinstance(value, Strict):
+        return value.model_dump(exclude_none=True)
     raise ManifestError(f"{value!r} has no place in a manifest")

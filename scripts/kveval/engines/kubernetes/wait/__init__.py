@@ -1,1 +1,1 @@
-"""Waiting for objects of a cluster, and saying why they are not there: rollout, diagnosis, evidence."""
+"""Waiting for objects of a cluster, and saying why they are not there."""

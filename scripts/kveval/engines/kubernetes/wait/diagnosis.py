@@ -35,9 +35,7 @@ _FIRST_PULL = "ErrImagePull"
 _HOPELESS_PULL = ("not found", "unauthorized", "denied", "forbidden", "manifest unknown", "no such image", "invalid")
 _PULL_FIX = _STUCK["ImagePullBackOff"]
 _OOM = "OOMKilled"
-_OOM_FIX = (
-    "raise the container's memory limit (host KV cache and /dev/shm count towards it) or lower the cache's budget"
-)
+_OOM_FIX = "raise the container's memory limit (host KV cache and /dev/shm count towards it) or lower the cache's size"
 # Events that say why containers are not made, though the pod's status says only ContainerCreating.
 _SETUP_EVENTS = (
     "FailedMount",
@@ -186,10 +184,8 @@ def waits_for(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
 def _of_autoscaler(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the last event of who adds nodes, {} without one; `events` are in the order of their times."""
     known = (*_NODE_COMES, _NO_NODE_COMES)
-    found = [
-        event for event in events if event.get("reason") in known or event.get("reportingComponent") == "karpenter"
-    ]
-    return found[-1] if found else {}
+    found = (one for one in events[::-1] if one.get("reason") in known or one.get("reportingComponent") == "karpenter")
+    return next(found, {})
 
 
 def _containers(pod: Pod) -> Iterator[Mapping[str, Any]]:
@@ -254,10 +250,9 @@ def _not_set_up(pod: Pod, events: list[Mapping[str, Any]], now: datetime, patien
         return Trouble(last["reason"], last.get("message") or "", fix, metadata["name"])
     node = (pod.get("spec") or {}).get("nodeName")
     if not status.get("startTime") and not status.get("containerStatuses") and lasted >= patience.unseen_s:
+        text, fix = f"no node was found for it in {lasted:.0f} s", "is the cluster's scheduler running?"
         if node:
             text, fix = f"node {node} has not taken it up for {lasted:.0f} s", "is the node's kubelet running?"
-        else:
-            text, fix = f"no node was found for it in {lasted:.0f} s", "is the cluster's scheduler running?"
         return Trouble("NotStarted", text, fix, metadata["name"])
     return None
 

@@ -7,7 +7,8 @@ from typing import Any
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, REPLICA_SET, Document, condition
 from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, alive, is_ready, restarts, trouble_of
-from kveval.engines.kubernetes.wait.wait import RolloutError, Say, WaitState, WaitTarget, wait
+from kveval.engines.kubernetes.wait.wait import RolloutError, WaitState, WaitTarget, wait
+from kveval.engines.protocol import Say
 
 _REVISION = "deployment.kubernetes.io/revision"
 _DAEMON_GENERATION, _POD_GENERATION = "deprecated.daemonset.template.generation", "pod-template-generation"
@@ -119,29 +120,23 @@ def wait_for_job(
 
     Raises RolloutError when it failed for good, and when its pod cannot run.
     """
-    target = WaitTarget(api, JOB, namespace, name, patience or Patience())
+    return _waited(WaitTarget(api, JOB, namespace, name, patience or Patience()), _job, timeout_s, say)
 
-    def look() -> WaitState:
-        found = target.read()
-        if found is None:
-            return WaitState(False, "is not there")
-        listed = api.list(POD, namespace, f"job-name={name}")
-        pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
-        ended = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Succeeded"]
-        if condition(found, "Complete").get("status") == "True":
-            return WaitState(True, "completed", ended)
-        for kind in ("Failed", "FailureTarget"):
-            if condition(found, kind).get("status") == "True":
-                raise _failed(target, condition(found, kind), pods)
-        live = alive(pods)
-        if not live:
-            target.require_creatable(found["metadata"].get("creationTimestamp"))
-        # A pod that ended is judged by the Job's own verdict, which knows whether there is another try.
-        target.check(live, retried=True)
-        phases = ", ".join(str((pod.get("status") or {}).get("phase")) for pod in live) or "not there yet"
-        return WaitState(False, f"its pod is {phases}", live)
 
-    return wait(target, look, timeout_s, say)
+def _job(target: WaitTarget, found: Document) -> WaitState:
+    listed = target.api.list(POD, target.namespace, f"job-name={target.name}")
+    pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
+    if condition(found, "Complete").get("status") == "True":
+        return WaitState(True, "completed", [pod for pod in pods if _phase(pod) == "Succeeded"])
+    for kind in ("Failed", "FailureTarget"):
+        if condition(found, kind).get("status") == "True":
+            raise _failed(target, condition(found, kind), pods)
+    live = alive(pods)
+    if not live:
+        target.require_creatable(found["metadata"].get("creationTimestamp"))
+    # A pod that ended is judged by the Job's own verdict, which knows whether there is another try.
+    target.check(live, retried=True)
+    return WaitState(False, f"its pod is {', '.join(map(_phase, live)) or 'not there yet'}", live)
 
 
 def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]) -> RolloutError:
@@ -170,20 +165,23 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
         target.check([now])
         again = restarts(now) - restarts(before)
         if again > 0:
-            last = next((found for found in _last_ends(now) if found[1]), ("", {}))
-            code = last[1].get("exitCode")
+            states = (now.get("status") or {}).get("containerStatuses") or []
+            ends = [(one["name"], (one.get("lastState") or {}).get("terminated") or {}) for one in states]
+            container, last = next((end for end in ends if end[1]), ("", {}))
+            code = last.get("exitCode")
             text = f"restarted {again} time(s) while in use, exit code {'unknown' if code is None else code}"
             fix = "what it held in memory is lost: see its last log lines"
-            trouble = Trouble("Restarted", text, fix, metadata["name"], last[0], code, previous=True)
+            trouble = Trouble("Restarted", text, fix, metadata["name"], container, code, previous=True)
             raise target.trouble(trouble, now)
 
 
-def _last_ends(pod: Document) -> list[tuple[str, Mapping[str, Any]]]:
-    states = (pod.get("status") or {}).get("containerStatuses") or []
-    return [(found["name"], (found.get("lastState") or {}).get("terminated") or {}) for found in states]
+def _phase(pod: Document) -> str:
+    return str((pod.get("status") or {}).get("phase"))
 
 
 def _observed(document: Document) -> bool:
+    if document["kind"] == JOB.kind:  # whose controller does not say
+        return True
     observed = int((document.get("status") or {}).get("observedGeneration") or 0)
     return observed >= int(document["metadata"]["generation"])
 
@@ -193,11 +191,5 @@ def _owned(document: Document, owners: set[str]) -> bool:
 
 
 def _selector(document: Document) -> str:
-    """Write the selector of a controller as the API's query wants it."""
-    selector = document["spec"]["selector"]
-    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
-    for term in selector.get("matchExpressions") or []:
-        key, values = term["key"], ",".join(term.get("values") or [])
-        written = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
-        parts.append(written.get(term["operator"], f"!{key}"))
-    return ",".join(parts)
+    """Write the selector of a controller of ours, which has labels alone, as the API's query wants it."""
+    return ",".join(f"{key}={value}" for key, value in document["spec"]["selector"]["matchLabels"].items())

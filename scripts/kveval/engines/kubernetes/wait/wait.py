@@ -1,13 +1,14 @@
 """The common part of every wait for an object: looking, giving up with the cause, saying how far it is."""
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.client import Api, event_time
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import NODE, Document, Kind
+from kveval.engines.kubernetes.api.kinds import NODE, VOLUME_CLAIM, Document, Kind, described
 from kveval.engines.kubernetes.wait.diagnosis import (
     Patience,
     Trouble,
@@ -17,9 +18,7 @@ from kveval.engines.kubernetes.wait.diagnosis import (
     trouble_of,
     waits_for,
 )
-from kveval.engines.kubernetes.wait.evidence import evidence
-
-Say = Callable[[str], None]
+from kveval.engines.protocol import Say
 
 _POLL_S = 1.0
 _REPEAT_S = 30.0
@@ -27,6 +26,8 @@ _REPEAT_S = 30.0
 # those that are going (a quota).
 _MISSING_S = 10.0
 _CREATION_S = 10.0
+_EVENTS = 8
+_LOG_LINES = 20
 
 
 class RolloutError(ClusterError):
@@ -158,3 +159,68 @@ def wait(target: WaitTarget, look: Callable[[], WaitState], timeout_s: float, sa
             raise target.error("Timeout", text, late, available=found.available, wanted=found.wanted)
         time.sleep(min(_POLL_S, begin + timeout_s - now))
     return found.pods
+
+
+def evidence(
+    api: Api,
+    document: Mapping[str, Any] | None,
+    pod: Mapping[str, Any] | None = None,
+    container: str = "",
+    previous: bool = False,
+) -> str:
+    """Return the lines below an error's first: the last events of an object and its pod, the last of a container's log.
+
+    `previous`: the container was started anew since; the log before that tells more. Never raises ClusterError.
+    """
+    parts = [_events(api, found) for found in (document, pod, *_unbound(api, pod)) if found is not None]
+    if pod is not None:
+        parts.append(_log(api, pod, container, previous))
+    return "".join(f"\n{part}" for part in parts if part)
+
+
+def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
+    """Return the claims of a pod that have no volume: their events say why, the pod's only that they have none."""
+    volumes = (pod or {}).get("spec", {}).get("volumes") or []
+    names = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
+    found = []
+    for name in names:
+        with contextlib.suppress(ClusterError):
+            found.append(api.read(VOLUME_CLAIM, name, (pod or {})["metadata"]["namespace"]))
+    return [claim for claim in found if claim and (claim.get("status") or {}).get("phase") != "Bound"]
+
+
+def _events(api: Api, document: Mapping[str, Any]) -> str:
+    try:
+        found = api.events(document)[-_EVENTS:]
+    except ClusterError as error:
+        return f"events of {described(document)} could not be read: {error}"
+    lines = []
+    for event in found:
+        often = f" (x{event['count']})" if (event.get("count") or 1) > 1 else ""
+        message = " ".join(str(event.get("message") or "").split())
+        lines.append(f"  {event_time(event)} {event.get('type')} {event.get('reason')}{often}: {message}")
+    return "\n".join([f"events of {described(document)}:", *lines]) if lines else ""
+
+
+def _log(api: Api, pod: Mapping[str, Any], container: str, previous: bool) -> str:
+    metadata = pod["metadata"]
+    status = pod.get("status") or {}
+    # A container that never ran has no log: asking for it would only add a refusal to the message.
+    states = (status.get("initContainerStatuses") or []) + (status.get("containerStatuses") or [])
+    ran = [found["name"] for found in states if _has_run(found)]
+    name = container or (ran[-1] if ran else "")
+    if name not in ran:
+        return ""
+    for before in dict.fromkeys((previous, False)):
+        with contextlib.suppress(ClusterError):  # it is gone with its node or its pod
+            text = api.logs(metadata["namespace"], metadata["name"], name, previous=before, tail=_LOG_LINES)
+            if lines := text.rstrip().splitlines():
+                head = f"last log lines of container {name} of pod {metadata['name']}:"
+                return "\n".join([head, *(f"  {line}" for line in lines)])
+    return f"the log of container {name} of pod {metadata['name']} is empty"
+
+
+def _has_run(status: Mapping[str, Any]) -> bool:
+    states = [status.get("state") or {}, status.get("lastState") or {}]
+    waits_for_restart = (states[0].get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+    return waits_for_restart or any("running" in state or "terminated" in state for state in states)

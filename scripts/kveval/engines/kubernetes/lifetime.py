@@ -15,6 +15,7 @@ from datetime import datetime
 from kveval.engines.kubernetes.api.client import Api, reference_to
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import JOB, Document, condition
+from kveval.engines.kubernetes.manifests.templates import documents
 
 COMPONENT = "lifetime"
 EXPIRY_S = 900
@@ -39,7 +40,9 @@ def begin(
     while True:
         found = api.read(JOB, name, namespace)
         if found is None:
-            [found] = api.apply([_job(namespace, name, labels, owner, expiry_s)])
+            metadata: Document = {"name": name, "namespace": namespace, "labels": dict(labels)}
+            metadata |= {"ownerReferences": [reference_to(owner)]} if owner else {}
+            [found] = api.apply(documents("lifetime.yaml.j2", metadata=metadata, expiry_s=expiry_s))
         if not _over(found):
             try:
                 prolong(api, found, expiry_s)
@@ -64,36 +67,6 @@ def prolong(api: Api, job: Document, expiry_s: int = EXPIRY_S) -> None:
     api.patch(JOB, metadata["name"], metadata["namespace"], body)
 
 
-def _job(namespace: str, name: str, labels: Mapping[str, str], owner: Document | None, expiry_s: int) -> Document:
-    metadata: Document = {"name": name, "namespace": namespace, "labels": dict(labels)}
-    metadata |= {"ownerReferences": [reference_to(owner)]} if owner else {}
-    spec = {
-        "parallelism": 0,
-        "completions": 1,
-        "backoffLimit": 0,
-        "activeDeadlineSeconds": expiry_s,
-        "ttlSecondsAfterFinished": 0,
-        "template": {"metadata": {"labels": dict(labels)}, "spec": _NO_POD},
-    }
-    return {"apiVersion": JOB.api_version, "kind": JOB.kind, "metadata": metadata, "spec": spec}
-
-
 def _over(job: Document) -> bool:
     ended = any(condition(job, kind).get("status") == "True" for kind in ("Failed", "Complete"))
     return ended or bool(job["metadata"].get("deletionTimestamp"))
-
-
-# Never made. It asks for nothing that a namespace's policy could refuse.
-_NO_POD: Document = {
-    "restartPolicy": "Never",
-    "automountServiceAccountToken": False,
-    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-    "containers": [
-        {
-            "name": "none",
-            "image": "registry.k8s.io/pause:3.10",
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}},
-        }
-    ],
-}
