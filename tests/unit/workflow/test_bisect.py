@@ -1,6 +1,7 @@
 """Bisecting: which builds are measured, what is concluded of them, and what is asked of git; measuring is replaced."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,10 @@ def test_the_planted_commit_is_named_by_few_builds(bisected: Bisected, first: in
     assert text.splitlines()[0].endswith(f"change {first}")
     assert len(measured) <= 5
     assert "snakemake --cores 4 bisect_builds" in text
+    (written,) = Path("results/bisect").glob("*/BISECT.md")
+    linked = re.findall(r"\((.*COMMENT\.md)\)", text)
+    assert len(linked) == len(measured) - 1
+    assert all((written.parent / link).is_file() for link in linked)
 
 
 def test_a_bad_build_that_is_not_slower_leaves_nothing_to_bisect(bisected: Bisected) -> None:

@@ -97,6 +97,7 @@ def run_bisect(
     blocks = int(options.get("check_blocks") or BLOCKS)
     builds = candidates(options, ServerConfig.model_validate(asked["server"]).program)
     command = command_of("bisect_builds", options, files)
+    folder = Path("results", "bisect", content_hash([one.build for one in builds], 8))
     good = _build(builds[0], options, places)
 
     def compared(number: int, arms: Sequence[str], only: _Comparison | None) -> tuple[CheckPlan, CheckResult]:
@@ -109,7 +110,7 @@ def run_bisect(
         checked = until_clear(
             plan, config, claims, design, lambda block: measure_block(config, plan.values, block, places), repeated
         )
-        write_check(checked, Path(config.campaign.results))
+        write_check(checked, folder / str(number))
         return plan, checked
 
     last = len(builds) - 1
@@ -134,8 +135,6 @@ def run_bisect(
         text = trail(builds, steps, command, found, ends)
     else:
         text = trail(builds, steps, command)
-    folder = Path("results", "bisect", content_hash([one.build for one in builds], 8))
-    folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "BISECT.md", text)
     return bool(worse), iter([text, f"Written to {folder / 'BISECT.md'}"])
 

@@ -13,7 +13,10 @@ from kveval.workflow.check.judging import Judged
 
 @dataclass(frozen=True)
 class Step:
-    """A build that was compared with the good one: its number, the answer, and the check, None if it was not built."""
+    """A build that was compared with the good one: its number, the answer, and the check, None if it was not built.
+
+    The check's comment lies in the folder of that number, beside the trail.
+    """
 
     number: int
     answer: str
@@ -32,6 +35,7 @@ def trail(
     if effect is None:
         verdict = steps[0].answer
         lines = [f"## Nothing to bisect: {verdict}", "", f"{bad} was not shown to be slower than {good}."]
+        lines[-1] += f" What was measured is in [its comment]({steps[0].number}/COMMENT.md)."
     else:
         lines = [f"## {_head(builds, ends)}", ""]
         what = f"{effect.claim.title} of {effect.claim.arm}"
@@ -59,7 +63,7 @@ def _head(builds: Sequence[BisectBuild], ends: tuple[int, int]) -> str:
 def _row(builds: Sequence[BisectBuild], step: Step, effect: Judged | None) -> str:
     seen, blocks = MISSING, MISSING
     if step.checked is not None:
-        blocks = str(step.checked.facts.blocks)
+        blocks = f"[{step.checked.facts.blocks}]({step.number}/COMMENT.md)"
         same = [one for one in step.checked.found if effect and one.claim.quantity == effect.claim.quantity]
         seen = effect_text(next((one for one in same if one.claim.decides), same[0])) if same else MISSING
     return f"| {builds[step.number].title} | {seen} | {blocks} | {step.answer} |"
