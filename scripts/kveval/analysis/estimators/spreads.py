@@ -73,7 +73,7 @@ class Spreads:
 
     @cached_property
     def _squares(self) -> Array:
-        """What blocks and arms leave of each arm, squared, summed over runs; 0 for the baseline."""
+        """Residuals of the table of arms, squared and summed over runs, by column; 0 for the baseline."""
         arms = np.arange(self.logs.shape[1]) != self.baseline
         found = np.zeros(len(arms))
         found[arms] = (residuals(self.logs[:, arms]) ** 2).sum(axis=0)
