@@ -45,7 +45,7 @@ class ContrastPair:
 
 
 def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> ContrastPair:
-    """Return how `cell` differs from `other`: as the comparison has it, in either direction, else described only."""
+    """Return how `cell` differs from `other`: from the comparison, in either direction, else as a description."""
     row = measured.comparison_of(cell, other, metric)
     mirrored = row is None
     if row is None:
