@@ -69,8 +69,15 @@ class Spreads:
     @cached_property
     def _among(self) -> float:
         """The variance of one run of an arm, blocks taken out."""
-        arms = np.delete(self.logs, self.baseline, axis=1)
-        return float((residuals(arms) ** 2).sum()) / (self._free * max(self._arms - 1, 1))
+        return float(self._squares.sum()) / (self._free * max(self._arms - 1, 1))
+
+    @cached_property
+    def _squares(self) -> Array:
+        """Residuals of the table of arms, squared and summed over runs, by column; 0 for the baseline."""
+        arms = np.arange(self.logs.shape[1]) != self.baseline
+        found = np.zeros(len(arms))
+        found[arms] = (residuals(self.logs[:, arms]) ** 2).sum(axis=0)
+        return found
 
     @cached_property
     def _apart(self) -> float:
@@ -116,10 +123,12 @@ class Spreads:
 
     def _alone(self, cell: int) -> tuple[Variance, Variance]:
         """The variance of an arm's distance from the mean of the other arms; that of one run of those."""
-        rest = np.delete(self.logs, [self.baseline, cell], axis=1)
-        df = self._free * (self._arms - 2)
-        distance = float(np.var(self.logs[:, cell] - rest.mean(axis=1), ddof=1))
-        return Variance(distance, self._free), Variance(float((residuals(rest) ** 2).sum()) / df, df)
+        # An arm lies n / (n - 1) of what is left of it from the mean of the others; without it, as much of its squares
+        # is gone from all.
+        more, df = self._arms / (self._arms - 1), self._free * (self._arms - 2)
+        own = more * float(self._squares[cell])
+        others = max(float(self._squares.sum()) - own, 0.0)
+        return Variance(more * own / self._free, self._free), Variance(others / df, df)
 
     def _of_noisy(self, cell: int) -> Variance:
         """Of a noisy arm's difference from the baseline: the two spreads, each about the other arms' mean."""

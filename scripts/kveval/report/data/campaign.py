@@ -153,10 +153,9 @@ class Measured:
         """The comparison of a cell with another one in a metric, None where there is none."""
         return self._comparisons.get((cell, "/".join(map(str, other)), metric))
 
-    def runs_of(self, cell: CellKey) -> list[Run]:
+    def runs_of(self, cell: CellKey) -> Sequence[Run]:
         """The runs of a cell in their order."""
-        found = [run for run in self.runs if key_of(run) == cell]
-        return sorted(found, key=lambda run: run.run)
+        return self._runs_by_cell.get(cell, ())
 
     @cached_property
     def activity(self) -> pd.DataFrame:
@@ -164,6 +163,13 @@ class Measured:
         return tier_activity(self.runs)
 
     # The tables of a report ask for the rows of a cell thousands of times.
+
+    @cached_property
+    def _runs_by_cell(self) -> dict[CellKey, list[Run]]:
+        found: dict[CellKey, list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: run.run):
+            found.setdefault(key_of(run), []).append(run)
+        return found
 
     @cached_property
     def _common_levels(self) -> dict[str, int | None]:
