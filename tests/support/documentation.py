@@ -225,6 +225,7 @@ def _tool(name: str, given: Sequence[str]) -> list[str]:
         return _read(functools.partial(_parsed_only, PARSERS[name]), given)[1]
     module = SCRIPTS / name.replace(".", "/")
     files = [REPOSITORY / name, module.with_name(f"{module.name}.py"), module / "__main__.py"]
+    files.append(REPOSITORY / f"{name.replace('.', '/')}.py")
     source = next((file.read_text(encoding="utf-8") for file in files if file.is_file()), None)
     if source is None:
         return [f"there is no {name}"]

@@ -45,8 +45,10 @@ def limit_of(workflow: Any, resource: str, default: int) -> int:
     return int(getattr(given, "value", given))
 
 
-UPKEEP = frozenset({"plan", "curve", "doctor", "deploy_one", "verify", "prune", "history", "check", "bisect_builds"})
-"""Rules whose logs are what they have to say."""
+UPKEEP = frozenset(
+    {"plan", "curve", "doctor", "deploy_one", "verify", "prune", "history", "check", "bisect_builds", "teardown"}
+)
+"""Rules whose logs are printed at the end."""
 _MEASURING = frozenset({"benchmark", "pilot"})
 
 

@@ -192,7 +192,7 @@ def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -
 def _disk(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
     # The reserve is in every estimate, and needed once.
     runs = [disk_bytes(specification.workload, facts.cpus) for specification in specifications]
-    said = f"a run takes at most {max(runs) / _GIB:.1f} GiB while it is made, {facts.disk_free / _GIB:.1f} GiB are free"
+    said = f"a run takes at most {max(runs) / _GIB:.1f} GiB, {facts.disk_free / _GIB:.1f} GiB are free"
     if max(runs) > facts.disk_free:
         fix = "free some, or move the repository's folder results to a larger disk"
         return error("disk", said, fix, free_bytes=facts.disk_free)
@@ -258,7 +258,7 @@ def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
         )
     if facts.holder is not None:
         said = f"a measurement is running: {facts.holder}"
-        yield warning("host", said, "wait; the next one waits for it by itself", "held")
+        yield warning("host", said, "nothing: the next measurement waits for it", "held")
     elif facts.load > _BUSY_SHARE * facts.cpus:
         said = f"{facts.load:.1f} processes ran or waited for {facts.cpus} CPUs in the last minute"
         yield warning("host", said, "end the other processes: they share the CPUs with what is measured", "busy")

@@ -36,7 +36,7 @@ _STAYS = {
     "hidden": "cannot be looked at",
     "in_progress": "a measurement in progress, or another host's",
     "arriving": "it may still be being copied",
-    "young": "it came here less than an hour ago",
+    "young": "it is less than an hour old",
     "not_deletable": "this user may not delete it",
     "referred_to": "referred to in the meantime",
     "place_taken": "a result refers to it now, and another entry has taken its path",
