@@ -2,123 +2,132 @@
 
 usage: python benchmarks/bench_check.py CAMPAIGN.yaml BASE CANDIDATE [BLOCKS [CHECKS]]
 
-A measured campaign whose BASE and CANDIDATE, scenarios at one size, have runs of the same numbers; run it in the
-folder that has its results. A check draws blocks, pairs of runs of one number, with replacement, and judges
-throughput and cold prompts by the code of `snakemake check`. The identical build is BASE itself: pairs of its
-neighbouring runs, in random order. The bisection is over 16 builds, with the slowed pairs from a random build on and
-identical ones before it.
+A measured campaign whose BASE and CANDIDATE, scenarios at one size, have runs of the same numbers; run it in the folder
+that has its results. A check draws blocks, pairs of runs of one number, with replacement, and judges throughput and
+cold prompts by the code of `snakemake check`. An identical build is made of the real runs in two ways: the same pairs
+without their mean difference; and neighbouring runs of BASE, in random order, which differ in their requests, too. A
+bisection is over 16 builds: the pairs as they are from a random build on, those without their mean before it.
 """
 
-import math
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from kveval.analysis.estimators.sequential import Design
 from kveval.config.campaign import Cell
+from kveval.spec.config import Config
 from kveval.spec.loading import load_config
-from kveval.workflow.check.bisect import search, step_design
+from kveval.workflow.check.bisect import BLOCKS, Side, search, step_design
 from kveval.workflow.check.judging import FIRST_LOOK, BuildClaim, Judged, judged, verdict_of
 from kveval.workflow.check.measuring import COLD, Values, values_of
 
 BUILDS = 16
 _QUANTITIES = ("throughput_tok_s", COLD)
-Draw = Callable[[], Values]
+Pairs = npt.NDArray[np.float64]
+"""ln values: pair, base or candidate, quantity; NaN where a run lacks one."""
 
 
 def main(campaign: str, base: str, candidate: str, budget: int = 6, checks: int = 2000) -> None:
     """Print the share of every verdict and the mean number of blocks, then how bisections ended."""
     config = load_config(Path(campaign), Path(__file__).resolve().parents[1] / "config")
-    (first,) = (cell for cell in config.cells if cell.scenario == base)
-    (second,) = (cell for cell in config.cells if cell.scenario == candidate)
+    first, second = (next(cell for cell in config.cells if cell.scenario == name) for name in (base, candidate))
     level = config.workload.fixed_levels[0]
     claims = [BuildClaim(base, name, ((first, second, level),), True) for name in _QUANTITIES]
-    runs = range(1, config.campaign.runs + 1)
-    found = {
-        cell: {run: values for run in runs if (values := values_of(config, cell, run)[0])} for cell in (first, second)
-    }
+    runs = {cell: ln_values(config, cell, level) for cell in (first, second)}
+    there = sorted(runs[first].keys() & runs[second].keys())
+    slowed = np.array([[runs[first][run], runs[second][run]] for run in there])
+    centred = slowed.copy()
+    centred[:, 1] -= np.nanmean(slowed[:, 1] - slowed[:, 0], axis=0)
+    neighbours = np.array([[runs[first][run], runs[first][run + 1]] for run in there if run + 1 in runs[first]])
+    neighbours = np.concatenate([neighbours, neighbours[:, ::-1]])
     generator = np.random.default_rng(1)
-
-    def drawn(own: Cell, apart: int) -> Draw:
-        pairs = [(found[first][run], found[own][run + apart]) for run in found[first] if run + apart in found[own]]
-
-        def draw() -> Values:
-            pair = pairs[generator.integers(len(pairs))]
-            if apart and generator.integers(2):
-                pair = pair[::-1]
-            return {
-                (cell, level, name): one[own if cell == second and not apart else first, level, name]
-                for cell, one in zip((first, second), pair, strict=True)
-                for name in _QUANTITIES
-            }
-
-        return draw
-
-    slowed, identical = drawn(second, 0), drawn(first, 1)
-    print(f"{len(found[first])} runs of {base}, {len(found[second])} of {candidate}; {checks} checks of each")
+    print(f"{len(there)} runs of {base} and {candidate}; {checks} checks of each kind, {budget} blocks at most")
     design = Design(FIRST_LOOK, budget, comparisons=len(claims))
-    for name, draw in ((candidate, slowed), ("identical", identical)):
+    kinds = {candidate: slowed, f"{candidate} without its effect": centred, f"neighbours of {base}": neighbours}
+    for name, pairs in kinds.items():
         counted: Counter[str] = Counter()
         for _ in range(checks):
-            looks, verdict = checked(claims, draw, design)
+            looks, verdict = checked(claims, pairs, design, generator)
             counted[verdict] += 1
             counted["blocks"] += len(looks)
         shares = ", ".join(f"{verdict} {n / checks:.1%}" for verdict, n in counted.items() if verdict != "blocks")
-        print(f"{name}: {spread(claims, draw)}: {shares}; {counted['blocks'] / checks:.1f} blocks on average")
+        print(f"{name}: {spread(pairs)}: {shares}; {counted['blocks'] / checks:.1f} blocks on average")
     ended: Counter[str] = Counter()
     for _ in range(checks // 4):
-        ended.update(bisected(claims, slowed, identical, design, int(generator.integers(1, BUILDS))))
-    print(f"{checks // 4} bisections over {BUILDS} builds: {dict(ended)}")
+        ended.update(bisected(claims, slowed, centred, generator))
+    blocks = ended.pop("blocks") / (checks // 4)
+    print(f"{checks // 4} bisections over {BUILDS} builds, {blocks:.0f} blocks on average: {dict(ended.most_common())}")
 
 
-def checked(claims: list[BuildClaim], draw: Draw, design: Design) -> tuple[list[list[Judged]], str]:
+def ln_values(config: Config, cell: Cell, level: int) -> dict[int, list[float]]:
+    """Return ln of the quantities by run."""
+    found = {run: values_of(config, cell, run)[0] for run in range(1, config.campaign.runs + 1)}
+    return {
+        run: [float(np.log(values.get((cell, level, name), np.nan))) for name in _QUANTITIES]
+        for run, values in found.items()
+        if values
+    }
+
+
+def checked(
+    claims: list[BuildClaim], pairs: Pairs, design: Design, generator: np.random.Generator
+) -> tuple[list[list[Judged]], str]:
     """Draw blocks until the verdict is clear; return the looks, and the verdict."""
     blocks: list[Values] = []
     looks: list[list[Judged]] = []
-    while len(blocks) < design.budget:
-        blocks.append(draw())
+    verdict = "not enough"
+    while len(blocks) < design.budget and verdict == "not enough":
+        drawn = pairs[generator.integers(len(pairs))]
+        block: Values = {}
+        for number, name in enumerate(_QUANTITIES):
+            for side, value in zip(claims[0].pairs[0][:2], np.exp(drawn[:, number]), strict=True):
+                if not np.isnan(value):
+                    block[side, claims[0].pairs[0][2], name] = float(value)
+        blocks.append(block)
         looks.append(judged(claims, blocks, design))
-        if (verdict := verdict_of(looks[-1], len(blocks), design)) != "not enough":
-            return looks, verdict
-    return looks, "not enough"
+        verdict = verdict_of(looks[-1], len(blocks), design)
+    return looks, verdict
 
 
-def bisected(claims: list[BuildClaim], slowed: Draw, identical: Draw, design: Design, first: int) -> dict[str, int]:
+def bisected(
+    claims: list[BuildClaim], slowed: Pairs, identical: Pairs, generator: np.random.Generator
+) -> dict[str, int]:
     """Bisect as `snakemake bisect_builds` does; return how it ended, and how many builds were measured."""
-    looks, verdict = checked(claims, slowed, Design(design.first, 8, comparisons=len(claims)))
+    first = int(generator.integers(1, BUILDS))
+    whole = Design(FIRST_LOOK, BLOCKS, comparisons=len(claims))
+    looks, verdict = checked(claims, slowed, whole, generator)
     if verdict != "regression":
-        return {"bad build not found slower": 1}
+        return {"bad build not shown to be slower": 1}
     worst = min((each for each in looks[-1] if each.look.answer == "worse"), key=lambda each: each.look.effect)
-    only = step_design(worst.look.effect, BUILDS, 8, design.alpha)
-    measured = 2
+    only = step_design(worst.look.effect, BUILDS, BLOCKS, whole.alpha)
+    measured, blocks = 2, len(looks)
 
-    def side(number: int) -> str:
-        nonlocal measured
+    def side(number: int) -> Side:
+        nonlocal measured, blocks
         measured += 1
-        looks, _ = checked([worst.claim], slowed if number >= first else identical, only)
+        looks, _ = checked([worst.claim], slowed if number >= first else identical, only, generator)
+        blocks += len(looks)
         answer = looks[-1][0].look.answer
         return "open" if answer == "open" else "bad" if answer == "worse" else "good"
 
     good, bad = search(BUILDS, side)
     how = "found" if (good, bad) == (first - 1, first) else "left a range" if good < first <= bad else "wrong"
-    return {how: 1, f"{measured} builds measured": 1}
+    return {how: 1, f"{how}, {measured} builds measured": 1, "blocks": blocks}
 
 
-def spread(claims: list[BuildClaim], draw: Draw) -> str:
+def spread(pairs: Pairs) -> str:
     """Return mean and standard deviation of the pairs' differences of each quantity."""
-    parts = []
-    for claim in claims:
-        ((base, candidate, level),) = claim.pairs
-        blocks = [draw() for _ in range(4000)]
-        name = claim.quantity
-        differences = [math.log(one[candidate, level, name] / one[base, level, name]) for one in blocks]
-        parts.append(f"{name} {100 * math.expm1(np.mean(differences)):+.1f} %, SD {np.std(differences):.1%}")
-    return "; ".join(parts)
+    differences = pairs[:, 1] - pairs[:, 0]
+    means, deviations = np.expm1(np.nanmean(differences, axis=0)), np.nanstd(differences, axis=0, ddof=1)
+    return "; ".join(
+        f"{name} {100 * mean:+.1f} %, SD {deviation:.1%}"
+        for name, mean, deviation in zip(_QUANTITIES, means, deviations, strict=True)
+    )
 
 
 if __name__ == "__main__":

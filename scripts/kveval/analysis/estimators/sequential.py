@@ -128,4 +128,6 @@ def _answer(found: Contrast, design: Design, blocks: int, *, more_is_better: boo
 
 
 def _percent(theta: float) -> float:
-    return float(100 * np.expm1(theta))
+    # At an early look an interval may well reach to infinity.
+    with np.errstate(over="ignore"):
+        return float(100 * np.expm1(theta))
