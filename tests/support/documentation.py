@@ -223,9 +223,8 @@ def _tool(name: str, given: Sequence[str]) -> list[str]:
     """A program in Python, by file, module or command: its parser reads the words, or its source has the options."""
     if name in PARSERS and given:
         return _read(functools.partial(_parsed_only, PARSERS[name]), given)[1]
-    module = SCRIPTS / name.replace(".", "/")
-    files = [REPOSITORY / name, module.with_name(f"{module.name}.py"), module / "__main__.py"]
-    files.append(REPOSITORY / f"{name.replace('.', '/')}.py")
+    modules = [folder / name.replace(".", "/") for folder in (SCRIPTS, REPOSITORY)]
+    files = [REPOSITORY / name, *(place for one in modules for place in (one.with_suffix(".py"), one / "__main__.py"))]
     source = next((file.read_text(encoding="utf-8") for file in files if file.is_file()), None)
     if source is None:
         return [f"there is no {name}"]
