@@ -14,7 +14,7 @@ from tests.support.markdown import fixed_fragments, parts_of
 from kveval.analysis.levels.outcomes import Outcome
 from kveval.analysis.statistics.verdicts import VERDICTS, WITHOUT_VERDICT
 from kveval.analysis.system.tier_activity import tier_activity
-from kveval.report import parts, surer
+from kveval.report import next_steps, parts
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
@@ -65,7 +65,7 @@ def document_of(plan: ReportPlan, measured: Measured, root: Section, text: str, 
 def fixed_words() -> list[str]:
     """The sentences of the report that hold no data: the texts in the modules that write it."""
     found = []
-    for module in (*Path(parts.__file__).parent.glob("*.py"), Path(surer.__file__)):
+    for module in (*Path(parts.__file__).parent.glob("*.py"), Path(next_steps.__file__)):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found += [*parts_of(node.value).sentences, *fixed_fragments(node.value)]

@@ -1,4 +1,4 @@
-"""Which process has a TCP port of this host's loopback interface."""
+"""The processes that have TCP ports of this host's loopback interface."""
 
 from collections.abc import Iterable
 

@@ -19,7 +19,7 @@ from kveval.report.data.campaign import Measured, ReportPlan, cell_label, rows_o
 from kveval.report.data.contrasts import pair
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
-from kveval.report.surer import surer
+from kveval.report.next_steps import next_steps
 from kveval.report.tables.goodput import goodput_sentence
 from kveval.report.tables.results import effect_text, is_against_baseline, qualifier, text
 from kveval.report.tables.tiers import tier_text
@@ -72,14 +72,14 @@ class KeyRow:
 class CampaignAnswer:
     """The question of a campaign and what it found, to be read by itself.
 
-    `figure`: the name of the figure that shows it, "" if none does; `surer`: steps that would make it more certain.
+    `figure`: the name of the figure that shows it, "" if none does; `next_steps`: what would make it more certain.
     """
 
     question: str
     sentences: tuple[str, ...]
     rows: tuple[KeyRow, ...]
     figure: str
-    surer: tuple[str, ...]
+    next_steps: tuple[str, ...]
 
 
 def answer_of(plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()) -> CampaignAnswer:
@@ -93,7 +93,7 @@ def answer_of(plan: ReportPlan, measured: Measured, figures: Sequence[str] = ())
         (*said[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
         tuple(rows + (_key_rows(plan, measured, TTFT) if metric != TTFT else [])),
         next((name for name in FIGURES if name in figures), ""),
-        surer(plan, measured, metric),
+        next_steps(plan, measured, metric),
     )
 
 

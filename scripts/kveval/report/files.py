@@ -25,5 +25,5 @@ def in_short(folder: Path) -> list[str]:
     numbers = folder / NUMBERS
     answer = json.loads(numbers.read_text(encoding="utf-8")).get("answer") if numbers.exists() else None
     lines = [f"Answer: {answer['sentences'][0]}"] if answer else []
-    lines += [f"Next: {step}" for step in answer["surer"][:1]] if answer else []
+    lines += [f"Next: {step}" for step in answer["next_steps"][:1]] if answer else []
     return [*lines, f"Report: {folder / MAIN}"]

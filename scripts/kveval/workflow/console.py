@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from kveval.importing.plan import ImportPlan
 from kveval.importing.table import summary
 from kveval.measure.failures import REPORT_COMMAND, causes
 from kveval.measure.progress import write_requested
@@ -95,7 +96,7 @@ def _made(plan: WorkflowPlan, asked: Asked) -> Iterator[str]:
     """A report in short and where it is, or the files that were asked for by path."""
     for folder in asked.reports:
         yield from in_short(Path(plan.results, folder))
-        if plan.config.imports:
+        if isinstance(plan.elsewhere, ImportPlan) and plan.elsewhere.listed:
             yield f"Imports: {summary(plan.elsewhere)}; each is listed in {plan.results}/analysis/imported.csv"
     for path in () if asked.reports else asked.files:
         if path.exists():

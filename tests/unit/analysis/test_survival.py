@@ -33,10 +33,10 @@ def remission(times: int = 1) -> Observed:
 
 def test_a_known_example() -> None:
     seen = remission()
-    times, lasting = survival(seen)
-    assert dict(zip(times, lasting, strict=True))[6] == pytest.approx(18 / 21)
-    assert dict(zip(times, lasting, strict=True))[10] == pytest.approx(0.753, abs=5e-4)
-    assert lasting[-1] == pytest.approx(0.448, abs=5e-4)
+    times, surviving = survival(seen)
+    assert dict(zip(times, surviving, strict=True))[6] == pytest.approx(18 / 21)
+    assert dict(zip(times, surviving, strict=True))[10] == pytest.approx(0.753, abs=5e-4)
+    assert surviving[-1] == pytest.approx(0.448, abs=5e-4)
     assert quantiles(seen, [0.5]) == [23]
     assert np.isnan(quantiles(seen, [0.9])[0])
 

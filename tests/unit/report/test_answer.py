@@ -38,7 +38,7 @@ def test_an_answer_is_a_question_and_at_most_five_sentences(name: str) -> None:
     assert found.question.endswith("?")
     assert 2 <= len(found.sentences) <= MOST_SENTENCES
     assert all(sentence.endswith(".") and len(sentence) < 400 for sentence in found.sentences)
-    assert len(found.surer) <= 4
+    assert len(found.next_steps) <= 4
     assert found.figure == FIGURES[1]
 
 
@@ -144,25 +144,25 @@ def test_each_model_with_a_better_arm_is_named() -> None:
 
 def test_what_is_missing_comes_first_among_the_steps() -> None:
     found = answer("failing")
-    assert "lmcache-redis 10K" in found.surer[0]
+    assert "lmcache-redis 10K" in found.next_steps[0]
     assert "2 of 12 cells" in found.sentences[-1]
 
 
 def test_an_arm_measured_later_than_its_baseline_is_told_to_measure_that_again() -> None:
     later = {"verdict": words.INDICATIVE_TIME, "indication": words.BETTER, "reason": ""}
     found = said(changed(small.measured(), "lmcache-redis", "throughput_tok_s", **later))
-    assert any("lmcache-redis" in step and "`bridges`" in step for step in found.surer)
+    assert any("lmcache-redis" in step and "`bridges`" in step for step in found.next_steps)
     assert not any("()" in sentence for sentence in found.sentences)
 
 
 def test_runs_that_would_decide_are_named_where_they_are_affordable() -> None:
     facts = small.measured()
     few = changed(facts, "lmcache-redis", "throughput_tok_s", verdict=words.INCONCLUSIVE, runs_to_resolve=9)
-    assert any("`runs: 9`" in step and "lmcache-redis" in step for step in said(few).surer)
+    assert any("`runs: 9`" in step and "lmcache-redis" in step for step in said(few).next_steps)
     for needed in (316, math.nan):
         many = changed(facts, "lmcache-redis", "throughput_tok_s", verdict=words.INCONCLUSIVE, runs_to_resolve=needed)
-        assert not any("`runs:" in step for step in said(many).surer)
-        assert any("longer levels" in step and "lmcache-redis" in step for step in said(many).surer)
+        assert not any("`runs:" in step for step in said(many).next_steps)
+        assert any("longer levels" in step and "lmcache-redis" in step for step in said(many).next_steps)
 
 
 def test_a_campaign_as_large_as_a_published_one_has_an_answer() -> None:

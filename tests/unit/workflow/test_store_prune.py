@@ -125,7 +125,7 @@ def test_another_users_runs_are_spared(store: Store, using: list[Workflow], monk
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     pruning = prune(store, using, KINDS, grace_s=0)
     assert [one.code for one in pruning.spared] == ["not_mine"]
-    assert f"stays: {place_of(store, OLD)}: another user's" in pruning.text().splitlines()
+    assert f"kept: {place_of(store, OLD)}: another user's" in pruning.text().splitlines()
     assert place_of(store, OLD).exists()
 
 

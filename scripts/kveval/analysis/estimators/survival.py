@@ -55,7 +55,7 @@ class _RiskSets:
     at_risk: Array
 
     @property
-    def lasting(self) -> Array:
+    def surviving(self) -> Array:
         """The share that survives each age."""
         return np.cumprod(1 - self.deaths / self.at_risk, dtype=np.float64)
 
@@ -72,7 +72,7 @@ def _risk_sets(observed: Observed) -> _RiskSets:
 def survival(observed: Observed) -> tuple[Array, Array]:
     """Return the ages at which events happened, rising, and the share that lasts longer than each."""
     sets = _risk_sets(observed)
-    return sets.times, sets.lasting
+    return sets.times, sets.surviving
 
 
 def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
@@ -80,16 +80,16 @@ def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
 
     Without censoring and late entries it is the smallest observed value that at least this share does not exceed.
     """
-    times, lasting = survival(observed)
-    reached = [_reached(lasting, share) for share in shares]
+    times, surviving = survival(observed)
+    reached = [_reached(surviving, share) for share in shares]
     return [float(times[step]) if step < len(times) else np.nan for step in reached]
 
 
-def _reached(lasting: Array, share: float) -> int:
+def _reached(surviving: Array, share: float) -> int:
     """The first step at which no more than the rest lasts longer, or the number of steps."""
     # The tolerance is for products such as 0.9 x 8/9, which should be 0.8.
-    found = np.flatnonzero(lasting <= 1 - share + 1e-9)
-    return int(found[0]) if len(found) else len(lasting)
+    found = np.flatnonzero(surviving <= 1 - share + 1e-9)
+    return int(found[0]) if len(found) else len(surviving)
 
 
 def effective_count(observed: Observed, share: float) -> float:
@@ -102,9 +102,9 @@ def effective_count(observed: Observed, share: float) -> float:
     sets = _risk_sets(observed)
     if not len(sets.times):
         return np.nan
-    lasting = sets.lasting
-    last = min(max(_reached(lasting, share) - 1, 0), len(lasting) - 1)
-    survivors = float(lasting[last])
+    surviving = sets.surviving
+    last = min(max(_reached(surviving, share) - 1, 0), len(surviving) - 1)
+    survivors = float(surviving[last])
     if not 0 < survivors < 1:
         return float(observed.events)
     times, deaths, at_risk = (each[: last + 1] for each in (sets.times, sets.deaths, sets.at_risk))

@@ -52,7 +52,7 @@ def build(
 
 
 def _answer(answer: CampaignAnswer) -> Part:
-    return {"question": answer.question, "sentences": list(answer.sentences), "surer": list(answer.surer)}
+    return {"question": answer.question, "sentences": list(answer.sentences), "next_steps": list(answer.next_steps)}
 
 
 def _software(measured: Measured) -> dict[str, list[str]]:

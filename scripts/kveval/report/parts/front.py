@@ -29,7 +29,7 @@ def front(plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures
         Paragraph(f"**{answer.question}**"),
         Bullets(answer.sentences),
         *pictures.take(answer.figure),
-        *under("What would make the answer more certain", *([Bullets(answer.surer)] if answer.surer else [])),
+        *under("What would make the answer more certain", *([Bullets(answer.next_steps)] if answer.next_steps else [])),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the specification and the analysis need to know of a server's software, under names that all servers share."""
+"""The facts of a server's software for the specification and the analysis, under names that all servers share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -110,7 +110,7 @@ class Pruning:
         ]
         total = size_text(sum(one.bytes for one in self.candidates))
         lines = [*lines, "", f"{len(self.candidates)} entries, {total}"] if self.candidates else ["Nothing to prune."]
-        lines += [f"stays: {one.entry.place}: {one.why}" for one in self.spared]
+        lines += [f"kept: {one.entry.place}: {one.why}" for one in self.spared]
         lines += [
             f"cannot be read, what it refers to is not known: {name}: {why}" for name, why in self.unreadable.items()
         ]

@@ -22,7 +22,7 @@ _NAMED = 3
 _WORTHWHILE = 20
 
 
-def surer(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, ...]:
+def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, ...]:
     """Return at most four steps; `metric`: the quantity that the answer is about."""
     table = measured.comparison[measured.comparison["metric"] == metric]
     rows = [row for row in table.to_dict("records") if is_against_baseline(plan, row)]
