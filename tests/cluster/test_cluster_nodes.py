@@ -117,12 +117,18 @@ def test_the_first_campaign_runs_with_a_sites_file_beside_it(tree: Tree, nodes: 
     assert kinds_left(nodes) <= {"PersistentVolumeClaim"}
 
 
-@pytest.mark.parametrize("cache", [("rwo", "ReadWriteOnce"), ("rwx", "ReadWriteMany")])
-def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster, cache: tuple[str, str]) -> None:
-    storage_class, access = cache
-    # A claim keeps its class and its access mode: this one's are not those of the tests before and after it.
+@pytest.fixture
+def without_claims(nodes: Cluster) -> Iterator[None]:
+    """No claim of another test: each keeps its class and its access mode."""
     remove_all = functools.partial(remove, nodes.api, selector(FIRST["name"]), [NAMESPACE], remove_volumes=True)
     remove_all()
+    yield
+    remove_all()
+
+
+@pytest.mark.usefixtures("without_claims")
+@pytest.mark.parametrize(("storage_class", "access"), [("rwo", "ReadWriteOnce"), ("rwx", "ReadWriteMany")])
+def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster, storage_class: str, access: str) -> None:
     own = {"storage_class": storage_class, "model_cache": {"size": "20Gi", "access": access}}
     (tree.folder / "ours.yaml").write_text(yaml.safe_dump({**SITE, **own}))
     cell = "cell=Qwen3-0.6B-small-cache/no-offload/0"
@@ -134,7 +140,6 @@ def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster, cach
     assert found["load"] in ("rest-0", "small-0")
     assert kinds_left(nodes) <= {"PersistentVolumeClaim"}
     assert not list(tree.results.rglob("measurement.json"))
-    remove_all()
 
 
 def test_what_keeps_a_cell_from_being_deployed_is_told(tree: Tree, nodes: Cluster) -> None:

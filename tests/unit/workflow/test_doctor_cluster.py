@@ -365,11 +365,13 @@ IMAGES = (
 def test_images():
     found = examined(images=IMAGES)
     assert only(found, "images").facts == {"pulled": 1, "tried": 5, "slowest_s": 4.2, "nodes": ["n1"]}
-    errors = [one for one in found if one.check == "image" and one.level == "error"]
-    assert [(one.facts["image"], one.code) for one in errors] == [
-        *(("c:1", "refused"), ("d:1", "unplaced"), ("e:1", "rejected"))
+    wrong = [one for one in found if one.check == "image" and one.level != "ok"]
+    # The node for an image may be one that an autoscaler has yet to add.
+    assert [(one.facts["image"], one.code, one.level) for one in wrong] == [
+        *(("c:1", "refused", "error"), ("d:1", "unplaced", "warning"), ("e:1", "rejected", "error"))
     ]
-    assert "server.images" in errors[0].fix
+    assert "server.images" in wrong[0].fix
+    assert "autoscaler" in wrong[1].fix
     assert only(found, "image", "ok").code == "pulling"
     assert only(found, "image", "ok").facts == {"image": "b:1", "node": "n2"}
 

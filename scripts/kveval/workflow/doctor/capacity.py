@@ -22,7 +22,7 @@ _KEYS = {
 }
 """Keys that say what the pods of a component ask for, and where."""
 _GIB = 2**30
-_SCALED = "nothing, where an autoscaler adds such a node: snakemake deploy_one shows it"
+SCALED = "nothing, where an autoscaler adds such a node: snakemake deploy_one shows it"
 # What a container has at /dev/shm without a volume there.
 _DEFAULT_SHARED_MEMORY = 64 * 2**20
 
@@ -77,7 +77,7 @@ def _gpus(plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer) -> Itera
     told = {"nodes": having, "cell": path, "asked": each * largest.copies, "slots": site.slots}
     held = _held(pods)
     if each and asked > sum(having.values()):
-        yield warning(check, f"{said}: only these", f"cluster.slots; {_SCALED}", "too_few", **told)
+        yield warning(check, f"{said}: they are fewer", f"cluster.slots; {SCALED}", "too_few", **told)
     elif pods.found and not _takers(largest, _without(nodes, held)):
         of_nodes = _sums((node, amount.get(resource, 0)) for _, node, amount in held)
         owners = sorted({owner for owner, _, amount in held if amount.get(resource) or not each})
@@ -94,10 +94,10 @@ def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, in
     if any(others.values()):
         fix = "cluster.node_selector and cluster.tolerations, as `kubectl describe node` shows labels and taints"
         said = f"{_listed(others)} of {site.gpu_resource}, but no such node takes the servers"
-        return warning("GPUs", said, f"{fix}; {_SCALED}", "not_taken", nodes=others)
+        return warning("GPUs", said, f"{fix}; {SCALED}", "not_taken", nodes=others)
     nodes = f"{len(selected)} nodes would take the servers" if selected else "no node takes the servers"
     fix = "install the GPU operator or device plugin; or cluster.gpu_resource, as `kubectl describe node` names it"
-    return warning("GPUs", f"{nodes}, and none offers {site.gpu_resource}", f"{fix}; {_SCALED}", "none_offered")
+    return warning("GPUs", f"{nodes}, and none offers {site.gpu_resource}", f"{fix}; {SCALED}", "none_offered")
 
 
 def _others(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]:
@@ -121,7 +121,7 @@ def _no_room(check: str, need: PodNeed, what: str, usable: Sequence[Node], gpu: 
         "nodes": {one.name: one.allocatable for one in usable},
     }
     said = f"{what}: {need.owner} asks for {_asked(need.requests, gpu)}, {offers}"
-    return warning(check, said, f"{keys}: what and where pods ask for; {_SCALED}", "no_room", **told)
+    return warning(check, said, f"{keys}: what and where pods ask for; {SCALED}", "no_room", **told)
 
 
 def _asked(amounts: Mapping[str, float], gpu: str) -> str:

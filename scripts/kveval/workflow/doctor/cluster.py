@@ -15,7 +15,7 @@ from kveval.engines.kubernetes.manifests.permissions import (
 )
 from kveval.engines.kubernetes.nodes import fingerprint, fitting
 from kveval.host.findings import Finding, error, ok, warning
-from kveval.workflow.doctor.capacity import capacity
+from kveval.workflow.doctor.capacity import SCALED, capacity
 from kveval.workflow.doctor.cluster_facts import ClusterFacts, Denied, Trial
 from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial
@@ -231,12 +231,13 @@ def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
     fixes = {
         "refused": "server.images: {NAME: IMAGE}; for a private registry cluster.image_pull_secrets: [NAME]",
         "rejected": "what the API server says there; cluster.user_id, cluster.annotations",
-        "unplaced": "cluster.node_selector, cluster.tolerations; no node took a pod of 10m CPU and 16 MiB",
+        "unplaced": f"cluster.node_selector, cluster.tolerations: no node took a pod of 10m CPU and 16 MiB; {SCALED}",
     }
     for trial in trials:
         if trial.outcome in fixes:
             said = f"{trial.image} ({trial.used_by}) {trial.outcome}: {trial.message or 'no reason given'}"
-            yield error("image", said, fixes[trial.outcome], trial.outcome, image=trial.image)
+            judged = warning if trial.outcome == "unplaced" else error
+            yield judged("image", said, fixes[trial.outcome], trial.outcome, image=trial.image)
     pulled = [trial for trial in trials if trial.outcome == "pulled"]
     if pulled:
         nodes = sorted({trial.node for trial in pulled if trial.node})
