@@ -52,9 +52,11 @@ class Rendered:
         return (*self.storage, *self.serving)
 
 
-def context_of(specification: Specification, site: Cluster, run: int, campaign: str) -> RenderContext:
+def context_of(
+    specification: Specification, site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
+) -> RenderContext:
     """Return what the templates of one run of a cell are filled from."""
-    return RenderContext(specification, site, run, campaign, PORTS, specification.measurement_id)
+    return RenderContext(specification, site, run, campaign, ports, specification.measurement_id)
 
 
 def render(context: RenderContext) -> Rendered:
