@@ -113,12 +113,10 @@ def held(
         lease.end(say)
 
 
-def living(
-    api: Api, namespace: str, campaign: str | None, component: str = COMPONENT, duration_s: float = DURATION_S
-) -> list[Document]:
+def living(api: Api, namespace: str, campaign: str | None, component: str = COMPONENT) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and by no process of this host that has ended."""
     # Clocks of others may be off; twice the duration is enough for a Lease that nobody has to win.
-    since = (api.now() - timedelta(seconds=2 * duration_s)).strftime(_TIME)
+    since = (api.now() - timedelta(seconds=2 * DURATION_S)).strftime(_TIME)
     found = api.list(LEASE, namespace, selector(campaign, component=component))
     return [one for one in found if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since]
 

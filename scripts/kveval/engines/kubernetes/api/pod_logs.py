@@ -34,7 +34,7 @@ class Follower:
         log.touch()
         self._thread.start()
 
-    def complete(self, timeout_s: float = 5.0) -> None:
+    def complete(self) -> None:
         """Read the log once more, whole, where that can still be done; what was followed stays otherwise."""
         self.close()
         with contextlib.suppress(ClusterError):

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ import websocket
 from kubernetes import client, config
 from kubernetes.stream.ws_client import websocket_proxycare
 
-from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable, refused
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable
 
 # v5 adds only the closing of stdin, and the newest servers translate it; older ones speak v4.
 EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -37,6 +38,7 @@ _KEEP_ALIVE = (
     ),
 )
 _OPTIONS = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), *_KEEP_ALIVE]
+_FORBIDDEN = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"(?:.*namespace "(?P<namespace>[^"]+)")?')
 _NO_CONTAINER = ("container not found", "is not running", "not created or running", "completed pod")
 _CONTENT_TYPES = {
     "json": "application/json",
@@ -65,9 +67,23 @@ class Reply:
 
     def refusal(self, server: str, asked: str) -> Refused:
         """Make the error of an answer that says no; `asked`: the request's method and path."""
-        status = self.json()
-        said = " ".join(str(status.get("message") or self.body[:400].decode(errors="replace")).split())
-        return refused(server, asked, self.status, str(status.get("reason") or ""), said)
+        told, code, facts = self.json(), "", {}
+        said = " ".join(str(told.get("message") or self.body[:400].decode(errors="replace")).split())
+        reason = str(told.get("reason") or "")
+        answer = ": ".join(part for part in (reason, said) if part)
+        message = f"cluster {server} refused {asked}: {self.status} {answer}"
+        if self.status == 401:
+            code = "credential_refused"
+            message = (
+                f"cluster {server} does not take the credential any more ({asked}: 401 {answer}): has the token "
+                "expired? Log in again, or make a new one (docs/cluster.md)"
+            )
+        elif self.status == 403:
+            code = "right_missing"
+            found = _FORBIDDEN.search(said)
+            facts = {name: value for name, value in (found.groupdict() if found else {}).items() if value}
+            message += "; `snakemake doctor` lists the rights that are missing, and the command that gives them"
+        return Refused(message, self.status, reason, code=code, server=server, request=asked, said=said, **facts)
 
 
 class Stream:
