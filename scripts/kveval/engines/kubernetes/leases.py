@@ -102,7 +102,7 @@ def held(
 
     `told`: annotations, such as the mark of the run's recording, which others must leave alone meanwhile.
     """
-    metadata = {"name": place.name(component), "namespace": namespace or place.namespace}
+    metadata: Document = {"name": place.name(component), "namespace": namespace or place.namespace}
     metadata |= {"labels": place.labels(component), "annotations": dict(told)}
     spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s), **renewed()}
     wanted = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}

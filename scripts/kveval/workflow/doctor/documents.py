@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from kveval.config.release import Release
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.api.kinds import Kind, kind_of
+from kveval.engines.kubernetes.api.kinds import Document, Kind, kind_of
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import context_of, download_job, load_job, render
-from kveval.engines.kubernetes.manifests.templates import Document
 from kveval.spec.config import Config
 from kveval.spec.specification import Specification
 

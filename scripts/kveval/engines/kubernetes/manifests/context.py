@@ -13,7 +13,8 @@ from typing import Any
 from kveval.config.catalogue import Geometry
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api import names
-from kveval.engines.kubernetes.manifests.templates import Document, documents
+from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.manifests.templates import documents
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.servers.registry import program_of
 from kveval.spec.random_model import write_served

@@ -2,7 +2,8 @@
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api import names
-from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document, documents
+from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.manifests.templates import MANIFESTS, documents
 from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
 from kveval.spec.servers.registry import SERVERS
 

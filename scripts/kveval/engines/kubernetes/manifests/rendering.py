@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kveval.config.site import ROUTES, Cluster
+from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.context import (
     CACHE_FOLDER,
     HOME_ENV,
@@ -17,7 +18,7 @@ from kveval.engines.kubernetes.manifests.context import (
 )
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
-from kveval.engines.kubernetes.manifests.templates import Document, to_text
+from kveval.engines.kubernetes.manifests.templates import to_text
 from kveval.load import guidellm as load
 from kveval.spec.specification import Specification
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
+from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.context import RenderContext
-from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document
+from kveval.engines.kubernetes.manifests.templates import MANIFESTS
 
 PROXY_PORT = 8081
 """Port of the charts' Envoy, which takes the requests where there is no Gateway."""
