@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from jsonschema import Draft202012Validator
 
 from kveval.engines.kubernetes.api import names
-from kveval.engines.kubernetes.manifests.templates import MANIFESTS, Document
+from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.manifests.templates import MANIFESTS
 
 _SCHEMAS = MANIFESTS / "schemas"
 CUSTOM_KINDS = (

@@ -27,7 +27,7 @@ class Executed(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What it complained about, else what it printed, in one line."""
+        """Its complaint, else what it printed, in one line."""
         return " ".join((self.stderr.decode(errors="replace") or self.text).split())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document
-from kveval.engines.kubernetes.api.transport import Query, Stream
+from kveval.engines.kubernetes.api.transport import FollowedLog, Query
 
 _AGAIN_S = 1.0
 # Longer than any server is silent; a connection that died meanwhile is found by TCP.
@@ -28,7 +28,7 @@ class Follower:
         # A second deployment of a run goes on in the file of the first.
         self.offset = log.stat().st_size if log.exists() else 0
         """Where this container's log begins in the file, bytes."""
-        self._stream: Stream | None = None
+        self._stream: FollowedLog | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name=f"log-{log.stem}", daemon=True)
         log.touch()

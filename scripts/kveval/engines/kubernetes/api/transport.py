@@ -86,7 +86,7 @@ class Reply:
         return Refused(message, self.status, reason, code=code, server=server, request=asked, said=said, **facts)
 
 
-class Stream:
+class FollowedLog:
     """An answer that goes on while it is read: a log that is followed. Iterate over its parts."""
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
@@ -215,13 +215,13 @@ class KubernetesTransport:
         with contextlib.closing(answer), _lost(f"the answer to {method} {path}"):
             return Reply(answer.status, dict(answer.headers), answer.data)
 
-    def stream(self, path: str, query: Query, timeout_s: float) -> Stream:
+    def stream(self, path: str, query: Query, timeout_s: float) -> FollowedLog:
         """Open an answer that goes on; `timeout_s` is the longest silence in it."""
         answer = self._open("GET", path, query, None, "json", urllib3.Timeout(connect=10, read=timeout_s))
         if answer.status != 200:
             with contextlib.closing(answer), _lost(f"the answer to GET {path}"):
                 raise Reply(answer.status, {}, answer.data).refusal(self.server, f"GET {path}")
-        return Stream(answer, path)
+        return FollowedLog(answer, path)
 
     def command(self, path: str, query: Query, timeout_s: float) -> Frames:
         """Start a command in a pod. A refusal raises ClusterError with its status."""
