@@ -193,7 +193,7 @@ def found(nodes: Cluster, tmp_path: Path, level: str = "error", **site: Any) -> 
 
 def test_the_doctor_finds_no_error_and_what_the_tenants_quota_refuses(nodes: Cluster, tmp_path: Path) -> None:
     assert found(nodes, tmp_path) == {}
-    less = merged(QUOTA, {"spec": {"hard": {"requests.memory": "60Gi"}}})
+    less = merged(QUOTA, {"spec": {"hard": {"requests.memory": "40Gi"}}})
     nodes.api.apply([less], field_manager="tests")
     try:
         assert "exceeded quota: tenant" in "".join(found(nodes, tmp_path)["dry run"])
