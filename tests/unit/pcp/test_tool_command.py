@@ -64,7 +64,7 @@ def test_what_cannot_be_done_leaves_nothing(
     ("arguments", "message"),
     [
         (["--wide", "-t", "0"], "more than nothing"),
-        (["--wide", "-s", "x"], "no number of samples"),
+        (["--wide", "-s", "x"], "not a number of samples"),
         (["--wide", "one.u32,,,parsec"], "is not a unit"),
         (["--wide", "-i", "("], "no regular expression"),
         (["-t", "5"], "--interval needs --wide"),
