@@ -70,7 +70,7 @@ DEATHS = [
     Death("api-killed", r"the server died \(killed by SIGKILL[^)]*\).*server\.log", 5, (), r"vllm\.entrypoints"),
     Death(
         "engine-killed",
-        r"(?:\(VLLM::EngineCore\) died|an engine process was gone) without a word.*; see \S+server\.log",
+        r"(?:\(VLLM::EngineCore\) died|an engine process ended) without a message.*; see \S+server\.log",
         5,
         (),
         "VLLM::EngineCore",

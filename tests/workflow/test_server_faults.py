@@ -90,7 +90,7 @@ FAULTS = [
     ),
     Fault(
         "engine killed in a level",
-        r"the server's process \d+ \(VLLM::EngineCore\) died without a word \(killed\?\); see .*server\.log",
+        r"the server's process \d+ \(VLLM::EngineCore\) died without a message \(killed\?\); see .*server\.log",
         5,
         long_level,
         signalled("VLLM::EngineCore", signal.SIGKILL),

@@ -463,6 +463,6 @@ def test_the_table_and_the_findings_say_everything(tree: Path, tmp_path: Path) -
     assert row["recording"] == "no recording"
     assert summary(planned) == "2 results found: 1 imported (1 run of 1 cell), 1 unknown"
     said = findings(planned)
-    assert "single run, hence no verdict without others like it" in said
+    assert "only one run, so no verdict" in said
     assert "unknown model 'Qwen9-1B'" in said
     assert "20000 cpu_blocks declared, 10000 effective" in said

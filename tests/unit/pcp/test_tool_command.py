@@ -64,8 +64,8 @@ def test_what_cannot_be_done_leaves_nothing(
     ("arguments", "message"),
     [
         (["--wide", "-t", "0"], "more than nothing"),
-        (["--wide", "-s", "x"], "no number of samples"),
-        (["--wide", "one.u32,,,parsec"], "is no unit"),
+        (["--wide", "-s", "x"], "not a number of samples"),
+        (["--wide", "one.u32,,,parsec"], "is not a unit"),
         (["--wide", "-i", "("], "no regular expression"),
         (["-t", "5"], "--interval needs --wide"),
         (["--wide", "-z", "-Z", "UTC"], "exclude each other"),
@@ -85,8 +85,8 @@ def test_outputs_that_cannot_be_written(base: Path, tmp_path: Path, capsys: pyte
     os.mkfifo(tmp_path / "fifo")
     for arguments, message in (
         (["-o", tmp_path / "nowhere" / "out"], "there is no folder"),
-        (["-o", tmp_path / "folder"], "is no file"),
-        (["-o", tmp_path / "fifo"], "is no file"),
+        (["-o", tmp_path / "folder"], "is not a file"),
+        (["-o", tmp_path / "fifo"], "is not a file"),
         (["-o", tmp_path / "folder", "--wide"], "exists already"),
     ):
         assert refused("-a", base, *arguments) == 2

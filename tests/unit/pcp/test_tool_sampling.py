@@ -130,7 +130,7 @@ def test_units(text: str, expected: Units, multiplier: float) -> None:
 
 @pytest.mark.parametrize("text", ["parsec", "KB MB", "3 x"])
 def test_what_is_no_unit(text: str) -> None:
-    with pytest.raises(ValueError, match="is no unit"):
+    with pytest.raises(ValueError, match="is not a unit"):
         parse_units(text)
 
 

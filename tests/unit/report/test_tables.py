@@ -291,7 +291,7 @@ def test_means_over_models_say_which_models(plan: ReportPlan, measured: Measured
 def test_guidance_weighs_tiers_against_the_working_set(plan: ReportPlan, measured: Measured) -> None:
     table = guidance_table(plan, measured)
     sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
-    assert all(numbers(text)[:2] == ["100,000", "1,600,000"] for text in sizes)
+    assert all(numbers(text)[:2] == ["1,600,000", "100,000"] for text in sizes)
     *_, short, below = sizes[-1].split("; ")
     assert (short.partition(" ")[0], short.partition(": ")[2]) == ("too", "10K, 20K")
     assert (below.partition(" ")[0], below.partition(": ")[2]) == ("smaller", "10K")

@@ -38,7 +38,7 @@ def table(profile, plain_ms, tiered_ms):
 def test_at_the_longest_prefix_it_says_what_loading_reaches_and_from_where_it_pays():
     (row,) = table("prefix-length", {8: 100.0, 64: 700.0, 512: 5200.0}, {8: 120.0, 64: 130.0, 512: 275.0})
     assert [*row.values()][:2] == ["native-offload 2K", "512"]
-    assert (row["tier loads, GB/s"], row["copies reach here, GB/s"], row["share of that, %"]) == (
+    assert (row["tier loads, GB/s"], row["probe copies, GB/s"], row["loads, % of the probe"]) == (
         "2.00",
         "8.00",
         "25.0",

@@ -66,7 +66,7 @@ def test_a_host_that_fits_gets_no_complaint():
         ({"versions": {}}, "guidellm", "error", "", {"found": None, "declared": "0.8.1"}, "scripts/setup.sh server"),
         ({"missing_programs": {"redis-server": "no redis-server"}}, "redis-server", "error", "", {}, "setup.sh"),
         ({"unwritable": ["/mnt/nvme"]}, "server.fs_dir", "error", "", {}, "mkdir -p /mnt/nvme"),
-        ({"load": 7.5}, "host", "warning", "busy", {}, "end what else runs"),
+        ({"load": 7.5}, "host", "warning", "busy", {}, "end the other processes"),
         ({"holder": "process 7: x run 1"}, "host", "warning", "held", {}, "wait"),
         ({"leftovers": 3}, "leftovers", "warning", "", {"count": 3}, "teardown"),
     ],

@@ -100,7 +100,7 @@ def _tier_sizes(measured: Measured, cells: list[CellKey]) -> Iterator[str]:
     below = [blocks_label(size) for size, tokens in sizes.items() if tokens < reuse.device]
     parts = [f"large enough: {', '.join(holding)}"] if holding else []
     parts += [f"too small: {', '.join(short)}"] if short else []
-    parts += [f"holding little but copies of the device's larger cache: {', '.join(below)}"] if below else []
+    parts += [f"smaller than the device's cache, so mostly copies of it: {', '.join(below)}"] if below else []
     yield "; ".join([needed, *parts])
 
 

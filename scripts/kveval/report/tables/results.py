@@ -239,7 +239,7 @@ def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
     if better:
         return "one of the arms that are better; the tables of arms against each other compare them"
     if pending:
-        return f"undecided, so {baseline} until an arm is shown to be better"
+        return f"undecided: {baseline} until an arm is shown to be better"
     return f"{baseline}: no arm is better"
 
 
