@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from kveval.analysis.estimators.sequential import Design, look, nominal_levels, spent
+from kveval.analysis.estimators.sequential import Design, blocks_for_equality, look, nominal_levels, spent
 
 SPREAD = 0.02
 CHECKS = 1500
@@ -92,3 +92,21 @@ def test_less_is_better_of_times() -> None:
 def test_too_few_blocks_say_nothing() -> None:
     assert look(np.zeros(2), np.ones(2), Design(3, 6)).answer == "open"
     assert look(np.zeros(0), np.zeros(0), Design(3, 6)).blocks == 0
+
+
+@pytest.mark.parametrize("sd", [0.02, 0.05])
+def test_so_many_blocks_as_are_proposed_show_equality_nearly_always(sd: float) -> None:
+    generator = np.random.default_rng(4)
+    blocks = blocks_for_equality(sd * np.sqrt(2), Design(3, 6))
+    assert blocks is not None
+    design = Design(3, blocks)
+    shown = 0
+    for _ in range(100):
+        base, candidate = generator.normal(0, sd, (2, blocks))
+        shown += any(look(base[:n], candidate[:n], design).answer == "equal" for n in range(3, blocks + 1))
+    assert shown >= 80
+
+
+def test_noise_that_no_check_gets_through_has_no_number_of_blocks() -> None:
+    assert blocks_for_equality(0.5, Design(3, 6)) is None
+    assert blocks_for_equality(0.0, Design(3, 6)) == 3

@@ -1,6 +1,7 @@
 """A check: the campaign that it makes, when it stops, what it says; the measuring itself is replaced."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,15 @@ def test_an_identical_build_makes_no_difference_and_a_faster_one_an_improvement(
 def test_noise_is_not_enough_at_the_budget(checked: Checked) -> None:
     verdict, blocks, folder = checked(0.0, sd=0.3)
     assert (verdict, blocks) == ("not enough", BLOCKS)
-    assert (folder / "COMMENT.md").read_text().startswith("## Not enough to tell")
+    text = (folder / "COMMENT.md").read_text()
+    assert text.startswith("## Not enough to tell")
+    assert "quieter machine" in text
+
+
+def test_an_open_check_says_how_many_blocks_would_show_equality(checked: Checked) -> None:
+    verdict, _, folder = checked(0.0, sd=0.025)
+    assert verdict == "not enough"
+    assert int(re.search(r"check_blocks=(\d+)", (folder / "COMMENT.md").read_text())[1]) in range(7, 25)
 
 
 def test_a_run_that_fails_costs_its_block_and_is_named(checked: Checked) -> None:

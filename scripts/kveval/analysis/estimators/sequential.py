@@ -25,6 +25,7 @@ Answer = Literal["better", "worse", "equal", "open"]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 # What is beyond this many standard deviations never happens.
 _FARTHEST = 20.0
+_MOST_BLOCKS = 100
 
 
 def spent(fraction: float, alpha: float) -> float:
@@ -90,7 +91,8 @@ class Design:
 class Look:
     """A comparison as it stands after some blocks: differences are of ln values, candidate less base.
 
-    `low`, `high`: the interval that covers the truth at all looks together, per cent, as `effect`.
+    `low`, `high`: the interval that covers the truth at all looks together, per cent, as `effect`; `sd`: standard
+    deviation of the differences of one block.
     """
 
     blocks: int
@@ -100,6 +102,7 @@ class Look:
     high: float = np.nan
     p_difference: float = np.nan
     p_equality: float = np.nan
+    sd: float = np.nan
 
 
 def look(base: Array, candidate: Array, design: Design, *, more_is_better: bool = True) -> Look:
@@ -115,7 +118,21 @@ def look(base: Array, candidate: Array, design: Design, *, more_is_better: bool 
     low, high = (_percent(end) for end in found.interval(1 - level))
     answer = _answer(found, design, blocks, more_is_better=more_is_better)
     p_equality = found.p_equivalence(design.margin)
-    return Look(blocks, answer, _percent(found.theta), low, high, found.p_difference(), p_equality)
+    sd = found.se * float(np.sqrt(blocks))
+    return Look(blocks, answer, _percent(found.theta), low, high, found.p_difference(), p_equality, sd)
+
+
+def blocks_for_equality(sd: float, design: Design) -> int | None:
+    """Return about how many blocks show that equal builds are equal, in nine checks of ten; None for more than 100.
+
+    `sd`: standard deviation of one block's differences of ln values, as seen so far.
+    """
+    margin, likely = float(np.log1p(design.margin)), float(special.ndtri(0.95))
+    for blocks in range(design.first, _MOST_BLOCKS + 1):
+        needed = float(special.stdtrit(blocks - 1, 1 - design.alpha)) + likely
+        if needed * sd / np.sqrt(blocks) <= margin:
+            return blocks
+    return None
 
 
 def _answer(found: Contrast, design: Design, blocks: int, *, more_is_better: bool) -> Answer:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from kveval.analysis.estimators.sequential import Design
+from kveval.analysis.estimators.sequential import Design, blocks_for_equality
 from kveval.report.data.numbers import MISSING
 from kveval.report.figures.axes import GREY, WIDTH, write_title
 from kveval.report.figures.draw import STYLE
@@ -76,7 +76,18 @@ def _summary(verdict: Verdict, found: Sequence[Judged], design: Design, facts: C
     if verdict != "not enough":
         return f"{named[:1].upper()}{named[1:]}, after {facts.blocks} of at most {design.budget} blocks."
     said = f"After {facts.blocks} blocks neither a difference beyond {margin} nor its absence is shown"
-    return f"{said}: {named}." if named else f"{said}."
+    return f"{said}: {named}. {_what_it_takes(shown, design)}" if named else f"{said}."
+
+
+def _what_it_takes(shown: Sequence[Judged], design: Design) -> str:
+    spreads = [each.look.sd for each in shown if not np.isnan(each.look.sd)]
+    if not spreads:
+        return "Too few blocks have a result of both builds; the reasons are below."
+    told = f"from block to block the difference varies by {100 * max(spreads):.0f} % (standard deviation)"
+    needed = blocks_for_equality(max(spreads), design)
+    if needed is None:
+        return f"{told.capitalize()}: a quieter machine, longer levels or fewer arms would settle it."
+    return f"{told.capitalize()}: if the builds are equal, about {needed} blocks show it (check_blocks={needed})."
 
 
 def _row(each: Judged) -> str:
