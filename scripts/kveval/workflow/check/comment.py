@@ -141,7 +141,7 @@ def draw_check(found: Sequence[Judged], design: Design) -> Figure:
     names = [f"{each.claim.title} ({'more' if each.claim.more_is_better else 'less'} is better)" for each in shown]
     axes.set_yticks(range(len(shown)), [f"{each.claim.arm}\n{name}" for each, name in zip(shown, names, strict=True)])
     axes.tick_params(axis="y", labelsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(max(len(shown), 1) - 0.5, -0.5)
     axes.set_xlim(-widest, widest)
     axes.set_xlabel("effect, % of the base; grey: the margin; hollow: does not decide")
     return figure
