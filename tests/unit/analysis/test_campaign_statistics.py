@@ -143,7 +143,7 @@ def test_a_level_that_failed_enters_no_verdict() -> None:
     few = comparison_table(levels[levels["run"] <= 3]).iloc[0]
     assert few["verdict"] == "not assessed"
     assert re.findall(r"\d+", few["reason"])[:2] == ["2", "3"]
-    assert few["reason"].endswith(f"(run 2: {reason})")
+    assert few["reason"].endswith(f": run 2: {reason}")
     assert few["effect_percent"] > 20
 
 

@@ -240,7 +240,7 @@ def test_metric_specifications() -> None:
         *(True, -5),
     )
     assert [parse_spec("disk.").matches(name) for name in ("disk.a", "disk", "disks.a")] == [True, True, False]
-    with pytest.raises(ValueError, match="no whole number"):
+    with pytest.raises(ValueError, match="not a whole number"):
         parse_spec("a,,,,,,,x")
 
 
