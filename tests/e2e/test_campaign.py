@@ -110,7 +110,8 @@ def test_a_level_whose_streams_were_not_kept_busy_says_so(finished):
         # A closed loop never has more in flight than it was told to.
         assert (in_flight <= 1.01 * streams).all()
         assert (in_flight[streams == 4] > in_flight[streams == 1].max()).all()
-        told = levels["checks_warned"].astype(object).fillna("").str.split(";").map(lambda names: "closed_loop" in names)
+        warned = levels["checks_warned"].astype(object).fillna("")
+        told = warned.str.split(";").map(lambda names: "closed_loop" in names)
         assert list(told) == list(in_flight < 0.95 * streams)
 
 
