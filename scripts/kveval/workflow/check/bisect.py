@@ -23,7 +23,7 @@ from kveval.workflow.check.measuring import Places, measure_block
 from kveval.workflow.check.trail import Step, trail
 
 BLOCKS = 20
-"""The most blocks of each comparison, unless `check_blocks` says; where runs differ little three suffice."""
+"""The most blocks of each comparison, unless `check_blocks` says: enough where runs differ by a twentieth."""
 MOST_OPEN = 3
 """After so many builds that could not be told a search ends: on this machine, or of these builds, more will not be."""
 WHEELS = "wheels"
