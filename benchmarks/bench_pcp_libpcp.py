@@ -28,7 +28,8 @@ import pyarrow.parquet as pq
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from kveval.pcp.archive.files import Stream, opened, split_name  # noqa: E402
+from kveval.pcp.archive.files import opened, split_name  # noqa: E402
+from kveval.pcp.archive.member import Stream  # noqa: E402
 from kveval.pcp.archive.problems import ArchiveError, ProblemLog  # noqa: E402
 from kveval.pcp.archive.records import Block  # noqa: E402
 from kveval.pcp.conversion.conversion import ConversionSummary, convert, survey  # noqa: E402

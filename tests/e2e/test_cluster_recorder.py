@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.manifests.recorder import PLACE, SOURCE_GROUPS, logged_groups, pcp_environment
+from kveval.engines.kubernetes.manifests.recorder import PLACE, SOURCE_GROUPS, logged_groups, recording_documents
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS
 from kveval.pcp.installation import RecordingError, require_pcp
 
@@ -50,9 +50,10 @@ def recorder(tmp_path, url):
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "dcgm.url").write_text(f"{url}\n")
-    environment = {
-        name: value.replace("/var/lib/kveval", str(tmp_path)) for name, value in pcp_environment(SITE).items()
-    }
+    (daemons,) = (one for one in recording_documents("c", SITE) if one["kind"] == "DaemonSet")
+    (container,) = daemons["spec"]["template"]["spec"]["containers"]
+    told = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    environment = {name: value.replace("/var/lib/kveval", str(tmp_path)) for name, value in told.items()}
     environment |= {"KVEVAL_SOURCES": str(sources), "HOST_IP": "127.0.0.1"}
     environment |= {"PATH": os.environ["PATH"]}
     command = ["sh", str(MANIFESTS / "start-pmcd.sh")]
