@@ -122,7 +122,8 @@ def test_the_recording_covers_the_levels_under_the_usual_names(finished: Finishe
     level = finished.run["levels"][-1]
     window = {"start_ns": int(level["start"] * 1e9), "finish_ns": int(level["end"] * 1e9)}
     running = series(pcp, "openmetrics.vllm.vllm.num_requests_running", **window)
-    assert len(running) >= 8
+    # One sample a second, however much of the level the generator measured.
+    assert len(running) >= 0.8 * (level["end"] - level["start"]) > 3
     assert running["value"].max() >= 2
     assert describe(pcp)["mem.util.available"].units == "Kbyte"
     peak = pd.read_csv(finished.folder / RESULTS / CELL / "peak.csv").iloc[0]
