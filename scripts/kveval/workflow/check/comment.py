@@ -70,7 +70,7 @@ def _summary(verdict: Verdict, found: Sequence[Judged], design: Design, facts: C
     telling = {"regression": "worse", "improvement": "better"}.get(verdict, "open")
     shown = [each for each in found if each.claim.decides and each.look.answer == telling]
     named = "; ".join(f"{each.claim.title.lower()} of {each.claim.arm} {effect_text(each)}" for each in shown)
-    margin = f"{100 * design.margin:g} %"
+    margin = f"{100 * design.margin:.3g} %"
     if verdict == "no difference that matters":
         return f"Every deciding quantity is within ±{margin} of the base, after {facts.blocks} blocks."
     if verdict != "not enough":
@@ -113,7 +113,7 @@ def _basis(design: Design, facts: CheckFacts) -> list[str]:
         f"Looked at after {design.first} blocks and each that followed, at most {design.budget}; bounds by alpha"
         f" spending (Lan and DeMets, after O'Brien and Fleming), error rate {design.alpha:g} over {design.comparisons}"
         " deciding quantities. Intervals hold at all looks together.",
-        f"Slower or faster: significant and, as estimated, beyond ±{100 * design.margin:g} %. Latencies are shown, and"
+        f"Slower or faster: significant and, as estimated, beyond ±{100 * design.margin:.3g} %. Latencies are shown, and"
         " do not decide.",
         f"{facts.host}; {told}.",
     ]
