@@ -113,8 +113,8 @@ def _basis(design: Design, facts: CheckFacts) -> list[str]:
         f"Looked at after {design.first} blocks and each that followed, at most {design.budget}; bounds by alpha"
         f" spending (Lan and DeMets, after O'Brien and Fleming), error rate {design.alpha:g} over {design.comparisons}"
         " deciding quantities. Intervals hold at all looks together.",
-        f"Slower or faster: significant and, as estimated, beyond ±{100 * design.margin:.3g} %. Latencies are shown, and"
-        " do not decide.",
+        f"Slower or faster: significant and, as estimated, beyond ±{100 * design.margin:.3g} %."
+        " Latencies are shown, and do not decide.",
         f"{facts.host}; {told}.",
     ]
     if facts.identical:
