@@ -201,7 +201,8 @@ def test_the_planted_commit_is_named_by_few_builds(bisected: Bisected, first: in
     (written,) = Path("results/bisect").glob("*/BISECT.md")
     linked = re.findall(r"\((.*COMMENT\.md)\)", text)
     assert len(linked) == len(measured) - 1
-    assert all((written.parent / link).is_file() for link in linked)
+    comments = [(written.parent / link).read_text() for link in linked]
+    assert all("check_blocks=20" in comment for comment in comments), "of as many blocks as it was decided in"
 
 
 def test_a_bad_build_that_is_not_slower_leaves_nothing_to_bisect(bisected: Bisected) -> None:

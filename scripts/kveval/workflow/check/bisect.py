@@ -106,7 +106,8 @@ def run_bisect(
         claims = claims_of(config, plan.arms)
         claims, design = (only.claims(claims), only.design) if only else (claims, design_of(config, claims))
         print(f"{builds[number].title} against {builds[0].title}", flush=True)
-        repeated = command_of("check", {"base": good, "candidate": builds[number].build, "check_arms": arms}, files)
+        again = {"base": good, "candidate": builds[number].build, "check_arms": list(arms), "check_blocks": blocks}
+        repeated = command_of("check", again, files)
         checked = until_clear(
             plan, config, claims, design, lambda block: measure_block(config, plan.values, block, places), repeated
         )
