@@ -18,7 +18,7 @@ _TARS = (".tar", ".tgz", ".txz", ".tzst", ".tar.xz", ".tar.zst", ".tar.gz", ".ta
 
 @dataclass(frozen=True)
 class Span:
-    """An archive and the time it covers (ns since 1970 UTC); `end_ns` is None where nothing says it.
+    """An archive and the time it covers (ns since 1970 UTC); `end_ns` is None if it is not known.
 
     `paths` are relative to the tree, as given.
     """
@@ -31,7 +31,7 @@ class Span:
 
 
 def is_tar(path: str) -> bool:
-    """Whether a file is an archive packed whole; what time it covers would take unpacking it."""
+    """Whether a file is a packed archive; to learn what time it covers, it would have to be unpacked."""
     return path.lower().endswith(_TARS)
 
 
@@ -100,7 +100,7 @@ def _span(root: Path, base: str, members: Sequence[str]) -> Span | None:
     first = min(labels, key=lambda label: label.start_ns)
     entries = read_index(index, first.version, ProblemLog())
     end_ns = max((entry.time_ns for entry in entries), default=None)
-    # An index of one entry is that of a logger that never came to write another: it says nothing of the end.
+    # A logger that was killed before its second entry leaves an index of one, which does not give the end.
     if end_ns is not None and end_ns <= first.start_ns:
         end_ns = None
     return Span(base, first.host, first.start_ns, end_ns, tuple(members))

@@ -18,7 +18,7 @@ from kveval.spec.resolve import exercised_counters
 from kveval.spec.servers.registry import IMPORTED
 
 _SAY_EVERY_S = 5.0
-# Of everything that a message lists.
+# The most that a message lists of each kind.
 _SHOWN = 8
 
 
@@ -27,7 +27,7 @@ class NothingToImport(Failure):
 
 
 def import_plan(config: Config, index: Path) -> ImportPlan:
-    """Return what a campaign imports; `index` is the folder where what was read is kept.
+    """Return what a campaign imports; `index` is the folder that keeps what was read.
 
     Says on standard error how far it is, when it has to read results. Raises NothingToImport when a tree cannot be read
     or nothing in it can be imported.
@@ -58,7 +58,7 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
 
 
 def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
-    """Return what to say when nothing can be imported: the reasons, and how JSON files that are there can be named."""
+    """Return the error when nothing can be imported: the reasons, and a pattern for the JSON files that are there."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in plan.listed:
         result = entry.result
@@ -86,9 +86,9 @@ def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
 
 
 def suggested_pattern(files: Sequence[str], catalogue: Catalogue) -> str | None:
-    """Return a pattern that the first of some files could be of, None without one.
+    """Return a pattern that fits the first of some files, None if there is none.
 
-    A known model or arm in the path is taken for that; without a known arm the innermost folder is, or the file's name.
+    A known model or arm in the path is taken as such; without a known arm, the innermost folder or file name is it.
     """
     if not files:
         return None

@@ -1,4 +1,4 @@
-"""The runs of several campaigns as those of one, and what keeps their comparison from being about one thing."""
+"""The runs of several campaigns as those of one, and what confounds their comparison."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from kveval.host.files import write_json
 from kveval.spec.config import Config
 from kveval.spec.differences import described, differences
 
-# What a campaign declares of a release, and what of a specification is the release itself.
+# The keys with which a campaign declares a release, and those of a specification that follow from it.
 _DECLARED = ("vllm", "guidellm", "lmcache", "build", "release", "images")
 _RELEASE = ("versions", "images", "deployment", "build")
 
@@ -26,7 +26,7 @@ class CombiningError(Failure):
 
 
 class CombinedRun(msgspec.Struct, frozen=True):
-    """A run of a compared campaign, under the name that its scenario has among the others; `pointer`: its own."""
+    """A run of a compared campaign, under its scenario's name in the comparison; `pointer`: its own."""
 
     model: str
     scenario: str
@@ -39,7 +39,7 @@ class CombinedRun(msgspec.Struct, frozen=True):
 
     @property
     def cell(self) -> Cell:
-        """The cell as which it appears."""
+        """The cell under which it appears."""
         return Cell(self.model, self.scenario, self.cpu_blocks)
 
 
@@ -89,7 +89,7 @@ def combination(config: Config) -> Combination:
 
 
 def _remarks(config: Config) -> Iterator[str]:
-    """Say what is confounded: what differs between the campaigns beside the versions they declare."""
+    """Say what is confounded: what differs between the campaigns besides the versions they declare."""
     (first, reference), *others = config.compared
     yield "Compares " + ", ".join(f"`{entry.campaign}` ({entry.label})" for entry, _ in config.compared) + "."
     for entry, source in others:
@@ -116,7 +116,7 @@ def _remarks(config: Config) -> Iterator[str]:
 
 
 def _on_release_of(reference: Config, source: Config, cell: Cell) -> dict[str, Any]:
-    """Return what a cell of the reference would be on the other release: what follows from that is no difference."""
+    """Return a reference cell's specification on the other release, whose consequences do not count as differences."""
     declared = {name: getattr(source.campaign.server, name) for name in _DECLARED}
     server = reference.campaign.server.model_copy(update=declared)
     try:

@@ -1,4 +1,4 @@
-"""The server's counters around each level, from the recording: for imported runs nobody asked the server itself."""
+"""The server's counters around each level, from the recording: for imported runs the server itself was not asked."""
 
 import re
 import tempfile
@@ -19,7 +19,7 @@ _WANTED = (
     *("prefix_cache_hits", "prefix_cache_queries", "external_prefix_cache_hits", "external_prefix_cache_queries"),
     *("offload_load_bytes", "offload_store_bytes"),
 )
-# Around a level, for its first and its last tokens; half the way to a neighbouring level at most.
+# Seconds around a level, to include its first and last tokens; at most half the way to a neighbouring level.
 _MARGIN_S = 30.0
 
 Counters = dict[str, dict[str, float]]
@@ -30,7 +30,7 @@ def counters_of(
 ) -> tuple[dict[int, Counters], list[str]]:
     """Return what the recording says of the server's counters: level -> counter -> before, after, delta; and remarks.
 
-    `window_s`: what is needed of the recording, epoch seconds. Nothing where the server was not recorded.
+    `window_s`: the part of the recording that is needed, epoch seconds. Empty if the server was not recorded.
     """
     if not sources:
         return {}, ["no recording was found with the results"]
@@ -56,7 +56,7 @@ def counters_of(
 
 
 def _recorded(parquet: Path, names: Sequence[str]) -> dict[str, list[PreparedCounter]]:
-    """Return the samples of every counter, apart for each endpoint that was recorded."""
+    """Return the samples of every counter, separately for each endpoint that was recorded."""
     metrics = [name for name, info in describe(parquet).items() if info.samples and info.semantics == "counter"]
     return {
         name: [
@@ -87,7 +87,7 @@ def _level_counters(
             continue
         first, gained = sum(part.first for part in parts), sum(part.increase for part in parts)
         if name in tokens and max(part.interval_s for part in parts) > 2 * margin:
-            # Samples too rare to tell this level's tokens from its neighbours'.
+            # Samples are too far apart to separate this level's tokens from its neighbours'.
             continue
         found[name] = {"before": first, "after": first + gained, "delta": gained}
     return found
@@ -98,7 +98,7 @@ def _is(metric: str, counter: str) -> bool:
 
 
 def _pattern(counter: str) -> str:
-    """Return the PCP metrics of a counter, whatever its endpoint was called there."""
+    """Return the pattern of a counter's PCP metrics, whatever its endpoint is called there."""
     name = counter.partition("{")[0]
     return f"openmetrics.*.{name.replace(':', '.', 1)}"
 

@@ -15,7 +15,7 @@ from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
 
 UNKNOWN_RELEASE = "0"
-# Requests a minute: what a rate loses when it is written in requests a second.
+# Requests per minute: the rounding error of a rate that is written in requests per second.
 _SAME_RATE = 1e-3
 Members = Sequence[tuple[Result, FoundLevel | None]]
 
@@ -60,7 +60,7 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
             "hardware": declared.hardware,
             "argv": argv,
             "env": dict(first.settings.env),
-            # Arms whose arguments are not known must not pass for arms that ran with the same.
+            # Arms whose arguments are not known must not count as arms with equal arguments.
             "companions": [] if args is not None else [f"declared as {declared.arm}"],
             "budget": budget,
             "workload": _workload(good),
@@ -84,7 +84,7 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
 def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
     """Return the load: what was asked for where benchmark-config.txt says it, else what the reports say."""
     levels = sorted({level.level for _, level in good})
-    # A number of requests takes as long as it takes; GuideLLM stops at its limit, or a moment later.
+    # `vllm bench serve` sends a number of requests, without a limit of time; GuideLLM stops at its limit or just after.
     timed = good[0][0].source.facts.guidellm != VLLM_BENCH
     seconds = round(max(level.facts.end - level.facts.start for _, level in good)) if timed else None
     asked = [number for result, _ in good if (number := result.settings.number("Max Seconds"))]
@@ -119,7 +119,7 @@ def _profile(levels: Sequence[FoundLevel]) -> str:
 
 
 def _prefix_count(good: Sequence[tuple[Result, FoundLevel]]) -> int | dict[str, int]:
-    """Return the number of distinct prefixes, or how many a stream where it grows with the level."""
+    """Return the number of distinct prefixes, or how many per stream if it grows with the level."""
     counts = {}
     for result, level in good:
         said = result.settings.number("Prefix Count")

@@ -1,6 +1,6 @@
-"""Facts read of the results of a tree, kept so that a plan opens only what is new or has changed.
+"""Facts read from the results of a tree, kept so that a plan opens only what is new or has changed.
 
-The index holds no judgement: names, catalogues and the campaign are applied to it anew for every plan.
+The index holds no judgement: names, catalogues and the campaign are applied to it again for every plan.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec.servers.registry import IMPORTED
 
 _VERSION = 2
-# Release and size come with the start of the server; what follows is one line a request.
+# Release and size are logged when the server starts; after that there is one line per request.
 _LOG_HEAD = 1 << 20
 
 
@@ -175,7 +175,7 @@ def _why_unusable(level: LevelReport) -> str | None:
 def _startup_facts(root: Path, logs: Iterable[Stamp], notes: list[str]) -> tuple[str | None, int | None]:
     """Return what the server's start-up log says: its version, and the tokens that its KV cache holds.
 
-    Adds to `notes` that a log is none.
+    Adds a note if a log is only a Git LFS pointer.
     """
     for stamp in logs:
         try:

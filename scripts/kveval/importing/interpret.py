@@ -1,7 +1,7 @@
 """Interpretation of one result's files: which cell and levels ran, what its name said, and what does not agree.
 
-The cell is that of what ran: its model and the size of its CPU tier come from arguments and report where these say
-them. The arm keeps its name, because arguments alone do not tell arms apart; two arms configured alike are found later.
+The cell is that of what ran: its model and the size of its CPU tier come from arguments and report if these have them.
+The arm is that of the name, because arguments alone do not identify it; arms configured alike are found later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ from kveval.importing.settings import (
 IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
 UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"
 LEFT_OUT = "left out"
-# A size rounded to whole gigabytes is no other budget.
+# A size that was rounded to whole gigabytes is still the same budget.
 _SAME_BUDGET = 0.01
 
 
@@ -51,9 +51,9 @@ class FoundLevel:
 
 @dataclass(frozen=True)
 class Remark:
-    """A remark about a result; `code`: the kind of remark by a name that stays, `values`: those that it tells.
+    """A remark about a result; `code`: a fixed name for the kind of remark, `values`: those that it names.
 
-    Of two that do not agree the declared one comes first.
+    Of two values that do not agree, the declared one comes first.
     """
 
     text: str
@@ -65,7 +65,7 @@ class Remark:
 class Result:
     """One result of a tree, interpreted; without a `cell` it is only listed, with its reason.
 
-    `code`: the kind of reason by a name that stays, where the status does not tell it from others.
+    `code`: a fixed name for the kind of reason, if the status alone does not identify it.
     """
 
     source: Catalogued
@@ -101,7 +101,7 @@ class _Refused(Exception):
 
 
 def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result:
-    """Say what one result is. Never raises for what it holds."""
+    """Interpret one result. Never raises for its content."""
     settings = parse_settings(source.facts.settings or "")
     result = Result(source=source, status=IMPORTED, settings=settings)
     try:
@@ -203,9 +203,9 @@ def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[
 def _model(
     source: Catalogued, declared: Declared, settings: ServedSettings, asked: Import, catalogue: Catalogue
 ) -> tuple[str, tuple[Remark, ...]]:
-    """Return the model that ran, and the remark that it is another than the name's.
+    """Return the model that ran, and a remark if the name says another.
 
-    Models are compared by the last part of their ids: a server that was given a folder names that. The import's
+    Models are compared by the last part of their ids: a server that was given a folder reports that. The import's
     `models` translate what arguments and report name, too.
     """
     named = None if declared.model is None else asked.models.get(declared.model, declared.model)
@@ -244,7 +244,7 @@ def _levels(facts: list[LevelFacts]) -> tuple[FoundLevel, ...]:
     """Number the benchmarks: by streams where all keep a number in flight, by requests a minute where all have a rate.
 
     Those of a sweep, which has both, are numbered in the order of their load. A report may repeat a number of streams;
-    such levels are told apart by their run.
+    such levels go to different runs.
     """
     numbered = list(enumerate(facts))
     if all(level.streams is not None for level in facts):
@@ -266,7 +266,7 @@ def _load(level: LevelFacts) -> tuple[int, float]:
 def _blocks(
     settings: ServedSettings, tier: Tier | None, declared: int | None, scenario: Scenario, name: str
 ) -> tuple[int, tuple[Remark, ...]]:
-    """Return the size of the CPU tier that ran, and what there is to say about it."""
+    """Return the size of the CPU tier that ran, and remarks on it."""
     if tier is not None:
         return _sized(tier, declared, scenario)
     if settings.args is not None and not connectors(settings):
@@ -336,7 +336,7 @@ def _utilization(settings: ServedSettings, scenario: Scenario, model: Model, nam
     try:
         ran = float(given) if given else expected
     except ValueError:
-        yield Remark(f"GPU Memory Utilization {given!r} is no number", "no_utilization")
+        yield Remark(f"GPU Memory Utilization {given!r} is not a number", "no_utilization")
         return
     if abs(ran - expected) > 1e-9:
         said = f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"

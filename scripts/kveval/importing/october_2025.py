@@ -39,7 +39,7 @@ class LegacyRow:
 
 
 def legacy_row(report: LoadReport, name: str) -> LegacyRow:
-    """Sum a sweep up as the publication did. Raises ReportError when a strategy lacks one of the statistics."""
+    """Sum a sweep up as the publication did. Raises ReportFileError when a strategy lacks one of the statistics."""
     rates = [_mean(level, "output_tok_s", name) for level in report.levels]
     fastest = report.levels[rates.index(max(rates))]
     ttft = [_mean(level, "ttft_ms", name) for level in report.levels]
@@ -64,7 +64,7 @@ def _mean(level: LevelReport, quantity: str, name: str) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print one row a report; exit code 1 if one could not be read."""
+    """Print one row per report; exit code 1 if one could not be read."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="a sweep's JSON, plain or .zst")
     failed = 0

@@ -57,12 +57,12 @@ class RunPlan(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def cell(self) -> Cell:
-        """The cell that the run is one of."""
+        """The cell of the run."""
         return Cell(self.model, self.scenario, self.cpu_blocks)
 
     @property
     def label(self) -> str:
-        """The run as people say it."""
+        """The run in words."""
         return f"{self.cell.path} run i{self.run}"
 
 
@@ -127,7 +127,7 @@ def make_plan(
     """Find and interpret everything that the campaign imports.
 
     `cache` is the folder of the index; `required(scenario, vllm)` gives the counters that prove an arm active;
-    `progress(tree, done, total)` is called for every result that has to be read. Raises OSError when a tree cannot be.
+    `progress(tree, done, total)` is called for every result that has to be read. Raises OSError for an unreadable tree.
     """
     trees: list[tuple[Import, Tree, list[Result]]] = []
     for asked in campaign.imports:
@@ -201,7 +201,7 @@ def _without_place(result: Result, reason: str | None) -> Result:
 
 
 def _without_copies(tree: str, results: Sequence[Result], seen: dict[tuple[Any, ...], str]) -> list[Result]:
-    """Return the results with copies of earlier ones marked, which would pass for repetitions; adds to `seen`."""
+    """Return the results with copies of earlier ones marked, which would count as further runs; adds to `seen`."""
     kept = []
     for result in results:
         if result.cell is None:

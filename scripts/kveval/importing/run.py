@@ -1,4 +1,4 @@
-"""Putting one imported run into the measurement store: its files referred to or copied, checksummed, described."""
+"""Puts one imported run into the measurement store: links or copies its files, adds checksums and a description."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def import_run(plan: RunPlan, store: Store, output: Path) -> None:
     originals = {path: digests[name] for name, path in sources.files.items()}
     identity = {**plan.description["specification"], "sources": sorted(originals.values()), "levels": _identity(plan)}
     key = Key(measurement_id(identity), plan.run, str(plan.description["hardware"]["fingerprint"]))
-    # Nobody deletes the entry before it is pointed to.
+    # Keeps others from deleting the entry before the pointer to it exists.
     with store.using():
         place = store.find(key)
         if place is None:
@@ -155,7 +155,7 @@ def _digests(files: Mapping[str, str], tree: Path) -> dict[str, str]:
 
 
 def _place_files(files: Mapping[str, str], tree: Path, scratch: Path, *, copy: bool) -> None:
-    """Put the files below `scratch`, as copies or as links; links are relative where the tree was named so."""
+    """Put the files below `scratch`, as copies or as links; links are relative if the tree's path is."""
     for name, path in files.items():
         target, original = scratch / name, tree / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def _description(
     counters, note = counters_of(plan, [scratch / source for source in sources.recording], window)
     if len(sources.hosts) > 1:
         hosts = ", ".join(sorted(sources.hosts))
-        sources.notes.append(f"recorded on several hosts ({hosts}), which are not told apart")
+        sources.notes.append(f"recorded on several hosts ({hosts}), which are not distinguished")
     return {
         **json.loads(json.dumps(plan.description)),
         "schema": SCHEMA,
@@ -186,7 +186,7 @@ def _description(
         "run": plan.run,
         "engine": IMPORTED,
         "levels": [_level(level, names, counters.get(level.level, {})) for level in plan.levels],
-        # What nothing recorded cannot be proved: only a recording of the server's counters says whether the arm acted.
+        # Only a recording of the server's counters can prove that the arm was active.
         "exercised": {"required": plan.required} if counters else {"required": [], "unread": plan.required},
         "recording": {
             "sources": sources.recording,

@@ -1,4 +1,4 @@
-"""Runs made of results: the levels of one configuration are a run, repetitions of them further runs."""
+"""Makes runs of results: the levels of one configuration are a run, the same levels again are further runs."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ class PlacedLevel:
 
     @property
     def number(self) -> int:
-        """The level, that which the name declares where there is none."""
+        """The level; if there is none, the one that the name declares."""
         if self.level is not None:
             return self.level.level
         return (self.result.declared.rate if self.result.declared else None) or 0
@@ -53,7 +53,7 @@ class Draft:
 
     @property
     def levels(self) -> frozenset[int]:
-        """The levels that it has numbers of."""
+        """The levels that it has results of."""
         return frozenset(m.number for m in self.members if m.level is not None and not m.level.error)
 
     def continues(self, other: "Draft") -> bool:
@@ -113,8 +113,8 @@ def drafts_of(tree: int, results: Sequence[Result]) -> list[Draft]:
 def joined(drafts: Iterable[Draft]) -> tuple[list[Draft], dict[tuple[int, str], str]]:
     """Return the runs that can be compared, in the order of their cells and times, and why others cannot.
 
-    Runs of a cell without a common level are parts of one where nothing but their levels differs; else those are kept
-    that share a level, those with most levels first. The reasons are by tree and place of a result.
+    If the runs of a cell have no common level, those that differ only in their levels are joined to one run. Then runs
+    that share a level are kept, those with most levels first. The reasons are keyed by tree and place of a result.
     """
     cells: dict[Cell, list[Draft]] = {}
     for draft in drafts:
@@ -128,7 +128,7 @@ def joined(drafts: Iterable[Draft]) -> tuple[list[Draft], dict[tuple[int, str], 
         for run in (run for run in runs if id(run.members[0]) not in taken):
             levels, others = (", ".join(map(str, sorted(some))) for some in (run.levels, _common(own)))
             reason = (
-                f"its levels ({levels}) are none of those of the cell's other runs ({others}), and it differs in more"
+                f"it shares no level ({levels}) with the cell's other runs ({others}), and differs in more than levels"
             )
             for member in run.members:
                 left_out[run.tree, member.result.source.found.place] = reason
@@ -142,7 +142,7 @@ def _common(runs: Sequence[Draft]) -> frozenset[int]:
 
 
 def _parts_joined(runs: Iterable[Draft]) -> list[Draft]:
-    """Return the runs with those made one that are alike but for their levels: each in the first that has a place."""
+    """Join runs that are alike but for their levels: each to the first one that has none of its levels."""
     done: list[Draft] = []
     for run in sorted(runs, key=lambda run: run.start):
         first = next((number for number, other in enumerate(done) if run.continues(other)), None)

@@ -1,4 +1,4 @@
-"""The server of an existing result, by benchmark-config.txt: its arguments and environment, and what they size.
+"""The server of an existing result, by benchmark-config.txt: its arguments, its environment, and its CPU tier.
 
 The file is written before a run, so it says what was asked of the server, not that it ran.
 """
@@ -40,7 +40,7 @@ class Tier:
 class ServedSettings:
     """The content of benchmark-config.txt; `values` are its lines, secrets left out.
 
-    `args` is None where no line gives the server's arguments, or none that can be read; empty where it gives none.
+    `args` is None if no line gives the server's arguments, or if they cannot be read; empty if a line gives none.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ def _lmcache(settings: ServedSettings, per_block: int, ranks: int) -> Tier:
 
 
 def ignored_sizes(settings: ServedSettings) -> list[str]:
-    """Return what sizes nothing although it looks as if it did."""
+    """Return the settings that have no effect on the size although they look as if they had."""
     found = []
     for config in _connector_configs(transfer_config(settings)):
         extra = config.get("kv_connector_extra_config") or {}

@@ -29,7 +29,7 @@ def write_table(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[
 
 
 def rows(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[dict[str, Any]]:
-    """Yield one row a result; then the folders and JSON files that hold none."""
+    """Yield one row per result; then the folders and JSON files that hold none."""
     for listed in plan.listed:
         yield _row(listed, recordings)
     for tree, other in plan.others:

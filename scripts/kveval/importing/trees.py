@@ -1,8 +1,8 @@
 """Finding the results in a tree, by looking at names and sizes only: no file is opened here.
 
 Three forms: a folder per level with guidellm-results.json[.zst] and pcp-archives/; benchmark_..._guidellm.json beside
-benchmark_..._pcp.tar.xz; and single files whose names follow a pattern given with the import. JSON files that are of
-none of them are listed.
+benchmark_..._pcp.tar.xz; and single files whose names follow a pattern given with the import. Other JSON files
+are listed.
 """
 
 import os
@@ -49,12 +49,12 @@ class FoundTree(msgspec.Struct, frozen=True):
 
     @property
     def stamps(self) -> list[Stamp]:
-        """Every file that something is read from when a plan is made; archives are not."""
+        """Every file that is read when a plan is made, so all but archives."""
         return [*self.reports, *([self.config] if self.config else []), *self.logs]
 
 
 class LeftOut(msgspec.Struct, frozen=True, order=True):
-    """A folder or a JSON file in which no result is seen, and why."""
+    """A folder or a JSON file that is not recognised as a result, and why."""
 
     place: str
     reason: str
@@ -92,7 +92,7 @@ def stamps_of(root: Path, paths: Sequence[str]) -> list[Stamp]:
 
 
 def _scan_folder(root: Path, folder: str, pattern: NamePattern | None, tree: Tree, depth: int) -> bool:
-    """Take in one folder; return whether results were found directly in it."""
+    """Scan one folder; return whether results were found directly in it."""
     files, folders = _entries(root, folder)
     reported = any(_REPORT.fullmatch(name) for name in files)
     patterned = [] if reported else _patterned(root, folder, files, folders, pattern)
@@ -153,7 +153,7 @@ def _result_folder(root: Path, folder: str, files: dict[str, os.DirEntry[str]], 
 
 
 def _benchmarks(root: Path, folder: str, files: dict[str, os.DirEntry[str]], tree: Tree) -> Iterator[str]:
-    """Take in reports with a date in their names, each with the archive of the same name; yield the files used."""
+    """Add reports with a date in their names, each with the archive of the same name; yield the files used."""
     archives: dict[str, list[str]] = {}
     for name in files:
         if match := _TAR.fullmatch(name):

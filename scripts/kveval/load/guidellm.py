@@ -23,7 +23,7 @@ from kveval.load.workload import WorkloadSpec
 
 # Writing the prefixes takes the generator about 55 CPU s for 8 M tokens; measured with GuideLLM 0.8.1.
 PREFIX_TOKENS_PER_S = 145_000
-# A server that takes in prompts more slowly than this is given up while its caches are primed.
+# Priming fails if the server computes prompts more slowly than this.
 PRIMED_TOKENS_PER_S_AT_LEAST = 200
 _START_ALLOWANCE_S = 120.0
 # For the report to be written.
@@ -36,7 +36,7 @@ class LoadError(Failure):
 
 @dataclass(frozen=True)
 class Level:
-    """One point of the load, with the seed its prompts come from; what `streams` counts the profile says.
+    """One level of the load, with the seed of its prompts; what `streams` counts depends on the profile.
 
     See `kveval.load.levels`: concurrent conversations, requests per minute, or tokens of the prefix.
     `longer`: it lasts so many times the workload's seconds.
@@ -64,7 +64,7 @@ class LoadTarget:
 
 @dataclass(frozen=True)
 class Primed:
-    """Caches that have seen every prefix once before the load: how many there were, and the seconds that took."""
+    """The priming before the load: how many prefixes were sent once, and the seconds that it took."""
 
     prefixes: int
     seconds: float
@@ -79,7 +79,7 @@ class ReportFacts:
 
 
 def levels_of(workload: WorkloadSpec, run: int) -> list[Level]:
-    """Return the workload's levels for one run, those that are given; none where they are searched.
+    """Return the workload's levels for one run, those that are given; none if they are searched.
 
     Seeds differ by run and level - the same prompts again would find a warm cache - and are shared by all arms,
     so that the arms of a block get the same requests.
@@ -127,12 +127,12 @@ def data_argument(workload: WorkloadSpec, level: int) -> str:
 
 
 def trace_file(report: Path) -> Path:
-    """Return where the trace lies that a level with the report `report` replays."""
+    """Return the path of the trace that the level with this report replays."""
     return report.with_suffix(".trace.jsonl")
 
 
 def write_data(workload: WorkloadSpec, level: Level, report: Path) -> Path | None:
-    """Write what the generator reads besides its arguments, next to its report; return it, None where it needs none."""
+    """Write the trace that a level replays next to its report; return its path, None if the level replays none."""
     if workload.profile not in workloads.REPLAYS:
         return None
     traces.write(workload, level.streams, level.seed, trace_file(report))
@@ -152,7 +152,7 @@ def profile_argument(workload: WorkloadSpec, level: int) -> str:
         "concurrent": {"kind": "concurrent", "streams": [level]},
         "constant": {"kind": "constant", **rate},
         "poisson": {"kind": "poisson", **rate},
-        # When the trace says, whatever became of the request before.
+        # At the trace's times, whether or not earlier requests were answered.
         **{name: {"kind": "replay", "schedule_turn": "timestamp"} for name in ("bursts", "trace")},
         "trace-streams": {"kind": "concurrent", "streams": [level]},
         "prefix-length": {"kind": "synchronous"},
@@ -198,22 +198,22 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def time_limit_s(workload: WorkloadSpec, level: int) -> float:
-    """Return the seconds after which a level's process is taken for stuck.
+    """Return the seconds after which a level's process counts as stuck.
 
-    Its time, its start-up, its last requests.
+    The sum of its time, its start-up and its last requests.
     """
     return workload.seconds + start_allowance_s(workload, level) + workload.request_timeout_s
 
 
 def sending_limit_s(workload: WorkloadSpec) -> float:
-    """Return the seconds after which a generator that was told to send counts as stuck: 0.8.1 may hang at its end."""
+    """Return the seconds after which a generator that was told to send counts as stuck: GuideLLM 0.8.1 may hang."""
     return workload.seconds + workload.request_timeout_s + _END_ALLOWANCE_S
 
 
 def unanswered_s(workload: WorkloadSpec, level: int) -> float:
-    """Return for how long of its limits the generator may only be waiting for answers.
+    """Return how many seconds before its limits an idle generator already counts as stuck.
 
-    Streams give up at the end of their time what is not answered; arrivals at given times are waited for.
+    Streams give up unanswered requests at the end of their time; in an open loop they are waited for.
     """
     return workload.request_timeout_s if loaded_s(workload, level) else 0.0
 
@@ -226,7 +226,7 @@ def start_allowance_s(workload: WorkloadSpec, level: int) -> float:
 
 
 def loaded_s(workload: WorkloadSpec, level: int) -> float:
-    """Return the seconds in which a request is always in flight; 0 for arrivals that do not wait for answers."""
+    """Return the seconds in which a request is always in flight; 0 in an open loop."""
     return 0.0 if workloads.streams_at(workload, level) is None else workload.seconds
 
 
@@ -257,14 +257,14 @@ def run_level(
 ) -> tuple[float, Primed | None]:
     """Run the load generator for one level; return its wall seconds, and how the caches were primed if they were.
 
-    `limit_s`: after which it is taken for stuck, `sending_limit_s`: the same from when it was told to send; in the last
-    `idle_before_s` of either, one that uses no processor time is taken for stuck, too.
+    It counts as stuck after `limit_s`, or `sending_limit_s` after it was told to send; in the last `idle_before_s`
+    before either, also if it uses no processor time.
     `watch(elapsed_s)` is called about twice a second and raises when the server or the recording has died: a
     level whose server is gone must not run to its end. `sending` is called when the load is about to be sent: with
-    `go`, a file in an empty folder that the generator's environment has it wait for, once everything else is done;
-    without, before it starts. Raises LoadError with a one-line cause that names the log.
+    `go`, a file in an empty folder that the generator's environment makes it wait for, once it is ready; without,
+    before it starts. Raises LoadError with a one-line cause that names the log.
     """
-    # What an earlier attempt left must not pass for this one's report.
+    # The report of an earlier attempt must not be mistaken for this one's.
     report.unlink(missing_ok=True)
     primed: Primed | None = None
     held = go is not None
@@ -310,15 +310,15 @@ def run_level(
 
 
 def primed_facts(text: str) -> Primed | None:
-    """Read what a held generator says once it has nothing left to do but to send; None where nothing was primed."""
+    """Read the facts on priming from the file that a held generator writes once it is ready; None without priming."""
     said = json.loads(text or "{}")
     return Primed(int(said["prefixes"]), float(said["seconds"])) if said else None
 
 
 def priming_environment(workload: WorkloadSpec, level: Level, target: LoadTarget) -> dict[str, str]:
-    """Return the environment that has a held generator prime the caches, if the workload asks for it.
+    """Return the environment that makes a held generator prime the caches, if the workload asks for it.
 
-    What holds it, kveval.load.loadside, must be on its PYTHONPATH.
+    kveval.load.loadside, which holds it, must be on its PYTHONPATH.
     """
     if not workload.prime:
         return {}
@@ -334,7 +334,7 @@ def priming_environment(workload: WorkloadSpec, level: Level, target: LoadTarget
 def report_facts(report: Path, version: str) -> ReportFacts:
     """Read the measured window from a fresh report, and refuse one that measured nothing or is of another version.
 
-    Raises LoadError, "too_short" where requests were under way and none had come to its end.
+    Raises LoadError, "too_short" if requests were in flight and none was completed.
 
     GuideLLM exits with 0 even when every request failed.
     """

@@ -1,11 +1,11 @@
-"""A load generator that has nothing to do any more and does not end."""
+"""Detects a load generator that has nothing left to do and does not end."""
 
 import contextlib
 from collections import deque
 
 import psutil
 
-# One that works uses at least a twentieth of a core: it polls, packs and writes.
+# A working generator uses at least a twentieth of a core: it polls, packs and writes.
 _WINDOW_S, _SHARE = 20.0, 0.05
 
 
@@ -17,7 +17,7 @@ class Idle:
         self._used: deque[tuple[float, float]] = deque()
 
     def lasts(self, elapsed_s: float) -> bool:
-        """Look, and say whether it has been idle for the window; `elapsed_s`: since it started."""
+        """Read its CPU time, and return whether it was idle for the window; `elapsed_s`: seconds since it started."""
         self._used.append((elapsed_s, self._cpu_s()))
         while len(self._used) > 1 and self._used[1][0] <= elapsed_s - self._window_s:
             self._used.popleft()
@@ -28,7 +28,7 @@ class Idle:
         used = 0.0
         with contextlib.suppress(psutil.Error):
             leader = psutil.Process(self._pid)
-            # What ended children have used is counted with their parent.
+            # The CPU time of children that have ended is counted with their parent.
             used = sum(leader.cpu_times()[:4])
             for child in leader.children(recursive=True):
                 with contextlib.suppress(psutil.Error):

@@ -14,7 +14,7 @@ A level is a whole number, and what it counts depends on the workload's profile:
 from kveval.load.workload import WorkloadSpec
 
 OPEN_LOOP = ("constant", "poisson", "bursts", "trace")
-"""Profiles that send at a rate of their own."""
+"""Profiles that send at given times, whether or not earlier requests were answered."""
 REPLAYS = ("bursts", "trace", "trace-streams")
 """Profiles whose requests GuideLLM reads from a file."""
 _UNITS = {
@@ -29,30 +29,30 @@ _AXES = {
     "% of the trace's rate": "percent of the rate at which the trace's requests came",
 }
 _ARRIVALS = {
-    "constant": "come evenly spaced, whatever became of earlier ones",
-    "poisson": "come at random, whatever became of earlier ones",
-    "bursts": "come in random bursts, whatever became of earlier ones",
-    "trace": "come as in the trace, at a multiple of its rate, whatever became of earlier ones",
+    "constant": "come evenly spaced, whether or not earlier ones were answered",
+    "poisson": "come at random, whether or not earlier ones were answered",
+    "bursts": "come in random bursts, whether or not earlier ones were answered",
+    "trace": "come as in the trace, at a multiple of its rate, whether or not earlier ones were answered",
     "sweep": "come as each strategy of the sweep sends them",
 }
 
 
 def streams_at(workload: WorkloadSpec, level: int) -> int | None:
-    """Return how many requests are kept in flight at a level; None where requests come at a rate of their own."""
+    """Return how many requests are kept in flight at a level; None in an open loop."""
     if workload.profile in (*OPEN_LOOP, "sweep"):
         return None
     return 1 if workload.profile == "prefix-length" else level
 
 
 def rate_req_s_at(workload: WorkloadSpec, level: int) -> float | None:
-    """Return the mean requests per second that are sent at a level; None where that follows from the answers."""
+    """Return the mean requests per second that are sent at a level; None if they follow from the answers."""
     if workload.trace is not None and workload.trace.requests and level in workload.given_levels:
         return workload.trace.requests[workload.given_levels.index(level)] / workload.seconds
     return level / 60 if workload.profile in OPEN_LOOP and workload.profile != "trace" else None
 
 
 def in_words(workload: WorkloadSpec) -> str:
-    """Return how the requests are made and how they come, as the end of a sentence."""
+    """Return how the requests are made and how they arrive, as the end of a sentence."""
     if workload.trace is not None:
         return f"prompts, answers and what they share are a trace's, and requests {_arrivals(workload)}"
     fixed = workload.prompt_spread is None and workload.output_spread is None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 _GOLDEN = (3 - math.sqrt(5)) / 2
-# Of all levels that may be tried, those that the climb may take.
+# The share of the budget that the climb may take.
 _CLIMBING_SHARE = 0.5
 _LEAST_RATIO = 2.0
 
@@ -22,8 +22,8 @@ Ending = Literal["resolution", "budget", "unfinished"]
 class Search:
     """The range of a search: whole levels from `start` to `stop`, at most `budget` of them.
 
-    `resolution`: how close, as a ratio minus one, the neighbours of the peak that were tried are to come (0.1: 10 %);
-    `noise`: relative difference of throughputs that means nothing, so that on a plateau the least level is the peak.
+    `resolution`: how close to the peak its tried neighbours have to be, as a ratio minus one (0.1: 10 %); `noise`: the
+    relative difference of throughputs that counts as none, so that the lowest level of a plateau is the peak.
     """
 
     start: int
@@ -41,7 +41,7 @@ class Search:
         if self.budget < 3:
             raise ValueError(f"a budget of {self.budget} levels cannot bracket a peak, which takes 3")
         if not 0 <= self.noise < 1:
-            raise ValueError(f"noise {self.noise} is no share")
+            raise ValueError(f"noise {self.noise} is not from 0 to below 1")
 
     @property
     def ratio(self) -> float:
@@ -106,8 +106,8 @@ def outcome(search: Search, throughput_tok_s: Mapping[int, float]) -> SearchResu
 def levels_to_freeze(search: Search, throughput_tok_s: Mapping[int, float], keep: int) -> tuple[int, ...]:
     """Choose from the levels that were tried those at which every arm is measured, at most `keep` (at least 3).
 
-    The peak and its neighbours, the ends, then whatever splits the widest ratio left: an arm that moves the peak is
-    seen to do so, up or down.
+    The peak and its neighbours, the ends, then what splits the widest remaining ratio: so an arm that moves the
+    peak, up or down, is seen to do so.
     """
     found = outcome(search, throughput_tok_s)
     tried = sorted(throughput_tok_s)
@@ -122,7 +122,7 @@ def levels_to_freeze(search: Search, throughput_tok_s: Mapping[int, float], keep
 
 
 def _around(search: Search, throughput_tok_s: Mapping[int, float]) -> tuple[int, int | None, int | None]:
-    """The least level as good as the best, and the tried ones below and above it."""
+    """The lowest level as good as the best, and the tried ones below and above it."""
     best = max(throughput_tok_s.values())
     tried = sorted(throughput_tok_s)
     place = next(i for i, level in enumerate(tried) if throughput_tok_s[level] >= best * (1 - search.noise))

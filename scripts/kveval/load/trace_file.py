@@ -1,9 +1,9 @@
 """Traces of requests in the Mooncake trace's form: when each came, how long it is, which blocks its prompt is made of.
 
 One JSON object a line, plain or gzip-compressed: `timestamp` in ms, `input_length` and `output_length` in tokens, and
-`hash_ids`, one number for each block of a prompt, the last of what is left. Equal numbers are equal blocks after equal
+`hash_ids`, one number for each block of a prompt, the last for the rest. Equal numbers are equal blocks after equal
 beginnings, so that prompts share what their ids have in common from the first on
-(https://github.com/kvcache-ai/Mooncake, FAST25-release). `kveval.load.trace_forms` makes it of other forms.
+(https://github.com/kvcache-ai/Mooncake, FAST25-release). `kveval.load.trace_forms` converts other forms to it.
 """
 
 import gzip
@@ -24,7 +24,7 @@ class TraceError(Failure):
 
 
 class TraceRow(msgspec.Struct):
-    """A request: ms of a file, or seconds from a level's start; tokens; the ids of its prompt's blocks."""
+    """A request: time, ms in a file or seconds from a level's start; lengths, tokens; ids of its prompt's blocks."""
 
     timestamp: float
     input_length: int
@@ -74,7 +74,7 @@ def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
 
 
 def problems(rows: Iterable[TraceRow], hash_tokens: int) -> Iterator[str]:
-    """Say what is wrong with requests: lengths that do not fit their ids, ids that are not what came before them."""
+    """Yield what is wrong with requests: lengths that do not fit their ids, ids that follow different ids."""
     before: dict[int, int] = {}
     for number, row in enumerate(rows, 1):
         if row.input_length < 1 or row.output_length < 0 or not 0 <= row.timestamp < float("inf"):
@@ -82,7 +82,7 @@ def problems(rows: Iterable[TraceRow], hash_tokens: int) -> Iterator[str]:
         elif -(-row.input_length // hash_tokens) != len(row.hash_ids):
             yield (
                 f"request {number}: {row.input_length} tokens are {-(-row.input_length // hash_tokens)} blocks of"
-                f" {hash_tokens}, it has {len(row.hash_ids)} hash_ids: is that the size of a block?"
+                f" {hash_tokens}, it has {len(row.hash_ids)} hash_ids: is this block size right?"
             )
         last = -1
         for one in row.hash_ids:
@@ -93,7 +93,7 @@ def problems(rows: Iterable[TraceRow], hash_tokens: int) -> Iterator[str]:
 
 
 def scaled(row: TraceRow, hash_tokens: int, tokens: int) -> TraceRow:
-    """Return a request with `tokens` for each id in place of `hash_tokens`: it shares what it shared, to the block."""
+    """Return a request with `tokens` for each id in place of `hash_tokens`; the blocks it shares stay the same."""
     whole, rest = divmod(row.input_length, hash_tokens)
     return TraceRow(
         row.timestamp,

@@ -1,16 +1,16 @@
-"""Other forms of traces into the Mooncake trace's: sessions of agents, spans of OpenTelemetry, hashes of other names.
+"""Converts other forms of traces to the Mooncake trace's: agents' sessions, OpenTelemetry spans, hashes of other names.
 
-`python -m kveval.load.trace_forms FORM IN OUT` writes OUT, which `kveval.load.trace_file` reads. No text is kept: of
-prompts that come as text, lengths and salted hashes.
+`python -m kveval.load.trace_forms FORM IN OUT` writes OUT, which `kveval.load.trace_file` reads. No text is
+kept: prompts that come as text become lengths and salted hashes.
 
-- weka: sessions with requests of `t` in s, `in`, `out` and `hash_ids`, of subagents nested in them
+- weka: sessions with requests of `t` in s, `in`, `out` and `hash_ids`, with those of subagents nested
   (https://github.com/callanjfox/kv-cache-tester); ids of a session with `hash_id_scope: local` are its own.
 - otel: spans of language models by OpenTelemetry's GenAI conventions, one a line or as `spans` of a session, with their
   messages and the tokens that were used.
 - harvard: sessions of Harvard's FreeInference traces with requests of `start_ms`, `role_tokens`, `provider_tokens` and
-  `block_ids`, of subagents nested in their tool calls (https://github.com/HarvardMadSys/freeinference_agentic_trace);
+  `block_ids`, those of subagents nested in tool calls (https://github.com/HarvardMadSys/freeinference_agentic_trace);
   not the .lcp files of 2026_prefixcache, whose layout no release of libCacheSim documents.
-- bailian: Alibaba's Qwen-Bailian traces, and others with a line a request whose times are in seconds.
+- bailian: Alibaba's Qwen-Bailian traces, and others with one request per line and times in seconds.
 - log: lines with `timestamp` (s), `prompt` or `messages`, and the tokens of prompt and answer.
 """
 
@@ -38,7 +38,7 @@ _DEFAULT_TOKENS = {"weka": 64, "harvard": 16, "otel": 32, "bailian": 16, "log": 
 
 
 class _Numbers:
-    """Numbers for whatever ids are called, in the order in which they are met."""
+    """Numbers ids of any kind, in the order in which they occur."""
 
     def __init__(self) -> None:
         self._known: dict[Any, int] = {}
@@ -49,7 +49,7 @@ class _Numbers:
 
 
 def weka(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
-    """Yield the requests of agents' sessions; the rest of a prompt after its last whole block is shared with none."""
+    """Yield the requests of agents' sessions; the rest of a prompt after its last whole block is not shared."""
     numbers, fresh = _Numbers(), itertools.count()
     for session_number, session in enumerate(entries):
         scope = session_number if session.get("hash_id_scope") == "local" else None
@@ -59,13 +59,13 @@ def weka(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[Tra
             wanted = -(-tokens // hash_tokens)
             keys = [*ids[:wanted], *_own(wanted - len(ids), fresh)]
             if tokens % hash_tokens and len(ids) >= wanted:
-                # A block that the prompt ends in is no whole one.
+                # A block in which the prompt ends is not whole.
                 keys[-1] = (keys[-1], tokens)
             yield _row(time_s, tokens, int(_number(request, ("out",))), _chained(keys, numbers))
 
 
 def _requests(entries: Sequence[Mapping[str, Any]], spawned_s: float) -> Iterator[tuple[Mapping[str, Any], float]]:
-    """Requests with their seconds in the session; those of a subagent count from its start, or are the session's."""
+    """Requests with their times in the session, s; a subagent's are given from its start or from the session's."""
     times = [float(entry["t"]) for entry in entries if entry.get("type") != "subagent"]
     offset = spawned_s if times and times[0] < spawned_s else 0.0
     for entry in entries:
@@ -76,16 +76,16 @@ def _requests(entries: Sequence[Mapping[str, Any]], spawned_s: float) -> Iterato
 
 
 def harvard(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
-    """Yield the requests of sessions whose ids are of whole blocks; the rest of a prompt is shared with none.
+    """Yield the requests of sessions whose ids are of whole blocks; the rest of a prompt is not shared.
 
-    A prompt's length is counted with the tokenizer of its blocks, by role; the provider's, an answer's, with another.
+    A prompt's length is that by role, counted with the tokenizer of its blocks; an answer's is the provider's.
     """
     numbers, fresh = _Numbers(), itertools.count()
     for request in itertools.chain.from_iterable(map(_with_subagents, entries)):
         ids = _listed(request, "block_ids")
         tokens = sum((request.get("role_tokens") or {}).values()) or len(ids) * hash_tokens
         keys = [*ids, *_own(-(-tokens // hash_tokens) - len(ids), fresh)]
-        # Nobody has counted the answer of a request that failed.
+        # The answer of a request that failed was not counted.
         outputs = request["provider_tokens"]["completion"] or 0
         yield _row(request["start_ms"] / 1000, tokens, outputs, _chained(keys, numbers))
 
@@ -115,7 +115,7 @@ def bailian(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[
 
 
 def otel(entries: Iterable[Mapping[str, Any]], hash_tokens: int, salt: bytes) -> Iterator[TraceRow]:
-    """Yield the calls of language models among spans that succeeded and say what they were asked."""
+    """Yield the calls of language models among the spans, if they succeeded and have their messages."""
     numbers = _Numbers()
     for entry in entries:
         for span in _listed(entry, "spans") or [entry]:
@@ -145,10 +145,10 @@ def log(entries: Iterable[Mapping[str, Any]], hash_tokens: int, salt: bytes) -> 
 def _of_text(
     seconds: float, text: str, said: Mapping[str, Any], hash_tokens: int, salt: bytes, numbers: _Numbers
 ) -> TraceRow:
-    """A request of its text, with a hash for every so many characters as make a block of tokens on average.
+    """Make a request of a text, with a hash for each block of `hash_tokens` tokens of four characters.
 
-    Four characters count as a token, so that equal beginnings have equal hashes whatever follows them; the length is
-    the one that was counted.
+    The fixed four characters give equal beginnings equal hashes whatever follows them; the request's length is the one
+    that was counted.
     """
     tokens, outputs = int(_number(said, _PROMPT_TOKENS)), int(_number(said, _OUTPUT_TOKENS))
     wanted, each = -(-tokens // hash_tokens), 4 * hash_tokens
@@ -157,14 +157,14 @@ def _of_text(
     for place in range(wanted):
         piece = text[place * each : (place + 1) * each]
         running.update(piece.encode(errors="surrogatepass"))
-        # Where the text is over, or not yet, at the last token: with the length, so that nothing longer is the same.
+        # The last block has the lengths in its key, so that no longer prompt shares it.
         whole = len(piece) == each and (place + 1) * hash_tokens <= tokens
         keys.append(running.digest() if whole else (running.digest(), place, tokens, len(text)))
     return _row(seconds, tokens, outputs, _chained(keys, numbers))
 
 
 def _chained(keys: Iterable[Any], numbers: _Numbers) -> list[int]:
-    """Numbers for ids that are told apart by all that is before them as well."""
+    """Numbers for ids, different if anything before them differs."""
     found: list[int] = []
     for key in keys:
         found.append(numbers.of((found[-1] if found else -1, key)))
@@ -208,7 +208,7 @@ def _entries(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def convert(form: str, source: Path, output: Path, hash_tokens: int, salt: bytes) -> int:
-    """Write a trace of another form in the Mooncake trace's, from time 0 on; return how many requests it has."""
+    """Convert a trace to the Mooncake trace's form, from time 0 on; return how many requests it has."""
     hashed: dict[str, Callable[[Iterable[Mapping[str, Any]], int], Iterator[TraceRow]]]
     hashed = {"weka": weka, "harvard": harvard, "bailian": bailian}
     texts: dict[str, Callable[[Iterable[Mapping[str, Any]], int, bytes], Iterator[TraceRow]]]
@@ -242,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("source", type=Path, metavar="IN")
     parser.add_argument("output", type=Path, metavar="OUT", help=".jsonl, or .jsonl.gz to be compressed")
     parser.add_argument("--hash-tokens", type=int, help="tokens of a block; by default the form's")
-    parser.add_argument("--salt", help="of the hashes of text; random when left out, so that nobody can try texts")
+    parser.add_argument("--salt", help="salt of the hashes of text; random by default, so that texts cannot be guessed")
     given = parser.parse_args(argv)
     tokens = given.hash_tokens or _DEFAULT_TOKENS[given.form]
     salt = given.salt.encode() if given.salt else secrets.token_bytes(32)

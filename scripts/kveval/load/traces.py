@@ -17,7 +17,7 @@ from kveval.load import trace_file
 from kveval.load.trace_file import TraceError, TraceRow
 from kveval.load.workload import BurstSpec, SpreadSpec, TraceSpec, WorkloadSpec
 
-# A last request so long past the end of the level, so that the level ends by its time and not for lack of requests.
+# A last request comes this long after the level's end, so that the level ends by its time, not for lack of requests.
 _MARGIN_S = 10.0
 # Without prefixes a prompt is made of blocks of its own, of so many tokens.
 _BLOCK_TOKENS = 512
@@ -33,7 +33,7 @@ def arrivals(rate_req_s: float, seconds: float, bursts: BurstSpec, generator: ra
     while begin < seconds:
         end = min(seconds, begin + generator.expovariate(1 / lengths[bursting]))
         now = begin
-        # A Poisson process has no memory: it may start anew with every state.
+        # A Poisson process has no memory: it may start again with every state.
         while rates[bursting] > 0 and (now := now + generator.expovariate(rates[bursting])) < end:
             yield now
         begin, bursting = end, not bursting
@@ -77,7 +77,7 @@ def _drawn(workload: WorkloadSpec, level: int, seed: int) -> Iterator[TraceRow]:
 
 
 def _replayed(workload: WorkloadSpec, trace: TraceSpec, level: int) -> Iterator[TraceRow]:
-    """Requests of a file: those of a level's time at its rate, or all of them where answers say when the next comes."""
+    """Requests of a file: those of a level's time at its rate, or all of them in a closed loop."""
     found = from_start(trace)
     if workload.profile == "trace-streams":
         yield from found
@@ -94,13 +94,13 @@ def _replayed(workload: WorkloadSpec, trace: TraceSpec, level: int) -> Iterator[
 
 
 def from_start(trace: TraceSpec) -> Sequence[TraceRow]:
-    """Return the requests of a trace's file from its start on, scaled, with seconds from there; the caller's own.
+    """Return copies of the requests of a trace's file from its start on, scaled, with times in seconds from there.
 
     Raises TraceError where the file is not the one that the specification was made with.
     """
     read = trace_file.read(Path(trace.file), trace.hash_tokens)
     if read.sha256 != trace.sha256:
-        raise TraceError(f"{trace.file} has changed since it was planned with", code="other_trace", path=trace.file)
+        raise TraceError(f"{trace.file} has changed since planning", code="other_trace", path=trace.file)
     start_ms = 1000 * trace.start_s
     found = [trace_file.scaled(row, trace.hash_tokens, trace.tokens) for row in read.rows if row.timestamp >= start_ms]
     for row in found:

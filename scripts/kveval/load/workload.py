@@ -1,4 +1,4 @@
-"""A workload as specifications have it: the fields that define the load, without what only people read."""
+"""A workload as specifications have it: the fields that define the load, without descriptions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from kveval.load.peak_search import Search
 
 
 class WorkloadError(Failure):
-    """A stored workload is none that this version knows."""
+    """A stored workload is not one that this version can read."""
 
 
 class PrefixCount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,7 +29,7 @@ class SpreadSpec(msgspec.Struct, frozen=True):
 
 
 class BurstSpec(msgspec.Struct, frozen=True):
-    """Arrivals in bursts: the rate in one over the mean rate, the share of time that they take, their mean seconds."""
+    """Arrivals in bursts: a burst's rate over the mean rate, the share of time in bursts, a burst's mean seconds."""
 
     factor: float
     share: float
@@ -37,15 +37,15 @@ class BurstSpec(msgspec.Struct, frozen=True):
 
 
 class TraceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file of requests, known by what is in it.
+    """A file of requests, identified by its content.
 
     Attributes:
         file: where it lies on this host; not part of what defines a measurement.
         sha256: of its lines, unpacked.
-        hash_tokens: that an id of it stands for.
-        tokens: that are sent for each id.
-        start_s: of the file, where levels begin.
-        requests: that each level sends in its seconds, in the order of the levels; empty where answers decide that.
+        hash_tokens: tokens that an id in it stands for.
+        tokens: tokens that are sent for each id.
+        start_s: time in the file at which levels begin.
+        requests: number that each level sends in its time, in the order of the levels; empty in a closed loop.
     """
 
     file: str = ""

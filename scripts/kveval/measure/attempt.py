@@ -30,7 +30,7 @@ from kveval.store.run_file import Answers, Repeat
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0
-# Without these a level's figures have no system side; everything else depends on the host.
+# Without these a level has no system metrics; which others there are depends on the host.
 _REQUIRED_OF_HOST = ("kernel.all.cpu.user", "mem.util.available")
 _REQUIRED_OF_SERVER = ("requests_running", "kv_cache_usage", "generation_tokens")
 
@@ -52,7 +52,7 @@ class Attempt:
 
     @property
     def raw(self) -> Path:
-        """The folder of what was written by others: reports, archive, logs."""
+        """The folder of the files that other programs write: reports, archive, logs."""
         return self.scratch / "raw"
 
     def perform(self) -> None:
@@ -105,10 +105,10 @@ class Attempt:
         server = session.handle.server
         found = server.check_answers(tier=tier, longest=specification.model.max_model_len)
         server.require_alive()
-        # Never by a new server: what these few prompts leave in a tier that cannot be emptied, the warm-up leaves too.
+        # Never by a new server: in a tier that cannot be emptied these few prompts stay, as those of the warm-up do.
         session.handle.refresh(restart=False)
         found = msgspec.structs.replace(found, unchecked=session.anonymous(found.unchecked))
-        # Of random weights it is known that answers may show nothing.
+        # With random weights it is expected that answers may show nothing.
         if found.unchecked and not (specification.random_weights and found.prompts):
             self.progress.say(f"answers from the cache are not checked: {found.unchecked}")
         elif found.changed:
@@ -176,7 +176,7 @@ class Attempt:
             progress=self.progress,
             redactor=self.redactor,
             session=session,
-            # Elsewhere, windows and recording go by clocks that this host's does not move.
+            # Elsewhere, windows and recording use clocks that a step of this host's clock does not affect.
             clock=ClockWatch() if session.own_clock else ClockWatch(limit_s=math.inf),
             recorder=recorder,
             tell=self._tell,
@@ -184,7 +184,7 @@ class Attempt:
 
     @contextlib.contextmanager
     def _told_at_once(self) -> Iterator[None]:
-        """Say a failure once, when it is found, before everything is torn down."""
+        """Report a failure once, when it is found, before everything is torn down."""
         try:
             yield
         except (Failure, OSError) as failure:
@@ -192,7 +192,7 @@ class Attempt:
             raise
 
     def _tell(self, failure: BaseException) -> None:
-        # The same cause may be found anew on the way out.
+        # The same cause may be found again during the teardown.
         if self.told is None or str(failure) != str(self.told):
             self.progress.say(f"failed, tearing down: {failure}")
         self.told = failure
@@ -246,7 +246,7 @@ def spent(levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sum up where the levels' time went, seconds.
 
     `measured_s`: inside the measured windows; `load_start_s`: from the load generator's start to its window;
-    `between_levels_s`: from one level's end to the next one's start, that is empty caches, counters and checks.
+    `between_levels_s`: from one level's end to the next one's start, for emptying caches, counters and checks.
     """
     return {
         "measured_s": round(sum(level["end"] - level["start"] for level in levels), 2),
@@ -258,7 +258,7 @@ def spent(levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _reported(specification: Specification, tier_bytes: int | None) -> dict[str, Any]:
     """Return the tier in host memory as the server reports it, beside what was asked for.
 
-    Without a report both are None: older servers do not say.
+    Both are None if the server does not report it, as older ones do not.
     """
     tokens = None if tier_bytes is None else tier_bytes // specification.model.kv_bytes_per_token
     return {"reported_bytes": tier_bytes, "reported_tokens": tokens}

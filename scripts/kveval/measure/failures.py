@@ -29,7 +29,7 @@ def cause(log: Path) -> str | None:
 
 
 def causes(pointers: Iterable[Path], results: Path, logs: Path, since: float = 0.0) -> dict[str, str]:
-    """Return MODEL/SCENARIO/BLOCKS/run-N and cause of every run that was tried and is not there.
+    """Return MODEL/SCENARIO/BLOCKS/run-N and cause of every run that was tried and has no result.
 
     `pointers`: the campaign's measurement.json files below `results`; `logs`: its folder of logs; `since`: only jobs
     that wrote their log after this time, epoch seconds.

@@ -1,4 +1,4 @@
-"""The levels of a run: watched while they run, looked at as soon as they are over, a failure put down to its cause."""
+"""Measures the levels of a run: watches each, checks it as soon as it is over, and finds the cause of a failure."""
 
 import contextlib
 import math
@@ -27,18 +27,18 @@ from kveval.spec.specification import Specification
 from kveval.store.run_file import SCHEMA, LevelRun, Run
 
 _ATTEMPTS = 2
-# Of a level that was over before its first request was answered: how much longer the next attempt at it is.
+# A level that was over before its first request was answered is repeated with so many times its seconds.
 _LONGER = 4
-# A server whose engine was killed takes a moment to end; its clients fail before.
+# A server whose engine was killed takes a moment to end; its clients fail earlier.
 _SETTLING_S = 3.0
 _RECORDING_CHECK_S = 5.0
 
 
 @dataclass
 class Levels:
-    """The levels of one run, on the server of `bench`, recorded by `recorder`; reports go to `scratch`/raw.
+    """The levels of one run, on the server of `session`, recorded by `recorder`; reports go to `scratch`/raw.
 
-    `tell` says a failure at once, before the generator is stopped; after `stall_limit_s` without progress the server
+    `tell` reports a failure at once, before the generator is stopped; after `stall_limit_s` without progress the server
     counts as hung.
     """
 
@@ -56,18 +56,18 @@ class Levels:
 
     @property
     def workload(self) -> WorkloadSpec:
-        """The load that every level is one point of."""
+        """The load, of which every level is one point."""
         return self.specification.workload
 
     def measure(self) -> list[dict[str, Any]]:
-        """Measure every level and return their entries for run.json. Raises the Failure that ended one for good."""
+        """Measure every level and return their entries for run.json. Raises a level's Failure if it is final."""
         measured: list[dict[str, Any]] = []
         delivered: dict[int, float] = {}
         count = self.workload.level_count
         while (level := load.next_level(self.workload, self.run, delivered)) is not None:
             number = len(measured) + 1
             if number == 1:
-                # Of a search only the first is known ahead.
+                # In a search only the first level is known in advance.
                 self.session.expect(load.levels_of(self.workload, self.run) or [level])
             else:
                 self._refresh(restart=self.specification.reset_caches == "restart")
@@ -83,7 +83,7 @@ class Levels:
 
     def _refresh(self, *, restart: bool) -> None:
         if restart:
-            # The start of a server finds its own causes, and there is no server to blame meanwhile.
+            # The start of a server finds the causes of its failures itself, and no server runs meanwhile.
             self.session.handle.refresh(restart=True)
             return
         with self._blamed():
@@ -93,10 +93,10 @@ class Levels:
         return f"{level.streams} {level_unit(self.workload)}"
 
     def _level(self, level: load.Level, title: str) -> dict[str, Any]:
-        """Measure one level; an attempt that fails while everything under it lives is repeated, with empty caches.
+        """Measure one level; an attempt that fails while server and recording run is repeated, with empty caches.
 
-        One that was too short for this server to answer a single request is repeated for longer, as often as that is
-        so: a request that takes longer than the workload's request_timeout_s fails.
+        One that was too short for this server to answer a single request is repeated with more time, as often as
+        necessary: a request that takes longer than the workload's request_timeout_s fails.
         """
         failed = 0
         while True:
@@ -104,7 +104,7 @@ class Levels:
                 with self._blamed():
                     return self._attempt(level, title)
             except load.LoadError as error:
-                # Arrivals that do not wait for answers come at their times, of a trace perhaps: those stay.
+                # In an open loop the arrival times are given, perhaps by a trace: a level keeps its time.
                 if error.code == "too_short" and load.loaded_s(self.workload, level.streams):
                     level = replace(level, longer=_LONGER * level.longer)
                     seconds = load.lasting(self.workload, level).seconds
@@ -171,13 +171,13 @@ class Levels:
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
-        """Raise, in place of a failure of the body, what caused it: a dead server, a full disk, a set clock."""
+        """Raise, in place of a failure of the body, what caused it: a dead server, a full disk, a clock step."""
         try:
             yield
         except WatchError:
             raise
         except (Failure, OSError) as error:
-            # A death is known at once; other failures wait for one that may be on its way.
+            # These errors already name the cause; after others, wait whether a process is about to die.
             known = isinstance(error, ServerDied | RecordingError)
             deadline = time.monotonic() + (0.0 if known else _SETTLING_S)
             while True:
@@ -195,7 +195,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class LevelVerdict:
-    """A level as it looks at once: its delivered throughput, 0 when that cannot be said, and what is wrong with it."""
+    """A level just after its end: its delivered throughput, 0 if it is not known, and what is wrong with it."""
 
     throughput_tok_s: float
     flagged: Sequence[str]
@@ -221,7 +221,7 @@ def first_look(specification: Specification, run: int, entry: Mapping[str, Any],
         level = msgspec.convert(dict(entry), LevelRun)
         row = level_row(msgspec.convert(described, Run), level, report.levels[0], report.guidellm_version)
     except (Failure, msgspec.MsgspecError, ArithmeticError, LookupError, TypeError, ValueError) as problem:
-        # What is measured is measured; the report will say the same.
+        # The level counts as measured; the report will say the same.
         return LevelVerdict(0.0, [f"not judged yet: {problem}"])
     flagged = [
         f"{outcome.name}: {outcome.message}"

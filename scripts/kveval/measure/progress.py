@@ -11,8 +11,8 @@ from pathlib import Path
 
 from kveval.load.workload import WorkloadSpec
 
-# Seconds beside the levels of a run that was never seen: server, recording, collecting, and the generator's
-# start per level. Replaced by what finished runs took as soon as there is one.
+# Estimated seconds of a run besides its levels (server, recording, collecting), and of the generator's start
+# per level. Replaced by the times of finished runs as soon as there is one.
 _UNSEEN_RUN_S = 45.0
 _UNSEEN_LEVEL_S = 12.0
 _REPEAT_S = 10.0
@@ -31,7 +31,7 @@ def expected_run_s(workload: WorkloadSpec) -> float:
 
 @dataclass
 class Progress:
-    """Lines of one run.
+    """The progress lines of one run.
 
     `requested`: the pointer files of all runs that are measured together, in any order; those written `since`, epoch
     seconds, are done.
@@ -49,11 +49,11 @@ class Progress:
     _number: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take the place of the next run: it stays when this one is done."""
+        """Take the number of the next run, which stays the same when this run is done."""
         self._number = min(self._done() + 1, len(self.requested))
 
     def say(self, text: str) -> None:
-        """Print one line, without secrets, and append it to the log; a full disk must not keep it from being said."""
+        """Print one line, without secrets, and append it to the log; a full disk must not prevent either."""
         line = f"{time.strftime('%H:%M:%S')} {self._position()}{self.label} · {self.redact(' '.join(text.split()))}"
         for sink in (self._print, self._append):
             with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ def _written(path: Path, since: float) -> bool:
 
 
 def write_requested(path: Path, pointers: Sequence[Path]) -> None:
-    """Write which runs are to be measured, by their pointer files; its time is when that began."""
+    """Write which runs are to be measured, by their pointer files; the file's time is their start."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([pointer.as_posix() for pointer in pointers]))
 
@@ -127,8 +127,8 @@ def campaign_progress(
 ) -> Progress:
     """Set up the progress of one run, `pointers` being the pointer files of all runs of its campaign.
 
-    `requested`: see `requested_with`; without it the campaign is what is measured. What finished runs took comes from
-    their run.json; what cannot be read is left out, for this is only an estimate.
+    `requested`: see `requested_with`; without it the whole campaign is measured. The times of finished runs come from
+    their run.json; those that cannot be read are left out, since this is only an estimate.
     """
     together, since = (pointers, 0.0) if requested is None else requested
     seen = []

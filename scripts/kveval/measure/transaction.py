@@ -1,7 +1,7 @@
 """One measurement as one transaction: adopt it if the store has it, else deploy, record, load, collect, seal,
 tear down.
 
-Everything a run starts is gone afterwards, however it ends; what it measured is in the store whole or not at all.
+However a run ends, everything that it started is ended; its results are in the store completely or not at all.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _REPEATS = 2
 
 
 def engine_of(job: Job) -> Engine:
-    """Return what measures the job. Raises MeasurementError when it lacks what the engine needs."""
+    """Return the engine of the job. Raises MeasurementError when the job lacks what the engine needs."""
     if job.specification.engine == "local":
         return HostEngine(job)
     # Only now: the client of the cluster takes a second to import.
@@ -113,7 +113,7 @@ def _attempt(
     progress: Progress,
     repeats: Sequence[Repeat],
 ) -> Path:
-    # Waiting for the host, and attempts before this one, are no part of what a run takes.
+    # Waiting for the host, and attempts before this one, do not count as time of the run.
     progress.begin = time.monotonic()
     engine.remove_leftovers(store, key, progress.say)
     redactor = Redactor.of(job.secrets)
@@ -122,14 +122,14 @@ def _attempt(
     scratch = engine.scratch(store, key)
     try:
         Attempt(job, scratch, engine, host, progress, redactor, repeats).perform()
-        # Of the hardware that served, which may be known only now.
+        # The key is that of the hardware that served, which may be known only now.
         place = store.commit(scratch, key_of(json.loads((scratch / RUN).read_text())))
     except BaseException as error:
         if not isinstance(error, Failure | Terminated):
             with contextlib.suppress(OSError):
                 (scratch / "error.log").write_text(traceback.format_exc())
         redactor.folder(scratch)
-        # Before the log that tells is moved.
+        # Before the log that shows the defect is moved.
         defect = recognised(error, job.specification, job.known_defects)
         kept = store.keep_failed(scratch, key)
         progress.say(f"this attempt's files are kept in {kept}")

@@ -49,7 +49,7 @@ def verify_archive(
         start: start of the window, seconds since the epoch; the archive may begin two intervals later.
         end: end of the window, seconds since the epoch; the archive may end two intervals earlier.
         required: metric names; each must have a sample in the window.
-        windows: parts of the window, each of which must hold at least a third of the samples due of each metric.
+        windows: parts of the window; in each, every metric must have a third of the samples that are due.
         interval_s: sampling interval of the archive, seconds.
 
     Raises:
@@ -104,10 +104,10 @@ def has_metric(pcp: Pcp, base: Path, metric: str) -> bool:
 
 
 def rewrite_archive(source: Path, target: Path, prefixes: Mapping[str, str], host: str) -> None:
-    """Copy the archive ``source`` to ``target``, as one of the host ``host``.
+    """Copy the archive ``source`` to ``target``, with ``host`` as its host name.
 
-    Metrics below each key of ``prefixes`` lie below its value there.
-    RecordingError when the archive cannot be read or written.
+    Metrics below each key of ``prefixes`` are renamed to lie below its value.
+    RecordingError if the archive cannot be read or written.
     """
     pcp = find_pcp()
     names = _run(pcp, source, "pminfo", "-a", source.name, what=f"no metrics in the PCP archive {source}").split()
@@ -124,9 +124,9 @@ def rewrite_archive(source: Path, target: Path, prefixes: Mapping[str, str], hos
 
 
 def pack_archives(bases: Sequence[Path], target: Path) -> None:
-    """Pack the files of archives into ``target``, a .tar.zst that is written in whole or not at all.
+    """Pack the files of archives into ``target``, a .tar.zst that is written completely or not at all.
 
-    Several lie in it in folders, as below the folder that they have in common. RecordingError when one is not there.
+    Paths in it are relative to the folder that the archives have in common. RecordingError if one is missing.
     """
     files = [archive_files(base) for base in bases]
     if not all(files):
@@ -150,7 +150,7 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _call(pcp: Pcp, base: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # Run in the archive's folder and given its bare name: PCP splits paths at commas.
+    # Run in the archive's folder with its bare name, since PCP splits paths at commas.
     return subprocess.run(
         [pcp.program(program), *arguments],
         cwd=base.parent,
@@ -190,9 +190,9 @@ def _epoch(text: str) -> float:
 
 
 def _samples(pcp: Pcp, base: Path, window_s: tuple[float, float], metrics: Sequence[str]) -> dict[str, int]:
-    """Largest number of samples of any instance of each metric; the window counts from the archive's start.
+    """Largest number of samples of any instance of each metric; the window is in seconds from the archive's start.
 
-    For a counter these are the intervals between samples, since the tool averages its rate.
+    For a counter, pmlogsummary counts the intervals between samples, since it averages the rate.
     """
     counts = dict.fromkeys(metrics, 0)
     if not counts:

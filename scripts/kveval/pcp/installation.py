@@ -1,6 +1,6 @@
 """The installed Performance Co-Pilot (PCP) and the configuration of one private instance of it.
 
-Paths come from ``pcp.conf`` (Debian, Ubuntu and others differ); nothing here starts a process that stays.
+Paths come from ``pcp.conf`` (Debian, Ubuntu and others differ); nothing here starts a lasting process.
 """
 
 import functools
@@ -178,7 +178,7 @@ def installed_pcp() -> str | None:
 
 @functools.cache
 def _agent_python(configured: str) -> str:
-    """Find a Python with the modules of the openmetrics agent: a virtual environment's one has not."""
+    """Find a Python with the modules of the openmetrics agent, which that of a virtual environment lacks."""
     environment = base_environment(os.environ)
     candidates = ("/usr/bin/python3", configured, "python3")
     for candidate in dict.fromkeys(path for path in map(shutil.which, candidates) if path):
@@ -189,7 +189,7 @@ def _agent_python(configured: str) -> str:
 
 
 def user_name() -> str:
-    """Return the name of the current user, which pmcd insists on; RecordingError without one."""
+    """Return the name of the current user, which pmcd requires; RecordingError if there is none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError as error:
@@ -209,8 +209,8 @@ def instance_environment(pcp: Pcp, root: Path) -> dict[str, str]:
         "PCP_PMCDCONF_PATH": f"{root}/pmcd.conf",
         "PCP_PYTHON_PROG": pcp.python,
         "PMCD_SOCKET": f"{root}/run/pmcd.socket",
-        # Clients use the socket. pmcd insists on a port too, but answers nobody there (see pmcd_conf),
-        # and carries on without it should somebody else take it first.
+        # Clients use the socket. pmcd requires a port too, but refuses every client there (see pmcd_conf),
+        # and continues without it if another process takes the port first.
         "PMCD_PORT": str(free_port()),
         "PMLOGGER_PORT": str(free_port()),
         "PMLOGGER_LOCAL": "1",
@@ -247,7 +247,7 @@ def log_block(when: str, metrics: Iterable[str]) -> str:
 
 
 def process_block(processes: Sequence[int]) -> str:
-    """Return the part that logs these processes, empty for none; in the proc domain a number is its pid."""
+    """Return the part that logs these processes, empty for none; in PCP's proc domain, an instance is a pid."""
     instances = ", ".join(str(int(pid)) for pid in processes)
     return log_block("default", (f"{metric} [ {instances} ]" for metric in PROCESS_METRICS)) if processes else ""
 
@@ -262,7 +262,7 @@ def pmlogger_conf(processes: Sequence[int], *, nvidia: bool) -> str:
 
 
 def check_endpoint(name: str, url: str) -> None:
-    """RecordingError for what the openmetrics agent would refuse or misread."""
+    """Raise RecordingError for a name or URL that the openmetrics agent would refuse or misread."""
     if not _SOURCE_NAME.match(name) or not re.match(r"^https?://\S+$", url):
         raise RecordingError(f"endpoint {name!r}: {url!r} needs a plain name and an http(s) URL")
 

@@ -105,7 +105,7 @@ class Recording:
             self._check_processes()
         except RecordingError as error:
             problem = error
-        # pmlogger ends first, pmcd after it: the stack unwinds against the order of their start.
+        # The stack unwinds in reverse order of start: pmlogger ends first, then pmcd.
         self._started.close()
         for name, process in (("pmlogger", self._pmlogger), ("pmcd", self._pmcd)):
             if process is not None and process.returncode == -signal.SIGKILL:
@@ -114,7 +114,7 @@ class Recording:
             raise problem
 
     def release(self) -> None:
-        """End whatever runs, without judging it; may be called again."""
+        """End all processes without checking the recording; may be called again."""
         self._started.close()
 
     def start_pmcd(self, settings: RecordingSettings, deadline: float) -> None:
@@ -123,7 +123,7 @@ class Recording:
         root = self._root
         command = [self._pcp.program("pmcd"), "-f", "-A", "-U", user_name(), "-n", f"{root}/var/pmns/root"]
         command += ["-c", f"{root}/pmcd.conf", "-i", "127.0.0.1", "-s", f"{root}/run/pmcd.socket"]
-        # pmcd ends an agent that is late, at the cost of samples; so that on a busy host they get more than
+        # pmcd ends an agent that is late, which costs samples; for busy hosts, agents get more than
         # the usual 3 s to start (-q) and 5 s to answer (-t).
         command += ["-q", "30", "-t", "30", "-l", f"{root}/log/pmcd.log", "-x", f"{root}/log/pmcd.fatal"]
         self._pmcd = self._start(command, "pmcd")
@@ -205,12 +205,12 @@ def recording(
     Args:
         directory: work directory, made if need be; archive in ``archive/``, logs in ``log/``.
         settings: what is recorded.
-        supervisor: who watches over PCP's processes.
+        supervisor: starts PCP's processes, and ends them whatever happens.
         ready_timeout_s: time limit for the start, seconds.
 
     Raises:
-        RecordingError: PCP is missing, an endpoint does not answer, something did not start or did not last.
-            An error of the body goes first; the recording's own is then added to it as a note.
+        RecordingError: PCP is missing, an endpoint does not answer, or a process did not start or ended early.
+            An error of the body takes precedence; the recording's own is then added to it as a note.
     """
     if not settings.interval_s >= 0.1:
         raise RecordingError(f"sampling interval {settings.interval_s} s: at least 0.1 s is possible")
@@ -257,7 +257,7 @@ def _fits(directory: Path) -> bool:
 
 
 def _wait_for_endpoint(name: str, url: str, deadline: float, limit_s: float) -> None:
-    """Wait until ``url`` answers: what does not answer when pmlogger starts is never logged."""
+    """Wait until ``url`` answers: an endpoint that is silent when pmlogger starts is never logged."""
     while True:
         left = deadline - time.monotonic()
         try:

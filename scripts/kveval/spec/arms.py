@@ -26,13 +26,13 @@ HASH_SEED = "0"
 REPLACEABLE = frozenset({"--eviction-policy"})
 """Arguments of the programs beside the server that a scenario may replace: nothing else is computed from them."""
 LMCACHE_PRIVATE = {"LMCACHE_TRACK_USAGE": "false"}
-"""LMCache reports its use to its makers unless told not to."""
+"""Keeps LMCache from sending usage reports to its developers."""
 NATIVE_SHARE = 0.5
-"""What the server's own tier gets of a hybrid arm's budget, unless the scenario says otherwise."""
+"""Share of a hybrid arm's budget for the server's own tier, unless the scenario gives another."""
 
 
 class ArmError(Failure):
-    """This software cannot run this arm; the message says what can."""
+    """This software cannot run this arm; the message says which can."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Platform:
     staging_bytes: int = 0
     """Size of the buffer in host memory that a tier of files without a CPU tier passes through."""
     lmcache_form: str | None = None
-    """LMCache inside the server's "process" or as a "server" of its own; by the server's release where it is None."""
+    """LMCache inside the server's "process" or as a "server" of its own; None: as the server's release has it."""
     events: CacheEvents | None = None
     """How cache events reach llm-d's endpoint picker."""
 
@@ -79,7 +79,7 @@ def canonical_json(value: Mapping[str, Any]) -> str:
 
 
 def hybrid_budgets(scenario: Scenario, budget: Budget) -> tuple[Budget, Budget]:
-    """Return what the server's own tier and LMCache get of one budget: whole server blocks, equal in total."""
+    """Divide a budget between the server's own tier and LMCache, in whole server blocks. Raises ArmError."""
     share = NATIVE_SHARE if scenario.native_share is None else scenario.native_share
     blocks = int(budget.tier_blocks * share)
     if not 0 < blocks < budget.tier_blocks:
@@ -90,7 +90,7 @@ def hybrid_budgets(scenario: Scenario, budget: Budget) -> tuple[Budget, Budget]:
 
 def lmcache_sidecars(scenario: Scenario, platform: Platform, budget: Budget) -> tuple[SidecarSpec, ...]:
     """Return LMCache as a server of its own, sized over all ranks, and the store behind it, which starts first."""
-    # On a cluster it is in the server's pod, and asked for its metrics from outside.
+    # On a cluster it runs in the server's pod, and its metrics are read from outside.
     http_host = "0.0.0.0" if platform.on_cluster else "{lmcache_host}"
     server = [
         *("lmcache", "server", "--host", "{lmcache_host}", "--port", "{lmcache_port}"),
@@ -120,6 +120,6 @@ def store_sidecars(scenario: Scenario, platform: Platform, limit_bytes: int) -> 
         *("--save", "", "--appendonly", "no"),
     ]
     if platform.on_cluster:
-        # Without a password it would refuse everybody from outside its pod.
+        # In protected mode without a password it would refuse all clients outside its pod.
         argv += ["--protected-mode", "no", "--maxmemory", str(limit_bytes), "--maxmemory-policy", "allkeys-lru"]
     return (SidecarSpec(name, tuple(argv)),)

@@ -1,7 +1,7 @@
 """The build that an arm names, identified by its content; nothing is made or started here.
 
-Of a checkout that is the content of its Python packages, as git names it: one commit and a working tree with the same
-files are one build in any folder. What makes an environment of it is kveval.engines.local.builds.
+A checkout is identified by the content of its Python packages, as git hashes it: a commit and a working tree with the
+same files are the same build in any folder. kveval.engines.local.builds makes an environment of it.
 """
 
 import hashlib
@@ -22,19 +22,19 @@ from kveval.host.files import sha256_file
 from kveval.host.hashing import content_hash
 
 BESIDE = "lmcache"
-"""What a build may be of besides the server itself."""
+"""The program that a build may contain besides the server itself."""
 Kind = Literal["release", "wheel", "checkout", "environment"]
 Files = Mapping[str, str]
-"""Path below a source tree -> git's name of the file's content."""
+"""Path below a source tree -> git's hash of the file's content."""
 _GIT_S = 120.0
-# They are made from the sources, for one machine.
+# Compiled files are made from the sources, for one machine.
 _COMPILED = (".so", ".pyc", ".pyd")
 _ENVIRONMENT = """
 import hashlib, importlib.metadata as m, importlib.util, json, pathlib, sys
 found = {"distributions": {}, "files": {}}
 for one in m.distributions():
     record = one.read_text("RECORD") or ""
-    # Where it lies, and from where it was installed, is not what it is.
+    # Its place, and from where it was installed, do not identify it.
     omitted = ("/bin/", "direct_url.json", "__editable__", ".pyc", "/RECORD", "/INSTALLER", "/REQUESTED")
     lines = sorted(line for line in record.splitlines() if not any(part in line for part in omitted))
     name = (one.metadata["Name"] or "").lower().replace("_", "-")
@@ -53,16 +53,16 @@ print(json.dumps(found))
 
 
 class BuildError(Failure):
-    """A build is not where the scenario says, or is none; the message says what is there."""
+    """A scenario's build is missing, or is not a build; the message says what is there."""
 
 
 @dataclass(frozen=True)
 class ArmBuild:
-    """A build, found.
+    """A build that was found.
 
     Attributes:
         key: equal for equal content; of a release its program and version.
-        title: the build, as people say it.
+        title: the build in words.
         versions: release by program, as far as the build sets it.
         place: the file or folder on this host; None for a release.
         commit: of a checkout under git; `dirty`: whether its packages differ from that commit.
@@ -83,12 +83,12 @@ class ArmBuild:
 
     @property
     def name(self) -> str:
-        """Its name among the environments that are made."""
+        """The name of the environment made for it."""
         return f"{self.kind}-{self.key}"
 
     @property
     def source(self) -> str:
-        """Its mark in a specification; nothing for a release, whose version tells it apart."""
+        """Its name in a specification; empty for a release, which is identified by its version."""
         return "" if self.kind == "release" else self.name
 
     @property
@@ -121,12 +121,12 @@ def distributions(server: ServerConfig) -> tuple[str, ...]:
 
 
 def content_name(content: bytes) -> str:
-    """Return git's name of a file's content."""
+    """Return git's hash of a file's content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return those of the files `names`, relative to `folder`, that are there and are sources, with their content."""
+    """Return the existing source files among `names`, relative to `folder`, with git's hash of their content."""
     found = {}
     for name in names:
         path = folder / name
@@ -138,7 +138,7 @@ def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def git(place: Path, *arguments: str, env: Mapping[str, str] | None = None, given: bytes = b"") -> bytes:
-    """Return what git says in a source tree; `given` is its input. Raises BuildError with its last line on failure."""
+    """Return git's output in a source tree; `given` is its input. Raises BuildError with its last line on failure."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(env or {})}
     command = ["git", "-C", str(place), *arguments]

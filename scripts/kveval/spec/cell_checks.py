@@ -1,4 +1,4 @@
-"""Checks of cells that are impossible, or not what their names say: each finding with what would be right."""
+"""Finds cells that are impossible, or not what their names say; each finding tells what would be right."""
 
 from collections.abc import Iterator, Mapping, Set
 
@@ -31,7 +31,7 @@ def tier_problems(cell: Cell, scenario: Scenario) -> Iterator[ConfigProblem]:
     if cell.cpu_blocks < 0:
         yield ConfigProblem("", "cpu_blocks", f"{cell.cpu_blocks} blocks", "0 or more", "negative")
     elif scenario.cpu_tier and cell.cpu_blocks == 0:
-        said = f"{cell.scenario} has a CPU tier, and 0 blocks would size none"
+        said = f"{cell.scenario} has a CPU tier, and 0 blocks give it no size"
         yield ConfigProblem("", "cpu_blocks", said, "more than 0", "tier_without_size")
     elif not scenario.cpu_tier and cell.cpu_blocks > 0:
         yield ConfigProblem(
@@ -74,7 +74,7 @@ def parallel_problems(cell: Cell, scenario: Scenario, model: Model, server: Serv
     if ranks is None:
         return
     if server.one_rank:
-        said = f"{cell.scenario} sets tensor_parallel_size, a miniature and a CPU have one rank"
+        said = f"{cell.scenario} sets tensor_parallel_size, but a miniature and a CPU have one rank"
         yield ConfigProblem("", "scenarios", said, "a build for GPUs, weights full or random", "ranks_of_miniature")
     elif not model.divides_among(ranks):
         said = f"{cell.scenario}: {ranks} ranks cannot share the heads of {cell.model}"
@@ -92,7 +92,7 @@ def weights_problems(cell: Cell, model: Model, server: ServerConfig) -> Iterator
 
 
 def elsewhere_problems(cell: Cell, scenario: Scenario, server: ServerConfig) -> Iterator[ConfigProblem]:
-    """Features a scenario asks for that only a cluster has: ignored, it would be a copy under another name."""
+    """Keys of a scenario that only a cluster supports: ignored, the cell would be a copy under another name."""
     if server.release is None:
         for key in sorted({"image", "replicas", "routing"} & scenario.model_fields_set):
             said = f"{cell.scenario} sets {key}, for engine kubernetes alone"
@@ -115,9 +115,9 @@ def build_problems(
 def with_settings(
     cell: Cell, sidecars: tuple[SidecarSpec, ...], settings: Mapping[str, Companion]
 ) -> tuple[tuple[SidecarSpec, ...], list[ConfigProblem]]:
-    """Return the programs beside the server with a scenario's own settings, and those settings that they cannot have.
+    """Return the programs beside the server with a scenario's own settings, and the settings that are not allowed.
 
-    What is set though nothing computes it, such as the policy of eviction, is replaced.
+    Arguments in REPLACEABLE, such as the eviction policy, are replaced.
     """
     there = {sidecar.name for sidecar in sidecars}
     problems = [
@@ -173,9 +173,9 @@ def overrides(
     computed: tuple[tuple[str, ...], Mapping[str, str]],
     arm_flags: Set[str],
 ) -> Iterator[ConfigProblem]:
-    """An argument given twice would win silently over what the budget and the specification say.
+    """Report what is computed and given again: the second value would silently override the specification.
 
-    `computed`: arguments and environment of the cell; `arm_flags`: what arms alone may set, of this one or of others.
+    `computed`: arguments and environment of the cell; `arm_flags`: flags that only arms may set.
     """
     taken = {argument for argument in computed[0] if argument.startswith("--")} | arm_flags
     given = {argument.partition("=")[0].replace("_", "-") for argument in args if argument.startswith("--")}

@@ -50,14 +50,14 @@ def compared_campaigns(
 
 
 def _model_problems(found: "Sequence[tuple[Compared, Config]]", place: str) -> Iterator[ConfigProblem]:
-    """A model that is not the same in all campaigns, whatever its name."""
+    """Report models that have one name but differ between campaigns."""
     seen: dict[str, tuple[str, Model]] = {}
     for entry, config in found:
         for name in dict.fromkeys(cell.model for cell in config.cells):
             model = config.catalogue.models[name]
             other, earlier = seen.setdefault(name, (entry.campaign, model))
             if earlier != model:
-                said = f"model {name} is another one in {entry.campaign} than in {other}"
+                said = f"model {name} differs between {entry.campaign} and {other}"
                 yield ConfigProblem(place, "compare", said, code="other_model")
 
 

@@ -20,14 +20,14 @@ from kveval.spec.resolve import required_counters, resolve_cell
 from kveval.spec.specification import Specification
 from kveval.spec.warnings import cluster_warnings, idle_tiers, noted
 
-# As the checks and tables of kveval.analysis.levels have them, which take a second to import.
+# The same values as in kveval.analysis.levels, which takes a second to import.
 MIN_RUNS = 3
 WARMUP_S = 30.0
 # Between the seeds of two runs, see kveval.load.guidellm.levels_of.
 _PILOT_SEED = 50_000
 
 PROTOCOL = 2
-"""Number of the way of measuring: raised when older measurements no longer compare, so that all are made anew."""
+"""The protocol number: raised when older measurements are no longer comparable and all must be made again."""
 
 
 def measurement_id(specification: Mapping[str, Any]) -> str:
@@ -49,7 +49,7 @@ class Config:
         return tuple(dict.fromkeys(cell for entry in self.campaign.matrix for cell in entry.cells()))
 
     def runs_of(self, cell: Cell) -> range:
-        """Return the numbers of a cell's runs; a bridge is measured in more of them than the campaign's others."""
+        """Return the numbers of a cell's runs; a bridge is measured in more runs than other cells."""
         rounds = sum(entry.rounds for entry in self.campaign.bridges if cell in entry.cells())
         return range(1, self.campaign.runs * (1 + rounds) + 1)
 
@@ -87,7 +87,7 @@ class Config:
     def specification(self, cell: Cell, levels: Sequence[int] | None = None) -> Specification:
         """Return what defines the cell's measurement. Raises ConfigError, with everything that is wrong with the cell.
 
-        `levels`: those that the pilot froze, where the workload has them searched: the measurement is then the same as
+        `levels`: those that the pilot chose, if the workload has them searched; the measurement is then the same as
         if they had been given.
         """
         if cell not in self._resolved:
@@ -101,14 +101,14 @@ class Config:
         return found
 
     def required_counters(self, cell: Cell) -> tuple[dict[str, Any], ...]:
-        """Return the counters that prove the cell's arm active: they judge a measurement, they do not define it."""
+        """Return the counters that prove the cell's arm active; they check a measurement and do not define it."""
         self.specification(cell)
         return required_counters(cell, self.campaign, self.catalogue, self.build(cell))
 
     def build(self, cell: Cell) -> ArmBuild | None:
         """Return the build that a cell runs in place of what is installed, as it is now. Raises ConfigError.
 
-        None where it runs what is installed, and for what is no cell.
+        None if it runs what is installed, or if the scenario is unknown.
         """
         scenario = self.catalogue.scenarios.get(cell.scenario)
         if scenario is None or scenario.server is None or self.campaign.engine != "local":
@@ -155,12 +155,12 @@ class Config:
         name = scenarios[cell.scenario].baseline
         if name is None:
             return None
-        # One with a tier is the same arm, at the same size; one that is wrong is reported by itself.
+        # A baseline with a tier has the cell's size; one that does not exist is reported elsewhere.
         sized = name in scenarios and scenarios[name].cpu_tier
         return Cell(cell.model, name, cell.cpu_blocks if sized else 0)
 
     def last_baseline(self, cell: Cell) -> Cell | None:
-        """Return the cell at the end of the baselines: of an arm's other build what the arm is compared with."""
+        """Return the end of a cell's chain of baselines: for another build of an arm, the baseline of that arm."""
         found = None
         while (baseline := self.baseline(found or cell)) is not None:
             found = baseline
@@ -233,7 +233,7 @@ class Config:
             for blocks in uneven
         ]
         if self.campaign.runs < MIN_RUNS:
-            said = f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} and more, five to show parity"
+            said = f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
             found.append(noted(said, "few_runs"))
         return found
 
@@ -243,7 +243,7 @@ class Config:
         return cluster_warnings(self.campaign, self.catalogue, images, baselines)
 
     def _length_warnings(self) -> list[Finding]:
-        """Levels too short for what is to be read off them; how many requests one will complete is not known yet."""
+        """Warn of levels too short for system metrics; how many requests they will complete is not known yet."""
         load, needed = self.workload, self.campaign.min_samples
         window = load.seconds - max(load.warmup_s, min(WARMUP_S, load.seconds / 4))
         if window >= needed:
@@ -253,7 +253,7 @@ class Config:
         return [noted(said, "few_samples", min_samples=needed)]
 
     def replicate_problems(self, cell: Cell) -> list[ConfigProblem]:
-        """Return what a replicate differs in from what it repeats: its comparison would not be one of noise."""
+        """Report how a replicate differs from the cell it repeats: their comparison would not show noise alone."""
         scenario, baseline = self.catalogue.scenarios[cell.scenario], self.baseline(cell)
         if not scenario.replicate or baseline is None or baseline.scenario not in self.catalogue.scenarios:
             return []

@@ -22,7 +22,7 @@ _SHM_BYTES = 2 * GIB
 
 
 def images(scenario: Scenario, campaign: Campaign, release: Release, sidecars: Iterable[SidecarSpec]) -> dict[str, str]:
-    """Return the image of everything that runs for a cell, by what it is for."""
+    """Return the image of everything that runs for a cell, by its role."""
     server = campaign.server
     beside = {sidecar.name for sidecar in sidecars}
     needed: dict[ImageName, bool] = {
@@ -106,7 +106,7 @@ def deployment_problems(
     software: ServerSoftware,
     platform: arms.Platform,
 ) -> Iterator[ConfigProblem]:
-    """Say what a cluster cannot do, or would not do as it seems."""
+    """Report what a cluster cannot do, or would not do as declared."""
     server = campaign.server
     own_image = scenario.image or server.images.get("cpu_server" if server.on_cpu else "server")
     same = bool(server.vllm) and Version(server.vllm) == Version(release.vllm)
@@ -114,20 +114,20 @@ def deployment_problems(
         yield ConfigProblem(
             "",
             "server.vllm",
-            f"{server.release} has vLLM {release.vllm}, declared is {server.vllm or server.program}",
+            f"{server.release} has vLLM {release.vllm}, but {server.vllm or server.program} is declared",
             f"{release.vllm}, or server.images.server with an image that has {server.vllm or server.program}",
             "other_version",
         )
     inside = "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process"
     if inside and own_image is None and release.lmcache not in (None, server.lmcache):
-        said = f"{server.release} has LMCache {release.lmcache}, declared is {server.lmcache}"
+        said = f"{server.release} has LMCache {release.lmcache}, but {server.lmcache} is declared"
         right = f"{release.lmcache}, or server.images.server with an image that has {server.lmcache}"
         yield ConfigProblem("", "server.lmcache", said, right, "other_version")
     if server.fs_dir is not None:
         yield ConfigProblem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume", "of_this_host")
     several = replicas(scenario, server) > 1
     if several and campaign.cluster is not None and campaign.cluster.shared_network:
-        said = f"{name}: replicas of one network would take one port"
+        said = f"{name}: replicas on one network would need the same port"
         yield ConfigProblem("", "server.replicas", said, "1", "one_port")
     yield from _route_problems(campaign, release)
     if "index" in scenario.kind.parts:
@@ -138,7 +138,7 @@ def deployment_problems(
 
 
 def _route_problems(campaign: Campaign, release: Release) -> Iterator[ConfigProblem]:
-    """Say what the way of the requests lacks."""
+    """Report what the route of the requests lacks."""
     site, route = campaign.cluster, route_of(campaign, release)
     if site is None or route == "service":
         return
@@ -167,14 +167,14 @@ def _index_problems(
             "",
             "scenarios",
             f"{name}: the endpoint picker of {server.release} fetches the tokenizer from the hub,"
-            " which has none of a miniature",
+            " which has none for a miniature",
             "weights: full, or a newer release",
             "tokenizer_of_miniature",
         )
 
 
 def _not_reset(scenario: Scenario, software: ServerSoftware, platform: arms.Platform) -> tuple[str, str] | None:
-    """Say why the server's endpoint leaves the arm's tier as it is, with the reason's code; None if it empties it."""
+    """Say why the server's reset endpoint does not empty the arm's tier, with the reason's code; None if it does."""
     if "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process":
         return "no endpoint of the server empties LMCache inside its process", "lmcache_not_emptied"
     tiered = "files" in scenario.kind.parts or scenario.cpu_tier

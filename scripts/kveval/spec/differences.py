@@ -11,7 +11,7 @@ _DERIVED = ("budget", "model.kv_bytes_per_token", "deployment.memory_bytes", "de
 
 
 def described(found: list[tuple[str, Any, Any]]) -> str:
-    """Return differences in words, the telling ones first, as many as fit a line."""
+    """Return the first differences in words, without those that follow from others."""
     telling = [entry for entry in found if not entry[0].startswith(_DERIVED)] or found
     shown = [f"{key} {_short(before)} -> {_short(after)}" for key, before, after in telling[:_SHOWN]]
     more = len(telling) - len(shown)
@@ -32,7 +32,7 @@ def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, A
 
 
 def _opened(value: Any, key: str) -> Any:
-    """Return a value as a mapping where it stands for one."""
+    """Return a value as a mapping if it is arguments, JSON or a list of named entries."""
     if key == "argv" and isinstance(value, list):
         return _by_flag(value)
     if isinstance(value, str) and value.startswith("{"):

@@ -76,7 +76,7 @@ def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[ConfigPro
 def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
     """Resolve every cell of the matrix, so that no mistake waits for hours of other measurements.
 
-    Cells of names that do not exist, or whose entries are wrong, are left out: those are reported by themselves.
+    Cells with unknown names or wrong entries are left out: those mistakes are reported elsewhere.
     """
     catalogue = config.catalogue
     if config.campaign.workload not in catalogue.workloads:

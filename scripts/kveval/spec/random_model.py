@@ -21,7 +21,7 @@ _MODEL_TYPES = {"Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
 # Common English words, in no order that matters; the statistics of letters come from them, too.
 _WORDS = Path(__file__).with_name("tokenizer_words.txt")
 _FREQUENT_PAIRS = 200
-# As checkpoints of these kinds say it; 4 bits in groups of 128, 8 bits with scales by tensor.
+# As in the config.json of such checkpoints; 4 bits in groups of 128, 8 bits with one scale per tensor.
 _QUANTIZATION: dict[str, dict[str, Any]] = {
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True},
@@ -90,7 +90,7 @@ def model_config(geometry: Geometry, dtype: str = "bfloat16", quantization: str 
         "rope_theta": 1e6,
         "attention_bias": False,
         "torch_dtype": dtype,
-        # transformers 5 suspects large vocabularies of files without one, and warns at every load.
+        # Without a version, transformers 5 warns of large vocabularies at every load.
         "transformers_version": "4.51.0",
         "bos_token_id": 0,
         "eos_token_id": 1,
@@ -138,7 +138,7 @@ def byte_symbols() -> list[str]:
 
 
 def _vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return `size` tokens by id and the merges, the first to apply first: frequent pairs, whole words, what fills up.
+    """Return `size` tokens by id, and the merges by priority: frequent pairs, whole words, then fillers.
 
     A word's merges join, left to right, the tokens that the merges before it make of it - so that an encoder, which
     always applies the earliest merge it can, arrives at the whole word.
@@ -170,7 +170,7 @@ def _vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
         add(space, letter)
     for start, pair in itertools.product([space, *(space + letter for letter in capitals), *letters], pairs):
         add(start, pair)
-    # A real vocabulary has room for many more: words and their beginnings, continued.
+    # To fill a vocabulary of a real size: words and their beginnings, continued.
     for start, pair in itertools.product(list(tokens)[first_merged:], pairs):
         if len(tokens) >= size:
             break

@@ -32,7 +32,7 @@ from kveval.spec.specification import CacheSizes, ServedModel, Specification
 
 
 def served_model(name: str, model: Model, scenario: Scenario, server: ServerConfig) -> ServedModel:
-    """Return `model` as this server has it for this scenario; `name` is the cell's, which another may stand in for."""
+    """Return `model` as this server serves it in this scenario; `name` is the cell's, which another may replace."""
     miniature = server.weights == "miniature"
     utilization = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
     name = scenario.serves.get(name, name)
@@ -58,9 +58,9 @@ def served_model(name: str, model: Model, scenario: Scenario, server: ServerConf
 def exercised_counters(
     scenario: Scenario, software: ServerSoftware, platform: arms.Platform
 ) -> tuple[dict[str, Any], ...]:
-    """Return the counters that must move, by their names in this release of the server.
+    """Return the counters that must increase, by their names in this release of the server.
 
-    Those that came later are left out, and those of an LMCache server where there is none.
+    Those of later releases are left out, and those of an LMCache server if there is none.
     """
     inside = "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process"
     named = (
@@ -76,7 +76,7 @@ def exercised_counters(
 
 
 def _counter_name(counter: Counter, software: ServerSoftware, version: str) -> str | None:
-    """Return a counter's name on the wire; what no server has under a term of its own is such a name already."""
+    """Return a counter's name on the wire, None if the release lacks it; other names than servers' terms stay."""
     name = name_for(counter.name, version)
     known = any(name in other.metrics for other in (software, *SERVERS.values()))
     return software.on_wire(name, version) if name is not None and known else name
@@ -85,7 +85,7 @@ def _counter_name(counter: Counter, software: ServerSoftware, version: str) -> s
 def required_counters(
     cell: Cell, campaign: Campaign, catalogue: Catalogue, build: ArmBuild | None = None
 ) -> tuple[dict[str, Any], ...]:
-    """Return the counters that prove a cell's arm active; the cell has to be one without problems."""
+    """Return the counters that prove a cell's arm active; the cell must have no problems."""
     scenario, campaign = catalogue.scenarios[cell.scenario], _on_build(campaign, build)
     platform = _platform(_served(cell, campaign, catalogue), campaign, catalogue)
     return exercised_counters(scenario, SERVERS[campaign.server.program], platform)
@@ -196,7 +196,7 @@ def _served(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> ServedModel
 def _platform(served: ServedModel, campaign: Campaign, catalogue: Catalogue) -> arms.Platform:
     server = campaign.server
     release = None if server.release is None else catalogue.releases[server.release]
-    # Two of the longest conversations: enough to pass through, too little to be a tier.
+    # Two of the longest conversations: enough for a buffer, too little to serve as a tier.
     staging_blocks = sizing.server_blocks(2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size)
     return arms.Platform(
         server_version=server.declared_version,

@@ -1,6 +1,6 @@
 """The part of a workload's prompts that caches can serve: what comes again, what the device holds, what a tier holds.
 
-Computed before anything is measured, for caches that drop what was used least recently and for conversations that draw
+Computed before anything is measured, for caches with LRU eviction and for conversations that draw
 their prefixes uniformly at random, once every prefix has been visited. A tier has a copy of what the device has, so the
 larger of the two counts and not their sum: both of vLLM's own tiers and LMCache store what the device computes.
 """
@@ -29,7 +29,7 @@ class Demand:
         prompt_tokens: of all its prompts; each repeats the prefix and the turns before.
         earlier_tokens: of these, what an earlier turn of the same conversation had.
         output_tokens: of all its answers.
-        streams: conversations in progress at once; None where requests come at a rate of their own.
+        streams: conversations in progress at once; None in an open loop.
     """
 
     prefixes: int
@@ -61,8 +61,8 @@ class Demand:
     def found(self, capacity_tokens: float) -> float:
         """Return the share of prompt tokens that a cache of a size serves.
 
-        Earlier turns are found where the conversations in progress fit, and otherwise nothing of them but the prefix:
-        the others' requests come between two turns, and in turn, which is where such a cache drops what comes next.
+        Earlier turns are found if the conversations in progress fit; otherwise only their prefix is: between two turns
+        of a conversation all others have one, and in such a cycle LRU evicts just what is needed next.
         """
         held = prefixes_held(self.prefixes, self.prefix_tokens, self.own_tokens, capacity_tokens)
         fit = self.in_use_tokens is None or capacity_tokens >= self.in_use_tokens
@@ -84,9 +84,9 @@ class Demand:
 class Caches:
     """The tokens that the caches of one server hold.
 
-    `device`: None as long as no server of this kind has reported it; `device_at_least`: what it is then known to hold,
-    as a server refuses to start where one conversation of full length does not fit; `tier`: 0 without one, infinite
-    where nothing bounds it.
+    `device`: None until a server of this kind has reported it; `device_at_least`: then a lower bound, since a server
+    refuses to start if one conversation of full length does not fit; `tier`: 0 without one, infinite if nothing bounds
+    it.
     """
 
     device: int | None
@@ -114,7 +114,7 @@ class LevelReuse:
 
     @property
     def saved(self) -> float:
-        """Part of the tokens computed without the tier, of prompts and answers, that it saves; at most that.
+        """The most that the tier saves, as a share of the tokens (prompts and answers) computed without it.
 
         A token of an answer takes at least as long as one of a prompt, and an unknown device may hold more.
         """
@@ -129,7 +129,7 @@ class LevelReuse:
 
 
 def visited(prefixes: int, visits: float) -> float:
-    """Return how many of `prefixes` are expected among so many visits, each to one drawn at random."""
+    """Return the expected number of distinct prefixes in so many visits, each drawn uniformly at random."""
     if prefixes < 2:
         return min(visits, float(prefixes))
     return -prefixes * math.expm1(visits * math.log1p(-1 / prefixes))
@@ -139,8 +139,8 @@ def visited(prefixes: int, visits: float) -> float:
 def prefixes_held(prefixes: int, prefix_tokens: int, own_tokens: int, capacity_tokens: float) -> float:
     """Return the share of prefixes that a least-recently-used cache holds.
 
-    It holds what the last n conversations touched: their distinct prefixes, and what each had beside. The n at which
-    this fills it is found by halving (Che, Tung and Wang, "Hierarchical web caching systems", IEEE JSAC 20(7), 2002).
+    It holds what the last n conversations touched: their distinct prefixes, and what each has of its own. The n that
+    fills it is found by bisection (Che, Tung and Wang, "Hierarchical web caching systems", IEEE JSAC 20(7), 2002).
     """
     if not prefixes or not prefix_tokens:
         return 0.0
@@ -184,7 +184,7 @@ def caches_of(specification: Specification, reported_tokens: int | None = None) 
 
 
 def _tier_tokens(specification: Specification) -> float:
-    """The tokens of the largest tier: each has a copy of what is stored, also where two share one budget."""
+    """The tokens of the largest tier: all tiers store the same tokens, even two that share one budget."""
     budget, per_token = specification.budget, specification.model.kv_bytes_per_token
     if specification.file_tier:
         return math.inf
@@ -201,7 +201,7 @@ def _store_bytes(argv: Iterable[str]) -> float:
 
 
 def reuse_of(specification: Specification, reported_tokens: int | None = None) -> list[LevelReuse]:
-    """Return what each level of a cell can show; for `reported_tokens` see `caches_of`."""
+    """Return the reuse at each level of a cell; for `reported_tokens` see `caches_of`."""
     caches = caches_of(specification, reported_tokens)
     levels = specification.workload.given_levels or (1,)
     return [LevelReuse(level, demand_of(specification, level), caches) for level in levels]

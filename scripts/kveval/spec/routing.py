@@ -1,4 +1,4 @@
-"""The configuration of llm-d's endpoint picker: which scorers choose a replica, and where they know its caches from.
+"""The configuration of llm-d's endpoint picker: which scorers choose a replica, and how they know its caches.
 
 Weights are those of llm-d's own charts and guides. What differs between deployments stays open as a placeholder:
 `{redis_host}`, `{redis_port}` (`valkey` likewise), `{events_port}`, `{tokenizer_port}`.
@@ -14,8 +14,8 @@ from kveval.spec.arms import HASH_SEED
 Routing = Literal["prefix", "tiered-prefix"]
 """Without an index: one scorer of prefixes, or one for each tier."""
 ROUTER_BLOCK_TOKENS = {"scorer": 16, "producer": 64}
-"""Tokens of one entry in an approximate scorer's memory: 64 characters, taken for 16 tokens, in the older generation;
-in the newer one at least 64 tokens."""
+"""Tokens of one entry in an approximate scorer's memory: 64 characters, counted as 16 tokens, in the older
+generation; at least 64 tokens in the newer one."""
 _PRECISE = {"scorer": "precise-prefix-cache-scorer", "producer": "precise-prefix-cache-producer"}
 _RENDERER = "http://127.0.0.1:{tokenizer_port}"
 
@@ -24,7 +24,7 @@ Plugin = dict[str, Any]
 
 @dataclass(frozen=True)
 class Index:
-    """An index of KV blocks: where it is kept, and what the model is called whose prompts it hashes."""
+    """An index of KV blocks: its store, and the name and block size of the model whose prompts it hashes."""
 
     store: str
     served_name: str
@@ -34,8 +34,8 @@ class Index:
 def picker_config(release: Release, routing: Routing, tier_tokens: int, index: Index | None) -> dict[str, Any]:
     """Return the EndpointPickerConfig of a deployment.
 
-    `tier_tokens`: what the tier in host memory behind each replica holds, 0 for none; `index`: given for a precise
-    index, which takes the place of the approximate scorers.
+    `tier_tokens`: what the tier in host memory behind each replica holds, 0 for none; `index`: a precise index,
+    which replaces the approximate scorers.
     """
     epp = release.epp
     head = {"apiVersion": epp.api_version, "kind": "EndpointPickerConfig"}
@@ -57,7 +57,7 @@ def _tiered(prefix_state: str, tier_tokens: int) -> tuple[list[Plugin], dict[str
     """
     tiers: dict[str, Plugin] = {"gpu": {}}
     if tier_tokens:
-        # An index of no entries would be refused; a tier smaller than an entry holds none of use.
+        # A capacity of 0 entries would be refused; a tier smaller than one entry is of no use anyway.
         entries = max(1, tier_tokens // ROUTER_BLOCK_TOKENS[prefix_state])
         tiers["cpu"] = {"parameters": {"autoTune": False, "lruCapacityPerServer": entries}}
     plugins: list[Plugin] = []
@@ -78,7 +78,7 @@ def _tiered(prefix_state: str, tier_tokens: int) -> tuple[list[Plugin], dict[str
 def _precise(release: Release, index: Index) -> dict[str, Any]:
     state = release.epp.prefix_state
     hashing = {"blockSize": index.block_size, "hashSeed": HASH_SEED}
-    # Both generations start with an index in memory, and the older one prefers it: only null takes it away.
+    # Both generations have an index in memory by default, which the older one prefers: null removes it.
     store: dict[str, Any] = {"inMemoryConfig": None, "enableMetrics": True}
     address = f"redis://{{{index.store}_host}}:{{{index.store}_port}}"
     load: list[Plugin] = [{"type": "kv-cache-utilization-scorer"}, {"type": "queue-scorer"}]
@@ -118,7 +118,7 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
     sources = {"metrics-data-source": "core-metrics-extractor", "endpoint-notification-source": _PRECISE[state]}
     return {
         "plugins": [
-            # Without it a stand-in of four bytes a token is used, and nothing is ever found in the index.
+            # Without it, four bytes count as a token, and nothing is ever found in the index.
             {"type": "token-producer", "parameters": {"modelName": index.served_name, "vllm": {"url": _RENDERER}}},
             *({"type": name} for name in sources),
             {"type": "core-metrics-extractor"},
@@ -138,7 +138,7 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
 
 
 def _tokenizers(release: Release) -> dict[str, Any]:
-    """Name a folder that can be written: where none can, the picker's request for a tokenizer never returns."""
+    """Name a writable folder: without one, the picker's request for a tokenizer never returns."""
     folder = release.epp.tokenizer_cache
     return {} if folder is None else {"tokenizersPoolConfig": {"hf": {"tokenizersCacheDir": folder}}}
 

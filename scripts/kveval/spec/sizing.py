@@ -33,7 +33,7 @@ class CacheGeometry(Protocol):
 
 
 def element_bytes(kv_cache_dtype: str, dtype: str = "bfloat16") -> int:
-    """Return the bytes of one cached element; "auto" is the model's own `dtype`. Raises ValueError otherwise."""
+    """Return the bytes of one cached element; "auto" is the model's own `dtype`. Raises ValueError if unknown."""
     name = dtype if kv_cache_dtype == "auto" else kv_cache_dtype
     if name not in _DTYPE_BYTES:
         raise ValueError(f"KV cache dtype {name!r} has no known size; known: auto, {', '.join(_DTYPE_BYTES)}")
@@ -49,7 +49,7 @@ def rank_kv_bytes_per_token(
 
 
 class ModelGeometry(CacheGeometry, Protocol):
-    """The dimensions that the number of a model's parameters depends on; also without biases, which are few."""
+    """The dimensions that a model's number of parameters depends on, apart from biases, which are few."""
 
     @property
     def hidden_size(self) -> int:

@@ -1,6 +1,6 @@
 """Everything that defines a cell's measurement, apart from the run's number: the structure whose JSON is hashed.
 
-A field that is absent from the JSON of most cells has a default that is left out: another key would be another id.
+A field that most cells do not need has a default, which the JSON leaves out: another key would be another id.
 Placeholders stand for what differs between hosts: ports and paths.
 """
 
@@ -87,7 +87,7 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
     picker: Mapping[str, Any] | None
     picker_args: tuple[str, ...]
     picker_protocol: str | None
-    """Nothing any more; it stays because it is hashed into the ids of measurements that exist."""
+    """Unused; it stays because it is hashed into the ids of existing measurements."""
     objectives: tuple[str, ...]
     tokenizer: tuple[str, ...] | None
     file_medium: str | None
@@ -106,7 +106,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     versions: Mapping[str, str]
     build: str
     source: str | UnsetType = UNSET
-    """The content of the build that the arm names, see kveval.spec.builds; not set where versions say it all."""
+    """The content of the build that the arm names, see kveval.spec.builds; not set if versions identify it."""
     block_size: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -117,7 +117,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     workload: WorkloadSpec
     reset_caches: str
     images: Mapping[str, str] = {}
-    """Image by what it is for, on a cluster."""
+    """Image by its role, on a cluster."""
     deployment: DeploymentSpec | None = None
 
     @classmethod
@@ -128,14 +128,14 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         except msgspec.ValidationError as error:
             raise SpecificationError(f"not a specification ({error})", code="form") from error
         if found.measurement_id != content_hash(content):
-            said = "not a specification of this version: it has keys that this version has not"
+            said = "not a specification of this version: it has keys that this version does not have"
             raise SpecificationError(said, code="other_version")
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values, the caller's own; their hash is the measurement's id."""
+        """Return it as plain JSON values, which the caller may change; their hash is the measurement's id."""
         content: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=Geometry.model_dump))
-        # A trace is what is in it, wherever it lies; a checkpoint is the model's, whichever folder has it.
+        # Paths are not hashed: a trace is identified by its content, a checkpoint by its model.
         content["workload"].get("trace", {}).pop("file", None)
         content["model"].pop("folder", None)
         return content
@@ -152,7 +152,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def random_weights(self) -> bool:
-        """Whether the weights are random, so that nothing is downloaded and answers say nothing."""
+        """Whether the weights are random, so that nothing is downloaded and answers are meaningless."""
         return self.weights != "full"
 
     @property

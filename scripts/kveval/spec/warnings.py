@@ -13,7 +13,7 @@ from kveval.spec.reuse import LevelReuse, reuse_of
 from kveval.spec.specification import Specification
 
 WORKLOAD = "workload"
-"""Check of the warnings of arms that the workload leaves without any effect."""
+"""Check of the warnings of arms that can have no effect with the workload."""
 # A working set of so many times the device's cache is proposed: half of the visits then find nothing on the device.
 _OUTGROWN = 2
 
@@ -21,8 +21,8 @@ _OUTGROWN = 2
 def cluster_warnings(
     campaign: Campaign, catalogue: Catalogue, images: Mapping[Cell, str | None], baselines: Mapping[Cell, Cell | None]
 ) -> list[Finding]:
-    """Return a warning for each arm of another build than its baseline, which is another arm, each idle index, and each
-    uneven load.
+    """Return a warning for each arm whose image differs from that of its baseline, another arm; for each index without
+    effect; and for each load that is spread unevenly.
 
     `images`: the server's image of every cell of the matrix; `baselines`: what it is compared with.
     """
@@ -64,7 +64,7 @@ def idle_tiers(
     for cell, specification in specifications.items():
         found = reuse_of(specification)
         base = baselines[cell]
-        # Of one arm both tiers are idle alike, which is said of the first.
+        # A baseline with a tier is the same arm: both tiers are idle, and the warning is that of the baseline.
         if base is not None and not base.cpu_blocks and found[0].caches.tier:
             arms.setdefault((cell.model, cell.scenario), []).extend(found)
     baseline = {cell.scenario: base.scenario for cell, base in baselines.items() if base is not None}
@@ -112,8 +112,8 @@ def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
         code, why = "tier_below_device", f"the tier's {caches.tier:,.0f} tokens are a copy of a part of {device}"
         fix = f"raise cpu_blocks above {at_least // BLOCK_TOKENS}; {whole} hold all prefixes"
     else:
-        holds = f"of the {working_set:,} tokens of all prefixes the tier's {caches.tier:,.0f}"
-        code, why = "tier_adds_little", f"{holds} hold little more than {device}"
+        holds = f"the tier's {caches.tier:,.0f} of the {working_set:,} tokens of all prefixes"
+        code, why = "tier_adds_little", f"{holds} are little more than {device}"
         fix = f"raise cpu_blocks, {whole} hold all prefixes, or lower prefix_count"
     return code, f"{why} (preempted requests aside)" if reuse.overflows else why, fix
 
@@ -124,5 +124,5 @@ def sentence(found: Finding) -> str:
 
 
 def noted(text: str, code: str, **facts: Any) -> Finding:
-    """Return what is to be said of a campaign; see Finding."""
+    """Return a note on the configuration of a campaign; see Finding."""
     return warning("configuration", text, "", code, **facts)

@@ -1,4 +1,4 @@
-"""Tables that are made from the store: whether they can be read in full, and what was made from them in turn."""
+"""Tables that are derived from the store: whether they can be read completely, and what is derived from them."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ class DamagedTable(Failure):
 
 @contextlib.contextmanager
 def readable(*tables: Path) -> Iterator[None]:
-    """Raise DamagedTable in place of a failure of the body that one of these tables, being damaged, is the cause of."""
+    """Raise DamagedTable in place of a failure of the body if one of these tables is damaged."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -33,7 +33,7 @@ def readable(*tables: Path) -> Iterator[None]:
 
 
 def derived_files(pointers: Iterable[Path]) -> list[Path]:
-    """Return the tables of these pointers' runs (measurement.json), which lie beside them, and of their cells."""
+    """Return the existing tables beside these pointers (measurement.json), and those of their cells."""
     runs = [pointer.parent for pointer in pointers]
     paths = [run / name for run in runs for name in _OF_RUNS]
     paths += [cell / name for cell in dict.fromkeys(run.parent for run in runs) for name in _OF_CELLS]
@@ -52,9 +52,9 @@ def damage_in(path: Path) -> str | None:
 
 
 def remove_derived(path: Path) -> list[Path]:
-    """Remove a table and what may have been made of it, damaged, for its cell; return what was there.
+    """Remove a damaged table, and those of its cell that may be derived from it; return the removed files.
 
-    What follows from the cell's tables is made again with them.
+    What depends on the cell's tables is made again with them.
     """
     cell = path.parent if path.name in _OF_CELLS else path.parent.parent
     removed = [file for file in (path, *(cell / name for name in _FURTHER)) if file.exists()]

@@ -14,7 +14,7 @@ from kveval.store.run_file import IMPORTED, SCHEMA, RunFileError, read_run
 from kveval.store.store import REASON, RUN, Defect, StoreError, extra_files, listed, verify_file
 
 State = Literal["sound", "damaged", "arriving", "kept"]
-"""arriving: it may still be on its way. kept: something is wrong with it that setting it aside would not mend."""
+"""arriving: it may still be being copied. kept: it has a problem that setting it aside would not solve."""
 Arriving = Callable[[Path, StoreError], bool]
 _FIXES: Mapping[Defect, str] = {
     "unreadable": "chmod -R g+rX the entry as its owner, or see to the disk",
@@ -26,7 +26,7 @@ _FIXES: Mapping[Defect, str] = {
 class Verdict:
     """The state of an entry, and why; `extra` are files that its checksums do not cover.
 
-    `code`: the kind of reason by a name that stays; `wrong`: how many of its files are not as its checksums say.
+    `code`: a fixed name for the kind of reason; `wrong`: how many of its files do not match its checksums.
     """
 
     entry: StoreEntry
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def judge(entry: StoreEntry, arriving: Arriving) -> Verdict:
-    """Check an entry thoroughly; `arriving` tells of an error whether the entry may lack what is still to come."""
+    """Check an entry thoroughly; `arriving` tells whether an error may come from an unfinished copy."""
     facts = entry.facts
     errors = _wrong_files(entry.place)
     state, reason, fix, code = _wrong_state(entry, errors, arriving) if errors else _state(entry, facts)
@@ -65,7 +65,7 @@ def judge(entry: StoreEntry, arriving: Arriving) -> Verdict:
 
 def _wrong_state(entry: StoreEntry, errors: Sequence[StoreError], arriving: Arriving) -> tuple[State, str, str, str]:
     """Return the state of an entry with wrong files, the reason, what mends it, and the reason's code."""
-    # What is only on its way, or out of reach, is no damage; one file that differs is.
+    # Files that are still arriving or cannot be read are not damage; a single file that differs is.
     worst = next((error for error in errors if error.defect in ("differs", "missing")), errors[0])
     more = f", and {len(errors) - 1} more files" if len(errors) > 1 else ""
     reason = f"{str(worst).removeprefix(f'{entry.place}/').removeprefix(f'{entry.place}: ')}{more}"
@@ -107,7 +107,7 @@ def _wrong_files(place: Path) -> list[StoreError]:
 
 
 def _contradiction(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what a whole run's description says that its place, its id or its files do not, and the kind of that."""
+    """Return how a complete run's description contradicts its place, id or files, and a code; empty if it does not."""
     if facts["measurement"] != entry.measurement or facts["run"] != entry.run:
         return f"{RUN} describes run {facts['run']} of {facts['measurement']}", "other_run"
     fingerprint = str(facts.get("hardware", {}).get("fingerprint"))
@@ -122,13 +122,13 @@ def _contradiction(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[str, st
 
 
 def _doubt(facts: Mapping[str, Any]) -> str:
-    """Return what does not add up and need not be damage: how hardware is told apart may change with the program."""
+    """Return a contradiction that need not be damage: how fingerprints are computed may change with the program."""
     if facts["engine"] != "local":
         return ""
     with contextlib.suppress(KeyError, TypeError):
         computed = hardware.fingerprint(facts["hardware"])
         if computed != facts["hardware"]["fingerprint"]:
-            return f"its hardware has the fingerprint {computed}, recorded is {facts['hardware']['fingerprint']}"
+            return f"its hardware has the fingerprint {computed}, but {facts['hardware']['fingerprint']} is recorded"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The history of results: a folder of Parquet files, each what one campaign had to add, never changed: docs/history.md.
+"""The history of results: a folder of Parquet files, each added by one campaign, never changed: docs/history.md.
 
 A file's name has the hash of its rows, so writers do not collide, adding twice adds nothing,
 and folders can be merged by copying.

@@ -21,7 +21,7 @@ _REST = re.compile(r"(?P<id>[0-9a-f]{16})-run-(?P<run>[1-9][0-9]*)(@[^/]*|-.*)?"
 
 @dataclass(frozen=True)
 class StoreEntry:
-    """A folder of the store that holds a run, or was meant to: its id and run by its name, None where that has none."""
+    """A folder of the store that holds a run, or was meant to: id and run come from its name, None without."""
 
     place: Path
     measurement: str | None
@@ -38,7 +38,7 @@ class StoreEntry:
 
     @property
     def label(self) -> str:
-        """The run as people say it, by its description; else by its id."""
+        """The run in words: by its description, else by its id."""
         facts = self.facts
         cell = facts.get("cell")
         if isinstance(cell, dict) and cell.keys() >= {"model", "scenario", "cpu_blocks"}:
@@ -54,7 +54,7 @@ class StoreEntry:
 
 @dataclass(frozen=True)
 class Contents:
-    """Everything in a store's folder: by its place there, and what has no place in it."""
+    """Everything in a store's folder, by its place there; `strange` is what does not belong there."""
 
     measurements: list[StoreEntry] = field(default_factory=list)
     incoming: list[StoreEntry] = field(default_factory=list)
@@ -119,7 +119,7 @@ def size_bytes(path: Path) -> int:
 
 
 def size_text(size: float) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes with its unit, such as 1.5 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -1,8 +1,8 @@
 """Who is using a store: the owner of a run in progress, and the lock between adopting and deleting.
 
 A store may be on a file system that several hosts share, and not every such file system has locks. So nothing rests on
-a lock alone: runs come into place by renames, a run in progress carries its owner in its name, and what is deleted is
-moved away and asked for once more before it goes.
+a lock alone: runs are put in place by renames, a run in progress has its owner in its name, and what is to be deleted
+is first moved away and checked again.
 """
 
 import contextlib
@@ -28,21 +28,21 @@ class StoreInUse(Failure):
 
 
 def owner() -> str:
-    """Return what tells this process from all others of all hosts, for the name of its run in progress."""
+    """Return a name that identifies this process among those of all hosts, for its run in progress."""
     return f"{_host()}-{os.getpid()}-{process_start(os.getpid())}"
 
 
 def abandoned(folder: Path) -> bool:
     """Tell whether a run in progress was abandoned: its process, on this host, no longer exists.
 
-    Another host's processes cannot be seen from here, so theirs are never taken for abandoned.
+    Another host's processes cannot be seen from here, so theirs never count as abandoned.
     """
     named = _OWNER.match(folder.name)
     if named is None or named["host"] != _host():
         return False
     if str(process_start(int(named["pid"]))) == named["start"]:
         return False
-    # A container may have the host's name and processes of its own, which are not seen; the kernel's locks are.
+    # A container may have the host's name, and processes that cannot be seen from here; the kernel's locks can.
     return not _locked(folder)
 
 
@@ -60,8 +60,8 @@ def store_lock(
 ) -> Iterator[None]:
     """Hold the store's lock: shared by those who adopt, exclusive for whoever deletes.
 
-    Raises StoreInUse when it cannot be had within `patience_s`. Without a lock where the file system has none, or where
-    this user may not write.
+    Raises StoreInUse when it is not free within `patience_s`. Goes on without a lock if the file system has none, or
+    if this user may not write.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -32,10 +32,10 @@ class Change(msgspec.Struct, frozen=True):
 class LevelRun(msgspec.Struct, frozen=True):
     """One level of a run; `start` and `end` are the load generator's measured window, epoch seconds UTC.
 
-    `benchmark` is the number of the level's benchmark in a report that holds several; `throughput_tok_s` what was
-    delivered as it looked right away, by which a search chose the next level; `primed`: how many prefixes were
-    sent once before the level, and in how many seconds; `seconds`: of a level that had to last longer than the workload
-    says for a request to be answered.
+    `benchmark` is the number of the level's benchmark in a report that holds several; `throughput_tok_s` the
+    throughput as computed just after the level, by which a search chose the next one; `primed`: how many prefixes were
+    sent once before the level, and in how many seconds; `seconds`: the time of a level that had to last longer than
+    the workload says for a request to be answered.
     """
 
     level: int
@@ -76,10 +76,10 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 class AnswerDifference(msgspec.Struct, frozen=True):
-    """Where the answers to a prompt, numbered from 0, part first: at which token, and which there were.
+    """The first difference between two answers to a prompt; `prompt` and `token` are numbered from 0.
 
-    `cold`, `again`: the tokens' numbers; `margin_nats`: how far apart they are there in log-probability, None where one
-    was not among the likeliest; within the tolerance, `near_tie`, it takes no more than another order of additions.
+    `cold`, `again`: the tokens' numbers; `margin_nats`: their difference in log-probability, None if one was not among
+    the likeliest; if it is within the tolerance, `near_tie`, another order of additions is enough to cause it.
     """
 
     prompt: int
@@ -115,7 +115,7 @@ class GpuConditions(msgspec.Struct, frozen=True):
 
     `clock_limit_mhz`: of the streaming multiprocessors, by the hardware; `power_limit_w`: as enforced;
     `throttle_reasons`: what held its clocks down, each with its share of the samples in `throttle_shares`.
-    What the driver does not tell is None.
+    What the driver does not report is None.
     """
 
     index: int
@@ -182,13 +182,13 @@ class Run(msgspec.Struct, frozen=True):
     repeats: list[Repeat] = []
     # Of an imported run, what its names say.
     declared: dict[str, Any] = {}
-    # None of runs that were not asked: imports, and what was measured before this was checked.
+    # None for imports, and for runs that were measured before answers were checked.
     answers: Answers | None = None
     gpu_conditions: list[GpuConditions] = []
-    # None of runs on a cluster, of imports, and of what was measured before this was probed.
+    # None for runs on a cluster, for imports, and for runs that were measured before this was probed.
     copy_bandwidth: CopyBandwidth | None = None
     recording: dict[str, Any] = {}
-    # Of the build that the arm names in place of what is installed; see docs/builds.md.
+    # The build that the arm names in place of what is installed; see docs/builds.md.
     build: dict[str, Any] = {}
     # What only a cluster has: images, nodes, whose pods were on them.
     cluster: dict[str, Any] = {}
@@ -231,17 +231,17 @@ def read_run(directory: Path) -> Run:
 
 
 def pointed_run(pointer: Path) -> Run:
-    """Read the run that a measurement.json points to, by the scenario's name that it has there. Raises RunFileError."""
+    """Read the run that a measurement.json points to, under the scenario's name given there. Raises RunFileError."""
     return renamed(read_run(stored_run(pointer)), scenario_name(pointer))
 
 
 def collect_runs(pointers: Iterable[Path], output: Path) -> None:
-    """Write the runs that these measurement.json point to into one file, a line of JSON a run. Raises RunFileError.
+    """Write the runs that these measurement.json point to into one file, one line of JSON per run. Raises RunFileError.
 
-    What reads every run then needs one file, and not the measurement store. It is compressed with zstd.
+    Who reads all runs then needs one file, not the measurement store. It is compressed with zstd.
     """
     lines = b"".join(msgspec.json.encode(_placed(pointer)) + b"\n" for pointer in pointers)
-    # At once, so that the file says how long it is: only then is a truncated one found out.
+    # In one call, so that the file contains its size: only then is a truncated file detected.
     output.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
 
 

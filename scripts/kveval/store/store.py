@@ -61,7 +61,7 @@ class Key:
 
 
 def listed(directory: Path) -> dict[str, str]:
-    """Return name -> checksum of the files that a stored run consists of. Raises StoreError when nothing says so."""
+    """Return name -> checksum of the files that a stored run consists of. Raises StoreError without a list."""
     path = directory / SUMS
     try:
         lines = path.read_text().splitlines()
@@ -116,7 +116,7 @@ def key_of(facts: Mapping[str, Any]) -> Key:
 
 
 class Store:
-    """The store's folder, one per results tree or one for many: several users and hosts may use it at once."""
+    """The store's folder, one per result tree or one for many: several users and hosts may use it at once."""
 
     def __init__(self, root: Path, settled_s: float = SETTLED_S) -> None:
         self.root = root
@@ -132,7 +132,7 @@ class Store:
 
         A damaged entry is set aside with its reason, so that the run is measured again and nothing is lost; one that is
         still arriving is left alone; and one that was sealed when its job was killed is moved into place. Raises
-        StoreError when an entry is there that this user or host cannot read: to measure hours for that helps nobody.
+        StoreError when an entry is there that this user or host cannot read: measuring it again for hours is no remedy.
         """
         for place in self._places(key):
             if _recorded_hardware(place) not in (key.hardware, None):
@@ -149,10 +149,10 @@ class Store:
         return self._recovered(key)
 
     def arriving(self, place: Path, error: StoreError) -> bool:
-        """Tell whether an entry may lack what it lacks because it is still being copied here.
+        """Tell whether an entry may lack files because it is still being copied here.
 
-        Without checksums it is: they come last. With them - a copy in any other order - for as long as it changes. What
-        an import refers to is elsewhere, and coming back is all it can do.
+        Without checksums it is: they come last. With them (a copy in another order) it may be as long as it changes.
+        The original of an import is elsewhere, and can only come back.
         """
         if error.defect in ("unsealed", "original missing"):
             return True
@@ -179,15 +179,15 @@ class Store:
     def commit(self, scratch: Path, key: Key, known: Mapping[str, str] | None = None) -> Path:
         """Seal a finished run - checksums, fsync, verification - and move it into place in one rename.
 
-        `known`: checksums of files that were just computed. Return the place, or that of an equal key that another host
-        brought there first; the run then lies beside it.
+        `known`: checksums of files that were just computed. Return the place; or, if another host has stored an
+        equal key first, the place of that one, beside which the run then lies.
         """
         digests = dict(known or {})
         files = sorted(path for path in scratch.rglob("*") if path.is_file() and path.name != SUMS)
         names = {path.relative_to(scratch).as_posix(): path for path in files}
         sums = "".join(f"{digests.get(name) or sha256_file(path)}  {name}\n" for name, path in names.items())
         share(scratch, self.root)
-        # The checksums are what says that all is there: everything else has to be on the disk before.
+        # The checksums mark a run as complete: everything else has to be on the disk before them.
         make_last([*files, *(path for path in scratch.rglob("*") if path.is_dir() and not path.is_symlink())])
         write_text(scratch / SUMS, sums)
         share(scratch / SUMS, self.root)
@@ -267,9 +267,9 @@ class Store:
                 folder.rename(place)
             except FileNotFoundError as error:
                 if folder.exists():
-                    # Whoever deleted the id's last entry deleted its folder.
+                    # Someone deleted the id's last entry, and its folder with it.
                     continue
-                # A file server may have answered twice, the second time that nothing is there any more.
+                # A file server may have done it twice: the second time, nothing is there any more.
                 if (place / SUMS).exists() and sha256_file(place / SUMS) == sums:
                     break
                 raise StoreError(f"{folder}: gone before it was in place", "missing", folder) from error
@@ -295,7 +295,7 @@ class Store:
 
 
 def extra_files(directory: Path) -> list[str]:
-    """List the files of an entry that its checksums do not cover; all of them where there are none."""
+    """List the files of an entry that its checksums do not cover; all of them if there are no checksums."""
     try:
         covered = listed(directory).keys() | {SUMS}
     except StoreError:
@@ -323,7 +323,7 @@ def _free_places(folder: Path, key: Key) -> Iterator[Path]:
 
 
 def _same(place: Path, sums: str, key: Key) -> bool:
-    """Tell whether an entry is, soundly, the very run whose list of checksums has the checksum `sums`."""
+    """Tell whether an entry is sound and is the run whose list of checksums has the checksum `sums`."""
     try:
         if sha256_file(place / SUMS) != sums:
             return False

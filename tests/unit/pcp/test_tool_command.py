@@ -63,10 +63,10 @@ def test_what_cannot_be_done_leaves_nothing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--wide", "-t", "0"], "more than nothing"),
+        (["--wide", "-t", "0"], "more than 0"),
         (["--wide", "-s", "x"], "not a number of samples"),
         (["--wide", "one.u32,,,parsec"], "is not a unit"),
-        (["--wide", "-i", "("], "no regular expression"),
+        (["--wide", "-i", "("], "not a regular expression"),
         (["-t", "5"], "--interval needs --wide"),
         (["--wide", "-z", "-Z", "UTC"], "exclude each other"),
         (["--list"], "only one"),

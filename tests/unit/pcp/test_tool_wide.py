@@ -228,7 +228,7 @@ def test_instance_patterns() -> None:
     assert chosen_instances(names, ["init", "kworker", "sshd"]) == (names[0], names[2], names[1])
     assert chosen_instances(names, ["cpu[01]"]) == ("cpu0", "cpu1")
     assert chosen_instances(names, ["cpu"]) == ()
-    with pytest.raises(ValueError, match=r"-i \(: no regular expression"):
+    with pytest.raises(ValueError, match=r"-i \(: not a regular expression"):
         chosen_instances(names, ["("])
     assert parse_instances("sda,'sdb', \"a,b\"") == ("sda", "sdb", "a,b")
 

@@ -1,10 +1,10 @@
-"""Has GuideLLM make everything - its processes, its prompts - and send its first request only when it is told to.
+"""Makes GuideLLM prepare everything - its processes, its prompts - and send its first request only when told to.
 
-Python imports a module of this name at its start, from the folder that PYTHONPATH names. KVEVAL_GO is the file that is
-waited for; the same name with .ready added is made once nothing is left to do but to send. KVEVAL_PRIME, JSON with url,
-model, prefixes and streams, has every prefix of the load sent to the server once before that, as soon as the file with
-.prime added is there; the .ready file then says how many there were and how long it took. KVEVAL_PROBE is a file that
-is made at once, to show that this module is really imported. Without any, nothing happens. Standard library only.
+Python imports a module of this name at its start, from the folder that PYTHONPATH names. GuideLLM waits for
+the file that KVEVAL_GO names; the same name with .ready added is made once it is ready to send. With KVEVAL_PRIME, JSON
+with url, model, prefixes and streams, every prefix of the load is sent to the server once before that, as soon as the
+file with .prime added exists; the .ready file then says how many there were and how long it took. KVEVAL_PROBE names a
+file that is made at once, to show that this module is imported. Without any, nothing happens. Standard library only.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from typing import Any
 _MODULE = "guidellm.scheduler.worker_group"
 _POLL_S = 0.05
 _PRIMING_ANSWER_S = 600.0
-# Prefixes are drawn at random: of K, all have come after K (ln K + 20) draws but once in e^20 times.
+# Prefixes are drawn at random: after K (ln K + 20) draws, one of K is still missing with probability e^-20.
 _DRAWS_MORE = 30
 
 
@@ -41,7 +41,7 @@ class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Stand before the loader of that one module."""
+        """Take the place of the loader of that one module."""
         if fullname != _MODULE:
             return None
         sys.meta_path.remove(self)
@@ -70,7 +70,7 @@ def hold(group: Any, go: Path, prime: Mapping[str, Any] | None = None) -> None:
         await create(self)
         facts: dict[str, Any] = {}
         if prime is None:
-            # All prefixes are written before the first request is there.
+            # GuideLLM writes all prefixes before it returns the first request.
             drawn = [next(self.requests)]
         else:
             drawn, prefixes = draw(self.requests, int(prime["prefixes"]))
@@ -130,7 +130,7 @@ def primed(prefixes: Sequence[str], prime: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ready_file(go: Path) -> Path:
-    """Return the file that says that nothing is left to do but to send."""
+    """Return the file that says that the generator is ready to send."""
     return go.with_name(go.name + ".ready")
 
 

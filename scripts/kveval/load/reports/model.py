@@ -10,9 +10,9 @@ from kveval.load.reports.data import SyntheticData
 
 Status = Literal["completed", "incomplete", "errored"]
 CLOSED_LOOP = ("synchronous", "concurrent")
-"""Strategies that keep a fixed number of requests in flight; the others send at a rate of their own."""
+"""Strategies that keep a fixed number of requests in flight; the others do not."""
 SCHEDULED = ("constant", "poisson", "trace")
-"""Strategies that say of every request when it is due, whatever became of the one before."""
+"""Strategies that set the time of every request in advance, whether or not earlier ones were answered."""
 
 
 class ReportFileError(Failure):
@@ -25,8 +25,8 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
 
     `output_tokens` counts what was delivered, also of a request that was cut off. `tpot_ms` is the time from the
     request's start to its last token over its output tokens (it includes the time to the first token), `itl_ms` the
-    mean gap between tokens after the first. `due` is when an open loop's schedule had it sent, as far as the version
-    says so.
+    mean gap between tokens after the first. `due` is when an open loop's schedule had it sent, if the version
+    records it.
     """
 
     status: Status
@@ -100,8 +100,8 @@ class LevelReport:
 
     `requests` are all records kept, those of the warm-up too. `completed`, `incomplete` and `errored` are the
     generator's own totals for the window; `requests_missing` is how many finished requests the report did not keep, and
-    `latencies_kept` whether `aggregate` is of the latencies of all of them nevertheless, which came without the times
-    of their starts. `streams` is the number of requests that the strategy keeps in flight, `rate_req_s` what an open
+    `latencies_kept` tells that `aggregate` covers them nevertheless, from latencies that came without the times of
+    their starts. `streams` is the number of requests that the strategy keeps in flight, `rate_req_s` what an open
     loop sends.
     """
 

@@ -65,7 +65,7 @@ class _Head(msgspec.Struct):
 
 
 class _Shape(msgspec.Struct):
-    """The marks that tell the reports without a version apart."""
+    """The keys by which reports without a version are distinguished."""
 
     config: msgspec.Raw = msgspec.Raw()
     scheduler: msgspec.Raw = msgspec.Raw()
@@ -215,7 +215,7 @@ def _content(path: Path) -> bytes:
 
 
 def _decompressed(content: bytes, path: Path) -> bytes:
-    """Return what zstd frames hold. Raises ReportError for a frame that is damaged or cut off."""
+    """Return what zstd frames hold. Raises ReportFileError for a frame that is damaged or cut off."""
     parts = []
     while content:
         decompressor = zstandard.ZstdDecompressor().decompressobj()

@@ -100,7 +100,7 @@ def decode(raw: msgspec.Raw) -> LevelReport:
 
 
 def _difference(totals: ByStatus, prompts: ByStatus) -> ByStatus:
-    """Return the output tokens where only all tokens and the prompts' were summed up: counts, means and sums."""
+    """Return output tokens as all tokens less those of prompts: counts, means and sums, no percentiles."""
     statuses = ("completed", "incomplete", "errored", "everything")
     return ByStatus(*(_less(getattr(totals, status), getattr(prompts, status)) for status in statuses))
 

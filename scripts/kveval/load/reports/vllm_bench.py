@@ -32,7 +32,7 @@ _Array = npt.NDArray[np.float64]
 
 
 class _Mark(msgspec.Struct):
-    """The fields that every release writes, and no GuideLLM."""
+    """The fields that every release writes, but GuideLLM does not."""
 
     model_id: str
     duration: float
@@ -101,7 +101,7 @@ class _Records:
 
 
 def results_of(content: bytes) -> list[LevelReport] | None:
-    """Return the runs of a file, None for a file of another program; a run after another stands on a line of its own.
+    """Return the runs of a file, None for a file of another program; several runs stand on a line each.
 
     Raises msgspec.DecodeError for a run that is damaged, ValueError for lists of unequal lengths or an unknown date.
     """

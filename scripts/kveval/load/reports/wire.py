@@ -9,7 +9,7 @@ import msgspec
 
 from kveval.load.reports.model import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics, Status
 
-# Python's json writes words for what JSON has none.
+# Python's json writes these words, which JSON does not have.
 _NOT_JSON = re.compile(rb"([:\[,]\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
 Decoded = TypeVar("Decoded")
 
@@ -91,9 +91,9 @@ class Totals(msgspec.Struct):
 
 
 class Timings(msgspec.Struct):
-    """Of GuideLLM 0.4 and later; `request_start` is the moment the backend sent the request.
+    """Timings of GuideLLM 0.4 and later; `request_start` is the moment the backend sent the request.
 
-    `targeted_start`, of 0.8, is when the strategy had it sent: of a trace, its timestamp after the level's start.
+    `targeted_start`, of 0.8, is when the strategy had it sent: for a trace, the level's start plus its timestamp.
     """
 
     request_start: float | None = None
@@ -212,7 +212,7 @@ def level_report(
 ) -> LevelReport:
     """Return one benchmark in neutral terms; `others`: fields of the level that are not the same in all schemas.
 
-    `window`: start and end, epoch seconds. Delivered are the tokens of all requests, unless a schema counts others.
+    `window`: start and end, epoch seconds. Delivered tokens are those of all requests, unless a schema counts others.
     """
     tokens = by_status(metrics.output_token_count)
     level = LevelReport(

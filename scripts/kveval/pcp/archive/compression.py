@@ -1,4 +1,4 @@
-"""Decompression in steps: bounded memory, no more output than is credible, every checksum verified."""
+"""Decompression in steps, with bounded memory, a limit on the output, and every checksum verified."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, Protocol
 
 import zstandard
 
-# A compressed file may ask its reader for a window of gigabytes; `zstd` and `xz` need no more for their own files.
+# A compressed file can demand a window of gigabytes; files written by `zstd` and `xz` need at most this.
 WINDOW_LIMIT = 128 << 20
-# Idle counters compress well, but not a thousand times; a small file may hold this much whatever its size.
+# Even idle counters compress less than a thousandfold; ALWAYS_ALLOWED bytes are accepted whatever the file's size.
 MAX_RATIO = 1000
 ALWAYS_ALLOWED = 64 << 20
 # Multiplies the bounds on what a file may expand to, for a recording that is known to be sound.
 ALLOWANCE = "KVEVAL_PCP_ALLOWANCE"
 PIECE = 1 << 16
-# zstd has no limit on the output of a step: one byte of input makes at most 32 KiB.
+# zstd cannot limit the output of a step, so the input is limited: one byte of it makes at most 32 KiB.
 ZSTD_PIECE = 1 << 11
 SUFFIXES = (".xz", ".gz", ".bz2", ".zst")
 READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, MemoryError)
 
 
 class TooLarge(Exception):
-    """A file expands to more than its size makes credible."""
+    """A file expands to more bytes than `credible` allows for its size."""
 
 
 class Readable(Protocol):
@@ -36,7 +36,7 @@ class Readable(Protocol):
 
 
 def allowance() -> float:
-    """The factor on all bounds, from the environment (KVEVAL_PCP_ALLOWANCE); 1 if it is unset or no number."""
+    """The factor on all bounds, from the environment (KVEVAL_PCP_ALLOWANCE); 1 if unset or not a number."""
     try:
         return max(0.0, float(os.environ.get(ALLOWANCE, "1")))
     except ValueError:
@@ -55,7 +55,7 @@ def too_large(stored: int) -> TooLarge:
 
 
 class _Zstd:
-    """zstandard's decoder with the interface of those of the standard library, which limit the output of a step."""
+    """zstandard's decoder with the interface of the standard library's, which limit the output of a step."""
 
     def __init__(self) -> None:
         self._inner = zstandard.ZstdDecompressor(max_window_size=WINDOW_LIMIT).decompressobj()
@@ -109,7 +109,7 @@ def _decoder(suffix: str) -> Any:
 
 
 class Decompressed:
-    """The uncompressed bytes of a file: frames one after the other, zeros between them, nothing else behind them.
+    """The uncompressed bytes of a file of compressed frames; between and after them only zeros are allowed.
 
     `read` raises one of READ_ERRORS where the data is damaged or ends within a frame, TooLarge beyond the bound.
     """

@@ -1,4 +1,4 @@
-"""Finding the files of archives: folder, base name, member, or a tar of them; plain or compressed one by one."""
+"""Finds the files of archives, given a folder, a base name, one file or a tar; each file is plain or compressed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMBER = re.compile(r"(?P<base>.+)\.(?P<part>meta|index|\d{1,9})(?P<suffix>\.xz|
 class ArchiveFiles:
     """The files of one archive; what is missing is None or absent.
 
-    `repeated` are those volumes that an archive before it in the source has, too: links to one file.
+    `repeated` are the volumes that are links to a volume of an earlier archive of the source.
     """
 
     base: str
@@ -30,10 +30,10 @@ class ArchiveFiles:
     volumes: dict[int, Member] = field(default_factory=dict)
     repeated: set[int] = field(default_factory=set)
     odd: dict[str, str] = field(default_factory=dict)
-    """What has the name of a member and is no file that can be read: a FIFO, a folder, a link to nowhere."""
+    """Name -> kind of what is named like a member but is not a readable file: a FIFO, a folder, a broken link."""
 
     def add(self, part: str, member: Member) -> None:
-        """Take a file in; a plain file wins over a compressed one of the same name."""
+        """Add a file; a plain file wins over a compressed one of the same name."""
         if part == "meta":
             self.meta = _plainest(self.meta, member)
         elif part == "index":
@@ -47,7 +47,7 @@ class ArchiveFiles:
         return [member for member in files if member is not None]
 
     def on_disk(self, folder: Path) -> Path:
-        """The base name for PCP's own tools: that of the files, or of copies in `folder` where they lie in a tar."""
+        """The base name to give to PCP's own tools; files that lie in a tar are first copied to `folder`."""
         members = self.members()
         if members[0].part is None:
             return members[0].path.with_name(Path(self.base).name)
@@ -56,7 +56,7 @@ class ArchiveFiles:
         return folder / Path(self.base).name
 
     def is_archive(self) -> bool:
-        """True if at least one of the files starts with a PCP label (a log file "x.1" is no archive)."""
+        """True if at least one of the files starts with a PCP label (a log file "x.1" does not)."""
         return any(member.label() for member in self.members())
 
 
@@ -65,9 +65,9 @@ def _plainest(old: Member | None, new: Member) -> Member:
 
 
 def without_links(archives: Sequence[ArchiveFiles]) -> list[ArchiveFiles]:
-    """The archives, less those whose volumes are all the same files as another's: symbolic or hard links to them."""
+    """The archives, without those whose volumes are all links (symbolic or hard) to volumes of another."""
     seen: set[tuple[object, ...]] = set()
-    # What is no link goes first: it has the archive's own name. Without .meta there is nothing to read the values by.
+    # An archive with .meta goes first, as its values can be read; then one that is not a link: its name is the true one
     for archive in sorted(
         archives,
         key=lambda archive: (archive.meta is None, any(member.path.is_symlink() for member in archive.members())),
@@ -87,7 +87,7 @@ def split_name(name: str) -> tuple[str, str, str] | None:
 
 @contextmanager
 def opened(source: Path, problems: ProblemLog) -> Iterator[list[ArchiveFiles]]:
-    """The archives of `source`: a folder (searched to the bottom), a base name, one member, or a tar of these.
+    """The archives of `source`: a folder (with its subfolders), a base name, one member, or a tar of these.
 
     Raises ArchiveError if there is no archive.
     """
@@ -120,7 +120,7 @@ def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
         try:
             entries = sorted(os.scandir(waiting.pop()), key=lambda entry: entry.name)
         except OSError:
-            # A folder that may not be read is passed over, as by `find`.
+            # A folder that cannot be read is skipped.
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -136,7 +136,7 @@ def _sound(archives: dict[str, ArchiveFiles], source: Path) -> list[ArchiveFiles
 
 
 def _taken(entries: Iterable[os.DirEntry[str]], folder: Path) -> dict[str, ArchiveFiles]:
-    """The entries that are named as members, by the archive's base name relative to `folder`."""
+    """The archives whose members are among the entries, by their base names relative to `folder`."""
     archives: dict[str, ArchiveFiles] = {}
     for entry in entries:
         parts = split_name(entry.name)
@@ -154,14 +154,14 @@ def _taken(entries: Iterable[os.DirEntry[str]], folder: Path) -> dict[str, Archi
 
 
 def _odd(path: Path) -> str | None:
-    """The kind of thing that stands at a path if it is no regular file."""
+    """What a path is, in words, if it is not a regular file; None if it is one."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        return f"a link that leads nowhere ({error.strerror})" if path.is_symlink() else str(error.strerror)
+        return f"a broken link ({error.strerror})" if path.is_symlink() else str(error.strerror)
     if stat.S_ISREG(mode):
         return None
-    return "a folder" if stat.S_ISDIR(mode) else "no file (a FIFO, a socket or a device)"
+    return "a folder" if stat.S_ISDIR(mode) else "not a regular file (a FIFO, a socket or a device)"
 
 
 def _by_name(source: Path) -> ArchiveFiles:

@@ -18,7 +18,7 @@ from kveval.pcp.archive.wire import (
     parse_label,
 )
 
-# An entry is written every few seconds at most: 64 MiB are decades.
+# An entry is written at most every few seconds, so 64 MiB last for decades.
 MAX_INDEX = 64 << 20
 # A larger number is damage, not a volume.
 MAX_VOLUME = 999_999_999
@@ -38,9 +38,9 @@ class IndexEntry:
 
 
 def read_index(member: Member | None, version: int, problems: ProblemLog, start_ns: int = 0) -> list[IndexEntry]:
-    """The entries, in the order of the file; none if it is missing or damaged (it only saves time).
+    """The entries in file order; none if the file is missing or damaged, since the index only saves time.
 
-    No entry of an archive that starts at `start_ns` is earlier.
+    An entry before `start_ns`, the start of the archive, counts as damage.
     """
     if member is None:
         return []
@@ -55,7 +55,7 @@ def read_index(member: Member | None, version: int, problems: ProblemLog, start_
     whole = (len(data) - begin) // layout.size * layout.size
     if begin + whole < len(data):
         rest = len(data) - begin - whole
-        problems.add("bad index", member.name, f"{rest} bytes at the end are no whole entry", begin + whole)
+        problems.add("bad index", member.name, f"{rest} bytes at the end are not a whole entry", begin + whole)
     entries = [_entry(fields, version) for fields in layout.iter_unpack(data[begin : begin + whole])]
     if not entries:
         problems.add("no index", member.name, "it holds no entry: a loss at the end of a volume cannot be seen")
@@ -97,7 +97,7 @@ def _impossible(entry: IndexEntry, start_ns: int, label_size: int) -> str:
 
 
 def check_volumes(entries: Sequence[IndexEntry], present: Iterable[int], base: str, problems: ProblemLog) -> None:
-    """Name the volumes that must have been there: from 0 to the last one that is there or that the index names."""
+    """Report each missing volume from 0 to the last one that is present or that the index names."""
     have = set(present)
     if not have:
         problems.add("missing file", base, "no data volume")
@@ -110,10 +110,10 @@ def check_volumes(entries: Sequence[IndexEntry], present: Iterable[int], base: s
 
 
 def check_size(entries: Sequence[IndexEntry], volume: int | None, size: int, where: str, problems: ProblemLog) -> None:
-    """Whether a volume - .meta if None - of `size` bytes reaches as far as the index says."""
+    """Report a volume (.meta if None) whose `size` in bytes is less than the index says."""
     reach = [entry.meta if volume is None else entry.offset for entry in entries if volume in (None, entry.volume)]
     if reach and max(reach) > size:
-        problems.add("truncated", where, f"it ends here; the index knows of {max(reach):,} bytes", size)
+        problems.add("truncated", where, f"it ends here; by the index it had {max(reach):,} bytes", size)
 
 
 def check_end(
@@ -126,9 +126,9 @@ def check_end(
     *,
     last: bool,
 ) -> None:
-    """Whether a volume that was read to its end, at `size` bytes, holds anything and reaches as far as the index says.
+    """Report a volume, read to its end at `size` bytes, if it holds no record or is shorter than the index says.
 
-    A logger that was stopped before it could write a record leaves a `last` volume of nothing but its label.
+    A pmlogger that was stopped before its first record leaves a `last` volume with only a label.
     """
     if size <= LABEL_SIZE[version]:
         problems.add("no data" if last else "truncated", member.name, "it holds no record", size)

@@ -1,4 +1,4 @@
-"""An archive with its metadata, and whether its files are complete and belong together."""
+"""Loads an archive's metadata, and checks that its files are complete and belong together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kveval.pcp.archive.wire import LABEL_SIZE, Label, parse_label, pcp_version
 
 @dataclass
 class Archive:
-    """One archive, its metadata read."""
+    """One archive with its metadata and index."""
 
     files: ArchiveFiles
     label: Label
@@ -26,7 +26,7 @@ class Archive:
 
 
 def load(files: ArchiveFiles, problems: ProblemLog) -> Archive | None:
-    """An archive with its metadata; None, with the problem recorded, if nothing can be made of it."""
+    """An archive with its metadata; None, with the problem recorded, if none of its files has a label."""
     for name, what in sorted(files.odd.items()):
         problems.add("unreadable", name, f"{what}: not opened")
     heads = {member: member.head(LABEL_SIZE[3]) for member in files.members()}
@@ -64,7 +64,7 @@ def _identity(label: Label) -> tuple[int, int, int, str]:
 
 
 def _own_label(labels: list[Label]) -> Label | None:
-    """The label that most files have, the first of equally many."""
+    """The label that most files have; of equally frequent ones the first."""
     if not labels:
         return None
     counts = Counter(map(_identity, labels))
@@ -72,7 +72,7 @@ def _own_label(labels: list[Label]) -> Label | None:
 
 
 def _check_labels(files: ArchiveFiles, heads: dict[Member, bytes], own: Label, problems: ProblemLog) -> None:
-    """Leave out the files whose label is that of another archive; name what else is wrong with a label."""
+    """Leave out the files whose label is that of another archive; report other errors in labels."""
     numbers = {member: number for number, member in files.volumes.items()}
     for member, head in heads.items():
         label = parse_label(head)
@@ -94,7 +94,7 @@ def _check_labels(files: ArchiveFiles, heads: dict[Member, bytes], own: Label, p
 
 
 def _foreign(label: Label | None, version: int | None, own: Label) -> str:
-    """How a file's label differs from its archive's; one flipped bit in the host's name is damage, not another host."""
+    """How a file's label differs from its archive's, "" if not; a single flipped bit in the host name is ignored."""
     if label is None:
         return f"version {version}" if version == 1 else ""
     if label.version != own.version:

@@ -37,7 +37,7 @@ class ByteRange:
         return data
 
     def readinto(self, room: memoryview) -> int:
-        """Fill `room` from the current position; the number of bytes."""
+        """Fill `room` from the current position; returns the number of bytes."""
         room = room[: max(0, self._part.size - self.position)]
         count = os.preadv(self._part.descriptor, [room], self._part.begin + self.position) if len(room) else 0
         self.position += count
@@ -65,7 +65,7 @@ class Member:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Equal for two names of one file: links to it."""
+        """A key that is equal for two names (links) of one file."""
         if self.part is not None:
             return (self.part.descriptor, self.part.begin, self.part.size) if self.part.size else (self.name,)
         try:
@@ -76,7 +76,7 @@ class Member:
 
     @property
     def plain_size(self) -> int | None:
-        """Bytes, uncompressed; None where that takes decompression."""
+        """Uncompressed bytes; None for a compressed file, which would have to be decompressed first."""
         return None if self.suffix else self.stored_size
 
     def head(self, size: int) -> bytes:
@@ -107,7 +107,7 @@ class Stream:
         self._file: Readable | None = None
         self._own: int | None = None
         self.position = 0
-        # Whether the stream came to the end of the file rather than to damage.
+        # True if the stream ended at the end of the file, False if at damage.
         self.whole = False
         try:
             part = member.part
@@ -135,7 +135,7 @@ class Stream:
         return data
 
     def read_into(self, room: memoryview) -> int:
-        """Fill `room` from its start; the number of bytes, fewer only at the end."""
+        """Fill `room` from its start; returns the number of bytes, less than its size only at the end."""
         have = 0
         while have < len(room):
             if isinstance(self._file, ByteRange):
@@ -165,7 +165,7 @@ class Stream:
         return b""
 
     def skip_to(self, offset: int) -> None:
-        """Go forward to `offset` (uncompressed bytes): at once in a plain file, by reading on in a compressed one."""
+        """Skip forward to `offset` (uncompressed bytes); in a compressed file by decompressing up to there."""
         if isinstance(self._file, ByteRange):
             self.position = self._file.position = min(offset, self._member.stored_size)
         while self.position < offset and self.read(min(PIECE, offset - self.position)):
@@ -180,7 +180,7 @@ class Stream:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Close the file; reading on gives b""."""
+        """Close the file; later reads return b""."""
         if self._own is not None:
             os.close(self._own)
             self._own = None

@@ -1,4 +1,4 @@
-"""The .meta file: descriptors, instance domains, labels and help text, each as it was at its time."""
+"""The .meta file: descriptors, help text, and instance domains and labels with the times at which they changed."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ INDOM_NULL = 0xFFFFFFFF
 # Label types, in the order in which the later overrides the earlier (pmLookupLabels(3)).
 CONTEXT, DOMAIN, INDOM_LABEL, CLUSTER, ITEM, INSTANCES = 1, 2, 4, 8, 16, 32
 ONELINE, HELP, OF_PMID, OF_INDOM = 1, 2, 4, 8
-# No record of a real archive comes near; a longer one is a length that lies.
+# Records of real archives are far shorter; a greater length is damage.
 MAX_RECORD = 64 << 20
 PIECE = 4 << 20
 GONE = 0xFFFFFFFF
 MAX_INSTANCE = 0x7FFFFFFF
-# Names and labels that a file may hold whatever its size, and bytes for each beyond that: they take memory.
+# Bounds memory: a file may hold ENTRIES names and labels, or one per BYTES_PER_ENTRY of its size if that is more.
 ENTRIES = 300_000
 BYTES_PER_ENTRY = 4
 STAMPED = {INDOM_V2: 2, LABELS_V2: 2, INDOM: 3, INDOM_DELTA: 3, LABELS: 3}
-# After damage: a record of at most 16 MiB, of a known type.
+# What may be the next record after damage: at most 16 MiB, of a known type.
 _CANDIDATE = re.compile(rb"(?=\x00[\x00-\xff]{3}\x00\x00\x00[\x01-\x07])", re.DOTALL)
 
 
@@ -50,14 +50,14 @@ class Desc:
 
 @dataclass
 class History:
-    """Names of instances through time, wherever one got a new name."""
+    """The names of a domain's instances over time: one event for each new name."""
 
     events: list[tuple[int, int, str]] = field(default_factory=list)
     """Time, instance, name."""
     current: dict[int, str] = field(default_factory=dict)
 
     def note(self, time: int, instance: int, name: str) -> int:
-        """Note the name that an instance has from a time on; 1 if it is new, else 0."""
+        """Note the name that an instance has from `time` (ns) on; returns 1 if it is new, else 0."""
         if self.current.get(instance) == name:
             return 0
         self.current[instance] = name
@@ -67,13 +67,13 @@ class History:
 
 Labels = dict[str, Any]
 LabelRecords = dict[int, dict[int, Labels]]
-"""Time in ns -> instance -> labels, for labels of something else than instances under IN_NULL. Each record replaces
-the previous one, as in libpcp."""
+"""Time in ns -> instance (IN_NULL if the labels are not those of instances) -> labels. Each record replaces the
+previous one, as in libpcp."""
 
 
 @dataclass(frozen=True)
 class InstanceList:
-    """The instances of a domain from a time on; where `gone` is given only the changes, and which of them are gone."""
+    """The instances of a domain from `time` (ns) on; with `gone`, only the changes, True where one was removed."""
 
     time: int
     instances: NDArray[np.int64]
@@ -89,7 +89,7 @@ class Metadata:
     domains: dict[int, History] = field(default_factory=dict)
     instance_lists: dict[int, list[InstanceList]] = field(default_factory=dict)
     labels: dict[tuple[int, int], LabelRecords] = field(default_factory=dict)
-    """By type and by what they belong to, which for labels of the context is IN_NULL."""
+    """Keyed by label type and the number of their owner (IN_NULL for labels of the context)."""
     texts: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     size: int = 0
@@ -97,11 +97,11 @@ class Metadata:
     stamps: list[tuple[int, int]] = field(default_factory=list)
     """Offset and time of each record that has a time."""
     held: int = 0
-    """Names, labels and texts, which take memory."""
+    """Number of names, labels and texts held in memory."""
     _parsed: dict[bytes, Labels] = field(default_factory=dict)
 
     def parsed_labels(self, text: bytes) -> Labels:
-        """The labels in a JSON text, one object for all sets that have the same; ValueError for what is none."""
+        """The labels in a JSON text, one shared object for equal texts; ValueError if it is not a JSON object."""
         if (labels := self._parsed.get(text)) is None:
             labels = json.loads(_decode(text.rstrip(b"\0")) or "{}")
             if not isinstance(labels, dict):
@@ -265,7 +265,7 @@ def _take_domain(metadata: Metadata, payload: bytes, kind: int) -> None:
     domain = metadata.domains.setdefault(indom, History())
     bad: list[str] = []
     for instance, offset in zip(instances, offsets, strict=True):
-        # A number that is gone keeps its last name: only a value recorded by then can refer to it.
+        # A removed instance keeps its last name: only values recorded before its removal can refer to it.
         if offset == GONE and kind == INDOM_DELTA:
             continue
         if instance > MAX_INSTANCE or offset >= len(names.table):
@@ -273,16 +273,16 @@ def _take_domain(metadata: Metadata, payload: bytes, kind: int) -> None:
         else:
             metadata.held += domain.note(time, instance, names[offset])
     if bad:
-        raise ValueError(f"{len(bad):,} names, the first is that of {bad[0]}")
+        raise ValueError(f"{len(bad):,} bad names, the first: {bad[0]}")
 
 
 class _Names(dict[int, str]):
-    """Names by their offset in the string table, found on demand; one may share another's tail."""
+    """Names by their offset in the string table, read on demand; a name may be the tail of another."""
 
     def __init__(self, table: bytes) -> None:
         super().__init__()
         self.table = table
-        # Each name once, and the tails of some: more is a table that lies.
+        # A sound table gives each name once, and tails of some; a larger total is damage.
         self._room = 4 * len(table)
 
     def __missing__(self, offset: int) -> str:
@@ -310,11 +310,11 @@ def _take_labels(metadata: Metadata, payload: bytes, version: int) -> None:
         if labels >= 0:
             # Of several sets where there should be one, libpcp uses the first.
             sets.setdefault(instance if kind == INSTANCES else IN_NULL, metadata.parsed_labels(payload[pos + 8 : end]))
-        # A negative number is PCP's code of the error because of which there are no labels.
+        # A negative number is PCP's error code; there are no labels then.
         pos = end + 4 + 8 * max(labels, 0)
     records = metadata.labels.setdefault((kind, IN_NULL if kind == CONTEXT else ident), {})
     last = next(reversed(records.values()), None)
-    # Of two records of one time libpcp uses the first. One that repeats the last takes no room.
+    # Of two records with the same time libpcp uses the first. One that repeats the last takes no memory.
     metadata.held += len(sets) if sets != last else 0
     records.setdefault(time, last if sets == last else sets)
 

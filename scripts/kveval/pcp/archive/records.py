@@ -13,7 +13,7 @@ from kveval.pcp.archive.member import Member, Stream
 from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE, parse_label, record_times, stamp
 
-# A block is decoded at once, so its size bounds memory; one larger record is still read, up to the limit.
+# A block is decoded at once, so its size bounds memory; one larger record is still read, up to MAX_RECORD.
 BLOCK = 16 << 20
 SMALLEST_BLOCK = 4096
 MAX_RECORD = 64 << 20
@@ -22,7 +22,7 @@ _SIZE = struct.Struct(">I")
 
 @dataclass
 class Block:
-    """Whole records: byte offsets into `words` (big-endian 32-bit words), and their times in ns.
+    """Whole records: starts and sizes in bytes within `words` (big-endian 32-bit words), and times in ns.
 
     The words are overwritten by the next block.
     """
@@ -51,7 +51,7 @@ class Volume:
         if label is None:
             problems.add("bad record", member.name, "no label at the start of the file", 0)
         self.version = label.version if label else version or 2
-        # A label that is damaged still takes its place.
+        # A damaged label still takes up its bytes.
         labelled = label or int.from_bytes(head[:4], "big") == LABEL_SIZE[self.version]
         self._first = LABEL_SIZE[self.version] if labelled else 0
         self._earliest = label.start_ns if label else 0
@@ -71,7 +71,7 @@ class Volume:
         while not ended or have:
             want = len(buffer)
             if have >= 4 and len(buffer) < (size := _SIZE.unpack_from(buffer)[0]) <= MAX_RECORD:
-                # Grown as the bytes come, so that a length that lies costs no more than the file holds.
+                # Grow the buffer as bytes arrive, so that a false length costs no more memory than the file is long.
                 want = min(size, 2 * len(buffer)) if have == len(buffer) else want
                 buffer = buffer + bytes(want - len(buffer)) if want > len(buffer) else buffer
             limit = want if end is None or end <= base + have else min(want, end - base)
@@ -99,9 +99,9 @@ class Volume:
         return Block(words, at, words[at // 4].astype(np.int64), times, base, self.version)
 
     def _frame(self, data: bytearray, have: int, base: int, *, ended: bool) -> tuple[list[int], int]:
-        """Starts of the whole records in `data`, over damage to the next one, and the bytes used.
+        """Starts of the whole records in `data`, continuing after damage, and the number of bytes used.
 
-        Stops where a record is not a multiple of four bytes from the first: from there on it is called again.
+        Stops at a record whose offset is not a multiple of four bytes; the caller continues from there.
         """
         starts: list[int] = []
         pos, bad = _frame(data, have, 0, self.version, starts)
@@ -117,7 +117,7 @@ class Volume:
         return starts, pos
 
     def _give_up(self, have: int, pos: int, base: int, *, ended: bool, bad: bool) -> int:
-        """Where to go on when no record follows in the bytes at hand; says what is lost."""
+        """Where to continue when no record follows in the bytes at hand; reports what is lost."""
         where, offset = self.member.name, base + pos
         if ended:
             what = "no whole record" if bad else "the beginning of a record"
@@ -130,7 +130,7 @@ class Volume:
 
 
 def _frame(data: bytearray, have: int, pos: int, version: int, starts: list[int]) -> tuple[int, bool]:
-    """Add the starts of the whole records from `pos` on; where they end, and whether a bad record stopped it."""
+    """Append the starts of the whole records from `pos` on; returns their end, and whether a bad record is there."""
     smallest = HEADER_SIZE[version] + 4
     unpack = _SIZE.unpack_from
     while have - pos >= smallest:
@@ -147,9 +147,9 @@ def _frame(data: bytearray, have: int, pos: int, version: int, starts: list[int]
 
 
 def _resync(data: bytearray, have: int, start: int, version: int, earliest: int) -> int | None:
-    """The next offset at which a whole record stands whose time is not before `earliest`.
+    """The next offset of a whole record whose time is not before `earliest`; None if there is none.
 
-    It is searched in ever larger steps, so that the time is proportional to the way there.
+    The steps of the search grow, so that the time taken is proportional to the distance.
     """
     room = SMALLEST_BLOCK
     while start < have:
@@ -182,7 +182,7 @@ def _candidate(data: bytearray, have: int, bounds: tuple[int, int], version: int
 
 
 def time_at(member: Member, offset: int, version: int) -> int | None:
-    """The time (ns) of the record at a byte offset of a volume; None if no whole record stands there."""
+    """The time (ns) of the record at a byte offset of a volume; None if there is no whole record."""
     stream = Stream(member, ProblemLog())
     try:
         stream.skip_to(offset)

@@ -10,7 +10,7 @@ from kveval.pcp.archive.units import SEMANTICS, TYPES, type_name
 from kveval.pcp.archive.wire import Label
 
 NOT_SUPPORTED = -1
-# Derived metrics that were logged have PMIDs of this domain and the instance domains of others.
+# Logged derived metrics have PMIDs of this domain, but instance domains of other domains.
 DYNAMIC = 511
 # PM_SPACE_EBYTE and PM_TIME_HOUR, the largest units.
 _LARGEST_SPACE, _LARGEST_TIME = 6, 5
@@ -18,7 +18,7 @@ _LARGEST_DIMENSION = 2
 
 
 def check_metadata(metadata: Metadata, where: str, label: Label, end_ns: int | None, problems: ProblemLog) -> None:
-    """Name what is odd in an archive's .meta; `end_ns` is the time of the last record, None if it is not known."""
+    """Report what is impossible in an archive's .meta; `end_ns` is the time of the last record, None if unknown."""
     for desc in metadata.descs.values():
         if desc.type not in range(NOT_SUPPORTED, len(TYPES)):
             problems.add("bad metadata", where, f"{desc.names[0]} has {type_name(desc.type)}")
@@ -27,8 +27,8 @@ def check_metadata(metadata: Metadata, where: str, label: Label, end_ns: int | N
     for indom, history in metadata.domains.items():
         damaged = [name for _, _, name in history.events if not _is_text(name)]
         if damaged:
-            said = f"domain {indom >> 22 & 0x1FF}.{indom & 0x3FFFFF} has {len(damaged):,} instance names of no text"
-            problems.add("odd metadata", where, f"{said}, as {damaged[0]!r:.60}")
+            said = f"domain {indom >> 22 & 0x1FF}.{indom & 0x3FFFFF} has {len(damaged):,} names that are not text"
+            problems.add("odd metadata", where, f"{said}, such as {damaged[0]!r:.60}")
     last = 0
     for offset, time in metadata.stamps:
         if time < label.start_ns:
@@ -41,13 +41,13 @@ def check_metadata(metadata: Metadata, where: str, label: Label, end_ns: int | N
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name is printable, and its bytes were UTF-8 (others appear as backslashes)."""
+    """Whether a name is printable and its bytes were UTF-8 (other bytes appear as backslash escapes)."""
     return bool(name) and name.isprintable() and "\\x" not in name
 
 
 def _oddities(desc: Desc) -> Iterator[str]:
     if not all(_is_text(name) and " " not in name for name in desc.names):
-        yield "a name that is none"
+        yield "an invalid name"
     if desc.semantics not in SEMANTICS:
         yield f"unknown semantics {desc.semantics}"
     domain = desc.pmid >> 22 & 0x1FF

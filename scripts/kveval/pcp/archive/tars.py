@@ -1,4 +1,4 @@
-"""Archives packed in a tar: members are copied once to a nameless file, which disappears when the process ends."""
+"""Archives packed in a tar: members are copied once to an unnamed temporary file, which goes when the process ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kveval.pcp.archive.problems import ProblemLog
 
 _NAMES = (".tar", ".tgz", ".txz", ".tzst", ".tbz", ".tbz2", *(f".tar{suffix}" for suffix in SUFFIXES))
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
-# A piece that the tar does not hold to its end is lost as a whole: small pieces.
+# A piece that is cut off by the end of the tar is lost as a whole, so pieces are small.
 _PIECE = 4096
 _LINKS = 40
 
@@ -28,7 +28,7 @@ def is_tar(name: str) -> bool:
 
 
 def _compression(source: Path) -> str:
-    """The compression of a file by its first bytes, "" if it is none that is known."""
+    """The compression of a file by its first bytes, "" if they are of no known one."""
     with source.open("rb") as file:
         head = file.read(6)
     return next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "")
@@ -38,7 +38,7 @@ def _compression(source: Path) -> str:
 def unpacked(
     source: Path, wanted: Callable[[str], bool], problems: ProblemLog
 ) -> Iterator[tuple[dict[str, Part], dict[str, str]]]:
-    """The members that `wanted` accepts by name, and what the other entries of such names are, until the end."""
+    """The files whose names `wanted` accepts, and what the other entries of such names are; valid until the exit."""
     with TemporaryFile(prefix="kveval-pcp-") as file:
         unpacking = _Unpacking(source, wanted, problems, file)
         unpacking.read()
@@ -46,7 +46,7 @@ def unpacked(
 
 
 class _Unpacking:
-    """One tar; what is damaged in it is named and what follows is read."""
+    """One tar; damage in it is recorded, and what follows is still read."""
 
     def __init__(self, source: Path, wanted: Callable[[str], bool], problems: ProblemLog, file: IO[bytes]) -> None:
         self._source, self._wanted, self._problems, self._file = source, wanted, problems, file
@@ -68,11 +68,11 @@ class _Unpacking:
         except (*READ_ERRORS, tarfile.TarError, ValueError, RecursionError) as error:
             self._problems.add("truncated", self._source.name, f"the tar cannot be read to its end: {error}")
         else:
-            # What is left verifies the checksum of the compressed file.
+            # Reading the rest verifies the checksum of the compressed file.
             while stream.read(1 << 20):
                 pass
             if headers.damaged:
-                said = f"{headers.damaged:,} blocks of 512 bytes are no header of the tar; what they held is lost"
+                said = f"{headers.damaged:,} blocks of 512 bytes are not valid tar headers; what they held is lost"
                 self._problems.add("truncated", self._source.name, said)
             elif not headers.ended:
                 self._problems.add("truncated", self._source.name, "the tar ends without its end mark")
@@ -84,7 +84,7 @@ class _Unpacking:
         name = _inside(entry.name)
         if name is None or not self._wanted(posixpath.basename(name)):
             return
-        # A name that comes again replaces what came before, as it does when a tar is unpacked.
+        # A later entry replaces an earlier one of the same name, as when a tar is unpacked.
         for known in (self.parts, self.odd, self._links):
             known.pop(name, None)
         if entry.isreg():
@@ -98,7 +98,7 @@ class _Unpacking:
             self._links[name] = "" if posixpath.isabs(entry.linkname) else _inside(target, climbing=False) or ""
             self.odd[name] = f"a link to {entry.linkname}, which is not in the tar"
         else:
-            self.odd[name] = "a folder" if entry.isdir() else "no file (a FIFO or a device)"
+            self.odd[name] = "a folder" if entry.isdir() else "not a regular file (a FIFO or a device)"
 
     def _copy(self, name: str, content: IO[bytes]) -> None:
         begin = self._file.tell()
@@ -125,12 +125,12 @@ class _Unpacking:
 
 
 def _entries(stream: Stream, headers: _Headers) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """The entries of a tar, over damaged headers to the next sound one."""
+    """The entries of a tar; damaged headers are skipped up to the next sound one."""
     at, tar = -1, None
     while True:
         try:
             if tar is None:
-                # Reads the first header. Nothing is to be closed: the stream is its opener's.
+                # This reads the first header. It needs no closing: the stream belongs to the caller.
                 reader = headers.reader()
                 tar = tarfile.open(fileobj=stream, mode="r|", tarinfo=reader, ignore_zeros=True)  # type: ignore[call-overload]  # noqa: SIM115
             entry = tar.next()
@@ -146,19 +146,19 @@ def _entries(stream: Stream, headers: _Headers) -> Iterator[tuple[tarfile.TarFil
         if entry is None:
             return
         yield tar, entry
-        # Nothing needs the entries that were read, and a tar may hold any number.
+        # tarfile keeps every entry that it has read, and a tar may hold any number.
         tar.members = []
 
 
 @dataclass
 class _Headers:
-    """Observations that tarfile makes in silence: headers that are damaged, and whether the end mark was seen."""
+    """What tarfile does not report: the number of damaged headers, and whether the end mark was seen."""
 
     damaged: int = 0
     ended: bool = False
 
     def reader(self) -> type[tarfile.TarInfo]:
-        """A class of headers for tarfile that notes it here."""
+        """A header class for tarfile that records both here."""
         noted = self
 
         class NotedHeader(tarfile.TarInfo):
@@ -176,7 +176,7 @@ class _Headers:
 
 
 def _inside(name: str, *, climbing: bool = True) -> str | None:
-    """A name relative to the tar's root; steps out of it are dropped, or None where `climbing` is not allowed."""
+    """A name relative to the tar's root, without ".."; None if nothing is left or, unless `climbing`, if outside it."""
     if not climbing:
         name = posixpath.normpath(name)
         if name.startswith(".."):

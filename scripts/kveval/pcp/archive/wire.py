@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 MAGIC_BASE = 0x50052600
 MAGIC = {0x50052602: 2, 0x50052603: 3}
 LABEL_SIZE = {2: 132, 3: 808}
-# Bytes before the first value set of a data record, with the leading length: time, then the number of metrics.
+# Bytes of a data record before its first value set: the length, the time and the number of metrics.
 HEADER_SIZE = {2: 16, 3: 20}
 INDEX_ENTRY = {2: struct.Struct(">IIIII"), 3: struct.Struct(">IIIIQQ")}
 IN_NULL = 0xFFFFFFFF
@@ -52,7 +52,7 @@ def parse_label(data: bytes) -> Label | None:
 
 
 def pcp_version(data: bytes) -> int | None:
-    """The version of the archive format that the start of a file names, whether or not this reader knows it."""
+    """The archive format version that the start of a file names, supported or not; None if it names none."""
     magic = int.from_bytes(data[4:8], "big")
     return magic & 0xFF if len(data) >= 8 and magic & 0xFFFFFF00 == MAGIC_BASE else None
 
@@ -72,7 +72,7 @@ def stamp(data: bytes | memoryview, offset: int, version: int) -> tuple[int, int
 
 
 def record_times(words: NDArray[np.uint32], version: int) -> NDArray[np.int64]:
-    """Times in ns of data records given their words 1.. (rows: records); -1 where the time is impossible."""
+    """Times in ns of data records (rows), given their words after the length; -1 where a time is impossible."""
     seconds = words[:, 0].astype(np.int64)
     if version == 2:
         micros = words[:, 1].astype(np.int64)

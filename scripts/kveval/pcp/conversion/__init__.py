@@ -1,4 +1,4 @@
-"""An archive to one Parquet file in the long form: catalogue of series, decoding, chunks of rows, the file itself.
+"""Converts archives to a Parquet file in the long form: catalogue of series, decoding, chunks of rows, the file.
 
-Knows `archive`. PCP's own exporter, pcp2arrow, as the other converter, is here too.
+Knows `archive`. The other converter, PCP's own exporter pcp2arrow, is here too.
 """

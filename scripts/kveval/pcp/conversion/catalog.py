@@ -1,4 +1,4 @@
-"""Series numbers of (metric, instance number, time): one integer per (metric, instance name), in sorted order."""
+"""From (metric, instance number, time) to a series number: one per (metric, instance name), in sorted order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 
 
 class Instances:
-    """The instances of one domain: numbers to names, at a time that only moves forward between resets."""
+    """The names of one domain's instance numbers at a time; fast as long as the times asked for do not decrease."""
 
     def __init__(self, domain: History) -> None:
         self.names: list[str] = sorted({name for _, _, name in domain.events})
@@ -87,11 +87,11 @@ class Catalog:
         self._names = np.array([*names, None], dtype=np.object_)
 
     def metric_of(self, pmid: int) -> int:
-        """Number of a selected metric, -1 for another."""
+        """Number of the metric with this PMID, -1 if it is not selected."""
         return self._index.get(pmid, -1)
 
     def epoch(self, time: int) -> int:
-        """How many instance numbers had been given to another name by `time`: lookups hold while it stays."""
+        """How many instances had changed their name by `time` (ns); lookups stay valid while this does not change."""
         return int(np.searchsorted(self.change_times, time, side="right"))
 
     def epochs(self, times: Ints) -> Ints:
@@ -99,7 +99,7 @@ class Catalog:
         return np.searchsorted(self.change_times, times, side="right")
 
     def series(self, metrics: Ints, instances: Ints, time: int) -> Ints:
-        """Series number of each (metric, instance number) pair at `time`; all numbers in one answer differ."""
+        """Series number of each (metric, instance number) pair at `time`; all returned numbers differ."""
         owners = self._owners[metrics]
         ranks = np.zeros(len(metrics), dtype=np.int64)
         for owner in np.flatnonzero(np.bincount(owners, minlength=1)[1:]).tolist():
@@ -117,7 +117,7 @@ class Catalog:
     def _separate(self, series: Ints, metrics: Ints, instances: Ints) -> None:
         order = np.argsort(series, kind="stable")
         again = order[1:][series[order[1:]] == series[order[:-1]]]
-        # The position tells apart even a record that holds the same instance several times.
+        # The number of the copy keeps them distinct even if a record holds the same instance several times.
         for copy, at in enumerate(again.tolist()):
             _, name = self.name(int(series[at]))
             series[at] = self._extra_series(int(metrics[at]), int(instances[at]), name, copy)

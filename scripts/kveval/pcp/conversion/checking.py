@@ -1,4 +1,4 @@
-"""Is a recording whole? Damage, gaps and clock steps."""
+"""Checks whether a recording is complete: damage, gaps and clock steps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kveval.pcp.conversion.chunks import Chunk
 from kveval.pcp.conversion.conversion import ConversionSummary, survey
 from kveval.pcp.conversion.times import iso
 
-# A recording's own rhythm varies by less than this; a longer silence is a gap.
+# A recording's interval varies by less than this factor; a longer silence is a gap.
 GAP_FACTOR = 5.0
 MIN_GAP_SECONDS = 2.0
 
 
 @dataclass
 class Rhythm:
-    """Watches the times of all records of a source; eight bytes a record."""
+    """Collects the times of all records of a source, at eight bytes per record."""
 
     _times: dict[str, list[NDArray[np.int64]]] = field(default_factory=dict)
     _marks: dict[str, list[NDArray[np.bool_]]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Rhythm:
             seconds = np.diff(times) / 1e9
             usual = seconds[seconds > 0]
             limit = max(MIN_GAP_SECONDS, GAP_FACTOR * float(np.quantile(usual, 0.9))) if len(usual) else np.inf
-            # Beside a mark the interruption is known.
+            # Next to a mark, the interruption is already known.
             for at in np.flatnonzero((seconds > limit) & ~marks[1:] & ~marks[:-1]).tolist():
                 after = iso(int(times[at]))
                 found.add("gap", archive, f"nothing recorded for {seconds[at]:.3f} s after {after}")
@@ -55,7 +55,7 @@ class Rhythm:
 
 @dataclass
 class Falls:
-    """Watches the counters of whole numbers: a fall is a wrap or a reset (pmlogcheck(1) reports them as wraps)."""
+    """Counts the falls of integer counters: wraps or resets (pmlogcheck(1) reports all of them as wraps)."""
 
     found: Counter[tuple[str, str]] = field(default_factory=Counter)
     _last: dict[int, float] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Falls:
     def __call__(self, chunk: Chunk, catalog: Catalog, host: str) -> None:
         """Count the falls in a chunk, and between it and the one before."""
         if catalog is not self._catalog:
-            # Another archive numbers its series anew.
+            # Each archive numbers its series from 0.
             self._catalog, self._last = catalog, {}
         ends = np.cumsum(chunk.counts)
         before = np.concatenate([[np.nan], chunk.values[:-1]])
@@ -86,11 +86,11 @@ class Falls:
 
 
 def check(source: str | Path) -> tuple[ConversionSummary, list[ArchiveProblem]]:
-    """Read an archive through; return what could be read, and what is wrong with it: nothing if it is whole.
+    """Read a whole archive; return what could be read, and all problems: none if it is complete.
 
-    Kinds of damage (`Problem.damage`): missing file, foreign file, truncated, bad record, bad metadata, bad index,
-    unreadable, too large. Properties of the recording: gap, clock step, counter fall, no data, no index, index order,
-    odd metadata, bad label, unnamed instance, not converted, metadata changed.
+    Kinds of damage (`ArchiveProblem.damage`): missing file, foreign file, truncated, bad record, bad metadata,
+    bad index, unreadable, too large. Properties of the recording: gap, clock step, counter fall, no data, no index,
+    index order, odd metadata, bad label, unnamed instance, not converted, metadata changed.
     """
     rhythm, falls = Rhythm(), Falls()
     summary = survey(source, watcher=rhythm, sink=falls)

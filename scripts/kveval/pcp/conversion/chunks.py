@@ -1,4 +1,4 @@
-"""Pieces in order of time become chunks: rows sorted by metric, instance and time, of a bounded number."""
+"""Turns pieces in order of time into chunks: a bounded number of rows, sorted by metric, instance and time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DENSE_SERIES = 1_000_000
 class Chunk:
     """Rows sorted by series and time. `counts[k]` rows belong to `series[k]`.
 
-    `texts` and `exact` hold what is no double: (row numbers, values); rows in `texts` have no number, integers beyond
-    2^53 stand in `exact` too, as `wide_integers`.
+    `texts` and `exact` are (row numbers, values) of what a double cannot hold: rows in `texts` have no number,
+    integers beyond 2^53 are rounded in `values` and given in `exact` as `wide_integers`.
     """
 
     series: Ints
@@ -35,7 +35,7 @@ class Chunk:
 
 @dataclass
 class Chunker:
-    """Collects pieces and hands out a chunk whenever enough rows have come together."""
+    """Collects pieces and yields a chunk whenever there are enough rows."""
 
     limit: int = CHUNK_ROWS
     _pieces: list[Piece] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Chunker:
             yield from self.flush()
 
     def flush(self) -> Iterator[Chunk]:
-        """The rest."""
+        """Yield the remaining rows as a chunk."""
         pieces, self._pieces, self._rows = self._pieces, [], 0
         if pieces:
             chunk = assemble(pieces)
@@ -59,7 +59,7 @@ class Chunker:
 
 
 def assemble(pieces: list[Piece]) -> Chunk:
-    """Sort pieces into a chunk: a counting sort, in which each series' samples move as one run."""
+    """Sort pieces into a chunk: a counting sort that moves all samples of a series in a piece together."""
     series, counts, local = _numbered(pieces)
     total = int(counts.sum())
     times = np.empty(total, dtype=np.int64)
@@ -79,7 +79,7 @@ def assemble(pieces: list[Piece]) -> Chunk:
         filled[which] = done + width
         plain = piece.values is not None and piece.present is None and piece.exact is None
         if even and plain and (done == done[0]).all():
-            # Every series has as many rows: the samples are a block of columns of one matrix.
+            # Every series has the same number of rows: the samples are a block of columns of one matrix.
             columns = slice(int(done[0]), int(done[0]) + width)
             whole = _range(which)
             times.reshape(-1, even)[whole, columns] = piece.times
@@ -139,7 +139,7 @@ class _Extras:
         self._exact: list[Ints] = []
 
     def add(self, piece: Piece, rows: Ints) -> None:
-        """Take those of a piece whose values go to `rows`."""
+        """Add those of a piece, whose values go to `rows`."""
         if piece.texts is not None:
             self._text_at.append(rows.reshape(-1))
             self._texts.append(piece.texts.reshape(-1))
@@ -158,14 +158,14 @@ class _Extras:
 
 
 def in_order(chunk: Chunk, key: Ints) -> Chunk:
-    """The rows sorted by a key of their series, then by time; series of one key become one."""
+    """The rows sorted by the key of their series, then by time; series with equal keys become one."""
     order = np.lexsort((chunk.times, np.repeat(key, chunk.counts)))
     _, first, position = np.unique(key, return_index=True, return_inverse=True)
     return _rearranged(chunk, order, chunk.series[first][position])
 
 
 def _rearranged(chunk: Chunk, order: Ints, series: Ints) -> Chunk:
-    """The rows `order` of a chunk; `series` are the series to which its runs belong now, rows of one side by side."""
+    """The rows of a chunk in `order`, which keeps rows of a series adjacent; `series` are the new series numbers."""
     owner = np.repeat(series, chunk.counts)
     row = np.full(len(owner), -1, dtype=np.int64)
     row[order] = np.arange(len(order))

@@ -1,4 +1,4 @@
-"""The whole way: archive files -> records -> pieces -> chunks -> one Parquet file."""
+"""The whole conversion: archive files -> records -> pieces -> chunks -> one Parquet file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ConversionSummary:
 
     @property
     def problems(self) -> list[ArchiveProblem]:
-        """Damage, and what the recording itself lacks."""
+        """Damage, and faults of the recording itself such as gaps."""
         return self.info.problems
 
     @property
@@ -56,7 +56,7 @@ class ConversionSummary:
         return any(problem.damage for problem in self.problems)
 
 
-# Marks are kept in memory and in the footer; a recording has a handful.
+# Marks are kept in memory and in the footer; a normal recording has only a few.
 MARKS = 100_000
 
 Sink = Callable[[Chunk, cat.Catalog, str], None]
@@ -119,7 +119,7 @@ class Scan:
                 self.sink(chunk, catalog, archive.label.host)
 
     def _blocks(self, archive: Archive) -> Iterator[tuple[Member, Block]]:
-        """The blocks that the window needs, as the index says; an index that lies is found out and costs only time."""
+        """The blocks that the window needs according to the index; a wrong index is detected and costs only time."""
         begin, end = bounds(archive.index, self.start_ns, self.finish_ns)
         if begin is not None and not self._confirmed(archive, begin):
             name = archive.files.index.name if archive.files.index else archive.files.base
@@ -145,7 +145,7 @@ class Scan:
                     )
 
     def _confirmed(self, archive: Archive, entry: IndexEntry) -> bool:
-        """Whether a record stands where the index says, not later than the window's start (so that none is missed)."""
+        """Whether there is a record where the index says, not after the window's start (so that none is missed)."""
         member = archive.files.volumes.get(entry.volume)
         if member is None or self.start_ns is None:
             return False
@@ -166,7 +166,7 @@ class Scan:
             inside &= block.times <= self.finish_ns
         if not inside.any():
             return np.empty(0, dtype=np.int64)
-        # A record that holds no metric and yet more than a mark has lost its number of metrics.
+        # A record without metrics that is longer than a mark is not a mark: its number of metrics is damaged.
         times, marks = block.times[inside], (block.counts == 0) & (block.sizes == HEADER_SIZE[block.version] + 4)
         self.first = min(times.min().item(), self.first if self.first is not None else times.min().item())
         self._latest = max(self._latest, times.max().item())
@@ -231,7 +231,7 @@ class Scan:
         )
 
     def info(self, archives: Sequence[Archive], rows: int) -> ArchiveInfo:
-        """The recording as a whole."""
+        """Facts about the whole recording, for the footer."""
         labels = [archive.label for archive in archives]
         return ArchiveInfo(
             host=labels[0].host,
@@ -287,7 +287,7 @@ def convert(
     """Write an archive as one Parquet file in the long form.
 
     `source`: a folder, the base name of an archive, or a tar (.tar.zst) of these, or several such. `metrics`: names,
-    prefixes or shell patterns, all if None. The window is closed, ns since 1970 UTC.
+    prefixes or shell patterns, all if None. The window, in ns since 1970 UTC, includes both its ends.
     Damage does not stop it: see `problems` of the summary. Raises ArchiveError if there is no archive in `source`.
     """
     problems = ProblemLog()
@@ -306,7 +306,7 @@ def convert(
 
 
 def _entered(stack: ExitStack, source: Path, problems: ProblemLog, *, alone: bool) -> list[ArchiveFiles]:
-    """Open a source until the stack ends; one of several that is no archive is a problem, and the others are read."""
+    """Open a source until the stack closes. If several are given, one that is no archive is only a problem."""
     try:
         return stack.enter_context(opened(source, problems))
     except ArchiveError as error:
@@ -332,9 +332,9 @@ def survey(
     watcher: Watcher | None = None,
     sink: Sink | None = None,
 ) -> ConversionSummary:
-    """Read an archive through without writing: metrics with their numbers of values, and problems.
+    """Read an archive without writing a file: metrics with their numbers of values, and problems.
 
-    Values are read only for a `sink`; without one, those that lie outside their records are not found.
+    Values are decoded only for a `sink`; without one, those that lie outside their records are not detected.
     """
     problems = ProblemLog()
     with opened(Path(source), problems) as found:

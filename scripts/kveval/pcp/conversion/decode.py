@@ -28,7 +28,7 @@ _CANDIDATES = 8
 _REMEMBERED_WORDS = 4_000_000
 _WORD = 4
 _COMPARED_AT_ONCE = 16_384
-# A stretch costs as much as this many values read one by one.
+# Reading one evenly spaced stretch costs as much as reading this many values one by one.
 _WORTH_A_STRETCH = 256
 
 
@@ -36,8 +36,8 @@ _WORTH_A_STRETCH = 256
 class Piece:
     """Values of some series (rows) at some times (columns); `present` is False where a value could not be read.
 
-    `exact` holds (flat positions, `wide_integers`) of integers that a double cannot hold; `texts` replaces the numbers,
-    `text_bytes` is what the different ones take.
+    `exact` holds (flat positions, `wide_integers`) of integers that a double cannot hold; `texts` replaces `values`,
+    `text_bytes` is the size of the distinct ones.
     """
 
     series: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Piece:
 
 @dataclass
 class Decoder:
-    """Decodes the blocks of one archive; keeps what it learns about their layouts."""
+    """Decodes the blocks of one archive and remembers their layouts."""
 
     catalog: Catalog
     problems: ProblemLog
@@ -88,7 +88,7 @@ class Decoder:
     def _family(
         self, key: tuple[int, int], block: Block, raw: NDArray[np.uint32], records: NDArray[np.int64]
     ) -> Iterator[Piece]:
-        """Runs of records of one layout, during which no instance number changes its name."""
+        """Decode stretches of records that have one layout and within which no instance changes its name."""
         starts, sizes = block.starts[records] // 4, block.sizes[records] // 4
         epochs = self.catalog.epochs(block.times[records])
         changes = [*(np.flatnonzero(np.diff(epochs)) + 1).tolist(), len(records)]
@@ -113,7 +113,7 @@ class Decoder:
             if self._formats.setdefault(metric, form) != form and metric >= 0:
                 name = self.catalog.metrics[metric].names[0]
                 layout.remarks.append(f"{name} has value format {form}, {self._formats[metric]} before")
-        # The mask of a broken record ends where it breaks: others would match it that are whole.
+        # The mask of a broken record ends at the damage, so whole records would match it: it is not kept.
         if not layout.complaint:
             self._remembered += 1000 + len(layout.mask)
             if self._remembered > _REMEMBERED_WORDS:
@@ -143,7 +143,7 @@ class Decoder:
                 words, present, sizes = self._find_blocks(block, words, starts, bounds=bounds, kind=kind)
                 filled = filled + sizes.sum(axis=0)
                 if present.all() and (shared := lay.repeats(words)).any():
-                    said = f"two of its values are in one place (so {int(shared.sum()):,} records)"
+                    said = f"two of its values are in one place (in {int(shared.sum()):,} records)"
                     self._complain(said, block, records[int(np.argmax(shared))])
             if kind == lay.B_OTHER:
                 continue
@@ -164,7 +164,7 @@ class Decoder:
         if whole and not (filled == ends).all():
             worst = int(np.argmin(filled == ends))
             said = lay.unfilled(int(filled[worst] - starts[worst]), int(ends[worst] - starts[worst]))[0]
-            self._complain(f"{said} (so {int((filled != ends).sum()):,} records)", block, records[worst])
+            self._complain(f"{said} (in {int((filled != ends).sum()):,} records)", block, records[worst])
 
     def _complain(self, what: str, block: Block, record: int) -> None:
         self.problems.add("bad record", self.where, what, block.offset + int(block.starts[record]))
@@ -180,7 +180,7 @@ class Decoder:
         if layout.complaint:
             self._complain(layout.complaint, block, records[0])
         for remark in layout.remarks:
-            self._complain(f"{remark} (so {rows:,} records)" if rows > 1 else remark, block, records[0])
+            self._complain(f"{remark} (in {rows:,} records)" if rows > 1 else remark, block, records[0])
 
     def _find_blocks(
         self,
@@ -191,7 +191,7 @@ class Decoder:
         bounds: tuple[NDArray[np.int64], NDArray[np.int64]],
         kind: int,
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Word of each value's data (rows: values, columns: records), whether it is sound, and the words it takes."""
+        """Word of each value's data (rows: values, columns: records), whether it is sound, and its size in words."""
         at = starts + block.words[words[:, None] + starts].astype(np.int64) - 2
         inside = (at >= bounds[0]) & (at < bounds[1])
         at = np.where(inside, at, 0)
@@ -218,7 +218,7 @@ class Decoder:
     def _exact(
         self, piece: Piece, source: NDArray[np.generic], words: NDArray[np.int64], starts: NDArray[np.int64]
     ) -> None:
-        """Values of 64-bit integers as they are; those that a double cannot hold go into `exact` as well."""
+        """Convert 64-bit integers to doubles; those that a double cannot hold go into `exact` as well."""
         raw = source[words if words.ndim == 2 else words[:, None] + starts]
         piece.values = raw.astype(np.float64, order="C")
         big = np.flatnonzero(np.abs(piece.values.reshape(-1)) >= EXACT_LIMIT)
@@ -255,13 +255,13 @@ def _equal(record: NDArray[np.uint32], layout: Layout) -> bool:
 
 
 def _followers(layout: Layout, raw: NDArray[np.uint32], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
-    """How many of the records at `starts`, one after the other, have this layout too."""
+    """How many records, counted from the first of `starts` up to one that differs, have this layout too."""
     size, count = len(layout.mask), 0
     if layout.complaint:
         return 0
     fits = sizes > layout.reach if layout.length is None else sizes == layout.length
     limit = len(starts) if fits.all() else int(np.argmin(fits))
-    # Small records are compared together, ever more of them while they agree; a large one is enough by itself.
+    # Small records are compared together, ever more of them while they agree; large ones are compared one by one.
     at_once = max(1, _COMPARED_AT_ONCE // size)
     batch = 1
     while count < limit:

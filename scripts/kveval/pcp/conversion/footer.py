@@ -118,7 +118,7 @@ def encode(
 
 
 def _packed(document: Mapping[str, Any]) -> str:
-    """A JSON document, compressed by zstd, as base64: not every reader of Parquet takes metadata that is no text."""
+    """A JSON document, compressed by zstd, as base64: some Parquet readers accept only text as metadata."""
     return b64encode(zstandard.compress(json.dumps(document).encode())).decode()
 
 
@@ -139,15 +139,15 @@ def _metric(fields: dict[str, Any]) -> MetricInfo:
 
 @lru_cache(maxsize=8)
 def decode_labels(text: bytes) -> InstanceLabels:
-    """Labels of the instances."""
+    """The labels of the instances of every host."""
     found: InstanceLabels = _unpacked(text)
     return found
 
 
 def decode_archive(text: bytes) -> ArchiveInfo:
-    """The recording. ValueError for a file of another format than this one writes."""
+    """Facts about the recording. ValueError if the file's format version is not FORMAT."""
     fields = json.loads(text)
     found, _ = fields.pop("format", None), fields.pop("time_unit", None)
     if found != FORMAT:
-        raise ValueError(f"written in format {found} by another version of kveval, which reads {FORMAT}: convert again")
+        raise ValueError(f"written in format {found} by another kveval; this one reads {FORMAT}: convert again")
     return ArchiveInfo(**{**fields, "problems": [ArchiveProblem(**problem) for problem in fields["problems"]]})

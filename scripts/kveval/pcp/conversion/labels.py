@@ -9,20 +9,20 @@ from kveval.pcp.archive.meta import Desc, Labels, Metadata
 from kveval.pcp.archive.wire import IN_NULL, Label
 
 LabelHistory = list[tuple[int, Labels]]
-"""Labels with the times in ns from which they are valid, in order of time; the first hold for what was earlier, too."""
+"""Labels with the times in ns from which they are valid, in order of time; the first apply to earlier times, too."""
 
 
 def metric_labels(metadata: Metadata, label: Label, desc: Desc) -> LabelHistory:
     """Labels of a metric: those of context, domain, instance domain, cluster and item, the later ones win.
 
-    `label` is the archive's: where nobody recorded labels of the context, libpcp makes the name of the host one.
+    `label` is the archive's: without recorded labels of the context, libpcp makes the host name a label.
     """
     keys = [(m.CONTEXT, IN_NULL), (m.DOMAIN, desc.pmid >> 22 & 0x1FF), (m.INDOM_LABEL, desc.indom)]
     keys += [(m.CLUSTER, desc.pmid & 0x7FFFFC00), (m.ITEM, desc.pmid)]
     levels = [metadata.labels.get(key, {}) for key in keys if key != (m.INDOM_LABEL, m.INDOM_NULL)]
     levels[0] = levels[0] or {label.start_ns: {IN_NULL: {"hostname": label.host}}}
     first = [min(level, default=label.start_ns) for level in levels]
-    # Each level is recorded when the first of its metrics is: its first labels hold from the beginning.
+    # A level is recorded together with the first of its metrics, so its first labels apply from the beginning.
     current = [level.get(time, {}).get(IN_NULL, {}) for level, time in zip(levels, first, strict=True)]
     history = [(min(first), _merged(current))]
     for time in sorted({time for level, begin in zip(levels, first, strict=True) for time in level if time > begin}):
@@ -46,10 +46,10 @@ def instance_labels(metadata: Metadata, indoms: Iterable[int]) -> dict[int, dict
 
 
 def _by_name(metadata: Metadata, indom: int) -> dict[str, LabelHistory]:
-    """Labels belong to numbers of instances; a number that gets another name takes its labels along, as in libpcp."""
+    """The labels by instance name. They belong to instance numbers: a renamed one keeps its labels, as in libpcp."""
     records = metadata.labels[m.INSTANCES, indom]
     events = sorted(metadata.domains.get(indom, m.History()).events, key=lambda event: event[0])
-    # What is older than an instance's first name takes that name, as values do.
+    # Labels older than an instance's first name get that name, as values do.
     names = {instance: name for _, instance, name in reversed(events)}
     renamed: dict[int, dict[int, str]] = {}
     for time, instance, name in events:

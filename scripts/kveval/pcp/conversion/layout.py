@@ -1,4 +1,4 @@
-"""Record layouts: most records repeat the one before except for the values, so positions are worked out once."""
+"""Record layouts: most records differ from the one before only in values, so positions are computed once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ValueSets:
 
 
 def walk(record: memoryview, version: int) -> ValueSets:
-    """Go through the value sets of one framed record; what does not fit ends the walk with a complaint."""
+    """Go through the value sets of one framed record; the first that does not fit sets `complaint` and ends it."""
     pos, end = HEADER_SIZE[version], len(record) - 4
     (promised,) = struct.unpack_from(">I", record, pos - 4)
     sets = ValueSets([], [], [], [], pos // 4, "")
@@ -82,7 +82,7 @@ def walk(record: memoryview, version: int) -> ValueSets:
 
 @dataclass
 class Layout:
-    """Positions of all values of the records of one shape.
+    """Positions of all values in the records that have this layout.
 
     `mask` and `expected` cover the words that must be equal (raw byte order). In a `fixed` layout every block wanted
     is a number and stands at the same place in every record (its index and header are covered by the mask); `reach`
@@ -90,7 +90,7 @@ class Layout:
     Columns are the selected values, sorted by class: word of the value or of the block's index, class, metric,
     instance number. `seen` and `lost` count, for each metric, a record's values and those without a column; `errors`
     are (metric, error code) of value sets without values, `unknown` the PMIDs without a descriptor. `complaint` says
-    where a record breaks off, `remarks` what is impossible in one that does not. `exact` tells that its sets and blocks
+    where a broken record ends, `remarks` what is impossible in a whole one. `exact` tells that its sets and blocks
     must fill the record, since all of them are known; `length` is then that of every record of a fixed layout.
     `formats` are those of the metrics' value sets.
     """
@@ -234,7 +234,7 @@ def _remarks(
 
 
 def repeats(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each column holds a number twice; most are in order, which is quick to see."""
+    """Whether each column holds a number twice; most columns are sorted, which is fast to check."""
     if (numbers[1:] > numbers[:-1]).all():
         return np.zeros(numbers.shape[1], dtype=np.bool_)
     ordered = np.sort(numbers, axis=0)
@@ -242,7 +242,7 @@ def repeats(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def unfilled(filled: int, words: int) -> list[str]:
-    """Whether value sets and blocks fill a record of `words` words (without the last length), as they do."""
+    """A remark unless value sets and blocks exactly fill a record of `words` words (without the last length)."""
     if filled == words:
         return []
     if filled < words:

@@ -1,4 +1,4 @@
-"""PCP's own exporter, where it is installed, into the same long form: for comparison with our own reader."""
+"""Converts with PCP's own exporter, if installed, to the same long form, for comparison with our own reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kveval.pcp.conversion.footer import encode
 from kveval.pcp.conversion.table import LongWriter
 
 TOOL = "pcp2arrow"
-# The tool's files are as wide as there are series: reading them whole would take the memory that it took.
+# The tool's files have one column per series: reading one whole would take as much memory as the tool did.
 COLUMNS_AT_ONCE = 500
 
 
@@ -54,7 +54,7 @@ def _split(column: str) -> tuple[str, str]:
 
 
 def from_pcp2arrow(source: str | Path, output: str | Path) -> ConversionSummary:
-    """Convert with `pcp2arrow -r` (raw values, one row a record) and write the long form.
+    """Convert with `pcp2arrow -r` (raw values, one row per record) and write the long form.
 
     Values that the tool leaves out - in raw mode all singular metrics - are counted in
     the summary's problems. Units, semantics, help and labels, which it drops, are read from the archive. ToolError if
@@ -99,7 +99,7 @@ def _chunks(result: Path) -> Iterator[tuple[Chunk, ColumnNames]]:
     """The tool's table as sorted chunks, some columns at a time."""
     for path in sorted(result.rglob("*.parquet")) if result.is_dir() else [result]:
         file = pq.ParquetFile(path)
-        # A column that occurs twice (a name that two instances share) cannot be told apart: the last one holds.
+        # Of several columns with the same name (two instances may share one) only the last can be read.
         names = ColumnNames([name for name in dict.fromkeys(file.schema_arrow.names) if name != "timestamp"])
         times = file.read(columns=["timestamp"])["timestamp"].cast(pa.timestamp("ns")).cast(pa.int64()).to_numpy()
         for begin in range(0, len(names.columns), COLUMNS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Chunks to one Parquet file in the long form, by pyarrow's writer."""
+"""Writes chunks to one Parquet file in the long form, with pyarrow."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Naming(Protocol):
 class LongWriter:
     """Writes chunks as row groups. The file appears under its name when it is complete, never half written.
 
-    Times are in microseconds, which every reader of Parquet knows, until one comes that would lose by it; what has been
-    written by then is written again, in nanoseconds.
+    Times are in microseconds, which every Parquet reader supports, until one needs nanoseconds; then all rows
+    written so far are written again in nanoseconds.
     """
 
     def __init__(self, path: Path, *, with_host: bool, group_rows: int = ROW_GROUP_ROWS) -> None:
@@ -51,7 +51,7 @@ class LongWriter:
             compression_level=1,
             use_dictionary=["metric", "instance", "text", "host"],
             use_byte_stream_split=["value"],
-            # pyarrow leaves out those of names longer than 4 KiB.
+            # pyarrow writes none for names longer than 4 KiB.
             write_statistics=["timestamp", "metric", "instance", "host", "value_int"],
             write_page_index=True,
             max_rows_per_page=self._group_rows,
@@ -83,7 +83,7 @@ class LongWriter:
         self.rows += len(times)
 
     def _refine(self) -> None:
-        """Go on in nanoseconds."""
+        """Switch to nanoseconds: write the earlier rows again, and continue."""
         self._writer.close()
         self.time_unit = "ns"
         with self._partial.open("rb") as written, pq.ParquetFile(written) as file:
@@ -120,13 +120,13 @@ def _ranked(chunk: Chunk, catalog: Naming) -> list[tuple[NDArray[np.int32], NDAr
 
 
 def _column(kind: pa.DataType, cells: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Cells as they lie in memory; those that are not `valid` are null. `pa.array` would import pandas for this."""
+    """An array that uses the memory of the cells, null where not `valid`. `pa.array` would import pandas for this."""
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, len(cells), [bits, pa.py_buffer(cells)])
 
 
 def _words(codes: NDArray[np.int32], words: NDArray[np.object_], counts: Ints | int) -> pa.DictionaryArray:
-    """A column of words by number, -1 for none, in runs of `counts` rows; its dictionary holds those that occur."""
+    """A column of the words numbered `codes` (-1: null), each in `counts` rows; its dictionary has only those used."""
     seen = np.zeros(len(words) + 1, dtype=np.bool_)
     seen[codes] = True  # -1 has the last place
     numbers = np.cumsum(seen, dtype=np.int32) - np.int32(1)
@@ -155,6 +155,6 @@ def _values(chunk: Chunk, begin: int, end: int) -> list[pa.Array]:
 
 
 def _inside(cells: tuple[Ints, NDArray[Any]], begin: int, end: int) -> tuple[Ints, NDArray[Any]]:
-    """Those of (row numbers, values) that lie in some rows, numbered from the first of these."""
+    """Those of (row numbers, values) that lie in rows `begin` to `end`, renumbered from `begin`."""
     inside = (cells[0] >= begin) & (cells[0] < end)
     return cells[0][inside] - begin, cells[1][inside]

@@ -9,7 +9,7 @@ import numpy as np
 from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.archive.records import Block
 
-# A record is out of its place if it lies this many usual intervals off; a clock that is set keeps the intervals.
+# A single time is damaged if it is off by more than this many intervals; a clock step keeps the intervals.
 _OFF = 1.5
 
 
@@ -29,7 +29,7 @@ class Order:
         self._before = [self.start_ns]
 
     def watch(self, block: Block, where: str) -> None:
-        """Take in the times of a block, and name those that go back."""
+        """Check the times of a block, and report those that go back."""
         possible = np.flatnonzero(block.times >= 0)
         known = len(self._before)
         times = np.concatenate([np.array(self._before, dtype=np.int64), block.times[possible]])

@@ -1,4 +1,4 @@
-"""Checking a recording by the exporters alone, as kveval.pcp.archive_tools checks a PCP archive."""
+"""Checks a recording made without PCP, as kveval.pcp.archive_tools checks a PCP archive."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +46,7 @@ def verify_direct(
         if sparse:
             listed = ", ".join(f"{name} ({count})" for name, count in sparse.items())
             raise RecordingError(
-                f"the recording {path} has fewer than {due} samples in a window of {listed}:"
+                f"the recording {path} has fewer than {due} samples of {listed} in a window:"
                 " an exporter was silent or the host too busy",
                 code="too_few_samples",
                 window_s=(begin, finish),
@@ -58,6 +58,6 @@ def verify_direct(
 
 
 def _count(samples: Samples, begin_s: float, end_s: float) -> int:
-    """Return the number of samples in a window of the series that has most."""
+    """Return the largest number of samples that a series has in a window."""
     inside: NDArray[np.bool_] = (samples.times >= begin_s * 1e9) & (samples.times <= end_s * 1e9)
     return int(np.bincount(samples.series[inside]).max(initial=0))

@@ -17,7 +17,7 @@ _CPU = {
 
 
 def host_samples(processes: Sequence[int]) -> Iterator[DirectSample]:
-    """Yield the values of this moment; `processes`: process ids, of which those that are gone are left out."""
+    """Yield the current values; `processes` are process ids, and those that have ended are left out."""
     yield from _cpus()
     yield from _memory()
     yield from _pressure()
@@ -82,7 +82,7 @@ def _traffic() -> Iterator[DirectSample]:
 
 
 def _is_disk(name: str) -> bool:
-    """Whether it is a disk with hardware behind it: no partition, no loop, no volume made of others."""
+    """Whether a block device is a physical disk: not a partition, a loop device or a volume made of others."""
     return Path("/sys/block", name, "device").exists()
 
 

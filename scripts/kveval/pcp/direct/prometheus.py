@@ -1,4 +1,4 @@
-"""Values of an exporter, under the names that PCP's openmetrics agent gives it.
+"""Values of an exporter, under the names that PCP's openmetrics agent gives them.
 
 Names, semantics and units follow pmdaopenmetrics(1) of PCP 6 and 7: openmetrics.SOURCE.NAME with a colon as a dot, an
 instance "NUMBER LABEL:VALUE ..." with the labels in order, and units by the words of the name.
@@ -41,7 +41,7 @@ class Exporter:
 
 
 def describe(name: str, kind: str, documentation: str) -> About:
-    """Return what the openmetrics agent makes of a sample's name and its family's type."""
+    """Return the description that the openmetrics agent derives from a sample's name and its family's type."""
     words = name.split("_")
     bucket = kind == "histogram" and "bucket" in words
     counter = kind == "counter" or bool(_COUNTED & set(words)) or bucket

@@ -23,10 +23,10 @@ from kveval.pcp.recording import RecordingSettings
 
 NAME = "recorder"
 EXPORTERS_ALONE = "not installed: the exporters alone recorded"
-"""Stands in run.json where PCP's version does."""
+"""The text in run.json in place of PCP's version."""
 _ANSWER_S = 5.0
 _POLL_S = 0.05
-# The rest of a long recording is written when it ends.
+# After the signal to stop, the rest of a long recording is still to be written.
 _GRACE_S = 60.0
 
 
@@ -51,11 +51,11 @@ class DirectRecording:
             raise RecordingError(message, code="ended", program=NAME, status=self._process.returncode)
 
     def require_running(self) -> None:
-        """The same, at no cost."""
+        """The same as `alive`."""
         self.alive()
 
     def stop(self) -> None:
-        """Have the file completed; may be called again. RecordingError where the recorder had ended before."""
+        """Stop the recorder, which completes the file; may be called again. RecordingError if it had ended before."""
         if self._stopped:
             return
         self._stopped = True
@@ -69,9 +69,9 @@ class DirectRecording:
 def direct_recording(
     directory: Path, settings: RecordingSettings, supervisor: Supervisor, *, ready_timeout_s: float = 30
 ) -> Iterator[DirectRecording]:
-    """Record into `directory` for as long as the body runs, which starts when every endpoint was read once.
+    """Record into `directory` while the body runs, which starts once every endpoint was read.
 
-    Raises RecordingError when one does not answer within `ready_timeout_s`, or the recorder does not last.
+    Raises RecordingError if an endpoint does not answer within `ready_timeout_s`, or if the recorder ends early.
     """
     for name, url in settings.openmetrics.items():
         check_endpoint(name, url)
@@ -102,7 +102,7 @@ class _Stop(Exception):
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    # Once is enough: the file is being completed.
+    # A second signal must not interrupt the completion of the file.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise _Stop
 
@@ -128,7 +128,7 @@ def record(asked: Path) -> None:
 
 
 def _scraped(exporter: Exporter, url: str) -> list[DirectSample]:
-    """Return what an exporter tells now; nothing where it does not answer, which the log says."""
+    """Return an exporter's current values; if it does not answer, log the error and return none."""
     try:
         return list(exporter.read(fetch(url, timeout_s=_ANSWER_S).decode(errors="replace")))
     except (HttpError, ValueError) as error:

@@ -44,7 +44,7 @@ class _Series:
 
 
 class DirectFile:
-    """A recording being written: complete, and there under its name, once `close` was called."""
+    """A recording being written; `close` completes the file and gives it its name."""
 
     def __init__(self, path: Path, host: str) -> None:
         self._host = host
@@ -76,7 +76,7 @@ class DirectFile:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left, and what the file says of itself."""
+        """Write the remaining rows and the file's description of itself."""
         self._flush()
         singular = {metric for metric, instance in self._keys if instance is None}
         metrics = {
@@ -127,7 +127,7 @@ class DirectFile:
 
 
 def moments(interval_s: float) -> Iterator[int]:
-    """Yield the time, ns since 1970 UTC, once an interval, on time: what was missed is left out, not made up for."""
+    """Yield the time, ns since 1970 UTC, once per interval; intervals that were missed are skipped."""
     due = time.monotonic()
     while True:
         yield time.time_ns()

@@ -40,7 +40,7 @@ def samples_of(parquet: Source, metrics: Collection[str]) -> tuple[dict[str, Sam
     series, instances = codes(table["instance"])
     hosts = codes(table["host"]) if file.has_host else (np.zeros(len(series), dtype=np.int64), [""])
     names = [(host, instance) for host in hosts[1] for instance in (*instances, "")]
-    # A null instance has the number -1, and the last name of its host.
+    # A null instance has code -1 and becomes the last name of its host.
     series = hosts[0] * (len(instances) + 1) + np.where(series < 0, len(instances), series)
     times, values = times_ns(table), np.asarray(table["value"].to_numpy(), dtype=np.float64)
     order = np.lexsort((times, series, metric_codes))

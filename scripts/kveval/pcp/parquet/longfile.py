@@ -69,7 +69,7 @@ class LongFile:
         return {name: info for name in names if (info := found.get(name) or aliases.get(name)) is not None}
 
     def instance_labels(self, info: MetricInfo, host: str) -> dict[str, LabelHistory]:
-        """Labels through time of a metric's instances on a host, by instance; only of those that have some."""
+        """The label history of a metric's instances on a host, by instance name; none for instances without labels."""
         names = decode_labels(self._footer[LABELS_KEY.encode()]).get(host, {}).get(info.indom or "", {})
         return {name: [(time, labels) for time, labels in history] for name, history in names.items()}
 

@@ -43,7 +43,7 @@ def increase(
     """The gain of a counter in a closed window, one row per instance.
 
     Columns: instance; increase, from the first to the last sample inside the window; seconds that these samples
-    span and that are counted; rate = increase / seconds (per second); samples; resets; marks. After a reset the new
+    span; rate = increase / seconds (per second); samples; resets; marks. After a reset the new
     value counts, a lower bound (what was counted before the reset is unknown). Steps across a mark count neither in
     increase nor in seconds. An instance with fewer than two samples has increase 0 and rate NaN.
     """
@@ -71,7 +71,7 @@ def increase(
 
 @dataclass(frozen=True)
 class Gained:
-    """A counter in a window: sums over its instances of first values and of gains, and the seconds between samples."""
+    """A counter in a window: first value and increase summed over instances, and the median seconds between samples."""
 
     first: float
     increase: float
@@ -81,19 +81,19 @@ class Gained:
 class PreparedCounter:
     """The samples of a counter and the steps between them as arrays, for many windows of one frame.
 
-    `increase` gives the same for one window, instance by instance, and takes a hundred times as long.
+    `increase` gives the same for each instance in one window, but takes a hundred times as long.
     """
 
     def __init__(self, frame: pd.DataFrame) -> None:
         """Prepare a frame from `series`. ValueError if the metric is no counter."""
         steps = _steps(_counter(frame, None, {}))
         self._times, self._values = _times(frame), frame["value"].to_numpy(dtype=np.float64)
-        # Of each sample: whether it goes on the series of the one before it, and what it adds to that.
+        # For each sample: whether it continues the series of the one before it, and its increase.
         self._goes_on, self._gained = _goes_on(frame), np.zeros(len(frame))
         self._gained[steps.at] = steps.gained
 
     def gained(self, start_ns: int, finish_ns: int) -> Gained | None:
-        """Return what was gained in a closed window, as `increase` counts it; None with fewer than two moments."""
+        """Return what was gained in a closed window, as `increase` counts it; None with fewer than two sample times."""
         inside = (self._times >= start_ns) & (self._times <= finish_ns)
         moments = np.unique(self._times[inside])
         if len(moments) < 2:
@@ -106,7 +106,7 @@ class PreparedCounter:
 
 
 def _counter(source: pd.DataFrame | Source, metric: str | None, selection: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the samples of a counter; a frame is the whole selection by itself."""
+    """Return the samples of a counter; a frame is returned as it is. ValueError if the metric is no counter."""
     if isinstance(source, pd.DataFrame):
         frame = source
     elif metric is None:
@@ -121,7 +121,7 @@ def _counter(source: pd.DataFrame | Source, metric: str | None, selection: Mappi
 
 @dataclass
 class _Steps:
-    """Consecutive samples of one series: row of the later one, what was gained, and what came in between."""
+    """Consecutive samples of one series: row of the later, change, seconds, and what lies between."""
 
     at: NDArray[np.int64]
     delta: NDArray[np.float64]

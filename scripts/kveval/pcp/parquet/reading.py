@@ -1,4 +1,4 @@
-"""Reading back: one metric's samples as pandas, touching only what can hold them."""
+"""Reads one metric's samples as a pandas frame, from only those row groups that can hold them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _labelled_on(
 
 
 def _windows(metric: LabelHistory, instance: LabelHistory, wanted: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Spans of time in ns, without their ends, in which the labels match."""
+    """Time spans in ns, end excluded, in which the labels match."""
     edges = [_ALWAYS[0], *sorted({time for time, _ in (*metric[1:], *instance[1:])}), _ALWAYS[1]]
     return tuple(
         window for window in pairwise(edges) if _match(_at(metric, window[0]) | _at(instance, window[0]), wanted)
@@ -129,7 +129,7 @@ def _windows(metric: LabelHistory, instance: LabelHistory, wanted: Mapping[str, 
 
 
 def _at(history: LabelHistory, time_ns: int) -> Labels:
-    """The labels at a time; the first count for what was sampled before they were recorded, too."""
+    """The labels at a time; the first ones also apply to samples from before they were recorded."""
     return history[max(0, bisect_right(history, time_ns, key=itemgetter(0)) - 1)][1] if history else {}
 
 

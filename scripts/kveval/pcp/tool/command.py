@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         problems = _run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads it, such as head, has enough; there is nowhere to flush the rest to at exit.
+        # The reader, such as head, has closed the pipe: at exit there is nowhere to flush the rest to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (ArchiveError, OSError, ValueError) as error:
@@ -108,7 +108,7 @@ def _wide(
     begin = time.monotonic()
     hosts = sorted({archive.label.host for archive in archives})
     if len(hosts) > 1:
-        raise ArchiveError(f"archives of several hosts ({', '.join(hosts)}): --wide takes those of one")
+        raise ArchiveError(f"archives of several hosts ({', '.join(hosts)}): --wide takes those of one host")
     how, specs = reporting(options), [parse_spec(word) for word in options.words]
     inventory = Inventory([archive.metadata for archive in archives])
     chosen = {metric.desc.pmid for metric in wanted_metrics(inventory, specs, how, {})}
@@ -117,7 +117,7 @@ def _wide(
         scan = Scan(problems, lambda desc: desc.pmid in chosen, sink=store.take)
         if options.raw:
             scan.watcher = store.watch
-            # The later ones of records of one time move on by some ns; a record whose own time is outside has no row.
+            # Of records with one time the later ones are moved by some ns; one recorded outside the window has no row.
             scan.start_ns, scan.finish_ns = window.origin_ns, window.finish_ns + MICROSECOND
         scan.run(archives)
         info = scan.info(archives, 0)
@@ -146,7 +146,7 @@ def _moments(
     step = options.interval or DEFAULT_INTERVAL_NS
     if options.finish is not None and options.samples:
         step = max(1, nanoseconds(span / SECOND / (max(2, options.samples) - 1)))
-    # A sample counts if it is in the window to the microsecond, in which libpcp's Python hands out times.
+    # A sample counts if it is in the window to the microsecond, the resolution of times in libpcp's Python.
     count = (span + 999) // step + 1
     count = (
         min(count, max(2, options.samples) if options.finish is not None else options.samples)
@@ -158,7 +158,7 @@ def _moments(
 
 
 def _local(at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Times of a clock on the wall in the process's zone, to the microsecond."""
+    """Local times in the process's time zone, in ns, rounded down to the microsecond."""
     offsets = np.array([time.localtime(second).tm_gmtoff for second in (at_ns // SECOND).tolist()], dtype=np.int64)
     return np.asarray(at_ns // 1000 * 1000 + offsets * SECOND)
 
@@ -182,7 +182,7 @@ def _last_record(archive: Archive) -> int:
 
 
 def _known(words: Sequence[str], archives: Sequence[Archive]) -> None:
-    """ValueError if a word of the command line means no metric."""
+    """ValueError if a word of the command line matches no metric."""
     for word in words:
         selected = matcher([word.split(",", 1)[0]])
         if not any(selected(desc) for archive in archives for desc in archive.metadata.descs.values()):
@@ -220,7 +220,7 @@ def _writable(output: Path, *, wide: bool) -> None:
 
 @contextmanager
 def _beside(output: Path) -> Iterator[Path]:
-    """A name beside the output for what is unfinished; nothing is left of it."""
+    """A temporary name beside the output for the unfinished file, which is removed at the end."""
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         yield unfinished
@@ -229,13 +229,13 @@ def _beside(output: Path) -> Iterator[Path]:
 
 
 def _explained(error: Exception, options: argparse.Namespace) -> str:
-    """One line for an error; an archive of version 1 is called that."""
+    """One line for an error; for an archive of version 1 it says so."""
     text = " ".join(str(error).split())
     if isinstance(error, ArchiveError):
         for name in options.archive:
             for path in (Path(name), *(Path(f"{name}.{part}") for part in ("meta", "0", "index"))):
                 if path.is_file() and path.open("rb").read(8)[4:] == V1_MAGIC:
-                    return f"{name}: an archive of version 1 (PCP before 2.0), which is not read"
+                    return f"{name}: an archive of version 1 (PCP before 2.0), which is not supported"
     return text
 
 

@@ -1,6 +1,6 @@
 """Dates and times of day in words and numbers, as PCP's tools take them after "@" (getdate(3), PCPIntro(1)).
 
-All in the process's time zone (`time.tzset`), as libpcp's are in that of -z or -Z.
+All are in the process's time zone (`time.tzset`), which -z and -Z set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ORDINALS = {
     **{"last": -1, "this": 0, "next": 2, "first": 1, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6},
     **{"seventh": 7, "eighth": 8, "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12},
 }
-# Hours east of Greenwich of the abbreviations that mean one thing.
+# Hours ahead of UTC of the abbreviations that are unambiguous.
 _ZONES = {
     **{"utc": 0, "ut": 0, "gmt": 0, "z": 0, "wet": 0, "cet": 1, "met": 1, "eet": 2, "bst": 1, "mest": 2, "cest": 2},
     **{"ast": -4, "adt": -3, "est": -5, "edt": -4, "cst": -6, "cdt": -5, "mst": -7, "mdt": -6, "pst": -8, "pdt": -7},
@@ -51,7 +51,7 @@ def broken(seconds: int) -> time.struct_time:
 
 
 def moment_of_fields(fields: Broken, start_ns: int) -> int:
-    """The first moment from `start_ns` on with these fields: a field before that of the start means the next cycle."""
+    """The first moment from `start_ns` on with these fields; one lower than that of the start is in the next cycle."""
     now = broken(start_ns // SECOND)
     year, month, day, hour = now.tm_year, now.tm_mon, now.tm_mday, now.tm_hour
     if fields.year is not None:

@@ -1,4 +1,4 @@
-"""Names of metrics and instances in libpcp's order, and the lives of instances, over the archives of a source."""
+"""Names of metrics and instances in libpcp's order, and the lifetimes of instances, over the archives of a source."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from kveval.pcp.archive.meta import INDOM_NULL, Desc, InstanceList, Metadata
 
-# Of smaller domains libpcp does not look up when an instance came and went.
+# For smaller domains libpcp does not consider when an instance appeared and disappeared.
 LARGE_DOMAIN = 16
 
 
 @dataclass(frozen=True)
 class DomainInstances:
-    """The instances of a domain: names in libpcp's order, and of large domains each one's life (ns; -1 open)."""
+    """The instances of a domain: names in libpcp's order, and in large domains each one's lifetime (ns; -1: open)."""
 
     names: list[str]
     born_ns: dict[str, int]
@@ -74,7 +74,7 @@ def traversed(names: Sequence[str]) -> list[str]:
 
 
 def _instances(lists: Sequence[InstanceList], names: dict[int, str]) -> DomainInstances:
-    """Ordered by the last list that has an instance, the latest list first, then by number, which is signed."""
+    """Instances in order of the last list that has them, the latest first, then of their number (signed)."""
     if not lists:
         return DomainInstances([], {}, {})
     universe = np.unique(np.concatenate([one.instances for one in lists]))
@@ -103,6 +103,6 @@ def _instances(lists: Sequence[InstanceList], names: dict[int, str]) -> DomainIn
 
 
 def _changed(current: NDArray[np.int64], instances: NDArray[np.int64], gone: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """A list of instances after a list of changes."""
+    """The instances after a list of changes to `current`, sorted."""
     kept = current[~np.isin(current, instances[gone])]
     return np.union1d(kept, instances[~gone])

@@ -1,8 +1,8 @@
 """Values of a series at moments between its samples, as libpcp's PM_MODE_INTERP has them (pmSetMode(3), interp.c).
 
-Counters lie on the line between the samples around the moment, rounded to the metric's type; of other metrics the
-nearer sample counts, of texts the one before. Without a sample on both sides there is no value, and an interruption
-(mark) is no sample; a discrete value holds until an interruption.
+Counters are interpolated linearly between the samples around the moment, and rounded to the metric's type; other
+metrics take the nearer sample, texts the one before. There is no value without a sample on both sides, before any
+interruption (mark); a discrete value holds until an interruption.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Moments:
 
 
 def present(series: SeriesSamples, moments: Moments, semantics: int, born_ns: int = -1, died_ns: int = -1) -> Flags:
-    """Whether a series has a value at each moment; `born_ns` and `died_ns` are its instance's life, -1 if unknown."""
+    """Whether a series has a value at each moment; `born_ns` to `died_ns` is its instance's lifetime, -1 unknown."""
     return _around(series, moments, semantics, born_ns, died_ns)[0]
 
 
 def sampled(
     series: SeriesSamples, moments: Moments, semantics: int, born_ns: int = -1, died_ns: int = -1
 ) -> tuple[Values, Flags]:
-    """The values at each moment, of the type of the samples, and where there is one."""
+    """The values at each moment, in the type of the samples, and whether there is one."""
     valid, before, after = _around(series, moments, semantics, born_ns, died_ns)
     values = series.values
     if not len(values):
@@ -93,7 +93,7 @@ def _around(
 
 
 def _on_line(low: Values, high: Values, done: NDArray[np.float64], whole: NDArray[np.float64]) -> Values:
-    """Between two samples; `done` of `whole` seconds have passed. Differences are taken before anything is rounded."""
+    """Linear interpolation after `done` of `whole` seconds between two samples. Nothing is rounded before the end."""
     with np.errstate(all="ignore"):
         if low.dtype.kind == "u":
             rise = np.where(high >= low, (high - low).astype(np.float64), -(low - high).astype(np.float64))
@@ -105,7 +105,7 @@ def _on_line(low: Values, high: Values, done: NDArray[np.float64], whole: NDArra
 
 
 def rates(values: Values, valid: Flags, at_ns: Ints) -> tuple[NDArray[np.float64], Flags]:
-    """Per second between consecutive moments (the last axis); none at the first, and none where a counter fell."""
+    """Rates per second between consecutive moments (last axis); none at the first, nor where a counter fell."""
     numbers = values.astype(np.float64)
     seconds = np.maximum(np.diff(at_ns).astype(np.longdouble) / 1e9, 1e-9).astype(np.float64)
     change = np.zeros_like(numbers)

@@ -29,9 +29,9 @@ _CTIME = re.compile(
 
 
 def parse_interval(text: str) -> int:
-    """Length of time in ns of "5", "5min", "1h30m", "4 days 6 hours"; seconds where no unit stands.
+    """Length of time in ns of "5", "5min", "1h30m", "4 days 6 hours"; seconds if there is no unit.
 
-    ValueError for what pmParseInterval(3) does not take.
+    ValueError for what pmParseInterval(3) does not accept.
     """
     seconds, position = 0.0, 0
     if not text.strip():
@@ -108,7 +108,7 @@ def _ctime(text: str) -> Broken | None:
 
 
 def _filled(fields: Broken) -> Broken:
-    """Missing low fields: January, the first, midnight."""
+    """Fill in missing lower fields: January, the first, midnight."""
     month = 1 if fields.month is None and fields.year is not None else fields.month
     day = 1 if fields.day is None and month is not None else fields.day
     hour = 0 if fields.hour is None and day is not None else fields.hour
@@ -118,7 +118,7 @@ def _filled(fields: Broken) -> Broken:
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """The part of an archive that is wanted, ns since 1970 UTC; `origin_ns` is the first sample."""
+    """The part of an archive that is wanted, ns since 1970 UTC; `origin_ns` is the time of the first sample."""
 
     start_ns: int
     finish_ns: int
@@ -162,7 +162,7 @@ def _option(option: str, text: str, first: int | None = None, last: int | None =
             return parse_moment(text, first, last)
         if (step := parse_interval(text)) > 0:
             return step
-        raise ValueError("must be more than nothing")
+        raise ValueError("must be more than 0")
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{option} {text}: {error}") from error
 

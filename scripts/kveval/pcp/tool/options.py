@@ -12,8 +12,8 @@ from kveval.pcp.tool.selection import Reporting, parse_instances
 
 DESCRIPTION = """Convert an archive of Performance Co-Pilot to Parquet, without PCP.
 
-The long form (default) has a row a value, exactly as recorded; OUT is a file.
---wide has a row a time and a column a series, as pcp2arrow writes it; OUT is a new folder.
+The long form (default) has a row per value, exactly as recorded; OUT is a file.
+--wide has a row per time and a column per series, as pcp2arrow writes it; OUT is a new folder.
 METRIC is a name, the beginning of names up to a dot, a shell pattern, or pmrep's
 metric[,label[,instances[,unit[,raw]]]]; all metrics if there is none.
 Without -a, the first word is the ARCHIVE: a folder, a base name, a tar (.tar.zst)."""
@@ -25,18 +25,18 @@ examples:
   pcp-parquet -a ARCHIVE -o OUT.parquet                         every value, in the long form
   pcp-parquet -a ARCHIVE -o OUT.parquet kernel.all -S @10:00 -T 5min
   pcp-parquet -a ARCHIVE --wide -t 10s -o OUT                   rates and values every 10 s
-  pcp-parquet -a ARCHIVE --wide -r -o OUT mem.util disk.dev     a row a record, counters as recorded
+  pcp-parquet -a ARCHIVE --wide -r -o OUT mem.util disk.dev     a row per record, counters as recorded
   pcp-parquet -a ARCHIVE --wide -t 1min -i sda,sdb -b MB -o OUT disk.dev.read_bytes
   pcp-parquet -a ARCHIVE --list kernel.all
 
 exit codes: 0 all well; 1 the archive is damaged, and what could be read was converted; 2 nothing was
 written: wrong options, no archive, no such metric, an empty window, an output that cannot be written.
 
-left out of pcp2arrow's: live sources (-h --host, -L, -K, --container), --archive-folio, configuration files
+left out of pcp2arrow: live sources (-h --host, -L, -K, --container), --archive-folio, configuration files
 (-c, -C), -D. Derived metrics are there if they were recorded. In --wide: metrics without a column (aggregates,
 events) are left out; columns of instances that -i does not choose are not written; -r keeps singular metrics
-and takes -T as a time only; 64-bit integers stay exact; time stamps are without zone, UTC with -r and local
-(-z, -Z) without, and the metadata say which."""
+and takes -T as a time only; 64-bit integers stay exact; time stamps have no zone: UTC with -r, else local
+(-z, -Z); the metadata say which."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +63,7 @@ def _general(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--wide", action="store_true", help="write pcp2arrow's table")
     group.add_argument("--list", action="store_true", help="list metrics: type, semantics, units, number of values")
     group.add_argument("--check", action="store_true", help="check integrity; exit code 1 if something is lost")
-    group.add_argument("--metric", action="append", default=[], help="the same as a METRIC among the words")
+    group.add_argument("--metric", action="append", default=[], help="the same as METRIC")
     group.add_argument("-V", "--version", action="version", version=f"pcp-parquet of kveval {__version__}")
     group.add_argument("-?", "-h", "--help", action="help", help="this text")
 
@@ -79,17 +79,17 @@ def _window(group: argparse._ArgumentGroup) -> None:
 
 def _wide(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-t", "--interval", type=_interval, metavar="INTERVAL", help="between samples (default 60 s)")
-    group.add_argument("-s", "--samples", type=_count, metavar="N", help="this many rows; with -T and -t: between both")
-    group.add_argument("-r", "--raw", action="store_true", help="a row a record, every value as recorded")
+    group.add_argument("-s", "--samples", type=_count, metavar="N", help="number of rows; with -T: spread evenly")
+    group.add_argument("-r", "--raw", action="store_true", help="a row per record, every value as recorded")
     group.add_argument("-R", "--raw-prefer", action="store_true", help="samples of counters instead of rates")
     group.add_argument(
         "-i", "--instances", action="append", metavar="LIST", help="names, numbers, programs, expressions"
     )
-    group.add_argument("-j", "--live-filter", action="store_true", help="accepted: -i sees instances of all times")
+    group.add_argument("-j", "--live-filter", action="store_true", help="no effect: -i sees instances of all times")
     group.add_argument("-n", "--invert-filter", action="store_true", help="rank before instances are chosen")
     group.add_argument("-J", "--rank", type=int, default=0, metavar="N", help="the N highest of a metric (-N: lowest)")
     group.add_argument("-8", "--limit-filter", type=int, default=0, metavar="N", help="values from N on (-N: up to N)")
-    group.add_argument("-9", "--limit-filter-force", type=int, default=0, metavar="N", help="the same, over a METRIC's")
+    group.add_argument("-9", "--limit-filter-force", type=int, default=0, metavar="N", help="overrides -8 and METRIC's")
     group.add_argument("-v", "--omit-flat", action="store_true", help="only metrics with instances")
     group.add_argument("-q", "--count-scale", metavar="UNIT", help="unit of counts (count x 10^3)")
     group.add_argument("-b", "--space-scale", metavar="UNIT", help="unit of space (KB, MiB)")
@@ -128,7 +128,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def _joined(argv: Sequence[str], made: argparse.ArgumentParser) -> list[str]:
-    """The words with every value in one with its option, as getopt(3) has it: "-T -5min" is no two options."""
+    """The words, each value joined to its option as by getopt(3): in "-T -5min", -5min is a value, not an option."""
 
     def words() -> Iterator[str]:
         rest = iter(argv)
@@ -163,7 +163,7 @@ def _interval(text: str) -> int:
             return interval
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    raise argparse.ArgumentTypeError("must be more than nothing")
+    raise argparse.ArgumentTypeError("must be more than 0")
 
 
 def _count(text: str) -> int:

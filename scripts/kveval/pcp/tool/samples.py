@@ -59,7 +59,7 @@ class SampleStore:
         self._chunks.append(self._kept(chunk))
 
     def watch(self, block: Block, _where: str) -> None:
-        """Note the times of a block's records (a watcher of `Scan`); those of one time get 1 ns more each."""
+        """Note the times of a block's records (a watcher of `Scan`); those of the same time are moved 1 ns apart."""
         ahead = np.maximum.accumulate(np.concatenate([[self._latest_ns], block.times]))
         good = (block.times >= 0) & (block.times >= ahead[1:])
         recorded, place = block.times[good], np.arange(int(good.sum()))
@@ -70,9 +70,9 @@ class SampleStore:
         block.times[good] = distinct
 
     def record_times(self) -> tuple[Ints, Ints]:
-        """Times of all records in the order of the archive, ns; those before their predecessor are left out.
+        """Times of all records in the order of the archive, ns, without those that go back in time.
 
-        As they were recorded, and as they are in the samples.
+        Two arrays: as they were recorded, and as they are in the samples (see `watch`).
         """
         recorded, distinct = (np.concatenate(times) for times in zip(*self._record_times, strict=True))
         return recorded, distinct
@@ -102,7 +102,7 @@ class SampleStore:
             return times, texts
         if kind not in (I64, U64):
             return times, values.astype(NATIVE[kind])
-        # A double that is out of the type's range is one of `exact`.
+        # A double that is out of the type's range is replaced by one of `exact`.
         with np.errstate(invalid="ignore"):
             whole = values.astype(NATIVE[kind])
         whole[rows[some] - begin] = found[some][:, 0].view(NATIVE[kind])

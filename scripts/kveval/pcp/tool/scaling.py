@@ -27,7 +27,7 @@ _SPACE = {
     for name in (stem, stem + "s", *((short + "b", short + "ib") if scale else ()))
 }
 _SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0)
-# What a unit of time is of a second, as multiplier and divisor.
+# The units of time in seconds, as multiplier and divisor.
 _TIME_RATIO = ((1, 10**9), (1, 10**6), (1, 1000), (1, 1), (60, 1), (3600, 1))
 _COUNT = re.compile(r"counts?(?: x 10(?:\^(-?\d+))?)?(?=[\s^]|$)", re.IGNORECASE)
 _WORD = re.compile(r"([a-z]+)(?:\^(-?\d+))?(?=\s|$)", re.IGNORECASE)
@@ -49,7 +49,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How values become those of other units: `rate` per second first, then times both factors in this order."""
+    """How to convert values to other units: if `rate`, first to rates per second; then times both factors in order."""
 
     rate: bool = False
     ratio: float = 1.0
@@ -57,7 +57,7 @@ class Scaling:
 
     @property
     def changes(self) -> bool:
-        """Whether values of the metric's own type are not good enough any more."""
+        """Whether values change, so that they need a double instead of the metric's own type."""
         return self.rate or self.ratio * self.multiplier != 1.0
 
 
@@ -93,7 +93,7 @@ def scaling(packed: int, *, counter: bool, raw: bool, wanted: str | None = None)
 
 
 def parse_units(text: str) -> tuple[Units, float]:
-    """Units and the multiplier that values take beside them, of "KB", "2.5 MB / sec", "count x 10^3", "ms^2"."""
+    """The units in "KB", "2.5 MB / sec", "count x 10^3" or "ms^2", and the factor for values in addition to them."""
     above, slash, below = text.partition("/")
     return _quotient(*_part(above, text), *(_part(below, text) if slash else (Units(), 1.0)))
 

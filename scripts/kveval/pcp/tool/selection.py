@@ -29,7 +29,7 @@ class MetricSpec:
     limit: int | None = None
 
     def matches(self, name: str) -> bool:
-        """Whether a metric of this name is meant."""
+        """Whether a metric of this name is selected."""
         return name == self.pattern or name.startswith(self.pattern + ".") or fnmatchcase(name, self.pattern)
 
 
@@ -38,9 +38,9 @@ class Reporting:
     """Treatment of the values of all metrics: raw counters, units by dimension, instances, limits, ranks.
 
     `raw` is pcp2arrow's -r (records as they are), `raw_counters` its -R. `count_units`, `space_units` and
-    `time_units` are for metrics of that dimension alone. `limit` keeps values at or above it, a negative one those at
-    or below its amount; `rank` keeps so many of the highest values of a metric at each time, a negative one of the
-    lowest; `rank_first` ranks before instances are selected.
+    `time_units` are for metrics of that dimension alone. `limit` N keeps values of at least N,
+    -N those of at most N; `rank` N keeps the N highest values of a metric at each time, -N the N lowest; `rank_first`
+    ranks before instances are selected.
     """
 
     raw: bool = False
@@ -58,7 +58,7 @@ class Reporting:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A metric to be written: its name, and what is to be done with its values. `hidden` instances only rank."""
+    """A metric to be written: its name, and what is to be done with its values. `hidden` instances are only ranked."""
 
     name: str
     desc: Desc
@@ -144,12 +144,12 @@ def _units_by_dimension(packed: int, how: Reporting) -> str | None:
 
 
 def parse_instances(text: str) -> tuple[str, ...]:
-    """Instance patterns of a list with commas; quotes keep a comma within a name."""
+    """The instance patterns of a comma-separated list; quotes keep a comma within a name."""
     return tuple(part.strip("'\"") for part in next(csv.reader([text], skipinitialspace=True)) if part)
 
 
 def chosen_instances(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
-    """The instances that the patterns mean: a number (of a process), a program's name, or a regular expression.
+    """The instances that match the patterns: a number (of a process), a program's name, or a regular expression.
 
     ValueError for an expression that cannot be read.
     """
@@ -161,7 +161,7 @@ def chosen_instances(names: Sequence[str], patterns: Sequence[str]) -> tuple[str
             try:
                 expression = re.compile(rf"\A(?:{pattern})\Z")
             except re.error as error:
-                raise ValueError(f"-i {pattern}: no regular expression ({error})") from error
+                raise ValueError(f"-i {pattern}: not a regular expression ({error})") from error
             hits = [name for name in names if expression.match(name)]
         found.update(dict.fromkeys(hits))
     return tuple(found)
@@ -173,7 +173,7 @@ def _by_number(pattern: str, name: str) -> bool:
 
 
 def _program(name: str) -> str | None:
-    """The program of a process' instance ("001234 /usr/sbin/sshd"), None of another."""
+    """The program of a process' instance ("001234 /usr/sbin/sshd"), None for other instances."""
     parts = name.split()
     if len(parts) < 2 or not parts[0].isdigit():
         return None

@@ -1,4 +1,4 @@
-"""The wide table: one row a time, one column a series, with pcp2arrow's names, order and types."""
+"""The wide table: one row per time, one column per series, with pcp2arrow's names, order and types."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Cells = tuple[NDArray[Any], Flags]
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of the table: samples at `moments`, or as `records` at these times; `stamps` are written."""
+    """The rows of the table: values sampled at `moments`, or, if `records`, recorded then; `stamps` are written."""
 
     moments: Moments
     stamps: NDArray[np.int64]
@@ -135,7 +135,7 @@ def _array(values: NDArray[Any], valid: Flags, kind: pa.DataType) -> pa.Array:
 
 
 def _rows_of(times: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The row of each time, -1 for one that has none; times that are equal have the row once."""
+    """The row of each time, -1 if it has none; of equal times only the first gets the row."""
     at = np.searchsorted(rows, times)
     inside = (at < len(rows)) & (np.diff(times, prepend=-1) > 0)
     inside[inside] = rows[at[inside]] == times[inside]
@@ -160,8 +160,8 @@ def _held(values: NDArray[Any], valid: Flags, any_value: Flags) -> Cells:
 def write_wide(sheet: Sheet, metrics: Sequence[Wanted], output: Path, facts: dict[str, str]) -> int:
     """Write the table to the folder `output`, which must not exist, and return the number of columns.
 
-    It holds part-0.parquet, as pcp2arrow's does; what is unfinished is never seen there. Columns wait in temporary
-    files where there are many.
+    It holds part-0.parquet, as pcp2arrow's does, and appears only when complete. If there are many columns, they are
+    collected in temporary files.
     """
     stamps = pa.array(sheet.rows.stamps).cast(pa.timestamp("ns"))
     with ExitStack() as stack:

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from kveval.spec.curve.distances import FIRST, GROUPS, Ints, Sample, reuse_distances
 from kveval.spec.curve.prompts import Blocks, Prompts
 
-# What each block needs of a cache, in tokens, and what it spares of a prompt.
+# For each block, the cache size in tokens that it needs, and the prompt tokens that it saves.
 _Part = tuple[Ints, npt.NDArray[np.int32]]
 _NEVER = np.iinfo(np.int64).max
 _KNEE = 0.9
-# Blocks looked up of which all are followed; of more, a sample of so many, which bounds seconds and memory.
+# Up to so many blocks, all are followed; of more, only a sample, which bounds time and memory.
 EXACT_UP_TO = 50_000_000
 _SAMPLED_PART = 0.2
 # Sizes at which the parts of a sample are compared.
@@ -23,13 +23,13 @@ _COMPARED = 50
 
 @dataclass(frozen=True)
 class ReuseCurve:
-    """The prompt tokens, of those that are counted, that a cache of every size serves.
+    """The prompt tokens, of the counted requests, that a cache of each size serves.
 
-    `sizes`, in tokens and rising, and what is served from each on, `served`, of `prompt_tokens`; below the first,
-    `served[0]`: `served` has one more than `sizes`. Several servers of one size each count with the size of one.
+    From `sizes[n]` tokens on (rising), a cache serves `served[n + 1]` of `prompt_tokens`, below `sizes[0]` it serves
+    `served[0]`. Of several servers, all of one size, the size of one counts.
 
-    Of very many blocks a share `sampled` stands for all; `error` is then the largest standard error of a size's share,
-    by how far apart parts of the sample are.
+    Of very many blocks only the share `sampled` is counted; `error` is then the largest standard error of the share at
+    any size, estimated from parts of the sample.
     """
 
     sizes: Ints
@@ -39,7 +39,7 @@ class ReuseCurve:
     error: float = 0.0
 
     def share(self, tokens: float) -> float:
-        """Return the share of the prompt tokens that is served where the cache holds so many tokens."""
+        """Return the share of the prompt tokens that a cache of this size serves."""
         at = int(np.searchsorted(self.sizes, tokens, side="right"))
         return float(self.served[at]) / self.prompt_tokens if self.prompt_tokens else 0.0
 
@@ -54,7 +54,7 @@ class ReuseCurve:
         return self.share(np.inf)
 
     def size_for(self, part: float = _KNEE) -> int | None:
-        """Return the smallest size, in tokens, with this part of what any size adds; None where none adds anything."""
+        """Return the smallest size, in tokens, that adds this part of the most that any adds; None if none adds any."""
         gain = self.served[-1] - self.served[0]
         if gain <= 0:
             return None
@@ -63,14 +63,14 @@ class ReuseCurve:
 
 @dataclass(frozen=True)
 class TierRules:
-    """How a tier looks up and keeps: in chunks of so many tokens, `usable` of its size before it drops any."""
+    """How a tier looks up and stores: chunks of so many tokens, and `usable` of its size before any eviction."""
 
     chunk_tokens: int
     usable: float = 1.0
 
 
 def device_curve(prompts: Sequence[Prompts], block_tokens: int, exact_up_to: int = EXACT_UP_TO) -> ReuseCurve:
-    """Return what devices serve by themselves; `prompts`: of each server. They keep answers as well."""
+    """Return the curve of devices alone, which keep answers as well; `prompts`: those of each server."""
     sample = _sample(prompts, block_tokens, block_tokens, exact_up_to)
     blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
 
@@ -88,10 +88,10 @@ def tier_curve(
     rules: TierRules,
     exact_up_to: int = EXACT_UP_TO,
 ) -> ReuseCurve:
-    """Return what devices of a size and tiers of every size serve together; the tier's copies what devices compute.
+    """Return what devices of one size and tiers of each size serve together; tiers store what devices compute.
 
-    A tier is asked for the chunks of a prompt from its beginning on, so that it serves a block of the device's exactly
-    if it holds the chunk that has the block whole. `usable` counts for a tier's size as it is given.
+    A tier looks up the chunks of a prompt from its beginning on, so that it serves a block of the device exactly if it
+    holds the chunk that contains the whole block. The curve's sizes are as configured, of which `usable` is used.
     """
     sample = _sample(prompts, block_tokens, rules.chunk_tokens, exact_up_to)
     blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
@@ -139,7 +139,7 @@ def _tier_sizes_needed(
 
 
 def _sample(prompts: Sequence[Prompts], block_tokens: int, chunk_tokens: int, exact_up_to: int) -> Sample | None:
-    """Return what is looked at of very many blocks; None for all of them. Whole chunks, so that blocks find theirs."""
+    """Return how to sample very many blocks, None to count all. Whole chunks are chosen, so that blocks find theirs."""
     count = sum(own.block_count(block_tokens, answers=True) for own in prompts)
     if count <= exact_up_to:
         return None
@@ -156,7 +156,7 @@ def _sizes_needed(blocks: Blocks, block_tokens: int, rate: float, sample: Sample
     distances = reuse_distances(blocks.ids, blocks.offsets)
     if sample is None:
         return np.where(distances == FIRST, _NEVER, (distances + 1) * block_tokens)
-    # What is before a block in its own unit was chosen with it and stands for itself.
+    # The blocks before this one in its own unit were chosen with it and are not scaled.
     own = blocks.numbers % (sample.unit_tokens // block_tokens)
     others = np.rint((distances - own) / rate).astype(np.int64)
     return np.where(distances == FIRST, _NEVER, (others + own + 1) * block_tokens)
@@ -203,7 +203,7 @@ def _estimate(
 
 
 def _scaled(curve: ReuseCurve, rate: float, lacking: float) -> ReuseCurve:
-    """The curve of all blocks by that of a sample: what it has too few of is taken for what any cache finds.
+    """Scale the curve of a sample to all blocks: uses that the sample lacks count as served by every cache.
 
     Blocks that are looked up often are few, so that a sample has more or fewer uses than its share; they need little
     room (SHARDS-adj of Waldspurger et al., section 3.4).
@@ -227,7 +227,7 @@ def _curve(parts: Sequence[_Part], total: int) -> ReuseCurve:
 
 
 def replicas(prompts: Prompts, servers: int, by_prefix: bool) -> list[Prompts]:
-    """Deal requests out to servers: in turn, or all that begin alike to the same one."""
+    """Distribute requests over servers: in turn, or by prefix, all with the same beginning to the same server."""
     if servers == 1:
         return [prompts]
     chosen = dealt(prompts, servers, by_prefix)

@@ -1,4 +1,4 @@
-"""The requests of a level as `service` serves them: when each comes, and what of its prompt each cache has."""
+"""The requests of a level for `service`: when each arrives, and how much of its prompt each cache holds."""
 
 import itertools
 import random
@@ -23,10 +23,10 @@ def demands(
     device_tokens: float,
     tier_tokens: Sequence[float],
 ) -> list[list[Demanded]]:
-    """Return a level's first requests for each size of a tier, those of each server.
+    """Return a level's first requests, by size of the tier and by server.
 
-    `requests`: as many as the level may come to; one that sends at a rate of its own has those of its time.
-    `tier_tokens`: of one server, as far as it is in use before it drops anything.
+    `requests`: the most that a closed loop may send; an open loop sends those of the level's time.
+    `tier_tokens`: sizes of one server's tier, of which only what is used before eviction.
     """
     workload, serving = specification.workload, serving_of(specification)
     times = _arrivals_s(workload, level, run)
@@ -52,7 +52,7 @@ def demands(
 
 
 def _arrivals_s(workload: WorkloadSpec, level: int, run: int) -> Floats | None:
-    """When requests come in a level's time; drawn where the load generator draws it, None where answers decide."""
+    """Arrival times within a level, s, drawn as the load generator draws them; None in a closed loop."""
     if workload.profile not in workloads.OPEN_LOOP:
         return None
     if workload.profile in workloads.REPLAYS:

@@ -1,13 +1,13 @@
 """Reuse distances: how many other blocks were used since a block was used last.
 
-A cache that drops what was unused longest has a block exactly if it holds more blocks than this distance (Mattson,
+A cache with LRU eviction has a block exactly if it holds more blocks than this distance (Mattson,
 Gecsei, Slutz and Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970), so that one
 pass gives the hits of every size.
 
-Of very many blocks a sample tells the same: those whose ids have a hash below a threshold, with all of their uses, and
-distances that are counted in them are a known share of the true ones (Waldspurger, Park, Garthwaite and Ahmad,
-"Efficient MRC construction with SHARDS", FAST'15). That a hit of a prompt ends at its first miss changes nothing: the
-distances rise along a prompt, so that whatever holds a block holds all before it, and every block counts by itself.
+Of very many blocks a sample is enough: those whose ids have a hash below a threshold, with all of their uses.
+Distances counted among them are a known share of the true ones (Waldspurger, Park, Garthwaite and Ahmad, "Efficient
+MRC construction with SHARDS", FAST'15). Blocks can be counted one by one although a prompt's hits end at its first
+miss: distances rise along a prompt, so that a cache that holds a block holds all blocks before it.
 """
 
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ FIRST = -1
 """The distance of a block that was never used before."""
 
 GROUPS = 8
-"""Parts of a sample, each a smaller sample of its own: how far they are apart tells the error of the whole."""
+"""Parts of a sample, each a smaller sample of its own: their spread gives the error of the whole."""
 
-# Bits of a hash that are compared with the threshold; those that tell the groups are others.
+# High bits of a hash that are compared with the threshold; the groups come from other bits.
 _HASH_BITS = 40
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A share `rate` of all blocks, by a hash of what they are, of every server's and at every use the same.
+    """A share `rate` of all blocks, chosen by a hash of their content: the same on every server and at every use.
 
-    What is chosen together lies in the same `unit_tokens` of a prompt, and has its name of the first `part_tokens`
-    there: sizes of blocks that divide the first and are multiples of the second are sampled alike.
+    Blocks in the same `unit_tokens` of a prompt are chosen together, by the hash of the first `part_tokens` there, so
+    that block sizes which divide the first and are multiples of the second are sampled alike.
     """
 
     rate: float
@@ -49,7 +49,7 @@ def hashes(ids: Ints) -> Unsigned:
 
 
 def below(mixed: Unsigned, rate: float) -> npt.NDArray[np.bool_]:
-    """Say of each hash whether it is among this share of all."""
+    """Return for each hash whether it is in a sample of this rate."""
     return (mixed >> np.uint64(64 - _HASH_BITS)) < np.uint64(round(rate * 2**_HASH_BITS))
 
 
@@ -61,13 +61,13 @@ def groups_of(mixed: Unsigned) -> npt.NDArray[np.uint8]:
 def reuse_distances(blocks: Ints, offsets: Ints) -> Ints:
     """Return for each block of each request the distinct blocks used between its last use and this request.
 
-    `blocks`: of all requests in the order in which they come, `offsets[n]` where those of request n begin, one more at
-    the end; no block twice in a request, and none after different beginnings. A request looks all its blocks up before
-    it uses any, and uses the last one first, so that of an old prompt the end goes before its beginning: vLLM frees
-    blocks, and its CPU tier and LMCache touch them, in this order. So a block that is held has all before it held.
+    `blocks`: those of all requests in order; request n has those from `offsets[n]` to `offsets[n + 1]`. No block is
+    twice in a request, or after different beginnings. A request looks up all its blocks before it uses any, and uses
+    the last one first, so that an old prompt is evicted from its end: vLLM frees blocks, and its CPU tier and LMCache
+    touch them, in this order. A cache that holds a block therefore holds all blocks before it.
 
-    Blocks that are never used but one after the other are a run, which is looked up once: of its blocks, each has one
-    more of its own run before it than the last. FIRST for a first use.
+    Blocks that are only ever used one after the other are a run, which is looked up once: along it, the distance rises
+    by one for each block. FIRST for a first use.
     """
     if not len(blocks):
         return np.empty(0, np.int64)
@@ -81,7 +81,7 @@ def reuse_distances(blocks: Ints, offsets: Ints) -> Ints:
 
 
 def _run_heads(blocks: Ints, offsets: Ints) -> Ints:
-    """Positions at which runs begin: of blocks that are ever used without the same one, used as often, before."""
+    """Positions at which runs begin: at blocks that do not always follow one same block that is used as often."""
     numbers, count = _numbered(blocks)
     before = np.empty_like(numbers)
     before[1:] = numbers[:-1]
@@ -105,19 +105,19 @@ def _numbered(blocks: Ints) -> tuple[npt.NDArray[np.signedinteger], int]:
 
 
 def _run_distances(names: Ints, lengths: Ints, offsets: Ints) -> Ints:
-    """The distance of each run's first block: the lengths of all other runs that were used since, FIRST without."""
+    """The distance of each run's first block: the total length of the other runs used since; FIRST at a first use."""
     count = len(names)
     sizes = np.diff(offsets)
-    # Where each use stands once every request's are turned round; turning round twice is none.
+    # The position of each use once those of every request are reversed; reversing twice restores them.
     turned = np.repeat(offsets[:-1] + offsets[1:] - 1, sizes) - np.arange(count)
     lengths = lengths[turned]
     last = _last_uses(names[turned], np.int32 if count < np.iinfo(np.int32).max else np.int64)
     ends = np.cumsum(lengths)
     again = np.flatnonzero(last >= 0)
     before = last[again]
-    # Uses of another run since: those among the earlier whose own last use lies before this one's ...
+    # Other runs used since: the earlier uses whose own last use is before this one's ...
     distances = _smaller_before(before, lengths[again])
-    # ... first uses included, without what came before the last use itself, and without this request's own.
+    # ... plus first uses, less those before the last use itself, and less those of this request.
     distances += np.cumsum(np.where(last < 0, lengths, 0))[again] - ends[before]
     begins = ends - lengths
     distances -= begins[again] - begins[np.repeat(offsets[:-1], sizes)[again]]
@@ -136,10 +136,10 @@ def _last_uses(names: Ints, kind: type[np.signedinteger]) -> npt.NDArray[np.sign
 
 
 def _smaller_before(values: npt.NDArray[np.signedinteger], weights: Ints) -> Ints:
-    """Sum for each of some distinct values the weights of the smaller ones before it, bit by bit, from the highest.
+    """Return for each of some distinct values the sum of the weights of the smaller ones before it.
 
-    Values that agree in the bits so far lie together, in their first order. Of two that differ in the next, the smaller
-    has it unset; after that the unset ones move before the set ones.
+    Works bit by bit, from the highest. Values that agree in the bits so far are adjacent, in their original order. Of
+    two that differ in the next bit, the smaller has it unset; then those with it unset move before the others.
     """
     kind = values.dtype.type
     sums = np.zeros(len(values), dtype=np.int64)

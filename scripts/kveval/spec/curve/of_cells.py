@@ -1,4 +1,4 @@
-"""The curves of a cell: the requests of its levels, on the caches that it has."""
+"""The curves of a cell: of the requests of its levels, on the caches that it has."""
 
 import itertools
 import random
@@ -18,10 +18,10 @@ from kveval.spec.curve.prompts import Prompts
 from kveval.spec.reuse import caches_of
 from kveval.spec.specification import Specification
 
-# LMCache 0.5 drops a fifth of its chunks as soon as it is four fifths full: it holds 64 to 80 %.
+# LMCache 0.5 evicts a fifth of its chunks as soon as it is four fifths full, so it holds 64 to 80 %.
 LMCACHE_HOLDS = (0.64, 0.8)
-# Conversations that are drawn for each prefix: so many go before, until nearly every prefix has been visited, and so
-# many count.
+# Conversations that are drawn for each prefix: first, uncounted, until nearly every prefix has been visited; then those
+# that count.
 _DRAWN_BEFORE, _DRAWN = 6, 10
 _DRAWN_AT_LEAST = 400
 
@@ -31,11 +31,11 @@ class CellCurves:
     """The shares of a level's prompt tokens that a cell's caches serve.
 
     Attributes:
-        device: of devices of every size without a tier.
-        tier: of tiers of every size behind the device that the cell has; None where that is not known.
-        device_tokens: what one server's device holds; None where no server has said so yet.
-        tier_tokens: what one server's tier holds; 0 without one.
-        usable: the least and the most of a tier that is in use before it drops something.
+        device: the curve of devices without a tier.
+        tier: the curve of tiers behind the cell's device; None if the device's size is not known.
+        device_tokens: size of one server's device; None until a server has reported it.
+        tier_tokens: size of one server's tier; 0 without one.
+        usable: the smallest and the largest share of a tier that is used before it evicts.
     """
 
     device: ReuseCurve
@@ -51,7 +51,7 @@ class CellCurves:
 
     @property
     def served(self) -> tuple[float, float] | None:
-        """Least and most of what device and tier serve together; None where the device's size is not known."""
+        """Smallest and largest share that device and tier serve; None if the device's size is not known."""
         if self.tier is None:
             return None
         low, high = (self.tier.share(self.tier_tokens * part) for part in self.usable)
@@ -65,9 +65,9 @@ def curves_of(
     reported_tokens: int | None = None,
     requests: int | None = None,
 ) -> CellCurves:
-    """Return the curves of a level of a run, for its first `requests`, or as they are for a load that goes on.
+    """Return the curves of a level of a run, for its first `requests`, or, if None, for a load without end.
 
-    `reported_tokens`: of the device, where the configuration does not give it.
+    `reported_tokens`: size of the device as a server reported it, if the configuration does not give it.
     """
     serving = serving_of(specification, reported_tokens)
     load = _Load(specification.workload, level, run, requests, serving.block, serving.servers, serving.by_prefix)
@@ -85,7 +85,7 @@ def curves_of_prompts(specification: Specification, prompts: Prompts, reported_t
 
 @dataclass(frozen=True)
 class Serving:
-    """How a cell's servers look up and share out prompts, and what each one's device holds."""
+    """How a cell's servers look up and divide prompts, and the size of each one's device."""
 
     block: int
     servers: int
@@ -95,7 +95,7 @@ class Serving:
 
 
 def serving_of(specification: Specification, reported_tokens: int | None = None) -> Serving:
-    """Return that of a cell; `reported_tokens` as in `curves_of`."""
+    """Return how a cell's servers work; `reported_tokens` as in `curves_of`."""
     deployment, block = specification.deployment, specification.block_size
     return Serving(
         block=block,
@@ -116,7 +116,7 @@ def _of_cell(specification: Specification, serving: Serving, device: ReuseCurve,
 
 
 class _Load(NamedTuple):
-    """The requests of a level, and how they are shared out: what cells of different arms have in common."""
+    """The requests of a level, and how they are divided among servers: the same for cells of different arms."""
 
     workload: WorkloadSpec
     level: int
@@ -144,20 +144,20 @@ def _each(load: _Load) -> list[Prompts]:
 
 
 def order_is_assumed(workload: WorkloadSpec) -> bool:
-    """Say whether answers decide which request comes when: conversations of several turns that arrive by a schedule.
+    """Return whether answers decide the order of requests: conversations of several turns that arrive by a schedule.
 
     At each arrival GuideLLM 0.8 sends the next turn of the first conversation whose last answer is back, and begins
-    another where there is none: where answers take longer than the time between arrivals, turns of several take
-    turns. Here each conversation ends before the next begins.
+    another if there is none: if answers take longer than the time between arrivals, several conversations alternate.
+    Here each conversation ends before the next begins.
     """
     return workload.turns > 1 and workload.profile in ("poisson", "constant", "sweep")
 
 
 def prompts_of(workload: WorkloadSpec, level: int, run: int, block_tokens: int, requests: int | None = None) -> Prompts:
-    """Return the requests of a level of a run, in the order in which they come, the first `requests` where given.
+    """Return the requests of a level of a run in order of arrival, the first `requests` if given.
 
-    Without that number, of a trace those that are sent in the level's time, or all where answers decide that; of others
-    the prefixes that are drawn once nearly each has been visited.
+    Without that number: of a trace those of the level's time, or all in a closed loop; of other loads enough to
+    visit nearly every prefix, and then those that count.
     """
     seed = workload.seed + 100_000 * run + workload.given_levels.index(level)
     if workload.profile not in workloads.REPLAYS:
@@ -169,7 +169,7 @@ def prompts_of(workload: WorkloadSpec, level: int, run: int, block_tokens: int, 
 
 
 def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
-    """Return about how many blocks the requests of a level are for `curves_of`, without making them."""
+    """Estimate how many blocks `curves_of` makes of the requests of a level, without making them."""
     if workload.trace is not None:
         tokens = sum(row.input_length + row.output_length for row in traces.from_start(workload.trace))
         return tokens / block_tokens
@@ -182,7 +182,7 @@ def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
 
 
 def _drawn_conversations(workload: WorkloadSpec, level: int) -> tuple[int, int]:
-    """How many are drawn before any counts, or primed, and how many count, where a load goes on."""
+    """How many conversations are drawn, or primed, before any counts, and how many count, for a load without end."""
     count = workloads.prefix_count_at(workload, level)
     before = count if workload.prime else 0
     return before or max(_DRAWN_AT_LEAST, _DRAWN_BEFORE * count), max(_DRAWN_AT_LEAST, _DRAWN * count)
@@ -191,7 +191,7 @@ def _drawn_conversations(workload: WorkloadSpec, level: int) -> tuple[int, int]:
 def _conversations(
     workload: WorkloadSpec, level: int, seed: int, block_tokens: int, requests: int | None = None
 ) -> Prompts:
-    """Conversations over shared prefixes, as many at once as there are streams, which take turns.
+    """Conversations over shared prefixes, as many at once as there are streams, with alternating turns.
 
     GuideLLM 0.8 draws the prefixes with a generator of its own that is seeded from the level's seed.
     """
@@ -216,7 +216,7 @@ def _conversations(
     numbers = itertools.count()
 
     def add(number: int, drawn: int, tokens: int, output: int) -> None:
-        """Put a request into the sequence."""
+        """Append a request to the sequence."""
         needed = -(-(tokens + output) // block_tokens)
         head, own = min(shared, needed), count * shared + number * longest
         pieces.extend(((drawn * shared, head), (own + head, needed - head)))
@@ -263,5 +263,5 @@ def _order_drawn(seed: int, count: int) -> list[int]:
 
 
 def needed_sizes(curve: ReuseCurve, parts: Sequence[float] = (0.5, 0.9, 0.99)) -> list[tuple[float, int]]:
-    """Return the smallest sizes, in tokens, that add these parts of what any size adds."""
+    """Return the smallest sizes, in tokens, that add these parts of the most that any size adds."""
     return [(part, size) for part in parts if (size := curve.size_for(part)) is not None]

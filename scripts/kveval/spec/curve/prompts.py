@@ -1,4 +1,4 @@
-"""The prompts of a load as sequences of blocks: equal numbers for blocks that are equal after equal beginnings."""
+"""The prompts of a load as sequences of blocks: equal ids for blocks that are equal and have equal beginnings."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from kveval.load.trace_file import TraceRow
 from kveval.spec.curve.distances import Ints, Sample, below, groups_of, hashes
 
-# Blocks whose places are computed at once, which bounds the memory that this takes: few enough for a processor's cache.
+# Blocks that are computed at once, which bounds memory: few enough for a processor's cache.
 _AT_ONCE = 250_000
 
 
@@ -20,12 +20,12 @@ class Blocks:
     """The full blocks of all requests, in the order of the requests; those of request n from `offsets[n]` on.
 
     Attributes:
-        ids: of the blocks.
-        numbers: of each block in its request, from 0 on.
-        offsets: where each request's begin, one more at the end.
-        found_tokens: of each block, the tokens of its request's prompt that it spares where a cache has it: none of an
-            answer's, none of the block with a prompt's last token, which a server computes in any case.
-        groups: of each block of a sample, the part of the sample that it is in; None for all blocks.
+        ids: one for each block.
+        numbers: position of each block in its request, from 0 on.
+        offsets: where each request's blocks begin, and the end of the last.
+        found_tokens: prompt tokens that each block saves if a cache has it: none for a block of an answer, nor for the
+            block with a prompt's last token, which a server always computes.
+        groups: the part of the sample that each block is in; None if there is no sample.
     """
 
     ids: Ints
@@ -54,13 +54,13 @@ class Prompts:
     """Requests in the order in which they come.
 
     Attributes:
-        hash_ids: of all prompts one after the other; each stands for `hash_tokens` tokens after those before it, the
-            last of a prompt for what is left.
-        offsets: where each prompt's begin, one more at the end.
+        hash_ids: those of all prompts one after the other; each stands for the next `hash_tokens` tokens, the last of a
+            prompt for the rest.
+        offsets: where each prompt's ids begin, and the end of the last.
         input_tokens: of each prompt.
         output_tokens: of each answer.
-        counted: whether a request is one of those that are measured.
-        answers_known: whether ids go on over the answer, which is part of a later prompt.
+        counted: whether a request is measured.
+        answers_known: whether ids cover the answer, too, which is part of a later prompt.
     """
 
     hash_ids: Ints
@@ -73,7 +73,7 @@ class Prompts:
 
     @classmethod
     def of_rows(cls, rows: Sequence[TraceRow], hash_tokens: int, counted: Iterable[bool] | None = None) -> Self:
-        """Take the rows of a trace: what they answer is never asked for again."""
+        """Make prompts of the rows of a trace, whose answers are not part of later prompts."""
         lengths = [len(row.hash_ids) for row in rows]
         return cls(
             hash_ids=np.fromiter((one for row in rows for one in row.hash_ids), np.int64, sum(lengths)),
@@ -91,7 +91,7 @@ class Prompts:
 
     @property
     def first_ids(self) -> Ints:
-        """The first id of each prompt, by which prompts that begin alike are told; any where a prompt has none."""
+        """The first id of each prompt, equal for equal beginnings; arbitrary for a prompt without ids."""
         if not len(self.hash_ids):
             return np.arange(len(self.input_tokens))
         return self.hash_ids[np.minimum(self.offsets[:-1], len(self.hash_ids) - 1)]
@@ -113,7 +113,7 @@ class Prompts:
         return int(self._sizes(block_tokens, answers).sum())
 
     def found_tokens(self, block_tokens: int) -> int:
-        """Return the prompt tokens that a cache which has every block would spare."""
+        """Return the prompt tokens that a cache which has every block would save."""
         return int(((self.input_tokens[self.counted] - 1) // block_tokens * block_tokens).sum())
 
     def blocks(self, block_tokens: int, answers: bool = False, sample: Sample | None = None) -> Blocks:
@@ -151,10 +151,10 @@ class Prompts:
         return ids, request.astype(np.int32), number.astype(np.int32), found.astype(np.int32), groups
 
     def _ids(self, request: Ints, last_token: Ints, block_tokens: int) -> Ints:
-        """Ids of the blocks of so many tokens that end with these: those of an answer nobody asks for are their own."""
+        """Ids of the blocks of so many tokens that end with these; blocks of answers in no later prompt are unique."""
         known_tokens = self.input_tokens + (self.output_tokens if self.answers_known else 0)
         own = last_token >= known_tokens[request]
-        # The id of a block's last token tells all that is before it; which block it is of those that end there.
+        # The hash id of a block's last token stands for all before it; `among` numbers the blocks that end in it.
         place = np.where(own, 0, last_token // self.hash_tokens)
         among = (last_token - place * self.hash_tokens) // block_tokens
         each = (self.hash_tokens - 1) // block_tokens + 1

@@ -1,7 +1,7 @@
-"""How long requests take on a server of known speed, batch by batch, prompts and answers in common batches.
+"""Simulates how long requests take on a server of known speed, batch by batch, prompts and answers batched together.
 
-A batch takes a time of its own, more for each answer it goes on with and for each prompt token it computes; what a tier
-has is copied instead. Prompts are taken in the order in which they come, in chunks, as far as the device holds them.
+A batch takes a fixed time, plus some for each answer it continues and for each prompt token it computes; what a tier
+holds is copied instead. Prompts are taken in order of arrival, in chunks, as long as the device has room for them.
 """
 
 import heapq
@@ -23,10 +23,10 @@ class ServerSpeed:
 
     Attributes:
         token_s: a prompt token at the beginning of a prompt.
-        context_share: by what part of this a token takes longer for each token before it.
+        context_share: part of `token_s` by which a token takes longer for each token before it.
         batch_s: a batch of any content.
-        answer_s: each answer that a batch goes on with, by one token.
-        request_s: a request before the server's scheduler has it.
+        answer_s: each answer that a batch continues by one token.
+        request_s: from the arrival of a request until the scheduler has it.
     """
 
     token_s: float
@@ -42,12 +42,12 @@ class ServerSpeed:
 
 @dataclass(frozen=True)
 class TierSpeed:
-    """How fast a tier's copies are; infinite where that is left out.
+    """How fast a tier copies; infinitely fast by default.
 
     Attributes:
-        load_tokens_s: tokens to the device in a second.
-        store_tokens_s: tokens from the device in a second; every token that is computed is stored.
-        blocks: whether the device computes nothing meanwhile, which is so where the CPU is the device.
+        load_tokens_s: tokens to the device per second.
+        store_tokens_s: tokens from the device per second; every token that is computed is stored.
+        blocks: whether the device computes nothing meanwhile, as when the CPU is the device.
     """
 
     load_tokens_s: float = math.inf
@@ -57,15 +57,15 @@ class TierSpeed:
 
 @dataclass(frozen=True)
 class Demanded:
-    """The requests of one server in the order in which they come, an entry each.
+    """The requests of one server in order of arrival, one entry of each array per request.
 
     Attributes:
-        arrivals_s: when they come, rising; None where each follows an answer.
+        arrivals_s: arrival times, rising; None in a closed loop.
         input_tokens: of the prompts.
         output_tokens: of the answers, 1 at least.
-        on_device: of the prompts, tokens that the device has.
-        in_tier: tokens after these that the tier has.
-        groups: equal where prompts begin alike.
+        on_device: prompt tokens that the device holds.
+        in_tier: prompt tokens after these that the tier holds.
+        groups: equal for prompts that begin alike.
     """
 
     arrivals_s: Floats | None
@@ -81,10 +81,10 @@ class ServedLevel:
     """A level as it would be measured in its window.
 
     Attributes:
-        throughput_tok_s: output tokens delivered in a second.
-        completed_req_s: answers completed in a second.
+        throughput_tok_s: output tokens delivered per second.
+        completed_req_s: answers completed per second.
         ttft_ms: of the requests whose first token comes in the window.
-        itl_ms: mean gap between the tokens of an answer, of each that was completed in the window.
+        itl_ms: for each answer completed in the window, the mean gap between its tokens.
         busy: share of the window in which the device works.
         waiting: requests that came and had no first token when the window closed.
     """
@@ -106,10 +106,10 @@ def serve(
     device_tokens: float = math.inf,
     batch_tokens: int = 2048,
 ) -> ServedLevel:
-    """Serve requests until the window closes, seconds from the first, or the last request has come.
+    """Serve requests until the window closes (seconds from the start) or no request is left to send.
 
-    `streams`: how many are in flight, each followed by the next when it is answered; None for requests that come by
-    themselves. `batch_tokens`: the most that the device computes at once.
+    `streams`: how many are in flight in a closed loop, None in an open loop. `batch_tokens`: the most that the device
+    computes at once.
     """
     return _Run(demanded, speed, tier, window, streams, device_tokens, batch_tokens).served()
 
@@ -138,7 +138,7 @@ class _Run:
         self.came = [math.nan] * self.count
         self.first = [math.nan] * self.count
         self.now, self.batches = 0.0, 0
-        # Requests that come, by when the scheduler has them; those it has; those whose copies are on their way.
+        # Requests by when the scheduler gets them; those it has; those whose copies from the tier are under way.
         self.coming: list[tuple[float, int]] = []
         self.waiting: deque[int] = deque()
         self.loading: list[tuple[float, int]] = []
@@ -177,7 +177,7 @@ class _Run:
         )
 
     def _send(self, time: float) -> None:
-        """Have a stream send the next request; without one the streams run dry, and the window ends."""
+        """Have a stream send the next request; if none is left, the window ends."""
         if self.next == self.count:
             self.end = min(self.end, time)
             return
@@ -214,7 +214,7 @@ class _Run:
         return True
 
     def _pass(self, seconds: float, working: bool, tokens: int = 0) -> None:
-        """Let time pass; tokens that come in it count by the part of it that lies in the window."""
+        """Let time pass; its tokens count by the part of the time that lies in the window."""
         inside = max(0.0, min(self.now + seconds, self.window[1]) - max(self.now, self.window[0]))
         if seconds > 0:
             self.delivered += tokens * inside / seconds
@@ -223,12 +223,12 @@ class _Run:
         self.now += seconds
 
     def _admit(self) -> float:
-        """Take waiting requests as far as the device holds them; return the time that its copies hold it up."""
+        """Admit waiting requests while the device has room; return the seconds for which copies block the device."""
         copied_s = 0.0
         while self.waiting:
             number = self.waiting[0]
             group = self.groups[number]
-            # What begins alike is there once.
+            # The device holds a common beginning once.
             needed = self.inputs[number] - (self.found[number] if self.held.get(group) else 0)
             if self.held and needed > self.room:
                 break

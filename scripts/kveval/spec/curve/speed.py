@@ -1,8 +1,8 @@
-"""How fast a server is, from levels that were measured without a tier: the speed at which `service` has the same
-throughput, the same gaps between tokens and the same times to the first one, and how sure that is.
+"""How fast a server is, from levels that were measured without a tier: the speed at which `service` gives the same
+throughput, gaps between tokens and times to first token, and how certain that is.
 
-Speeds are drawn as likely as the levels leave them, by a random walk from the best (Metropolis, Rosenbluth, Rosenbluth,
-Teller and Teller, 1953). What the levels cannot tell keeps the spread that it is taken to have beforehand.
+Speeds are drawn in proportion to their likelihood, by a random walk from the best (Metropolis, Rosenbluth, Rosenbluth,
+Teller and Teller, 1953). Parameters that the levels do not determine keep their prior spread.
 """
 
 import itertools
@@ -14,25 +14,25 @@ from scipy.optimize import least_squares
 
 from kveval.spec.curve.service import Demanded, Floats, ServedLevel, ServerSpeed, TierSpeed, serve
 
-# Relative: what runs of one server differ by, and what batches that are all alike leave out; more for parts of the
-# distribution of times to the first token, in which a request more or less counts.
+# Relative errors: runs of one server differ, and the simulated batches are simplified; more for parts of a
+# distribution, which hold few requests.
 _ERROR, _PART_ERROR = 0.05, 0.1
 _PARTS = 8
 _SHORT = 0.05
-# Of the logarithms, by the fields of a speed: what is taken to be known beforehand.
+# Prior standard deviations of the logarithms of a speed's fields.
 _SPREADS = np.array([2.0, 0.7, 1.5, 1.5, 1.5])
-# Where a further answer takes as long as the batch by itself does.
+# For the guess: so many answers take as long as the batch by itself does.
 _ANSWERS = 32
 _DIFFERENCE = 0.03
 _LIKELY, _EVALUATIONS, _STEPS = 2, 15, 240
 _FAR, _FEW = 5.0, 2.0
-# Factors of the guess from where the best is looked for: what is found depends on it, as requests are whole numbers.
+# Factors of the guess at which the search starts: its result depends on them, since requests are whole numbers.
 _STARTS = tuple(itertools.product((0.4, 1.0, 2.0), (0.3, 1.0, 3.0)))
 
 
 @dataclass(frozen=True)
 class ObservedLevel:
-    """A level that was measured: what was served, of which requests, as the arguments of `serve` have them."""
+    """A level that was measured: its requests and settings, as arguments of `serve`, and its results."""
 
     demanded: Sequence[Demanded]
     window: tuple[float, float]
@@ -46,7 +46,7 @@ class ObservedLevel:
     def served(
         self, speed: ServerSpeed, tier: TierSpeed, demanded: Sequence[Demanded] | None = None
     ) -> list[ServedLevel]:
-        """Serve the level, or others' requests in its place, on each of its servers."""
+        """Simulate the level, or other requests in its place, on each of its servers."""
         each = demanded or self.demanded
         streams = None if self.streams is None else max(1, round(self.streams / len(each)))
         return [serve(one, speed, tier, self.window, streams, self.device_tokens, self.batch_tokens) for one in each]
@@ -54,7 +54,7 @@ class ObservedLevel:
 
 @dataclass(frozen=True)
 class FittedSpeed:
-    """The best speed, others in proportion to how likely they are, and how far the best is off, in expected errors."""
+    """The best speed, others drawn by their likelihood, and the RMS misfit of the best in units of expected errors."""
 
     best: ServerSpeed
     likely: Sequence[ServerSpeed]
@@ -66,7 +66,7 @@ class FittedSpeed:
 
 
 def fit_speed(levels: Sequence[ObservedLevel], context_share: float) -> FittedSpeed:
-    """Return the speed at which servers serve these levels as they were measured; `context_share` as expected."""
+    """Fit the speed at which simulated levels are as these were measured; `context_share` is its expected value."""
     center = np.log(astuple(_guess(levels, context_share)))
     seen = np.concatenate([_moments(one.throughput_tok_s, one.itl_ms, one.ttft_ms) for one in levels])
     known = np.isfinite(seen)
@@ -77,7 +77,7 @@ def fit_speed(levels: Sequence[ObservedLevel], context_share: float) -> FittedSp
         found = np.concatenate([_moments(*level_figures(one.served(speed, TierSpeed()))) for one in levels])
         # A speed at which nothing is served at all is far from any that was measured.
         apart = np.nan_to_num((found - seen)[known], nan=_FAR, posinf=_FAR, neginf=-_FAR)
-        # Beyond some errors it counts by its size rather than its square: what lies at a jump of the distribution.
+        # Large deviations count by size, not square (Huber's loss): they occur at jumps of the distribution.
         size = np.abs(apart / errors)
         counted: Floats = np.copysign(
             np.where(size < _FEW, size, np.sqrt(np.maximum(0, 2 * _FEW * size - _FEW**2))), apart
@@ -95,7 +95,7 @@ def fit_speed(levels: Sequence[ObservedLevel], context_share: float) -> FittedSp
     ]
     best = min(tried, key=lambda one: float(one.cost))
     mean_square = float(np.mean(misses(best.x) ** 2))
-    # A server that is not quite like this one is further off, so that less follows from it.
+    # The less the simulation is like the server, the larger all errors are taken to be.
     scale = max(1.0, mean_square)
 
     def badness(logs: Floats) -> float:
@@ -107,9 +107,9 @@ def fit_speed(levels: Sequence[ObservedLevel], context_share: float) -> FittedSp
 
 
 def _walk(badness: Callable[[Floats], float], start: Floats, covariance: Floats) -> list[Floats]:
-    """Walk at random, to worse places with the probability exp(-half of how much worse); without the first part."""
+    """Metropolis walk: go to a place worse by d with probability exp(-d / 2); the first quarter is left out."""
     generator = np.random.default_rng(0)
-    # The length of steps with which a walk in so many dimensions is done soonest (Gelman, Roberts and Gilks, 1996).
+    # The length of steps with which a walk in so many dimensions converges fastest (Gelman, Roberts and Gilks, 1996).
     steps = generator.multivariate_normal(np.zeros(len(start)), covariance * 2.4**2 / len(start), _STEPS, method="eigh")
     here, bad, places = start, badness(start), []
     for step, threshold in zip(steps, generator.exponential(2.0, _STEPS), strict=True):
@@ -122,7 +122,7 @@ def _walk(badness: Callable[[Floats], float], start: Floats, covariance: Floats)
 
 
 def _guess(levels: Sequence[ObservedLevel], context_share: float) -> ServerSpeed:
-    """A speed of the right order: prompts take what their first tokens took, answers what their gaps took."""
+    """A speed of the right magnitude: that of prompts from TTFT, that of answers from the gaps between tokens."""
     unit = ServerSpeed(1.0, context_share, 1.0, 1.0, 1.0)
     works = [
         unit.prefill_s(before, end)
@@ -131,7 +131,7 @@ def _guess(levels: Sequence[ObservedLevel], context_share: float) -> ServerSpeed
         for before, end in zip(part.on_device.tolist(), part.input_tokens.tolist(), strict=True)
     ]
     ttft_s = min(float(np.median(one.ttft_ms)) for one in levels) / 1000
-    # The shortest are of a batch that computes no prompt, and of a prompt that the device has.
+    # The shortest gaps are of batches without prompts, the shortest TTFT of prompts that the device holds.
     gaps_s = [float(np.quantile(one.itl_ms, _SHORT)) / 1000 for one in levels if len(one.itl_ms)]
     batch_s = 0.9 * min(gaps_s) if gaps_s else ttft_s / 10
     shortest_s = min(float(np.quantile(one.ttft_ms, _SHORT)) for one in levels) / 1000
@@ -140,7 +140,7 @@ def _guess(levels: Sequence[ObservedLevel], context_share: float) -> ServerSpeed
 
 
 def _moments(throughput_tok_s: float, itl_ms: Floats, ttft_ms: Floats) -> Floats:
-    """The logarithms of what a speed has to give: throughput, and the means of the eighths of gaps and of TTFT."""
+    """The logarithms of what is fitted: throughput, and the mean of each eighth of the gaps and of TTFT."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs: Floats = np.log(np.array([throughput_tok_s, *_eighths(itl_ms), *_eighths(ttft_ms)]))
     return logs

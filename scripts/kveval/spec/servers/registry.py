@@ -18,11 +18,11 @@ IMPORTED = VLLM
 
 
 class UnknownServer(Failure):
-    """A measurement is of a server that nothing here knows."""
+    """A measurement is of a server that is not in SERVERS."""
 
 
 def software_of(versions: Mapping[str, Any]) -> ServerSoftware:
-    """Return what serves, from the declared or reported versions by program. Raises UnknownServer."""
+    """Return the server's software, given declared or reported versions by program. Raises UnknownServer."""
     found = served_by(versions)
     if found is None:
         said = f"none of {', '.join(versions)} is a server; known are {', '.join(SERVERS)}"
@@ -31,7 +31,7 @@ def software_of(versions: Mapping[str, Any]) -> ServerSoftware:
 
 
 def held_bytes(specification: Specification) -> int:
-    """Return the host memory that one server's tier takes, bytes: its size, and what its allocator rounds up."""
+    """Return the host memory that one server's tier takes, bytes: its size, as rounded up by its allocator."""
     software = software_of(specification.versions)
     return software.held_bytes(
         specification.argv,
@@ -43,12 +43,12 @@ def held_bytes(specification: Specification) -> int:
 
 
 def served_by(versions: Mapping[str, Any]) -> ServerSoftware | None:
-    """Return what serves, from the versions by program; None where they do not say, as in old results."""
+    """Return the server's software, given versions by program; None if they have no server, as in old results."""
     return next((software for name, software in SERVERS.items() if name in versions), None)
 
 
 def server_version(versions: Mapping[str, Any], unknown: str = "") -> str:
-    """Return the release of what serves, from the versions by program; `unknown` where they do not say."""
+    """Return the server's release, given versions by program; `unknown` if they have no server."""
     found = served_by(versions)
     return unknown if found is None else str(versions[found.name])
 

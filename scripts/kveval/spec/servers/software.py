@@ -26,23 +26,23 @@ class ServerSoftware:
         name: its key among the versions of a specification, and its name among the sources of a recording.
         title: the name in sentences.
         prefix: what the names of its counters begin with.
-        metrics: name on the wire, {first version that has it: name}, "*" before all, by the term that it stands for:
-            generation_tokens, prefix_cache_hits, requests_running, ...; a name may carry one label.
-        common_arguments: of model, server and engine ("local" or "kubernetes"), those that every arm shares.
-        common_environment: of model and server, what every arm shares.
+        metrics: term (generation_tokens, prefix_cache_hits, requests_running, ...) -> {first version: name on wire};
+            "*" is before all versions, and a name may carry one label.
+        common_arguments: given model, server and engine ("local" or "kubernetes"), those that every arm shares.
+        common_environment: given model and server, what every arm shares.
         arms: what an arm adds, by kind of arm; raises ArmError when a version cannot run it.
         arm_flags: flags that belong to arms, so that nobody else may give them.
         flags_per_start: flags whose values differ from start to start.
-        invented_counters: names that no version has and that are taken for its counters.
+        invented_counters: names that circulate as its counters, but that no version has.
         lmcache_form: whether LMCache is inside the server's "process" or a "server" of its own.
         reset_reaches_tiers: whether emptying the caches of a running server reaches the tiers in host memory.
-        pinned_layouts: of arguments, release, layers and whether the device is a CPU: the numbers of tensors that a
-            rank may pin its share of the native tier as; none where nothing is rounded up.
-        batch_tokens: of arguments, the most tokens that it computes in one batch.
-        startup_facts: of a log's text, what it says of itself at start-up, as far as it does. kv_cache_tokens: of the
+        pinned_layouts: given arguments, release, layers and whether the device is a CPU, the numbers of tensors that a
+            rank may pin its share of the native tier as; none if nothing is rounded up.
+        batch_tokens: given arguments, the most tokens that it computes in one batch.
+        startup_facts: given a log's text, what it reports at start-up, as far as it does. kv_cache_tokens: of the
             device; max_concurrency: requests of full length at once; tier_bytes: the tier in host memory.
-        release_in_log: of a log's text, the release that it names, None where it names none.
-        tokenizer: of model and served name, the command that tokenizes for an index on a cluster.
+        release_in_log: given a log's text, the release that it names, None if it names none.
+        tokenizer: given model and served name, the command that tokenizes for an index on a cluster.
     """
 
     name: str
@@ -73,7 +73,7 @@ class ServerSoftware:
     def held_bytes(
         self, argv: Sequence[str], version: str, model: ServedModel, sizes: CacheSizes, *, on_cpu: bool
     ) -> int:
-        """Return the host memory that the tier takes, bytes: its size, and what its allocator rounds up."""
+        """Return the host memory that the tier takes, bytes: its size, as rounded up by its allocator."""
         native = sizes.split.get("native_bytes", sizes.host_bytes)
         layouts = self.pinned_layouts(argv, version, model.geometry.layers, on_cpu)
         return sizes.host_bytes - native + pinned_bytes(native, model.tensor_parallel_size, layouts)
@@ -83,9 +83,9 @@ class ServerSoftware:
         return name_for(self.metrics.get(metric, {}), version)
 
     def recorded(self, metric: str, version: str) -> str | None:
-        """Return the PCP name of a metric in a release; None where it has none of its own, a label's for instance.
+        """Return the PCP name of a metric in a release; None if it has none of its own, but a label.
 
-        Of a release that is unknown ("0"), or older than the metric, it is the oldest: what was recorded decides.
+        For an unknown release ("0"), or one older than the metric, it is the oldest name: the recording decides.
         """
         name = self.on_wire(metric, version) or next(iter(self.metrics.get(metric, {}).values()), None)
         return None if name is None or "{" in name else f"openmetrics.{self.name}.{name.replace(':', '.')}"

@@ -1,6 +1,6 @@
 """vLLM's arguments: what every server gets, and what each kind of arm adds; `vllm_wire` beside it has its names.
 
-One half of what is known of vLLM; how it behaves while it runs is the other, kveval.engines.servers.vllm.
+How vLLM behaves while it runs is in kveval.engines.servers.vllm.
 """
 
 import json
@@ -42,7 +42,7 @@ _SHARED_TIER_SINCE = Version("0.27")
 # From this release on the connector asks for all layers of a block in one tensor, which not every attention backend
 # gives (vllm/v1/worker/kv_connector_model_runner_mixin.py).
 _LAYERS_JOINED_SINCE = Version("0.12")
-# Its own value on CPUs, and on GPUs below 70 GiB.
+# vLLM's default on CPUs, and on GPUs below 70 GiB.
 _BATCH_TOKENS = 2048
 
 
@@ -148,7 +148,7 @@ def _native_by_flag(scenario: Scenario, platform: Platform, budget: Budget, *, i
 def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     """LMCache: inside the server's process on GPUs before vLLM 0.23, as a server of its own otherwise.
 
-    In process its CPU tier is sized per rank (GiB), as a server over all ranks.
+    Its CPU tier, GiB, is sized per rank inside the process, and over all ranks as a server.
     """
     if platform.lmcache is None:
         said = "LMCache's release is not declared: set server.lmcache, for instance 0.5.6"
@@ -180,7 +180,7 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
 
 
 def lmcache_form(platform: Platform) -> str:
-    """Return whether LMCache is inside the server's "process" or a "server" of its own, as on a CPU it has to be."""
+    """Return whether LMCache is inside the server's "process" or a "server" of its own, the only form for a CPU."""
     if platform.version < Version("0.23"):
         return "process"
     return "server" if platform.on_cpu else platform.lmcache_form or "server"
@@ -219,7 +219,7 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     Together they have the budget of every other arm.
     """
     if scenario.connector_config:
-        raise ArmError("two connectors share no connector_config; leave it out", code="config_shared")
+        raise ArmError("two connectors cannot share one connector_config; leave it out", code="config_shared")
     own, rest = hybrid_budgets(scenario, budget)
     parts = [native(scenario, platform, own), lmcache(scenario, platform, rest)]
     connectors = [json.loads(_port_as_text(part.argv[1])) for part in parts]
@@ -295,7 +295,7 @@ def _transfer(connector: str, extra: Mapping[str, Any]) -> str:
 
 
 def _with_own(scenario: Scenario, computed: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the scenario's own connector keys; one that is computed here would make the budget a lie."""
+    """Add the scenario's own connector keys; those that are computed here are refused. Raises ArmError."""
     computed_always = {"cpu_bytes_to_use", "num_cpu_blocks", "spec_name", "spec_module_path", *computed}
     taken = sorted(computed_always & scenario.connector_config.keys())
     if taken:

@@ -51,7 +51,7 @@ def startup_facts(log_text: str) -> dict[str, Any]:
     if match := _TIER_BYTES.search(log_text):
         facts["tier_bytes"] = int(match[1])
     elif (match := _TIER_GB.search(log_text)) and float(match[1]) >= 1:
-        # Its own region; below a GB its two decimals say too little.
+        # vLLM's own region; below a GB, two decimals are too imprecise.
         facts["tier_bytes"] = round(float(match[1]) * 1e9)
     return facts
 
