@@ -137,9 +137,7 @@ def steadiness(level: JudgedLevel) -> Outcome | None:
         return None
     said = f"the last third delivered tokens {100 * change:+.0f} % against the first"
     if abs(change) > _TWO_STATES and abs(change) > 3 * error:
-        return fail(
-            f"{said}: not one steady state; use a longer warm-up, primed prefixes or longer levels"
-        )
+        return fail(f"{said}: not one steady state; use a longer warm-up, primed prefixes or longer levels")
     return warn(f"{said} (limit {100 * max(0.05, 2 * error):.0f} %): where arms differ in this, intervals are wider")
 
 

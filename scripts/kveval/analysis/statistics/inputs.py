@@ -45,7 +45,7 @@ def build(sides: Sides) -> Evidence:
     if len(settings) == 1 and settings == _texts(sides.reference, "arm_settings"):
         return Evidence("build", "builds compared")
     ran = f"{' and '.join(ours)}, against {' and '.join(theirs)}"
-    return Evidence("build", "other build", "qualifies", f"arm and build differ, and both may cause the effect: {ran}")
+    return Evidence("build", "other build", "qualifies", f"the effect is that of arm and build together: it ran {ran}")
 
 
 def _texts(rows: Rows, column: str) -> list[str]:
