@@ -1,7 +1,7 @@
 """The gain from a tier: throughput and time to the first token, predicted from levels measured without one.
 
-Pure: requests and what caches serve of them are `kveval.spec.curve`'s, and so are the server's batches. A prediction is
-the change between two simulations of one server, with and without a tier, applied to what was measured without.
+`kveval.spec.curve` simulates the requests, the caches and the server's batches. A prediction is the change between two
+simulations of one server, with and without a tier, applied to what was measured without.
 """
 
 import math
@@ -20,26 +20,26 @@ from kveval.spec.servers.registry import software_of
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Change, Run
 
-# Levels of runs that a speed is found from, and simulations of each size.
+# The number of levels that the server's speed is fitted to, and of simulations for each tier size.
 _FITTED = 4
 _DRAWS = 24
-# Of requests as different runs draw them.
+# Sequences of requests that are simulated, each drawn as another run would draw it.
 _SEQUENCES = 8
 _INTERVAL = (0.05, 0.95)
-# Of the logarithm of a change: what batches that are all alike leave out.
+# Relative error of the logarithm of a change, because the simulated batches are more uniform than real ones.
 _MODEL_ERROR = 0.1
-# Of a level that answers pace: so many times the requests that it completed without a tier, and some more.
+# Requests to simulate at most: this multiple of those that the level completed without a tier, and this many more.
 _MOST_TIMES, _MOST_MORE = 12, 200
 _NONE = 0.0
-# Of the requests answered, those that wait at the end where more come than can be.
+# A level is saturated if the requests waiting at its end exceed this share of those answered.
 _PILED_UP = 0.1
-# Copies of less say nothing of their rate.
+# Copies of fewer bytes are too short to give a rate.
 _LEAST_COPIED_BYTES = 1e6
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value, and the range that contains nine in ten of its simulations."""
+    """A value, and the range that contains 90 % of its simulations."""
 
     value: float
     low: float
@@ -48,9 +48,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class MeasuredLevel:
-    """A level of a run, from the load generator's report: its window in seconds from its start, and what was served.
+    """A level of a run, from the load generator's report; `window` in seconds from the level's start.
 
-    `prompt_tokens`: the mean of a request's.
+    `prompt_tokens`: the mean per request.
     """
 
     run: int
@@ -66,7 +66,7 @@ class MeasuredLevel:
 
 @dataclass(frozen=True)
 class TierCopies:
-    """Bytes in a second that tiers copied on this machine, by level and run, and the cells that they are of."""
+    """Bytes per second that tiers copied, one value per level and run, and the cells in which this was measured."""
 
     load_bytes_s: tuple[float, ...] = ()
     store_bytes_s: tuple[float, ...] = ()
@@ -75,14 +75,14 @@ class TierCopies:
 
 @dataclass(frozen=True)
 class Benefit:
-    """The effect of a tier of a size on a level.
+    """The effect of a tier of one size on a level.
 
     Attributes:
         throughput_percent: change against no tier.
-        throughput_tok_s: that of what was measured without a tier.
-        ttft_ms_mean, ttft_ms_p50: likewise.
+        throughput_tok_s: predicted; the change applied to the throughput measured without a tier.
+        ttft_ms_mean, ttft_ms_p50: predicted likewise.
         busy: share of the time in which the device works.
-        saturates: whether more requests come than are answered, where they come by themselves.
+        saturates: in an open loop, whether more requests arrive than are answered.
     """
 
     throughput_percent: Interval
@@ -95,7 +95,7 @@ class Benefit:
 
 @dataclass(frozen=True)
 class Basis:
-    """A cell without a tier that was measured, and the speed of the server that follows from it."""
+    """A measured cell without a tier, and the server's speed fitted to it."""
 
     specification: Specification
     device_tokens: int
@@ -116,7 +116,7 @@ class Basis:
     def benefits(
         self, specification: Specification, level: int, tier_tokens: Sequence[tuple[float, float]]
     ) -> list[Benefit]:
-        """Return what tiers of these sizes do to a level; the least and the most tokens of each that are in use."""
+        """Return the effect of each tier on a level; `tier_tokens`: the least and the most tokens each has in use."""
         measured, sizes = self.levels[level], sorted({size for both in tier_tokens for size in both})
         most = max(_most(seen.requests) for seen in measured)
         asked = [
@@ -136,7 +136,7 @@ class Basis:
         return [self._benefit(level, draws, both) for both in tier_tokens]
 
     def _tier(self, specification: Specification, number: int) -> TierSpeed:
-        """How fast copies are in a simulation: as they were in one of the levels in which they were measured."""
+        """The copy rates for simulation `number`: those of one of the levels in which they were measured."""
 
         def tokens_s(rates: Sequence[float]) -> float:
             per_token = specification.model.kv_bytes_per_token
@@ -180,7 +180,7 @@ def basis_of(
     levels: Mapping[int, Sequence[MeasuredLevel]],
     copies: TierCopies,
 ) -> Basis:
-    """Return what follows from levels of a cell without a tier; `device_tokens`: what each server's device holds."""
+    """Return the basis from the levels of a cell without a tier; `device_tokens`: what each server's device holds."""
     pairs = [(level, seen) for level in levels for seen in levels[level]]
     chosen = [pairs[place] for place in np.unique(np.linspace(0, len(pairs) - 1, _FITTED).astype(int))]
     observed = [
@@ -193,9 +193,9 @@ def basis_of(
 
 
 def context_share(specification: Specification) -> float:
-    """Return by what part a prompt token takes longer for each token before it, by floating-point operations alone.
+    """Return the relative increase of a prompt token's compute time per token before it, by floating-point operations.
 
-    Of attention, 4 x query heads x their size for each, against 2 for each weight of a layer.
+    Per layer: 4 x query heads x head size for attention to one earlier token, against 2 for each weight.
     """
     shape = specification.model.geometry
     queries = shape.attention_heads * shape.head_dim
@@ -204,7 +204,7 @@ def context_share(specification: Specification) -> float:
 
 
 def tier_copies(runs: Iterable[Run]) -> TierCopies:
-    """Return how fast the tiers of runs of one model were copied, where they were."""
+    """Return the rates at which the tiers of one model's runs copied, from the levels that copied enough."""
     loads: list[float] = []
     stores: list[float] = []
     cells: list[str] = []
@@ -243,7 +243,7 @@ def _most(requests: int) -> int:
 
 
 def _figures(served: Sequence[ServedLevel]) -> Floats:
-    """Throughput, mean and median TTFT, share of the time in which the device works, whether requests pile up."""
+    """Throughput, mean and median TTFT, share of the time in which the device works, 1.0 if requests pile up."""
     throughput, _, ttft_ms = level_figures(served)
     nothing = not len(ttft_ms)
     mean, median = (math.nan, math.nan) if nothing else (float(ttft_ms.mean()), float(np.median(ttft_ms)))

@@ -1,7 +1,7 @@
-"""The gain from the tiers of measured cells, predicted from their baseline's levels: the way into `benefit`, a table.
+"""The gain from the tiers of measured cells, predicted with `benefit` from the levels of their baseline, as a table.
 
-A table of levels has a row a run and level (`levels.tables.run_tables`, complete_metrics.csv); one of requests says of
-each its run and level.
+Tables of levels have one row per run and level (`levels.tables.run_tables`, complete_metrics.csv); tables of requests
+have the run and level of each request.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from kveval.spec.specification import Specification, SpecificationError
 from kveval.store.run_file import IMPORTED, Run
 
 RUNS_READ = 3
-"""Runs of a baseline that a prediction is made from; each takes a second and more."""
+"""Number of the baseline's runs that a prediction uses; each takes a second or more to simulate."""
 _PREDICTED = ("throughput_percent", "throughput_tok_s", "ttft_ms_mean")
 COLUMNS = (
     *(*KEYS, "level", "baseline_runs"),
     *(f"{name}{end}" for name in _PREDICTED for end in ("", "_low", "_high")),
     *("busy_percent", "saturates", "enough_blocks", "enough_gib"),
 )
-"""Predicted: change against the baseline, %; output tokens a second; mean time to the first token, each with the ends
-between which nine in ten simulations lie; the share of time in which the device works; whether more requests come than
-are answered; cpu_blocks, and GiB of host memory, with which a tier of the first arm adds 90 % of what any tier adds,
-empty where none adds anything."""
-# Of a level and run. With as many, a model takes half a minute of a processor; with three times as many, four minutes.
+"""Predicted: change of throughput against the baseline, %; output tokens per second; mean TTFT; each with the range of
+90 % of the simulations; the share of time in which the device works; whether more requests arrive than are answered;
+`enough_*`: the tier size of the first arm, in cpu_blocks and GiB of host memory, with 90 % of the gain that any size
+has, empty where none has any."""
+# Per level and run. With 1,000 requests a model takes half a minute of CPU time, with three times as many four minutes.
 _MOST_REQUESTS = 1_000
 
 
 def measured_levels(levels: pd.DataFrame, requests: pd.DataFrame) -> dict[int, list[MeasuredLevel]]:
-    """Return what each level of a cell served, run by run, of the levels in which answers were completed."""
+    """Return level -> what each run served at it, for the levels of a cell in which requests were completed."""
     found: dict[int, list[MeasuredLevel]] = {}
     of_run = dict(list(requests.groupby(["run", "level"])))
     for row in levels[levels["throughput_tok_s"].notna()].to_dict("records"):
@@ -67,10 +67,10 @@ def _measured_level(row: Mapping[Hashable, Any], requests: pd.DataFrame) -> Meas
 def tier_benefits(
     basis: Basis, level: int, curves: Mapping[Cell, CellCurves], specifications: Mapping[Cell, Specification]
 ) -> tuple[dict[Cell, Benefit], tuple[int, Benefit] | None]:
-    """Return what the tiers of one baseline's arms do to a level.
+    """Return the effects on a level of the tiers of all arms that share a baseline.
 
-    Beside it the size in tokens with which a tier of the first arm adds nine tenths of what any does, and what that
-    does; None where none adds any.
+    Also the tier size in tokens with which the first arm has 90 % of the gain that any size has, and the effect of that
+    size; None where no size has a gain.
     """
     first, knee = next(iter(curves)), next(iter(curves.values())).tier
     size = None if knee is None else knee.size_for()
@@ -98,7 +98,7 @@ def campaign_benefits(
     requests: Sequence[Path],
     baselines: Mapping[str, str | None],
 ) -> pd.DataFrame:
-    """Return what `predicted_benefits` does, from a campaign's files.
+    """Return the table of `predicted_benefits` from a campaign's files.
 
     `levels`: complete_metrics.csv; `requests`: requests.parquet of each cell, in its folder MODEL/SCENARIO/CPU_BLOCKS.
     """
@@ -119,11 +119,11 @@ def predicted_benefits(
     at: Mapping[str, int | None],
     baselines: Mapping[str, str | None],
 ) -> pd.DataFrame:
-    """Return COLUMNS of every cell with a tier, at the level at which its model's cells are compared.
+    """Return a table with COLUMNS: one row per cell with a tier, at the level at which its model's cells are compared.
 
     `levels`: complete_metrics.csv; `requests_of`: the requests of a cell; `at`: the level of each model; `baselines`:
-    of each scenario. A cell is left out whose baseline was not measured or served more requests than can be simulated
-    while a report waits, or whose requests are not known.
+    scenario -> its baseline. Cells are left out if their requests are not known, or if their baseline was not measured
+    or served more requests than can be simulated while the report is made.
     """
     rows = [
         row
@@ -171,7 +171,7 @@ def _cell(run: Run) -> Cell:
 
 
 def _specification(run: Run, level: int) -> Specification | None:
-    """Return what defines a run; None where its requests at a level are not known before they are sent."""
+    """Return a run's specification; None if its requests at the level cannot be known before they are sent."""
     if run.engine == IMPORTED:
         return None
     try:

@@ -1,6 +1,6 @@
 """The cells of a campaign: their names, and the order of models, arms and sizes in every table and figure.
 
-No table library is imported here, because a plan needs the order of the models.
+No table library is imported here, because planning a campaign needs the order of the models and should start fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KNOWN_ARMS = tuple(name for kind in ARM_KINDS.values() for name in kind.arms)
-"""In the order in which tables and figures have them; arms derived from one of them stand beside it."""
+"""The arms in the order of tables and figures; arms derived from one of them are placed next to it."""
 
 KEYS = ("model", "scenario", "cpu_blocks")
 """The columns that name a cell, in every table."""
@@ -39,24 +39,24 @@ class ArmSize:
 
 
 def cell_of(row: Mapping[Any, Any]) -> CellKey:
-    """Return the cell that a row of a table is of."""
+    """Return the cell to which a row of a table belongs."""
     return str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"])
 
 
 def cell_named(joined: str) -> CellKey:
-    """Return the cell of the name MODEL/SCENARIO/CPU_BLOCKS."""
+    """Return the cell named MODEL/SCENARIO/CPU_BLOCKS."""
     model, scenario, blocks = joined.split("/")
     return model, scenario, int(blocks)
 
 
 def partner(cell: CellKey, candidates: Sequence[CellKey]) -> CellKey | None:
-    """Return the candidate that a cell is compared with: that of the same size, else the only one; None otherwise."""
+    """Return the candidate to compare a cell with: the one of the same size, else the only one; None otherwise."""
     same = [other for other in candidates if other[2] == cell[2]] or candidates
     return same[0] if len(same) == 1 else None
 
 
 def blocks_label(blocks: int) -> str:
-    """Return a number of blocks as people say it: 10K for 10,000, 500 for 500."""
+    """Return a number of blocks in short form: 10K for 10,000, 500 for 500."""
     thousands, rest = divmod(blocks, 1000)
     return f"{thousands}K" if thousands and not rest else str(blocks)
 
@@ -71,7 +71,7 @@ def common_level(comparison: pd.DataFrame, peaks: pd.DataFrame, model: str) -> i
 
 
 def rank_of(scenario: str) -> tuple[int, str]:
-    """Return a key that sorts scenarios as every figure and table does: the known arms in their order, then by name."""
+    """Return the sort key of scenarios in every figure and table: the known arms in their order, then by name."""
     root = known_arm(scenario)
     return (KNOWN_ARMS.index(root) if root else len(KNOWN_ARMS), scenario)
 
@@ -82,6 +82,6 @@ def by_size(models: Sequence[str], parameters: Mapping[str, int]) -> list[str]:
 
 
 def known_arm(scenario: str) -> str | None:
-    """Return the known arm that a scenario's name is, or begins with; the longest, if several; None if none."""
+    """Return the known arm whose name the scenario has, or begins with; the longest of several, None without any."""
     found = [name for name in KNOWN_ARMS if scenario == name or scenario.startswith(f"{name}-")]
     return max(found, key=len, default=None)

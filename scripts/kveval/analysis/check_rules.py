@@ -1,9 +1,9 @@
-"""The rules that keep a report from known mistakes, and the checks that hold them.
+"""The rules that keep a report from known mistakes, and the checks that enforce them.
 
-Each rule answers mistakes that published evaluations of KV-cache offload made. A check is a pure function of what it
-looks at, marked `@check(RULES)`: a level (`levels.checks`, `levels.checks_run`, `levels.checks_import`), a level's
-system metrics (`system.checks`) or the campaign's tables (`checks`). What the report's own sentences may say is tested
-with its template. docs/comparisons.md lists all.
+Each rule prevents mistakes that published evaluations of KV-cache offload made. A check is a pure function, marked
+`@check(RULES)`, of a level (`levels.checks`, `levels.checks_run`, `levels.checks_import`), of a level's system metrics
+(`system.checks`) or of the campaign's tables (`checks`). Tests of the report's template check the report's own
+sentences. docs/comparisons.md lists all.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     "system": SYSTEM_CHECKS,
     "campaign": checks_in(checks),
 }
-"""What checks look at -> the checks, each with the rules it holds: every function that is marked as a check."""
+"""What is checked -> all functions that are marked as its checks, each with the rules that it enforces."""
 
 _CELL = re.compile(r"([^/\s]+)/([^/\s]+)/(\d+)")
 _COLUMNS = [*KEYS, "run", "level", "severity", "rule", "check", "message"]
 
 
 def rules_of(name: str) -> str:
-    """Return the rules that a check holds, `;`-joined; "" for a check that belongs to none."""
+    """Return the rules that a check enforces, `;`-joined; "" for a check without rules."""
     rules = {rule for checks in CHECKS.values() for check in checks if check.name == name for rule in check.rules}
     return ";".join(rule for rule in RULES if rule in rules)
 

@@ -1,7 +1,7 @@
 """Checks of a campaign's tables: identities, comparisons, and whether the verdicts follow from the tables.
 
-Every check takes the `Tables` and yields what it found, nothing if all is well. Tables that are read again, or
-edited, are held to the same as those just made.
+Every check takes the `Tables` and yields one outcome per problem, nothing if all is well. Tables read back from files,
+perhaps edited, must pass the same checks as new ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MIN_POINTS = 10
 class Tables:
     """The campaign's tables: complete_metrics, peak_throughput_all, comparison, contrasts, peak_comparison, averages.
 
-    `correlations`: columns model, x, y, n, r, low, high; "" or "all" as the model is one over models.
+    `correlations`: columns model, x, y, n, r, low, high; model is "" or "all" for a correlation pooled over models.
     """
 
     levels: pd.DataFrame
@@ -58,7 +58,7 @@ def rows_once(tables: Tables) -> Iterator[Outcome]:
 def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
     """All runs of a cell are of one measurement, and no measurement is listed under two cells.
 
-    That of an imported run is named by its files; runs of one cell are of one configuration.
+    The measurement of an imported run is named after its files; there, runs of one cell must have one configuration.
     """
     pairs = tables.levels[[*KEYS, "measurement"]].drop_duplicates()
     elsewhere = tables.levels[tables.levels["engine"] == IMPORTED]
@@ -76,7 +76,7 @@ def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
 
 @check("R5")
 def balanced_panel(tables: Tables) -> Iterator[Outcome]:
-    """Averages over models are of models that have every arm, as the tables of comparisons give them."""
+    """Averages over models use only models that have every arm, and follow from the tables of comparisons."""
     if tables.averages.empty:
         return
     expected = averages(tables.comparison).set_index([*ARM, "metric"])["effect_percent"]
@@ -91,7 +91,7 @@ def balanced_panel(tables: Tables) -> Iterator[Outcome]:
 
 @check("R6")
 def denominators(tables: Tables) -> Iterator[Outcome]:
-    """Every percentage names the cell it is of, and that cell was measured."""
+    """Every percentage names the cell that is its 100 %, and that cell was measured."""
     known = {_path(key) for key in tables.levels[list(KEYS)].drop_duplicates().itertuples(index=False, name=None)}
     for row in tables.compared():
         if pd.notna(row["effect_percent"]) and (row["baseline"] not in known or row["baseline"] == _cell(row)):
@@ -100,7 +100,7 @@ def denominators(tables: Tables) -> Iterator[Outcome]:
 
 @check("R9")
 def replication(tables: Tables) -> Iterator[Outcome]:
-    """A verdict rests on three and more blocks; with fewer there is none."""
+    """A verdict rests on three or more blocks; with fewer there is none."""
     for row in tables.compared():
         if row["verdict"] in VERDICTS and row["runs"] < MIN_RUNS:
             yield fail(f"{row['metric']}: {row['verdict']} from {row['runs']:.0f} runs", _cell(row))
@@ -108,7 +108,7 @@ def replication(tables: Tables) -> Iterator[Outcome]:
 
 @check("R10")
 def peak_bracketed(tables: Tables) -> Iterator[Outcome]:
-    """The peak is inside the grid of levels, by more than one run."""
+    """The peak is inside the grid of levels, and more than one run was measured."""
     for row in tables.peaks.to_dict("records"):
         if not bool(row["bracketed"]):
             yield note(f"not bracketed: {row['level']} is the first or the last level measured", _cell(row))
@@ -128,7 +128,7 @@ def common_level(tables: Tables) -> Iterator[Outcome]:
 
 @check("R11")
 def multiplicity(tables: Tables) -> Iterator[Outcome]:
-    """Verdicts use p values adjusted by Holm's method: over all models on the primary metric, else model by model."""
+    """Verdicts use p values adjusted by Holm's method: over all models for the primary metric, else model by model."""
     families: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for number, parts in enumerate(((tables.comparison, tables.contrasts), (tables.peak_comparison,))):
         for row in _rows(*parts):
@@ -148,7 +148,7 @@ def multiplicity(tables: Tables) -> Iterator[Outcome]:
 
 @check("R12")
 def parity_shown(tables: Tables) -> Iterator[Outcome]:
-    """Parity is said where both one-sided tests against the margin passed, and nowhere else."""
+    """A verdict is parity only where both one-sided tests against the margin passed."""
     for row in tables.compared():
         if row["verdict"] == PARITY and not row["p_parity_holm"] < tables.alpha:
             yield fail(f"{row['metric']}: parity at p = {row['p_parity_holm']:.3g} (TOST)", _cell(row))
@@ -156,7 +156,7 @@ def parity_shown(tables: Tables) -> Iterator[Outcome]:
 
 @check("R14")
 def replicates(tables: Tables) -> Iterator[Outcome]:
-    """Cells that ran the same are replicates: named as such, and never a treatment that is better or worse."""
+    """Cells that ran the same configuration are named as replicates, and get no verdict against each other."""
     configured = tables.levels[[*KEYS, "configuration"]].drop_duplicates()
     configured = configured[configured["configuration"].fillna("") != ""]
     same: dict[str, str] = {}
@@ -182,7 +182,7 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
 
 @check("R16")
 def one_build(tables: Tables) -> Iterator[Outcome]:
-    """An arm and its baseline are one build of the server, or differ in nothing but the build."""
+    """An arm and its baseline ran the same build of the server, or differ in nothing but the build."""
     of_cell = _values_of_cells(tables.levels, "server_build") if "server_build" in tables.levels else {}
     alike = _values_of_cells(tables.levels, "arm_settings") if "arm_settings" in tables.levels else {}
     for cell, baseline in dict.fromkeys((_cell(row), str(row["baseline"])) for row in tables.compared()):
@@ -205,7 +205,7 @@ def one_generator(tables: Tables) -> Iterator[Outcome]:
 
 @check("R17")
 def correlations_within_models(tables: Tables) -> Iterator[Outcome]:
-    """Correlations are of one model each, over ten and more points, with their interval."""
+    """Every correlation is within one model, over ten or more points, and has an interval."""
     for row in tables.correlations.to_dict("records"):
         model = str(row["model"] or "")
         where = f"{row['x']} and {row['y']}, {model or 'all models'}"

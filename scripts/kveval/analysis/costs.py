@@ -1,7 +1,7 @@
-"""Costs: what tokens and requests cost at declared prices, and at which price of memory a tier pays.
+"""Costs: what tokens and requests cost at declared prices, and up to which price of memory a tier pays.
 
-Every cost rests on what was measured at the level where the cells of a model are compared, and carries the interval of
-the throughput behind it; prices have none.
+Every cost is computed from the throughput at the level where the cells of a model are compared. Its interval is that of
+the throughput; prices are taken as exact.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class ServersPaid:
-    """The servers of a run together: GPUs, and GiB of host memory of its tiers; NaN for what is not known."""
+    """What all servers of a run use together: GPUs, and GiB of host memory for tiers; NaN for what is not known."""
 
     servers: int
     gpus: float
@@ -40,7 +40,7 @@ class ServersPaid:
 
     @classmethod
     def of(cls, run: Run, *, store: bool) -> ServersPaid:
-        """Return what a run took. `store`: whether its arm has a store, whose memory counts as far as it is limited."""
+        """Return what a run used. `store`: whether its arm has a store, whose memory limit counts as used."""
         specification = run.specification
         deployment, model = specification.get("deployment") or {}, specification.get("model") or {}
         servers = int(deployment.get("replicas") or run.declared.get("replicas") or 1)
@@ -54,7 +54,7 @@ class ServersPaid:
         )
 
     def usd_per_hour(self, prices: Mapping[str, float], *, memory: bool = True) -> float:
-        """Return the price of an hour; with `memory` that of the tiers, if GiB have a price. NaN where it has none."""
+        """Return USD per hour; with `memory`, including that of the tiers if it has a price. NaN without prices."""
         price = self.servers * prices.get("host_hour_usd", 0.0)
         price += self.gpus * prices["gpu_hour_usd"] if "gpu_hour_usd" in prices else 0.0
         if not price > 0:
@@ -64,7 +64,7 @@ class ServersPaid:
 
 
 def _limit_bytes(beside: Any) -> float:
-    """The memory that a store beside the server may take; 0 for a program without such a limit."""
+    """The limit on the memory of a store beside the server, bytes; 0 for a program without a limit."""
     argv = list(beside.get("argv", ())) if isinstance(beside, Mapping) else []
     return float(argv[argv.index("--maxmemory") + 1]) if "--maxmemory" in argv else 0.0
 
@@ -79,9 +79,9 @@ def costs(
 ) -> pd.DataFrame:
     """Return costs.csv: a row per cell that was measured, at the level where its model's cells are compared.
 
-    `prices`: per hour, of the campaign's key `prices`; `stores`: scenarios whose arm has a store. Runs that failed a
-    check at the level are left out. Changes, and the price of memory at which a tier pays, are only of comparisons
-    with a verdict.
+    `prices`: USD per hour, the campaign's key `prices`; `stores`: scenarios whose arm has a store. Runs that failed a
+    check at the level are left out. Only comparisons with a verdict have a change, and a price of memory up to which
+    the tier pays.
     """
     took: dict[CellKey, ServersPaid] = {}
     for run in runs:
@@ -102,7 +102,7 @@ def costs(
 
 
 def _costs(rows: pd.DataFrame, took: ServersPaid, prices: Mapping[str, float]) -> dict[str, Any]:
-    """The costs of a cell by its own runs at one level; intervals over runs."""
+    """The costs of a cell from its own runs at one level; intervals over runs."""
     hour = took.usd_per_hour(prices)
     devices = took.gpus or float(took.servers)
     return {
@@ -113,7 +113,7 @@ def _costs(rows: pd.DataFrame, took: ServersPaid, prices: Mapping[str, float]) -
 
 
 def _inverse(name: str, factor: float, rates: pd.Series[float]) -> dict[str, float]:
-    """`factor` over the geometric mean of rates, with its interval over runs, 95 %."""
+    """`factor` divided by the geometric mean of the rates, with its 95 % interval over runs."""
     known = rates.to_numpy(dtype=np.float64)
     known = known[known > 0]
     low, high = mean_interval(np.log(known)) if len(known) else (np.nan, np.nan)
@@ -126,8 +126,8 @@ def _against(
 ) -> dict[str, Any]:
     """The cost per token against that of the baseline, and the price of memory at which both are equal.
 
-    Throughput r times the baseline's costs A / (r B) as much a token, A and B what an hour of each costs. A GiB-hour of
-    the tier's M may cost (r B - A) / M, A without the tier's memory.
+    r: throughput over the baseline's; A, B: cost per hour of arm and baseline. The cost per token is A / (r B) of the
+    baseline's. With a tier of M GiB, both are equal at (r B - A) / M per GiB-hour, A without the tier's memory.
     """
     if row is None or row["verdict"] not in VERDICTS:
         return {}

@@ -1,4 +1,4 @@
-"""The history of results: a campaign's rows for it, and series over builds with their changes. Pure, on tables."""
+"""The history of results: the rows that a campaign adds, and series over builds with their change points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kveval.store.run_file import Run
 
 HIGHER_IS_BETTER: Mapping[str, bool] = METRICS | {GOODPUT: True}
 FEWEST_BUILDS = 12
-"""With fewer builds no order of their values is rare enough to be called a change."""
+"""With fewer builds no order of their values is improbable enough to be a significant change."""
 _CONDITIONS = ("engine", "weights", "hardware", "workload")
 _SERIES = [*KEYS, "metric", "level", *_CONDITIONS]
 _COMMIT = re.compile(r"\+(?:.*\.)?g([0-9a-f]{7,40})\b|-g([0-9a-f]{7,40})$")
@@ -54,9 +54,9 @@ def history_rows(
 
 @dataclass(frozen=True)
 class Build:
-    """Runs of one build: the geometric mean, and its 95 % interval, NaN of a single run.
+    """The runs of one build: their geometric mean, and its 95 % interval, NaN for a single run.
 
-    `software`: the versions of everything that ran with it, by program.
+    `software`: program -> the versions that ran.
     """
 
     version: str
@@ -84,7 +84,7 @@ class BuildSeries:
 
     @cached_property
     def changes(self) -> list[ChangePoint]:
-        """Where the builds' means change, on the ln scale; nothing of fewer than FEWEST_BUILDS."""
+        """The change points of the builds' means on the ln scale; none with fewer than FEWEST_BUILDS."""
         means = np.array([build.mean for build in self.builds])
         return change_points(np.log(means)) if len(means) >= FEWEST_BUILDS else []
 
@@ -99,7 +99,7 @@ def build_series(history: pd.DataFrame, program: str | None = None) -> list[Buil
     """Return every series of a history, over the builds of a program, by default the server.
 
     Runs that failed a check, or without that program, are left out. Builds are in the order of their versions (PEP 440:
-    development builds of a branch by their number of commits), or where one is none, by when each was measured first.
+    development builds of a branch by their number of commits), or, if one is not a valid version, by first measurement.
     """
     sound = history[(history["checks_failed"] == "") & (history["value"] > 0)].copy()
     programs = {text: json.loads(text) for text in sound["software"].unique()}
@@ -143,11 +143,11 @@ def _build(version: str, rows: pd.DataFrame, programs: Mapping[str, Mapping[str,
 
 
 class BuildChange(NamedTuple):
-    """A change of a metric: between which builds it lies, how large it is, what else changed.
+    """A change of a metric: between which builds it lies, how large it is, and what else changed.
 
-    `last_before`, `first_after`: the builds on its two sides; `earliest`, `latest`: the first build with the change is
-    one of these and those between, with a confidence of 95 %; `change_percent` with its 95 % interval; `also_changed`:
-    programs whose versions differ, too.
+    `last_before`, `first_after`: the builds on its two sides; `earliest`, `latest`: the range of builds that holds the
+    first one with the change, with a confidence of 95 %; `change_percent` with its 95 % interval; `also_changed`:
+    other programs whose versions differ.
     """
 
     model: str
@@ -204,7 +204,7 @@ def percent(difference: float) -> float:
 
 
 def _also_changed(before: Build, after: Build) -> list[str]:
-    """The programs beside the build whose versions differ, too."""
+    """The other programs whose versions differ between two builds."""
     return [
         f"{name} {', '.join(sorted(old)) or 'absent'} -> {', '.join(sorted(new)) or 'absent'}"
         for name in sorted(before.software.keys() | after.software.keys())

@@ -51,16 +51,16 @@ _TEXT = (
 
 
 class PeaksError(Failure):
-    """A cell's tables hold nothing a peak can be taken from."""
+    """A cell's tables have no level that could be its peak."""
 
 
 def tables_of_runs(
     pointers: Iterable[Path], required: Sequence[Mapping[str, Any]], limits: Mapping[str, Any] | None = None
 ) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
-    """Return requests.parquet of a cell's runs, and the levels of each, see `run_tables` and `with_predictions`.
+    """Return the requests of all runs of a cell, and the levels of each run, see `run_tables` and `with_predictions`.
 
-    `pointers`: the runs' measurement.json; `required`: counters that prove the arm active; `limits`: those of the
-    campaign's goodput, None if it has none.
+    `pointers`: the runs' measurement.json; `required`: counters that prove the arm active; `limits`: the campaign's
+    latency limits for goodput, None if it has none.
     """
     found, all_requests = [], []
     for pointer in pointers:
@@ -81,9 +81,9 @@ def cell_tables(
     """Return levels.csv and peak.csv of one cell.
 
     `levels` are the levels of the cell's runs, see `run_tables`, and `recordings` their pcp.parquet, in the same order;
-    `catalogue` is the content of config/metrics.yaml, `version` the server's release; a window with fewer than
-    `min_samples` samples of a metric has no value of it. Raises PeaksError when no level of the cell was measured,
-    DamagedTable for a recording that cannot be read.
+    `catalogue` is the content of config/metrics.yaml, `version` the server's release; a metric with fewer than
+    `min_samples` samples in a window is NaN. Raises PeaksError when no level of the cell was measured, DamagedTable for
+    a recording that cannot be read.
     """
     parts = []
     for table, recording in zip(levels, recordings, strict=True):
@@ -98,9 +98,9 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
     """Return the row of peak.csv: the level with the largest mean of ln throughput over the cell's runs.
 
     Only levels that every run measured are compared. With several runs the interval is Student's t on ln throughput
-    over runs, 95 %, at the selected level: it does not cover the selection, which favours the highest of several noisy
-    levels (`throughput_crossfit_tok_s` is free of that, see `cross_fit`). `bracketed` is False when the peak lies on
-    the first or last level of the grid, `plateau` are the levels as good as it. Raises PeaksError without any level.
+    over runs, 95 %, at the selected level. It ignores the bias of selecting the highest of several noisy levels, which
+    `throughput_crossfit_tok_s` does not have, see `cross_fit`. `bracketed` is False when the peak is the first or last
+    level of the grid; `plateau` lists the levels as good as the peak. Raises PeaksError without any level.
     """
     logs = log_table(levels, THROUGHPUT)
     if logs.empty:
@@ -134,9 +134,9 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
 
 
 def _best_goodput(levels: pd.DataFrame) -> dict[str, Any]:
-    """The level at which the most meets the limits, by the mean of ln goodput, and what did there over the runs.
+    """The level with the largest mean of ln goodput, and the goodput there over the runs.
 
-    Where nothing did at any level, there is no such level and goodput is 0. NaN where it is not known.
+    If nothing met the limits at any level, the level is NaN and goodput 0. Unknown goodput is NaN.
     """
     logs = log_table(comparable(levels), GOODPUT)
     some = bool((levels[GOODPUT] > 0).any())
@@ -165,7 +165,7 @@ def _all_or_none(values: pd.Series[Any]) -> Any:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Read a CSV of this module with the types that text loses: checks as text, exercised as True, False or missing."""
+    """Read a CSV of this module with its types restored: checks as text, exercised as True, False or missing."""
     header = pd.read_csv(path, nrows=0).columns
     text = [name for name in header if name in _TEXT or name.endswith(BY_INSTANCE) or name.startswith("basis_")]
     table = pd.read_csv(path, dtype=dict.fromkeys(text, "str"))
@@ -175,7 +175,7 @@ def read_table(path: Path) -> pd.DataFrame:
     for name in ("window_start", "window_end"):
         if name in table:
             table[name] = pd.to_datetime(table[name], utc=True, format="ISO8601")
-    # In one piece: pandas warns of tables that grew column by column.
+    # A copy in one block: pandas warns about tables that grew column by column.
     return table.copy()
 
 

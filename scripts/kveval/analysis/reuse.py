@@ -1,7 +1,7 @@
-"""The share of prompt tokens that caches should serve, by the requests that were sent, and the share they served.
+"""The hit share predicted from the requests that were sent, and the hit share measured.
 
-Both are of a whole level, from its first request to its last, warm-up included and priming not: the servers' counters
-are read around it. What the device and the tier hold, and how they drop it, is `kveval.spec.curve`'s.
+Both are over a whole level, from its first request to its last, with warm-up, without priming, because the servers'
+counters are read before and after it. `kveval.spec.curve` models what device and tier hold and evict.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ NUMBERS = (
     "predicted_tier_blocks",
 )
 TEXTS = ("predicted_curve", "predicted_not")
-"""Columns of a level: shares of the prompt tokens that the device alone, and device and tier, should serve; the tokens
-of these prompts; one server's tier in cpu_blocks, 0 without one, infinite where nothing bounds it; the second share by
-that size, see `read_curve`; why there is no prediction."""
+"""Columns of a level: predicted hit share of the device alone, least and most of device and tier together; tokens of
+these prompts; one server's tier in cpu_blocks, 0 without one, infinite if unlimited; the hit share by tier size, see
+`read_curve`; why there is no prediction."""
 TOLERANCE_POINTS = 3.0
-"""Points of the prompt tokens by which served and computed may differ before that is a finding."""
-# The generators whose draws of prefixes are known.
+"""Percentage points by which measured and predicted hit share may differ before that is a finding."""
+# The GuideLLM version whose way of drawing prefixes is known.
 _GENERATOR = "0.8."
-# Blocks of a level's requests: a microsecond and 75 bytes each. Above the first, longer blocks stand for those of drawn
-# prefixes, up to a fortieth of a prefix, so that some tenths of a point of what turns share are lost.
+# Limits on the blocks of a level's requests, which take a microsecond and 75 bytes each. Above the first, prefixes are
+# cut into longer blocks, up to a fortieth of a prefix, which loses some tenths of a point of what turns share.
 _ENOUGH_BLOCKS, _MOST_BLOCKS = 200_000, 5_000_000
 _PART_OF_PREFIX = 40
 _POINTS = 40
 
 
 class Unpredicted(Failure):
-    """The requests that were sent, or the caches that they met, are not known well enough."""
+    """The requests that were sent, or the caches, are not known well enough for a prediction."""
 
 
 def with_predictions(levels: pd.DataFrame, requests: pd.DataFrame, directory: Path) -> pd.DataFrame:
@@ -107,16 +107,16 @@ def _curves(run: Run, level: LevelRun, sent: int, directory: Path) -> tuple[Cell
 
 
 def _asked(prompts: Prompts, tokens: float) -> Prompts:
-    """Leave out the last requests, which still waited at the end: the server looked up so many tokens."""
+    """Leave out the last requests, which were still waiting at the end: the server looked up only `tokens` tokens."""
     if np.isnan(tokens):
         return prompts
-    # What a chat template adds to prompts makes it one request more at most.
+    # Tokens that a chat template adds to the prompts may add one request at most.
     asked = np.cumsum(np.where(prompts.counted, prompts.input_tokens, 0))
     return prompts.served_by(np.arange(len(asked)) <= np.argmin(np.abs(asked - tokens)))
 
 
 def _unpacked(report: Path) -> Path:
-    """The report's path before it was compressed."""
+    """The report's path without the suffix of its compression."""
     return report.with_suffix("") if report.suffix == ".zst" else report
 
 
@@ -142,7 +142,7 @@ def _drawn(specification: Specification, run: Run, level: LevelRun, sent: int) -
 
 
 def _coarse(specification: Specification, level: int, sent: int) -> Specification:
-    """Return a specification of longer blocks, which prefixes are whole ones of, where there would be too many."""
+    """Return a specification with longer blocks, which divide a prefix, if the blocks would be too many."""
     workload, block = specification.workload, specification.block_size
     prefix = workloads.prefix_tokens_at(workload, level)
     blocks = sent * (prefix + workload.turns * (workload.prompt_tokens + workload.output_tokens)) / block
@@ -159,7 +159,7 @@ def _require_few(blocks: float) -> None:
 
 
 def _written(curves: CellCurves) -> str:
-    """Write the share that device and tier serve by the tier's size as cpu_blocks=least:most;..., see `read_curve`."""
+    """Write the hit share of device and tier by the tier's size, as cpu_blocks=least:most;..., see `read_curve`."""
     tier = curves.tier
     if tier is None or not len(tier.sizes):
         return ""
@@ -175,7 +175,7 @@ def _shares(tier: ReuseCurve, tokens: float, usable: tuple[float, float]) -> str
 
 
 def read_curve(text: str) -> pd.DataFrame:
-    """Return a `predicted_curve`: by cpu_blocks, the share (0 to 1) of the prompt tokens, `low` and `high`."""
+    """Return a `predicted_curve` as a table: `low` and `high` of the hit share (0 to 1), indexed by cpu_blocks."""
     found: dict[int, tuple[float, float]] = {}
     for part in filter(None, text.split(";")):
         size, _, shares = part.partition("=")
@@ -186,22 +186,22 @@ def read_curve(text: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class ServedShare:
-    """The share that a cell's caches should serve at a level, and that they served: % of the prompt tokens, over runs.
+    """Predicted and measured hit share of a cell's caches at a level, % of the prompt tokens, means over runs.
 
     Attributes:
         cell: model, scenario and cpu_blocks.
         level: of the load.
-        runs: for which both are known.
+        runs: number of runs for which both are known.
         tier_blocks: size of the tier that the prediction is for, 0 without one.
-        device_predicted: by the device alone.
-        device: found there.
-        predicted: least and most by device and tier together.
-        served: found in either.
-        difference: served less predicted, points, 0 within the range; the mean over the runs' own differences, which
-            have the same requests on both sides.
-        half_width: half the 95 % t interval of that; NaN of a single run.
-        counted: means over runs of what may explain it, see `_CLUES`; NaN where nothing counts it.
-        varied: whether lengths are drawn at random, where the prediction takes their means.
+        device_predicted: predicted for the device alone.
+        device: measured on the device.
+        predicted: least and most, predicted for device and tier together.
+        served: measured for both together.
+        difference: measured less predicted, points, 0 within the predicted range; the mean of the differences within
+            each run, whose two sides have the same requests.
+        half_width: half the 95 % t interval of the difference; NaN for a single run.
+        counted: means over runs of what may explain the difference, see `_CLUES`; NaN where nothing counts it.
+        varied: whether lengths are drawn at random, while the prediction uses their means.
     """
 
     cell: CellKey
@@ -219,12 +219,12 @@ class ServedShare:
 
     @property
     def is_finding(self) -> bool:
-        """Whether they differ by more than TOLERANCE_POINTS."""
+        """Whether measured and predicted hit share differ by more than TOLERANCE_POINTS."""
         return abs(self.difference) > TOLERANCE_POINTS
 
 
 def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare]:
-    """Return every cell and level with a prediction, in the order of the runs; `levels`: complete_metrics.csv."""
+    """Return the hit shares of each cell and level with a prediction, in run order; `levels`: complete_metrics.csv."""
     if not {*NUMBERS} <= {*levels.columns}:
         return []
     keys = [*KEYS, "run", "level"]
@@ -276,15 +276,15 @@ _CLUES: Mapping[str, Callable[[pd.DataFrame], Any]] = {
     "one_request_points": lambda rows: 100 * rows["request_prompt_tokens"] / rows["prompt_tokens"],
     "asked_percent": lambda rows: 100 * rows["prompt_tokens"] / rows["predicted_prompt_tokens"],
 }
-"""Requests that lost their place on the device; transfers that failed; stores of LMCache that were not finished when
-the level was; chunks that it dropped; tokens computed and not stored in the tier, of the prompt tokens; what requests
-in progress take of the device, at most; the points that one request is; the prompt tokens that the device was asked
-for, of those that were sent."""
+"""Requests that were preempted; transfers that failed; stores of LMCache not finished when the level ended; chunks that
+LMCache evicted; tokens computed but not stored in the tier, % of the prompt tokens; the share of the device's cache
+that requests in progress need at most; the percentage points of one request; the prompt tokens that the device was
+asked for, % of those sent."""
 _BESIDE = ("failed", "unfinished", "evicted", "generated", "token_bytes", "varied")
 
 
 def _beside(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
-    """Yield what `tier_activity` does not have: the keys of a row, then _BESIDE."""
+    """Yield rows with what `tier_activity` lacks: the keys, then the columns of _BESIDE."""
     for run in runs:
         cell = (run.cell.model, run.cell.scenario, run.cell.cpu_blocks)
         token_bytes = run.specification.get("model", {}).get("kv_bytes_per_token", np.nan)
@@ -295,7 +295,7 @@ def _beside(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
                 moved.get(f"lmcache_mp_{name}_total", np.nan)
                 for name in ("num_submitted_stores", "num_finished_stores", "l1_evicted_chunks")
             ]
-            # Beside a total there are its parts, by label.
+            # Names with labels are parts of totals that are counted already.
             failed = sum(delta for name, delta in moved.items() if "fail" in name and "{" not in name)
             generated = server_delta(level.counters, "generation_tokens")
             counted = (failed, lmcache[0] - lmcache[1], lmcache[2], generated, token_bytes, varied)

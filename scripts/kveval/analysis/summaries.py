@@ -1,7 +1,7 @@
-"""The campaign as short tables for spreadsheets: a row per cell, a row per level, and means over models that compare.
+"""The campaign as short tables for spreadsheets: a row per cell, a row per level, and means over comparable models.
 
-Column names are those of the evaluations people know, with what they mean put right: throughput counts every token
-delivered, a mean is of the requests observed, TPOT is TPOT, and shares are in per cent.
+Column names are those of earlier published evaluations, with correct meanings: throughput counts every token delivered,
+means are over the observed requests, TPOT is TPOT, and shares are in per cent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 from kveval.analysis.cells import KEYS, THROUGHPUT, ArmSize, by_size, common_level, partner, rank_of
 
 _COMPARED = {THROUGHPUT: "throughput", "ttft_ms_p50": "ttft_p50", "tpot_ms_p50": "tpot_p50"}
-# Statistic of a latency -> how the older evaluation's column of it begins.
+# Statistic of a latency -> the prefix of its column in the older evaluation.
 _STATISTICS = {
     **{"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99"},
     **{"p99_low": "p99_low", "p99_high": "p99_high"},
@@ -57,7 +57,7 @@ def summary_tables(
 ) -> dict[str, pd.DataFrame]:
     """Return summary, detailed and pcp_summary_stats, by the names of their files.
 
-    `baseline_of`: scenario -> its baseline, None for a baseline itself; `parameters`: of the models, for their order.
+    `baseline_of`: scenario -> its baseline, None for a baseline itself; `parameters`: model -> its size, for the order.
     """
     return {
         "summary": summary(peaks, comparison, parameters),
@@ -112,7 +112,7 @@ def _differences(comparison: pd.DataFrame, cell: Mapping[Any, Any]) -> dict[str,
 
 
 def detailed(complete: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
-    """Return one row per level and run under the names of the older evaluation; tps are output tokens per second."""
+    """Return one row per level and run, with the older evaluation's column names; tps is output tokens per second."""
     table = ordered(complete.sort_values(["run", "level"], kind="stable"), parameters)
     columns = {"scenario": "config", **_DETAILS}
     kept = ["model", "scenario", "cpu_blocks", "run", *(name for name in _DETAILS if name in table), "checks_failed"]
@@ -128,11 +128,11 @@ def system_summary(
 ) -> pd.DataFrame:
     """Return means over models, one row per arm and panel; each model at the level where its cells are compared.
 
-    A panel holds models all of whose cells were measured, so that every row of it is a mean over the same models; arms
-    that were measured for fewer models stand, together with all others, in a panel of their own. Throughput is the
-    geometric mean over models, and the geometric mean of ratios to the baseline (`baseline_of`: scenario -> its
-    baseline, None for a baseline itself), because a plain mean is that of the smallest model; the rest are plain means.
-    `models_missing` lists the campaign's models that the panel lacks.
+    All rows of a panel are means over the same models. For an arm that was measured for fewer models, a further panel
+    has these models and all arms that were measured for them. Throughput is given as the geometric mean over models,
+    and as that of the ratios to the baseline (`baseline_of`: scenario -> its baseline, None for a baseline itself),
+    because the fastest, smallest model would dominate a plain mean; the rest are plain means. `models_missing` lists
+    the campaign's models that the panel lacks.
     """
     means = _at_common_levels(complete, comparison, peaks)
     everything = by_size(list(complete["model"]), parameters)

@@ -1,5 +1,5 @@
-"""The keys of a campaign and of the catalogues, and the mistakes in them, each with file, key and valid values.
+"""The keys of campaigns and catalogues, and error messages that name the file, the key and the valid values.
 
-Knows `host`, `load`, `pcp`, `store`. A new key goes into the model of its section (`campaign`, `workload`, ...); what
-follows from it for a cell belongs to kveval.spec.
+Imports `host`, `load`, `pcp`, `store`. A new key goes into the model of its section (`campaign`, `workload`, ...); its
+effect on a cell belongs to kveval.spec.
 """

@@ -1,4 +1,4 @@
-"""The kinds of KV-cache arms: what each consists of, what a scenario of it has to say, and where the report shows it.
+"""The kinds of KV-cache arms: the parts of each, the keys its scenarios need, and where the report shows it.
 
 A new kind is an entry here, a scenario in config/scenarios.yaml, and a function in the `arms` of the server that can
 run it (kveval.spec.servers).
@@ -20,9 +20,9 @@ class ArmKind:
     """The properties that all arms of a kind share.
 
     Attributes:
-        parts: what the arm consists of, nothing for the device's own cache alone.
+        parts: the parts of the arm; empty if it has only the device's own cache.
         section: section of the report that compares its arms with their baselines.
-        cpu_tier: whether it has a tier in host memory; None where the scenario says so.
+        cpu_tier: whether it has a tier in host memory; None if each scenario decides.
         store: whether it uses a store such as Redis.
         arms: its scenarios in the order of tables and figures; others of the kind come last, by name.
     """
@@ -52,12 +52,12 @@ ARM_KINDS: dict[str, ArmKind] = {
 
 
 def kinds_of(section: Section) -> tuple[str, ...]:
-    """Return the names of the kinds that a section of the report shows."""
+    """Return the names of the kinds in a section of the report."""
     return tuple(name for name, kind in ARM_KINDS.items() if kind.section == section)
 
 
 def rules_broken(arm: str, scenario: Mapping[str, object]) -> Iterator[Mistake]:
-    """Yield what a scenario's keys lack, or have and must not have, for an arm of its kind."""
+    """Yield the mistakes in a scenario's keys: those that its kind of arm needs but lacks, or must not have."""
     kind = ARM_KINDS[arm]
     if kind.cpu_tier is not None and kind.cpu_tier != scenario["cpu_tier"]:
         has = "a" if kind.cpu_tier else "no"
@@ -66,14 +66,14 @@ def rules_broken(arm: str, scenario: Mapping[str, object]) -> Iterator[Mistake]:
         users = [name for name, other in ARM_KINDS.items() if other.store != "none"]
         yield Mistake(f"arm {arm} uses no store; {', '.join(users[:-1])} and {users[-1]} do", "store_not_used")
     if scenario["form"] != "connector" and kind.parts != {"native"}:
-        yield Mistake(f"form {scenario['form']} belongs to arm native", "form_of_native")
+        yield Mistake(f"form {scenario['form']} is only for arm native", "form_of_native")
     if scenario["native_share"] is not None and not kind.shares_budget:
-        said = f"arm {arm} shares its budget with nothing: native_share belongs to arm hybrid"
+        said = f"arm {arm} has no two tiers that share a budget: native_share is only for arm hybrid"
         yield Mistake(said, "share_of_hybrid")
     if kind.store == "required" and scenario["store"] is None:
         yield Mistake(f"arm {arm} needs store: redis or valkey", "store_missing")
     if not kind.parts and scenario["connector_config"]:
         yield Mistake(f"arm {arm} has no connector to configure", "no_connector")
     if kind.parts and not scenario["exercised"]:
-        said = "exercised is empty: name a counter that must move, or nothing proves that the arm was active"
+        said = "exercised is empty: name a counter that must rise, or nothing proves that the arm was active"
         yield Mistake(said, "exercised_empty")

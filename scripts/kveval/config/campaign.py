@@ -49,7 +49,7 @@ def _relative(path: str) -> str:
 
 
 class ServerConfig(Strict):
-    """The software under test, as declared; the engine checks that what answers is that."""
+    """The software under test, as declared; the engine checks that the running server matches."""
 
     vllm: VersionText = Field("", description="vLLM's release")
     program: Name = Field("vllm", description="the server; one other than vLLM is declared by program and version")
@@ -95,22 +95,22 @@ class ServerConfig(Strict):
 
     @property
     def declared_version(self) -> str:
-        """Release of what serves."""
+        """Release of the server."""
         return self.version or self.vllm
 
     @property
     def fixed_capacity(self) -> bool:
-        """Whether device_blocks sets the device's KV capacity, instead of what a GPU's memory leaves."""
+        """Whether device_blocks sets the capacity of the device's KV cache, instead of the free GPU memory."""
         return self.one_rank
 
     @property
     def one_rank(self) -> bool:
-        """Whether tensor_parallel_size, which counts GPUs, has nothing to count."""
+        """Whether the server has one rank whatever the model's tensor_parallel_size, which counts GPUs."""
         return self.on_cpu or self.weights == "miniature"
 
     @property
     def device_tokens(self) -> int | None:
-        """Tokens the device's KV cache holds, where that is set."""
+        """Tokens that the device's KV cache holds; None if device_blocks is not set."""
         return None if self.device_blocks is None else self.device_blocks * BLOCK_TOKENS
 
     @model_validator(mode="after")
@@ -131,16 +131,16 @@ class ServerConfig(Strict):
             raise Mistake(said, "block_size_uneven")
         elsewhere = sorted({"images", "replicas", "routing"} & self.model_fields_set)
         if self.release is None and elsewhere:
-            raise ValueError(f"{', '.join(elsewhere)}: for engine kubernetes alone, and with release")
+            raise ValueError(f"{', '.join(elsewhere)}: only for engine kubernetes, together with release")
         if self.weights == "random" and self.release is not None:
             raise Mistake(
-                "weights random is for engine local: a cluster's ConfigMap has no room for the tokenizer of a full"
-                " vocabulary; on a cluster valid is full or miniature",
+                "weights random is only for engine local: the tokenizer of a full vocabulary does not fit into a"
+                " cluster's ConfigMap; valid on a cluster: full, miniature",
                 "random_on_cluster",
             )
         if self.fixed_capacity and self.device_blocks is None:
             raise Mistake(
-                "device_blocks is missing: a miniature and a CPU have no GPU memory that would set the capacity",
+                "device_blocks is missing: for miniatures and CPUs, no GPU memory sets the capacity",
                 "device_blocks_missing",
             )
         if not self.fixed_capacity and self.device_blocks is not None:
@@ -157,7 +157,7 @@ class ServerConfig(Strict):
 
 
 class MatrixEntry(Strict):
-    """A block of cells: every model with every scenario with every size."""
+    """A group of cells: every combination of a model, a scenario and a size."""
 
     models: tuple[Name, ...] = Field(min_length=1, description="entries of models.yaml, or of models")
     scenarios: tuple[Name, ...] = Field(min_length=1, description="entries of scenarios.yaml, or of scenarios")
@@ -166,7 +166,7 @@ class MatrixEntry(Strict):
     )
 
     def cells(self) -> tuple[Cell, ...]:
-        """Expand the block."""
+        """Return every combination as a cell."""
         return tuple(
             Cell(model, scenario, blocks)
             for model in self.models
@@ -185,9 +185,9 @@ class MatrixEntry(Strict):
 
 
 class Bridge(MatrixEntry):
-    """Cells to measure again, in runs beside those that there are: they link new cells to cells of another time."""
+    """Cells to measure again in additional runs, so that new cells have a baseline measured at the same time."""
 
-    rounds: PositiveInt = Field(1, description="how often: each adds as many runs as the campaign has")
+    rounds: PositiveInt = Field(1, description="how often; each round adds as many runs as the campaign has")
 
 
 ArmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/(0|[1-9][0-9]*))?$")]
@@ -323,7 +323,7 @@ class Campaign(Strict):
     @model_validator(mode="after")
     def _primary_measured(self) -> Self:
         if self.comparison.primary == "goodput_per_s" and self.goodput is None:
-            said = "comparison.primary is goodput_per_s: give the limits of goodput that it is about"
+            said = "comparison.primary is goodput_per_s, which needs latency limits: give them in goodput"
             raise Mistake(said, "no_limits_for_primary")
         return self
 

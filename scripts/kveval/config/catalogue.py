@@ -1,4 +1,4 @@
-"""The catalogues that a campaign chooses from: models, KV-cache arms, workloads, system metrics; typed and frozen."""
+"""The types of the catalogues that a campaign chooses from: models, KV-cache arms, workloads, system metrics."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -45,7 +45,7 @@ VersionedName = Annotated[
     BeforeValidator(_named, json_schema_input_type=str | dict[str, str]),
     AfterValidator(_version_keys),
 ]
-"""A name that changes with the software: {"0.16": old, "0.24": new}, each from that version on; "*" before all."""
+"""A name that depends on the version: {"0.16": old, "0.24": new}, each from that version on; "*" for earlier ones."""
 
 
 @cache
@@ -54,7 +54,7 @@ def _version(text: str) -> Version:
 
 
 def name_for(names: Mapping[str, str], version: str) -> str | None:
-    """Return the name that holds for `version`: that of the highest key not above it; None when it came later."""
+    """Return the name in `version`: that of the highest key not above it; None if the version is before all keys."""
     wanted = _version(_version(version).public)
     found = {_version(key): name for key, name in names.items() if key != "*" and _version(key) <= wanted}
     return found[max(found)] if found else names.get("*")
@@ -116,8 +116,8 @@ class Model(Strict):
         heads, ranks = self.geometry.kv_heads, self.tensor_parallel_size
         if not self.divides_among(ranks):
             raise Mistake(
-                f"tensor_parallel_size {ranks} divides neither {self.geometry.attention_heads} attention heads"
-                f" nor fits {heads} KV heads",
+                f"tensor_parallel_size {ranks} does not divide {self.geometry.attention_heads} attention heads and"
+                f" {heads} KV heads evenly",
                 "ranks_do_not_divide",
             )
         if self.max_model_len > self.geometry.max_position_embeddings:
@@ -128,7 +128,7 @@ class Model(Strict):
         return self
 
     def divides_among(self, ranks: int) -> bool:
-        """Whether so many ranks can share the model's heads evenly, KV heads replicated where there are fewer."""
+        """Whether so many ranks can share the model's heads evenly, with KV heads replicated if they are fewer."""
         heads = self.geometry.kv_heads
         return self.geometry.attention_heads % ranks == 0 and (heads % ranks == 0 or ranks % heads == 0)
 
@@ -153,9 +153,9 @@ def _known_kind(arm: str) -> str:
 
 
 class BuildSource(Strict):
-    """The build that an arm runs in place of the one installed: one of these (docs/builds.md); `commit` with checkout.
+    """The build that an arm runs in place of the installed one: one key, or checkout and commit (docs/builds.md).
 
-    Paths are from the folder that snakemake works in.
+    Paths are relative to snakemake's working folder.
     """
 
     vllm: VersionText | None = Field(None, description="a release of vLLM")
@@ -175,9 +175,9 @@ class BuildSource(Strict):
         given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) != 1:
             said = f"names {' and '.join(given) or 'nothing'}; valid is one of {', '.join(kinds)}"
-            raise Mistake(f"{said} (null takes back what another scenario gave)", "not_one_build")
+            raise Mistake(f"{said} (null removes a key of the extended scenario)", "not_one_build")
         if self.commit is not None and self.checkout is None:
-            raise Mistake("commit belongs to checkout", "commit_alone")
+            raise Mistake("commit needs checkout", "commit_alone")
         return self
 
 
@@ -189,7 +189,7 @@ class Companion(Strict):
 
 
 class Scenario(Strict):
-    """A KV-cache arm: what it changes against its baseline, and how it proves that it was active."""
+    """A KV-cache arm: how it differs from its baseline, and which counters prove that it was active."""
 
     title: Text = Field(description="the arm in words, for the report")
     arm: Annotated[str, AfterValidator(_known_kind)] = Field(
@@ -247,13 +247,13 @@ class Scenario(Strict):
         return ARM_KINDS[self.arm]
 
     def same_arm(self, other: "Scenario") -> bool:
-        """Whether both are one arm, regardless of build and settings: at equal cpu_blocks they have equal tiers."""
+        """Whether both are the same arm, regardless of build and settings: equal cpu_blocks then mean equal tiers."""
         return (self.arm, self.store, self.cpu_tier) == (other.arm, other.store, other.cpu_tier)
 
     @model_validator(mode="before")
     @classmethod
     def _of_replicate(cls, given: Any) -> Any:
-        """A replicate's baseline is what it repeats, not the baseline of that."""
+        """Make the scenario that a replicate repeats its baseline, instead of that scenario's baseline."""
         if isinstance(given, Mapping) and given.get("replicate") is True and given.get("extends") is not None:
             return {**given, "baseline": given["extends"]}
         return given
@@ -268,7 +268,7 @@ class Scenario(Strict):
 
 
 class MetricSource(Strict):
-    """Where a system metric is read: one expression of PCP metrics, or a pair for a ratio; and of which instances."""
+    """The source of a system metric: a sum of PCP metrics, or a pair of them for a ratio; and which instances."""
 
     pcp: VersionedName | None = Field(
         None, description="PCP metric, several joined by ' + ' to add them up, or {first vLLM version: metric}"
@@ -334,7 +334,7 @@ VersionRange = Annotated[Text, AfterValidator(_version_range)]
 
 
 class RaisedIn(Strict):
-    """An exception and where it is raised, as the traceback in the server's log has it."""
+    """An exception and where it is raised, as in the traceback in the server's log."""
 
     error: Text = Field(description="its class")
     file: Text = Field(description="end of the file's path")
@@ -343,19 +343,19 @@ class RaisedIn(Strict):
 
 
 class KnownDefect(Strict):
-    """A defect of released software that ends a server now and then, through no fault of the arm or the host."""
+    """A defect of released software that occasionally ends a server and is not caused by the arm or the host."""
 
     title: Text
     link: Annotated[str, StringConstraints(pattern=r"^https://\S+$")] = Field(description="the upstream report")
     versions: Annotated[dict[Name, VersionRange], Field(min_length=1)] = Field(
-        description="by program, those declared versions that have it; all must hold"
+        description="program: range of its versions with the defect; a server must match all"
     )
-    arguments: tuple[Text, ...] = Field((), description="of which one must be in the server's; none: every arm has it")
+    arguments: tuple[Text, ...] = Field((), description="only servers with one of these arguments have it; empty: all")
     raised_in: RaisedIn
-    effect: Text = Field(description="the effect on comparisons of repeating runs that it ended; in the report")
+    effect: Text = Field(description="how repeating the runs that it ended affects comparisons; for the report")
 
     def possible(self, versions: Mapping[str, str], argv: Sequence[str]) -> bool:
-        """Tell whether a server of these declared versions, by program, and arguments has the defect."""
+        """Return whether a server with these arguments and declared versions (by program) has the defect."""
         return all(
             name in versions and SpecifierSet(allowed).contains(versions[name], prereleases=True)
             for name, allowed in self.versions.items()

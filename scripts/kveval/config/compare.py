@@ -13,7 +13,7 @@ from kveval.config.types import Name, PositiveInt, Strict
 
 
 class Compared(Strict):
-    """A campaign, and under which label its scenarios appear."""
+    """A campaign, and the label of its scenarios in the report."""
 
     campaign: Name = Field(description="a file of config/campaigns, without .yaml")
     label: Name = Field(description="what distinguishes it from the others: a release, a machine, a date")
@@ -21,12 +21,12 @@ class Compared(Strict):
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
     if matrix:
-        raise Mistake("a campaign that compares others measures nothing itself; leave it out", "mixed")
+        raise Mistake("a campaign that compares others measures nothing itself; leave out matrix", "mixed")
     return matrix
 
 
 class CompareCampaign(Campaign):
-    """An evaluation of what other campaigns measured: nothing is deployed, so nothing has to be declared."""
+    """An evaluation of other campaigns' measurements; nothing is deployed, so server and workload are not declared."""
 
     compare: tuple[Compared, ...] = Field(
         min_length=2, description="measured campaigns for one report; each is compared with the first"

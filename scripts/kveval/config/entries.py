@@ -1,4 +1,4 @@
-"""The catalogues' entries: from files and the campaign itself, completed, validated, their names checked."""
+"""Reads the catalogues' entries from files and the campaign, resolves `extends`, validates them and their names."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "known_defects": KnownDefect,
 }
 OWN_KINDS = ("models", "scenarios", "workloads")
-"""Kinds of which a campaign may declare entries of its own."""
+"""The kinds of entries that a campaign may declare itself."""
 EXTENDING_KINDS = ("models", "scenarios")
 
 Entries = dict[str, YamlEntry]
@@ -33,7 +33,7 @@ Entries = dict[str, YamlEntry]
 def read_catalogues(
     directory: Path, campaign: Mapping[str, Any], place: str, problems: list[ConfigProblem]
 ) -> tuple[dict[str, Entries], set[str]]:
-    """Return every catalogue's raw entries, the campaign's own included, and the kinds whose file could not be read."""
+    """Return every catalogue's raw entries, with the campaign's own, and the kinds whose file could not be read."""
     catalogues: dict[str, Entries] = {}
     unread = set()
     for kind in KINDS:
@@ -60,9 +60,9 @@ def read_catalogues(
 def validate_entries(
     kind: str, entries: Entries, problems: list[ConfigProblem], directory: Path = Path()
 ) -> dict[str, Any]:
-    """Return the valid entries, typed and completed; add what is wrong with the others to `problems`.
+    """Return the valid entries, typed and completed; append the mistakes in the others to `problems`.
 
-    `directory`: from where files that they name are found.
+    `directory`: the folder to which file names in entries are relative.
     """
     valid: dict[str, Any] = {}
     wrong: dict[str, list[ConfigProblem]] = {}
@@ -70,7 +70,7 @@ def validate_entries(
         complete, found = resolve_extends(name, entries) if kind in EXTENDING_KINDS else (entry.raw, [])
         if not re.fullmatch(NAME_PATTERN, name):
             right = "letters, digits and . _ + -, a letter or digit first"
-            found = [*found, ConfigProblem(entry.file, entry.key, "cannot name a folder", right, "no_name")]
+            found = [*found, ConfigProblem(entry.file, entry.key, "cannot be a folder's name", right, "no_name")]
         if not isinstance(entry.raw, Mapping):
             message = f"is a {kind_of(entry.raw)}"
             right = "a mapping of keys to values"
@@ -89,7 +89,7 @@ def validate_entries(
 def _is_inherited(
     entry: YamlEntry, problem: ConfigProblem, entries: Entries, wrong: Mapping[str, list[ConfigProblem]]
 ) -> bool:
-    """Whether the mistake is the parent's own and is reported there."""
+    """Whether the mistake is in the extended entry, and is reported there."""
     if entry.parent is None or entry.parent not in entries or entries[entry.parent] is entry:
         return False
     key = entries[entry.parent].key + problem.key.removeprefix(entry.key)
@@ -118,9 +118,9 @@ def check_scenarios(
 
 
 def _no_baseline(name: str, scenarios: Mapping[str, Scenario]) -> tuple[str, str, str] | None:
-    """Say why a scenario's baseline is none: what is wrong, what would be right, and a code.
+    """Return why a scenario's baseline is not valid: what is wrong, what would be right, and a code.
 
-    A tier has a size, which the baseline shares only where it is the same arm: another build of it, or other settings.
+    A baseline may have a tier only if it is the same arm, with another build or other settings: then sizes are equal.
     """
     chain = [name]
     while (base := scenarios[chain[-1]].baseline) is not None and base in scenarios:
@@ -130,15 +130,15 @@ def _no_baseline(name: str, scenarios: Mapping[str, Scenario]) -> tuple[str, str
         chain.append(base)
     other = scenarios[chain[1]]
     if (other.baseline is not None or other.cpu_tier) and not scenarios[name].same_arm(other):
-        right = "a scenario without baseline and CPU tier, or the same arm of another build or with other settings"
-        return f"{chain[1]!r} is not a baseline of another arm", right, "no_baseline"
+        right = "a scenario without baseline and CPU tier, or the same arm with another build or other settings"
+        return f"{chain[1]!r} cannot be the baseline of another arm", right, "no_baseline"
     return None
 
 
 def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set[str]]) -> list[ConfigProblem]:
-    """Check the names a campaign uses, as read: its other mistakes must not hide these.
+    """Check the names that a raw campaign uses, before its types, so that other mistakes do not hide these.
 
-    `known` lacks the kinds that could not be read; what is no text is the types' own mistake.
+    `known` lacks the kinds that could not be read. Values that are not text are left to the validation of types.
     """
     return [
         unknown_name(place, key, name, known[kind])

@@ -14,7 +14,7 @@ from kveval.config.types import CountInt, Name, PositiveInt, Strict, Text, Versi
 
 
 class Import(Strict):
-    """A tree of existing results: which of it is meant, and what its names mean here."""
+    """A tree of existing results: which of them to import, and what their names mean in this workflow."""
 
     path: Text = Field(description="folder of the results, absolute or relative to the repository")
     hardware: Text | None = Field(
@@ -44,12 +44,12 @@ class Import(Strict):
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
     if matrix:
-        raise Mistake("a campaign imports or measures, because no report mixes the two; make two campaigns", "mixed")
+        raise Mistake("a campaign either imports or measures, as reports do not mix both; make two campaigns", "mixed")
     return matrix
 
 
 class ImportCampaign(Campaign):
-    """An evaluation of results that were measured elsewhere: nothing is deployed, so nothing has to be declared."""
+    """An evaluation of results measured elsewhere; nothing is deployed, so server and workload are not declared."""
 
     imports: tuple[Import, ...] = Field(
         alias="import",
@@ -83,14 +83,14 @@ def names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 
 
 def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Iterator[ConfigProblem]:
-    """Yield what is wrong with a campaign's imports beyond their types: paths, patterns, repetition."""
+    """Yield the mistakes in a campaign's imports that their types do not catch: paths, patterns, repetition."""
     if not isinstance(campaign, ImportCampaign):
         return
     seen: dict[str, int] = {}
     for index, asked in enumerate(campaign.imports):
         key = f"import[{index}]"
         if not Path(asked.path).is_dir():
-            what, code = ("is no folder", "no_folder") if Path(asked.path).exists() else ("does not exist", "absent")
+            what, code = ("is not a folder", "no_folder") if Path(asked.path).exists() else ("does not exist", "absent")
             yield ConfigProblem(place, f"{key}.path", f"{asked.path} {what}", "a folder of results", code)
             continue
         for number, archive in enumerate(asked.archives):
@@ -104,4 +104,4 @@ def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Ite
                 yield ConfigProblem(place, f"{key}.pattern", str(problem), code=problem.code)
         earlier = seen.setdefault(asked.model_dump_json(), index)
         if earlier != index:
-            yield ConfigProblem(place, key, f"is import[{earlier}] again", code="repeated")
+            yield ConfigProblem(place, key, f"repeats import[{earlier}]", code="repeated")

@@ -1,8 +1,8 @@
 """A campaign that extends another one: what its file leaves out comes from the file it extends, in the same folder.
 
 Mappings merge key by key, everything else is replaced. `matrix` replaces the other's cells, `add_matrix` adds to them.
-What says which campaign it is - name, title, description, results - is never taken over: a campaign that extends
-another has its results in results/campaigns/NAME, or in the folder that it names, which may be the other's.
+Name, title, description and results are never inherited: a campaign that extends another has its results in
+results/campaigns/NAME, or in the folder given by its own key `results`, which may be the other's.
 """
 
 import re
@@ -19,15 +19,15 @@ from kveval.config.yaml_files import merged, read_yaml
 EXTENDS = "extends"
 ADDED = "add_matrix"
 OWN_KEYS = ("name", "title", "description", "results")
-"""Keys that say which campaign it is."""
+"""Keys that are never inherited."""
 
 
 @dataclass(frozen=True)
 class CampaignSource:
-    """A campaign as read, complete.
+    """A campaign as read, with what it inherits.
 
-    `files`: what the campaign's file says, then those that it extends; `added`: cell that add_matrix brought -> file,
-    and its key there.
+    `files`: path and content of the campaign's file, then of those it extends; `added`: key of an entry that
+    add_matrix appended -> file, and its key there.
     """
 
     raw: dict[str, Any]
@@ -35,7 +35,7 @@ class CampaignSource:
     added: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def located(self, problem: ConfigProblem, place: str) -> ConfigProblem:
-        """Say of a problem in the complete campaign, known as `place`, in which file it is to be corrected."""
+        """Return a problem in the complete campaign, known as `place`, with the file in which to correct it."""
         if problem.file != place or not self.files:
             return problem
         for cell, (file, there) in self.added.items():
@@ -56,7 +56,7 @@ def _reach(value: Any, key: str) -> int:
 
 
 def campaign_values(path: Path) -> dict[str, Any]:
-    """Return what a campaign's file and those it extends say together. Raises ConfigError with every mistake in it."""
+    """Return a campaign's values, inherited ones included. Raises ConfigError with every mistake in its inheritance."""
     source, problems = read_campaign(path)
     if problems:
         raise ConfigError(problems)
@@ -64,7 +64,7 @@ def campaign_values(path: Path) -> dict[str, Any]:
 
 
 def with_site(campaign: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return a campaign's values with those of a site's own file over its `cluster`; of engine kubernetes alone.
+    """Return a campaign's values with a site file merged over its `cluster`; unchanged unless engine is kubernetes.
 
     Raises ConfigError with the mistakes in the file.
     """
@@ -80,15 +80,15 @@ def with_site(campaign: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def read_campaign(path: Path) -> tuple[CampaignSource, list[ConfigProblem]]:
-    """Read a campaign's file and those it extends; return what they say together, and every mistake found in it.
+    """Read a campaign's file and those it extends; return the merged campaign, and every mistake found in it.
 
-    Keys that the campaign alone may use, `extends` and `add_matrix`, are resolved and gone.
+    `extends` and `add_matrix` are resolved and no longer in it.
     """
     return _read(path, ())
 
 
 def _read(path: Path, below: tuple[Path, ...]) -> tuple[CampaignSource, list[ConfigProblem]]:
-    """Read a campaign that those in `below` extend, one after the other."""
+    """Read a campaign; `below`: the chain of files that extend it, to detect cycles."""
     file = path.as_posix()
     raw, problems = read_yaml(path)
     own = {key: value for key, value in raw.items() if key not in (EXTENDS, ADDED)}
@@ -112,7 +112,7 @@ def _without_own(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parent(path: Path, raw: Mapping[str, Any], chain: tuple[Path, ...]) -> tuple[Path | None, list[ConfigProblem]]:
-    """Return the file of the campaign that is extended, or None, with what is wrong."""
+    """Return the file of the campaign that `raw` extends, or None, and the mistakes found."""
     if EXTENDS not in raw:
         return None, []
     name, file = raw[EXTENDS], path.as_posix()
@@ -139,7 +139,7 @@ def _added_alone(file: str, raw: Mapping[str, Any]) -> list[ConfigProblem]:
 def _add_cells(
     complete: dict[str, Any], raw: Mapping[str, Any], file: str, places: dict[str, tuple[str, str]]
 ) -> list[ConfigProblem]:
-    """Append the cells that a campaign adds to those it extends; note in `places` where they stand."""
+    """Append the entries of a campaign's add_matrix to the inherited matrix; record their file and key in `places`."""
     if ADDED not in raw:
         return []
     added = raw[ADDED]
@@ -151,12 +151,12 @@ def _add_cells(
         return [ConfigProblem(file, ADDED, "matrix is given as well", valid, "beside_matrix")]
     there = complete.get("matrix", [])
     if not isinstance(there, list):
-        # Reported where it is.
+        # The type check reports this mistake in the other file.
         return []
     for number, entry in enumerate(added):
         places[f"matrix[{len(there) + number}]"] = (file, f"{ADDED}[{number}]")
         if isinstance(entry, Mapping) and entry in there:
-            repeated = f"is matrix[{there.index(entry)}] of what is extended"
-            return [ConfigProblem(file, f"{ADDED}[{number}]", repeated, "only what is new", "repeated")]
+            repeated = f"repeats matrix[{there.index(entry)}] of the extended campaign"
+            return [ConfigProblem(file, f"{ADDED}[{number}]", repeated, "only new cells", "repeated")]
     complete["matrix"] = [*there, *added]
     return []

@@ -14,7 +14,7 @@ def json_schema() -> dict[str, Any]:
     schema = ImportCampaign.model_json_schema()
     comparing = CompareCampaign.model_json_schema()
     definitions = schema["$defs"]
-    # A campaign measures, and then has to say what, or it imports.
+    # A campaign that measures has required keys which one that imports lacks.
     measuring = Campaign.model_json_schema()
     required = [name for name in measuring["required"] if name not in schema["required"]]
     schema |= {"title": "Campaign", "description": "One evaluation."}
@@ -36,13 +36,13 @@ def json_schema() -> dict[str, Any]:
         {"required": ["compare"]},
         {"required": [EXTENDS]},
     ]
-    # Of a campaign that extends another, the other gives what is left out.
+    # A campaign that extends another may leave out any key of the server.
     definitions["ServerConfig"].pop("required")
     for kind, model in KINDS.items():
         inner = model.model_json_schema(ref_template="#/$defs/{model}")
         definitions.update(inner.pop("$defs", {}))
         if "extends" in inner["properties"]:
-            # What an entry extends may give every key that it leaves out.
+            # An entry that extends another may leave out any key.
             inner["anyOf"] = [{"required": ["extends"]}, {"required": inner.pop("required")}]
         definitions[model.__name__] = inner
         definitions[f"{kind}.yaml"] = {"type": "object", "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"}}

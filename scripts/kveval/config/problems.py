@@ -1,4 +1,4 @@
-"""Mistakes in a configuration, in its own terms: file, key, what would be valid."""
+"""Mistakes in a configuration, in terms of its files: file, key, what would be valid."""
 
 import difflib
 import re
@@ -18,7 +18,7 @@ from kveval.host.errors import Failure
 class ConfigProblem:
     """One mistake: where it is, what is wrong, what would be right.
 
-    `code`: the kind of mistake by a name that stays; `near`: names that an unknown one may have meant, the likeliest
+    `code`: a stable identifier of the kind of mistake; `near`: known names similar to an unknown one, most similar
     first.
     """
 
@@ -35,7 +35,7 @@ class ConfigProblem:
 
 
 class Mistake(ValueError):
-    """A value that a type refuses; `code`: the kind of mistake by a name that stays."""
+    """A value that a type refuses; `code`: a stable identifier of the kind of mistake."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class Mistake(ValueError):
 
 
 class ConfigError(Failure):
-    """The configuration is wrong; `problems` holds every mistake, the message lists them one a line."""
+    """The configuration is wrong; `problems` holds every mistake, and the message lists one per line."""
 
     def __init__(self, problems: Iterable[ConfigProblem]) -> None:
         self.problems = tuple(dict.fromkeys(problems))
@@ -53,13 +53,13 @@ class ConfigError(Failure):
 
 
 def unknown_name(file: str, key: str, name: str, known: Iterable[str], message: str = "") -> ConfigProblem:
-    """Return the problem that `name` is none of the known names; `message`: where it is another than that."""
+    """Return the problem that `name` is not a known name; `message` replaces the usual one."""
     valid, near = closest(name, known)
     return ConfigProblem(file, key, message or f"there is no {name!r}", valid, "unknown_name", near)
 
 
 def closest(name: str, known: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """Say which of the known names `name` may have meant, and what all of them are; return the former as well."""
+    """Return a hint with the known names similar to `name` and all known names; and the similar names."""
     names = sorted(known)
     near = tuple(difflib.get_close_matches(name, names, n=2, cutoff=0.5))
     everything = ", ".join(names) if names else "nothing is declared"
@@ -67,7 +67,7 @@ def closest(name: str, known: Iterable[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def kind_of(value: object) -> str:
-    """Return what YAML calls a value."""
+    """Return the name of a value's type in YAML, for messages."""
     names = {dict: "mapping", list: "list", str: "text", bool: "truth value", int: "number", float: "number"}
     if value is None:
         return "value left empty"
@@ -77,11 +77,11 @@ def kind_of(value: object) -> str:
 def problems_of(
     error: ValidationError, kind: type[BaseModel], raw: object, file: str, prefix: str = ""
 ) -> list[ConfigProblem]:
-    """Turn pydantic's findings into problems in the configuration's own terms."""
+    """Convert pydantic's errors to problems in terms of the configuration's files."""
     found: dict[str, ConfigProblem] = {}
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]:
-            # Items that are wrong by themselves, and are reported so, do not count.
+            # Too short only because invalid items, which have errors of their own, do not count.
             continue
         location = _in_file(detail["loc"], raw, missing=detail["type"] == "missing")
         key = _dotted(location, prefix)
@@ -90,14 +90,14 @@ def problems_of(
         if earlier is None:
             found[key] = problem
         elif problem.message not in earlier.message:
-            # Alternatives of one value: it is none of them.
+            # The value matches none of several alternatives, each of which has an error.
             said = f"{earlier.message}; or: {problem.message}"
             found[key] = replace(earlier, message=said, valid=earlier.valid or problem.valid)
     return list(found.values())
 
 
 def _in_file(location: tuple[int | str, ...], raw: object, *, missing: bool) -> tuple[int | str, ...]:
-    """Drop what pydantic adds to a location that is not in the file: names of alternatives, `[key]` marks."""
+    """Drop the parts of pydantic's location that are not in the file: names of alternatives, `[key]` marks."""
     kept: list[int | str] = []
     for place, part in enumerate(location, start=1):
         inside: Any = raw if isinstance(raw, Mapping) else dict(enumerate(raw)) if isinstance(raw, list | tuple) else {}
@@ -119,7 +119,7 @@ def _dotted(location: tuple[int | str, ...], prefix: str) -> str:
 def _explain(
     detail: Any, location: tuple[int | str, ...], kind: type[BaseModel]
 ) -> tuple[str, str, str, tuple[str, ...]]:
-    """Return what is wrong, what would be valid, the kind of mistake, and which names may have been meant."""
+    """Return what is wrong, what would be valid, the code of the mistake, and the known names most similar."""
     value, context, code = detail["input"], detail.get("ctx", {}), detail["type"]
     near: tuple[str, ...] = ()
     shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."

@@ -20,12 +20,12 @@ def _image(text: str) -> str:
 
 
 Image = Annotated[str, AfterValidator(_image)]
-"""An image's name, in which the declared versions may stand: {vllm}, {guidellm}, {lmcache}."""
+"""An image's name with placeholders for the declared versions: {vllm}, {guidellm}, {lmcache}."""
 ImageName = Literal["server", "cpu_server", "epp", "proxy", "redis", "valkey", "guidellm", "lmcache", "tokenizer"]
 
 
 class Images(Strict):
-    """The images of a release by what they are for."""
+    """The images of a release, by purpose."""
 
     server: Image = Field(description="vLLM on GPUs")
     cpu_server: Image = Field(description="vLLM on the CPU, for build vllm-cpu")
@@ -63,7 +63,7 @@ class CacheEvents(Strict):
 
 
 class Router(Strict):
-    """The charts of a release that its router is rendered from: files of manifests/llm-d; and the kinds they need."""
+    """The charts from which a release's router is rendered, files in manifests/llm-d, and the kinds they need."""
 
     standalone: Text | None = Field(None, description="with a proxy of its own; the release has none when left out")
     gateway: Text = Field(description="behind a Gateway")

@@ -1,7 +1,7 @@
-"""The facts that the name of an existing result declares, by a grammar: whole fields, never parts of them.
+"""The facts that the name of an existing result declares, parsed by a grammar of whole fields.
 
-A result folder is HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k|-20k|-20kcpu]_replicaN_rateC. Results of the older forms
-name fewer fields; `parse_fields` takes any of them in that order, and only names that are declared.
+A result folder is HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k|-20k|-20kcpu]_replicaN_rateC. Names of older results have
+fewer fields; `parse_fields` accepts any of the fields in this order, with known models and arms only.
 """
 
 import re
@@ -18,7 +18,7 @@ _FOLDER = re.compile(
     r"_replica(?P<replicas>[1-9]\d*)_rate(?P<rate>[1-9]\d*)"
 )
 _WANTED = "HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k]_replicaN_rateC"
-# NVIDIA's and AMD's accelerators for inference; another one has to be named in the import to be known.
+# NVIDIA's and AMD's GPUs for inference; others have to be named in the import.
 GPUS = frozenset(
     (
         *("T4", "V100", "A10", "A10G", "A16", "A30", "A40", "A100", "L4", "L20", "L40", "L40S"),
@@ -29,12 +29,12 @@ GPUS = frozenset(
 
 
 class NameProblem(Failure):
-    """A name does not say what it declares in the way that is known; the message says what would."""
+    """A name does not follow the grammar; the message says what would."""
 
 
 @dataclass(frozen=True)
 class NamedHardware:
-    """NODESxGPUSxGPU, as in 1x2xL40S: one node with two."""
+    """NODESxGPUSxGPU: 1x2xL40S is one node with two L40S."""
 
     name: str
     nodes: int
@@ -44,7 +44,7 @@ class NamedHardware:
 
 @dataclass(frozen=True)
 class Declared:
-    """Facts that a name declares; None where it does not say. `cpu_blocks` of the arm's suffix, `rate` in streams."""
+    """Facts that a name declares, None for the others; `cpu_blocks` from the arm's suffix, `rate` in streams."""
 
     arm: str
     cpu_blocks: int | None = None
@@ -57,57 +57,57 @@ class Declared:
 
 
 def parse_folder(name: str) -> Declared:
-    """Return what a result folder's name declares. Raises NameProblem unless the whole name is of the known form."""
+    """Return what a result folder's name declares. Raises NameProblem unless the whole name follows the grammar."""
     match = _FOLDER.fullmatch(name)
     if match is None:
-        raise NameProblem(f"its name is not of the form {_WANTED}", code="other_form")
+        raise NameProblem(f"its name does not have the form {_WANTED}", code="other_form")
     return _declared(match)
 
 
 def parse_fields(name: str, models: Collection[str], arms: Collection[str]) -> Declared:
-    """Return what a name of some of a folder's fields declares, in their order, joined by `_`.
+    """Return what a name declares that has some of a folder's fields, in their order, joined by `_`.
 
-    The arm must be there, hardware and software together or not at all; models and arms must be known ones. Raises
+    The arm is required; hardware and software come together or not at all; models and arms must be known. Raises
     NameProblem.
     """
     match = _fields(models, arms).fullmatch(name)
     if match is None:
         known = f"arms {', '.join(sorted(arms))}; models {', '.join(sorted(models))}"
-        raise NameProblem(f"{name!r} holds no fields of {_WANTED} with a known arm ({known})", code="no_known_arm")
+        raise NameProblem(f"{name!r} has no fields of {_WANTED} with a known arm ({known})", code="no_known_arm")
     return _declared(match)
 
 
 class NamePattern:
     """A pattern of the names of report files, such as `oct2025-{model}-{arm}.json` or `{arm}/benchmarks.json`.
 
-    One with folders is of so many of a path's last parts. {model} and {arm} stand for known names, {software} for a
-    text without `_`, {hardware}, {replicas} and {rate} for themselves, {any} for anything without `/`. Raises
-    NameProblem for another placeholder, or without {arm}.
+    A pattern with `/` is matched against as many of a path's last parts. {model} and {arm} stand for known names,
+    {software} for text without `_`, {hardware}, {replicas} and {rate} for these fields, {any} for text without `/`.
+    Raises NameProblem for another placeholder, or without {arm}.
     """
 
     def __init__(self, pattern: str, models: Collection[str], arms: Collection[str]) -> None:
         self.pattern = pattern
-        # From known names to any, so that an unknown one is told from a name of another form.
+        # First with known names, then with any, to distinguish an unknown name from one of another form.
         self._expressions = [
             _pattern_regex(pattern, some_models, some_arms)
             for some_models, some_arms in ((models, arms), (models, None), (None, arms), (None, None))
         ]
 
     def part(self, path: str) -> str | None:
-        """Return the part of a path that the pattern is of, None where the path is of another form."""
+        """Return the part of a path that matches the pattern, None if the path has another form."""
         part = "/".join(path.split("/")[-1 - self.pattern.count("/") :])
         return part if self._expressions[-1].fullmatch(part) else None
 
     def declared(self, part: str) -> Declared:
-        """Return what a name declares, as known names as far as that can be. Raises NameProblem for another form."""
+        """Return what a name declares, with known names where possible. Raises NameProblem for another form."""
         for expression in self._expressions:
             if (match := expression.fullmatch(part)) is not None:
                 return _declared(match)
-        raise NameProblem(f"{part!r} is not of the import's pattern {self.pattern!r}", code="other_pattern")
+        raise NameProblem(f"{part!r} does not match the import's pattern {self.pattern!r}", code="other_pattern")
 
 
 def _pattern_regex(pattern: str, models: Collection[str] | None, arms: Collection[str] | None) -> re.Pattern[str]:
-    """Return the expression of a pattern with these names, any for None. Raises NameProblem."""
+    """Return a pattern as a regular expression; None for `models` or `arms` allows any name. Raises NameProblem."""
     kinds = {
         "model": _alternatives("model", models),
         "arm": f"{_alternatives('arm', arms)}{_SIZE}",
@@ -130,18 +130,18 @@ def _pattern_regex(pattern: str, models: Collection[str] | None, arms: Collectio
         said = f"{pattern!r}: {{{repeated[0]}}} is given twice"
         raise NameProblem(said, code="placeholder_repeated", placeholder=repeated[0])
     expression = "".join(kinds[part] if number % 2 else re.escape(part) for number, part in enumerate(parts))
-    # Reports are found compressed as well as plain.
+    # Reports may be compressed.
     return re.compile(rf"{expression}(?:\.zst){{0,3}}")
 
 
 def parse_hardware(name: str, also: Collection[str] = ()) -> NamedHardware:
-    """Return what a hardware name says; `also` are names that are accepted in any form. Raises NameProblem."""
+    """Return the parts of a hardware name; names in `also` are accepted in any form. Raises NameProblem."""
     match = re.fullmatch(_HARDWARE, name)
     if match is not None and (match["gpu"] in GPUS or name in also):
         return NamedHardware(name, int(match["nodes"]), int(match["gpus"]), match["gpu"])
     if name in also:
         return NamedHardware(name, 1, 0, name)
-    said = f"unknown hardware {name!r} (name it under `hardware` if it is meant)"
+    said = f"unknown hardware {name!r} (to accept it, give it under `hardware`)"
     raise NameProblem(said, code="unknown_hardware", hardware=name)
 
 
@@ -155,7 +155,7 @@ def _fields(models: Collection[str], arms: Collection[str]) -> re.Pattern[str]:
 def _alternatives(name: str, known: Collection[str] | None) -> str:
     if known is None:
         return f"(?P<{name}>[^/]+?)"
-    # Longest first, so that a name which begins with another one is not cut short.
+    # Longest first, so that a name is not matched by a shorter one that it begins with.
     return f"(?P<{name}>{'|'.join(re.escape(entry) for entry in sorted(known, key=len, reverse=True)) or '(?!)'})"
 
 

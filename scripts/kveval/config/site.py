@@ -1,4 +1,4 @@
-"""The section of a campaign about the cluster it runs on: facts of the site, none of which defines a measurement."""
+"""The section of a campaign about the cluster it runs on: facts of the site, which do not define a measurement."""
 
 import re
 from typing import Annotated, Literal, Self
@@ -16,9 +16,9 @@ Quantity = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k
 """Bytes as Kubernetes writes them: 20Gi."""
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany"]
 ROUTES = ("router", "gateway", "service")
-"""Addresses that are no URL."""
+"""Values of `address` that are not a URL."""
 Component = Literal["model-server", "epp", "redis", "valkey", "load", "download", "recorder"]
-"""What a pod is for: the value of its label kveval.dev/component."""
+"""The purpose of a pod: the value of its label kveval.dev/component."""
 
 
 def _with_port(text: str) -> str:
@@ -30,18 +30,18 @@ def _with_port(text: str) -> str:
 
 SourceUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
 Url = Annotated[str, AfterValidator(_with_port)]
-"""An http(s) URL in which {port}, {service} and {namespace} may stand."""
+"""An http(s) URL that may contain {port}, {service} and {namespace}."""
 
 
 class KeyOfSecret(Strict):
-    """Where a token is: a Secret of the namespace and a key in it."""
+    """The place of a token: a Secret in the namespace, and a key in it."""
 
     name: ObjectName = Field(description="name of the Secret")
     key: SecretKey = Field("token", description="key in it")
 
 
 class Gateway(Strict):
-    """The Gateway through which requests come: one that exists, or one to be made."""
+    """The Gateway through which requests come: an existing one, or one to be created."""
 
     name: ObjectName = Field(description="name of the Gateway")
     namespace: Label | None = Field(None, description="its namespace; that of the campaign when left out")
@@ -60,7 +60,7 @@ class Gateway(Strict):
 
     @property
     def provider(self) -> Literal["istio", "gke", "none"]:
-        """Whose Gateway it is, as far as it needs documents of its own: by its class's controller, else its name."""
+        """The provider, if it needs manifests of its own: by the controller of the class, else by the class's name."""
         known: dict[str, Literal["istio", "gke"]] = {
             "istio.io/": "istio",
             "openshift.io/gateway-controller": "istio",
@@ -73,12 +73,12 @@ class Gateway(Strict):
     @model_validator(mode="after")
     def _creatable(self) -> Self:
         if self.create and self.class_name is None:
-            raise Mistake("create needs class, the GatewayClass of the Gateway to be made", "gateway_class_missing")
+            raise Mistake("create needs class, the GatewayClass of the new Gateway", "gateway_class_missing")
         return self
 
 
 class ModelCache(Strict):
-    """Volume that keeps downloaded weights between cells: a claim that exists, or one to be made."""
+    """Volume that keeps downloaded weights between cells: an existing claim, or one to be created."""
 
     claim: ObjectName | None = Field(None, description="an existing PersistentVolumeClaim; it is never deleted")
     size: Quantity | None = Field(None, description="size of a claim to be created")
@@ -92,12 +92,12 @@ class ModelCache(Strict):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.claim is None) == (self.size is None):
-            raise Mistake("takes claim, which exists, or size, of one to be made; not both", "claim_or_size")
+            raise Mistake("needs either claim, an existing one, or size, of one to be created", "claim_or_size")
         return self
 
 
 class FileVolume(Strict):
-    """The place that arms with a tier of files write to: a volume of each pod's own, or one of all replicas."""
+    """The volume that arms with a tier of files write to: one for each pod, or one for all replicas."""
 
     size: Quantity = Field("200Gi", description="size of each volume")
     storage_class: ObjectName | None = Field(
@@ -128,7 +128,7 @@ class Toleration(Strict):
 
 
 class LoadPods(Strict):
-    """The load generator's pods: one sends while the next one gets ready."""
+    """The load generator's pods: one sends requests while the next one starts."""
 
     cpus: PositiveInt = Field(
         3,
@@ -145,7 +145,7 @@ class LoadPods(Strict):
 
     @property
     def as_host_cpus(self) -> int:
-        """CPUs of a host whose generator has as many worker processes as this has cores, but one."""
+        """CPUs of a host on which GuideLLM starts one worker process fewer than these pods have cores."""
         return max(1, 4 * (self.cpus - 1))
 
 
@@ -228,10 +228,10 @@ class Cluster(Strict):
     def _consistent(self) -> Self:
         if self.address == "gateway" and self.gateway is None:
             raise Mistake(
-                "address: gateway needs gateway with its name; address: router goes without one", "gateway_missing"
+                "address: gateway needs gateway with its name; address: router works without one", "gateway_missing"
             )
         if self.namespace == self.pcp_namespace:
-            said = "pcp_namespace must be another than namespace: the recorder's pods need privileges there"
+            said = "pcp_namespace must differ from namespace, because the recorder's pods need privileges in it"
             raise Mistake(said, "one_namespace")
         return self
 

@@ -1,4 +1,4 @@
-"""Plain types of what is read from YAML: names, numbers with their bounds, versions, environments."""
+"""Basic types of values read from YAML: names, numbers with bounds, versions, environments."""
 
 import re
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ PositiveNumber = Annotated[Number, Field(gt=0)]
 Share = Annotated[Number, Field(gt=0, le=1)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 BLOCK_TOKENS = 16
-"""Tokens of one block as `cpu_blocks` and `device_blocks` count them."""
+"""Tokens per block in `cpu_blocks` and `device_blocks`."""
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)$", re.IGNORECASE)
@@ -55,7 +55,7 @@ def _no_secret(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if _SECRET.search(name):
             raise Mistake(
-                f"{name} looks like a secret: name it under the campaign's secrets, which come from the environment",
+                f"{name} looks like a secret: list its name in the campaign's secrets and set it in the environment",
                 "secret",
             )
     return env

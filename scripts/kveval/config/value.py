@@ -1,6 +1,6 @@
-"""The value of an answer: the limits that a request has to meet, and the prices of what serves it.
+"""The value of the results: latency limits that requests have to meet, and prices of the hardware that serves them.
 
-Neither defines a measurement: both may be declared, and changed, when everything has been measured.
+Neither defines a measurement: both may be declared and changed after everything has been measured.
 """
 
 from typing import Any, Literal, Self
@@ -14,7 +14,7 @@ Limit = PositiveNumber | None
 
 
 class GoodputLimits(Strict):
-    """Limits on a request's latencies; goodput is the rate of what meets all of them."""
+    """Limits on a request's latencies; goodput is the rate of requests that meet all of them."""
 
     ttft_ms: Limit = Field(None, description="longest time to the first token")
     tpot_ms: Limit = Field(None, description="longest latency per output token, first token included (GuideLLM's TPOT)")
@@ -40,7 +40,7 @@ class GoodputLimits(Strict):
 
 
 class Prices(Strict):
-    """Prices of an hour, US dollars."""
+    """Prices per hour in US dollars."""
 
     gpu_hour_usd: PositiveNumber | None = Field(None, description="price of a GPU, with its share of the host")
     host_hour_usd: PositiveNumber | None = Field(

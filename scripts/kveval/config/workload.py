@@ -20,25 +20,25 @@ from kveval.load.peak_search import Search
 from kveval.load.trace_file import TraceRow
 from kveval.load.workload import TraceSpec, WorkloadSpec
 
-# As many whole prefixes as make up a number of tokens differ by less.
+# Working sets that differ by a smaller ratio differ only by rounding to whole prefixes.
 _ALIKE = 1.1
 _LENGTHS = ("prompt_tokens", "output_tokens", "prompt_spread", "output_spread", "prefix_tokens", "prefix_count")
 
 
 class PerLevel(Strict):
-    """A count that grows with the level: so many per unit of it."""
+    """A count that grows with the level: this many per unit of the level."""
 
     per_level: PositiveInt
 
 
 class WorkingSet(Strict):
-    """A count that keeps the working set: as many prefixes as so many tokens make, at every length of the prefix."""
+    """A count for a constant working set: as many prefixes as make up this many tokens, at any prefix length."""
 
     tokens: PositiveInt
 
 
 class LengthSpread(Strict):
-    """How token counts vary from request to request: normally around their mean, cut off at both ends."""
+    """How token counts vary from request to request: a normal distribution around the mean, cut off at both ends."""
 
     stdev: PositiveInt = Field(description="standard deviation, tokens")
     min: PositiveInt = Field(description="least tokens")
@@ -46,7 +46,7 @@ class LengthSpread(Strict):
 
 
 class Bursts(Strict):
-    """Arrivals that come in bursts: Poisson at one of two rates, which alternate at random; the mean is the level's."""
+    """Arrivals in bursts: Poisson at one of two rates, which alternate at random; their mean is the level's rate."""
 
     factor: Annotated[Number, Field(gt=1)] = Field(description="rate in a burst, in multiples of the mean rate")
     share: Annotated[Number, Field(gt=0, lt=1)] = Field(description="share of the time that bursts take")
@@ -63,7 +63,7 @@ class Bursts(Strict):
 
 
 class Replayed(Strict):
-    """A file of requests in the Mooncake trace's form, which are sent with the lengths and the sharing that it has."""
+    """A file of requests in the Mooncake trace's format, which are sent with its lengths and shared prefixes."""
 
     file: Text = Field(description="path of the file, relative to config/; plain or compressed by gzip")
     hash_tokens: PositiveInt = Field(
@@ -97,7 +97,7 @@ Percentage = Annotated[Number, BeforeValidator(_percentage, json_schema_input_ty
 
 
 class PeakSearch(Strict):
-    """Levels to be found: a pilot of the baseline searches its peak, and every arm is measured at what it froze."""
+    """Levels to be found: a pilot searches the baseline's peak, and every arm is measured at the levels it fixed."""
 
     start: PositiveInt = Field(alias="from", description="lowest level")
     stop: PositiveInt = Field(alias="to", description="highest level")
@@ -113,7 +113,7 @@ class PeakSearch(Strict):
 
     @property
     def search(self) -> Search:
-        """The search itself."""
+        """The parameters of the search."""
         return Search(self.start, self.stop, self.resolution, self.budget, self.noise)
 
     @model_validator(mode="after")
@@ -123,7 +123,7 @@ class PeakSearch(Strict):
 
 
 class Searched(Strict):
-    """Levels that a search finds."""
+    """Levels that are found by a search."""
 
     search: PeakSearch
 
@@ -180,7 +180,7 @@ class Workload(Strict):
         elif not self.levels or self.sweep_size is not None:
             raise Mistake(f"profile {self.profile} takes levels (at least one) and no sweep_size", "no_levels")
         if self.searched is not None and self.profile != "concurrent":
-            raise ValueError(f"a search is for profile concurrent, not {self.profile}: it looks for a throughput")
+            raise ValueError(f"a search is only for profile concurrent, not {self.profile}: it maximises throughput")
         if len(set(self.fixed_levels)) < len(self.fixed_levels):
             raise Mistake("levels repeat; each is measured once per run", "levels_repeat")
         if self.warmup_s >= self.seconds:
@@ -193,7 +193,7 @@ class Workload(Strict):
             if self.prefix_tokens or not self.prefix_count:
                 raise ValueError("profile prefix-length takes prefix_count and no prefix_tokens: that is the level")
         elif bool(self.prefix_tokens) != bool(self.prefix_count):
-            raise Mistake("prefix_tokens and prefix_count go together: both 0, or both more", "prefix_half_given")
+            raise Mistake("prefix_tokens and prefix_count go together: both 0, or both above 0", "prefix_half_given")
         if self.prime and not self.trace and (not self.prefix_count or self.profile in ("bursts", "sweep")):
             raise Mistake(
                 f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
@@ -210,11 +210,11 @@ class Workload(Strict):
     def _lengths_given_once(self) -> Self:
         of_trace = self.profile in ("trace", "trace-streams")
         if of_trace != (self.trace is not None):
-            raise Mistake("trace goes with profile trace or trace-streams, and they with it", "trace_half_given")
+            raise Mistake("trace needs profile trace or trace-streams, and these need trace", "trace_half_given")
         given = {name for name in _LENGTHS if getattr(self, name)}
         if of_trace and (given or self.turns > 1 or self.prime):
             said = ", ".join(sorted(given)) or "turns above 1 or prime"
-            raise Mistake(f"a trace has its own lengths, prefixes and turns: without {said}", "trace_and_lengths")
+            raise Mistake(f"a trace has its own lengths, prefixes and turns: leave out {said}", "trace_and_lengths")
         if not of_trace and not {"prompt_tokens", "output_tokens"} <= given:
             raise Mistake("prompt_tokens and output_tokens are needed, each 1 or more", "no_lengths")
         return self
@@ -222,7 +222,7 @@ class Workload(Strict):
     @model_validator(mode="after")
     def _arrivals_consistent(self) -> Self:
         if (self.profile == "bursts") != (self.bursts is not None):
-            raise ValueError("profile bursts and bursts with its keys go together")
+            raise ValueError("profile bursts needs the section bursts, and that section needs profile bursts")
         if self.profile == "bursts" and self.turns > 1:
             raise ValueError("profile bursts sends single requests: turns must be 1")
         for name in ("prompt", "output"):
@@ -233,7 +233,7 @@ class Workload(Strict):
 
     @property
     def specification(self) -> WorkloadSpec:
-        """The part of it that defines the load; its title does not."""
+        """The part of the workload that defines the load, without title."""
         found = msgspec.convert(
             self.model_dump(mode="json", exclude={"title", "trace"}, exclude_none=True), WorkloadSpec
         )
@@ -249,7 +249,7 @@ class Workload(Strict):
 
     @cached_property
     def replayed(self) -> TraceSpec | None:
-        """The definition of a trace's requests. Raises TraceError where it cannot be read or ends too soon."""
+        """The definition of a trace's requests. Raises TraceError if it cannot be read or is too short."""
         if self.trace is None:
             return None
         asked = self.trace
@@ -266,8 +266,8 @@ class Workload(Strict):
         lasting = times[-1] if times else 0.0
         if lasting < self.seconds * max(self.fixed_levels) / 100:
             raise trace_file.TraceError(
-                f"{asked.file} has {lasting:.0f} s from start_s {asked.start_s:g} on, a level of {self.seconds:g} s at"
-                f" {max(self.fixed_levels)} % takes {self.seconds * max(self.fixed_levels) / 100:.0f} s of it",
+                f"{asked.file} has {lasting:.0f} s after start_s {asked.start_s:g}; a level of {self.seconds:g} s at"
+                f" {max(self.fixed_levels)} % needs {self.seconds * max(self.fixed_levels) / 100:.0f} s of it",
                 code="trace_too_short",
                 seconds=lasting,
             )
@@ -276,17 +276,17 @@ class Workload(Strict):
 
     @cached_property
     def requests(self) -> Sequence[TraceRow]:
-        """The trace's requests from its start on, as they are sent; none of a load that is made."""
+        """The trace's requests from start_s on, as they are sent; none for a synthetic load."""
         return [] if self.replayed is None else traces.from_start(self.replayed)
 
     @property
     def searched(self) -> PeakSearch | None:
-        """The search that finds the levels, None where they are given."""
+        """The search that finds the levels, None if they are given."""
         return self.levels.search if isinstance(self.levels, Searched) else None
 
     @property
     def fixed_levels(self) -> tuple[int, ...]:
-        """The levels as they are given; those of a search are its ends."""
+        """The levels that are given; for a search, its lowest and highest level."""
         return self.levels if isinstance(self.levels, tuple) else (self.levels.search.start, self.levels.search.stop)
 
     @property
@@ -296,19 +296,19 @@ class Workload(Strict):
 
     @property
     def working_set_tokens(self) -> int:
-        """Tokens of all distinct prefixes at the largest level: what a cache must hold to serve every reuse."""
+        """Tokens of all distinct prefixes at the largest level, which a cache must hold to serve every reuse."""
         return workloads.working_set_tokens_at(self.specification, max(self.fixed_levels, default=1))
 
     @property
     def varying_working_set(self) -> bool:
-        """Whether the working set differs between levels by more than a rounding, so that levels differ in two ways."""
+        """Whether the working set differs between levels by more than rounding, so that levels differ in two ways."""
         load = self.specification
         sizes = [workloads.working_set_tokens_at(load, level) for level in self.fixed_levels]
         return max(sizes, default=0) > _ALIKE * min(sizes, default=0)
 
     @property
     def conversation_tokens(self) -> int:
-        """Most tokens of one conversation at its end: what the server's max_model_len must take."""
+        """Tokens of the longest conversation at its end, for which the server's max_model_len must be large enough."""
         if self.replayed is not None:
             return max(row.input_length + row.output_length for row in self.requests)
         prompt = self.prompt_tokens if self.prompt_spread is None else self.prompt_spread.max

@@ -1,4 +1,4 @@
-"""Reading the YAML files: duplicates refused, entries completed from what they extend."""
+"""Reads YAML files, refuses duplicate keys, and completes entries from those they extend."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kveval.config.problems import ConfigProblem, kind_of, unknown_name
 
 
 class _Loader(yaml.CSafeLoader):
-    """Safe loader that refuses a key given twice; YAML itself would silently keep the last."""
+    """Safe loader that refuses duplicate keys; PyYAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: dict[str, int] = {}
@@ -71,9 +71,9 @@ class YamlEntry:
 
 
 def resolve_extends(name: str, entries: Mapping[str, YamlEntry]) -> tuple[dict[str, Any] | None, list[ConfigProblem]]:
-    """Complete an entry from what it extends: mappings merge key by key, anything else is replaced.
+    """Complete an entry from those it extends: mappings merge key by key, anything else is replaced.
 
-    Returns None, with the problem, when what it extends is missing or goes round in a circle.
+    Returns None and the problem if an extended entry is missing or the chain forms a cycle.
     """
     chain = [name]
     while (parent := entries[chain[-1]].parent) is not None:
@@ -95,7 +95,7 @@ def resolve_extends(name: str, entries: Mapping[str, YamlEntry]) -> tuple[dict[s
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `above` put over `below`: mappings merge key by key, anything else is replaced."""
+    """Return `above` merged over `below`: mappings merge key by key, anything else is replaced."""
     found = dict(below)
     for key, value in above.items():
         inner = found.get(key)

@@ -1,5 +1,5 @@
-"""Tables, figures, REPORT.md and exports, from the analysis' tables: docs/results.md.
+"""The report: tables, figures, REPORT.md, report.html and exports, from the analysis' tables; see docs/results.md.
 
-Knows `analysis` and what is below. A table is a function in `tables` that returns a `Table`, and its
-place in `parts`, which builds the tree of sections that Markdown is written from.
+Imports `analysis` and what that imports. A table is a function in `tables` that returns a `Table`; `parts` places it in
+the tree of sections from which Markdown and HTML are written.
 """

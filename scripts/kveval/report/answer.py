@@ -1,4 +1,4 @@
-"""The answer of a campaign: its question, at most five sentences, their rows, what would make it more certain."""
+"""The answer of a campaign: its question, at most five sentences, the comparisons behind them, and next steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kveval.report.tables.tiers import tier_text
 
 TTFT = "ttft_ms_p50"
 MOST_SENTENCES = 5
-# Figures that can stand beside the answer, the best first.
+# Figures that may accompany the answer, the best first.
 FIGURES = ("throughput_by_arm", "effect_plot", "peak_throughput_all_scenarios", "benchmark_results")
 # The most arms and comparisons that a sentence names one by one.
 _NAMED = 3
@@ -36,10 +36,9 @@ _NAMED = 3
 class KeyRow:
     """A comparison that the answer rests on.
 
-    `effect`, `low`, `high`: per cent of `against` (NaN: unknown), `change` the same as text, with what qualifies the
-    verdict; `value` and `other`: means
-    over runs as text, in the unit of `metric`; `level` and `runs`: None where nothing could be compared; `bound`: "at
-    least" or "at most" where the effect can only be larger or smaller.
+    `effect`, `low`, `high`: per cent of `against` (NaN: unknown), `change`: the same as text, with the verdict's
+    qualifier; `value` and `other`: means over runs as text, in the unit of `metric`; `level` and `runs`: None where
+    nothing could be compared; `bound`: "at least" or "at most" where the effect can only be larger or smaller.
     """
 
     model: str
@@ -60,7 +59,7 @@ class KeyRow:
 
     @property
     def times(self) -> str:
-        """The effect in times, such as "8.1 times", no finer than its interval."""
+        """The effect as a factor, such as "8.1 times", with no more digits than its interval justifies."""
         low, value, high = (1 + percent / 100 for percent in (self.low, self.effect, self.high))
         half = (high - low) / 2
         known = math.isfinite(half) and half > 0
@@ -70,7 +69,7 @@ class KeyRow:
 
 @dataclass(frozen=True)
 class CampaignAnswer:
-    """The question of a campaign and what it found, to be read by itself.
+    """The question of a campaign and its answer, understandable without the rest of the report.
 
     `figure`: the name of the figure that shows it, "" if none does; `next_steps`: what would make it more certain.
     """
@@ -83,7 +82,7 @@ class CampaignAnswer:
 
 
 def answer_of(plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()) -> CampaignAnswer:
-    """Return the answer from the verdicts alone. Pure. `figures`: the names of those that show something."""
+    """Return the answer, which rests on the verdicts only. `figures`: the names of the figures that are not empty."""
     metric = _asked(measured)
     rows = _key_rows(plan, measured, metric)
     found = _of_one_model if len({row.model for row in rows}) == 1 else _of_models
@@ -98,7 +97,7 @@ def answer_of(plan: ReportPlan, measured: Measured, figures: Sequence[str] = ())
 
 
 def _asked(measured: Measured) -> str:
-    """The quantity that the question is about: throughput, unless the load fixes it."""
+    """The metric that the question is about: throughput, or TTFT in an open loop, where the load sets throughput."""
     rows = measured.comparison[measured.comparison["metric"] == THROUGHPUT]
     fixed = [OPEN_LOOP in text(reason) for reason in rows["reason"]]
     return TTFT if fixed and all(fixed) else THROUGHPUT
@@ -169,10 +168,10 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
 
 
 def _of_one_model(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], metric: str) -> Iterator[str]:
-    """The arm that is better, its latency, what is known of the other arms, and what the tiers served."""
+    """Yield sentences on the best arm, its TTFT, goodput, the other arms, and the tokens that tiers served."""
     better = sorted((row for row in rows if row.verdict == words.BETTER), key=lambda row: -abs(row.effect))
     if better:
-        most = f"; of the {len(better)} arms that are better it gained most" if len(better) > 1 else ""
+        most = f"; it gained the most of the {len(better)} arms that are better" if len(better) > 1 else ""
         yield f"{_better(better[0])}{most}{_smaller(measured, better[0])}."
         if metric == THROUGHPUT:
             yield from _first_token(plan, measured, better[0])
@@ -200,7 +199,7 @@ def _better(row: KeyRow) -> str:
 
 
 def _smaller(measured: Measured, best: KeyRow) -> str:
-    """The smallest tier of the same arm that a declared comparison did not tell apart from the best one."""
+    """The smallest tier of the same arm that a declared comparison did not show to differ from the best one."""
     found = [
         row
         for row in measured.contrasts.to_dict("records")
@@ -212,21 +211,21 @@ def _smaller(measured: Measured, best: KeyRow) -> str:
     if not found:
         return ""
     row = min(found, key=lambda row: cell_named(row["baseline"])[2])
-    alike = "at parity with" if row["verdict"] == words.PARITY else "not told apart from"
+    alike = "at parity with" if row["verdict"] == words.PARITY else "not shown to differ from"
     return f"; it is {alike} the smaller {cell_label(cell_named(row['baseline']))}, {effect_text(row)}"
 
 
 def _first_token(plan: ReportPlan, measured: Measured, best: KeyRow) -> Iterator[str]:
-    """The median time to the first token of the arm that is best, whatever its verdict."""
+    """Yield a sentence on the median TTFT of the best arm, whatever its verdict."""
     said = {words.BETTER: "was shorter", words.WORSE: "was longer", words.PARITY: "is at parity"}
     for row in _key_rows(plan, measured, TTFT):
         if (row.model, row.arm) == (best.model, best.arm) and row.against and math.isfinite(row.effect):
-            verdict = said.get(row.verdict, f"has no verdict that decides ({row.verdict})")
+            verdict = said.get(row.verdict, f"is undecided ({row.verdict})")
             yield f"Its median TTFT {verdict}, {row.change}: {row.value} against {row.other} ms."
 
 
 def _said(plan: ReportPlan, rows: Sequence[KeyRow]) -> Iterator[str]:
-    """A part of a sentence per verdict with the arms that have it; those without a verdict by reason."""
+    """Yield one clause per verdict with the arms that have it; arms without a verdict are grouped by reason."""
     said = {words.BETTER: "better as well", words.WORSE: "worse", words.INCONCLUSIVE: "undecided"}
     said[words.PARITY] = f"at parity within {100 * plan.margin:g} %"
     grouped: dict[str, list[str]] = {}
@@ -239,14 +238,14 @@ def _said(plan: ReportPlan, rows: Sequence[KeyRow]) -> Iterator[str]:
 
 
 def _few(names: Sequence[str]) -> str:
-    """Names as a list, cut off where there are many."""
+    """Names as a list, shortened if there are many."""
     shown = names if len(names) <= _NAMED + 1 else names[:_NAMED]
     rest = len(names) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 def _hits(measured: Measured, rows: Sequence[KeyRow]) -> Iterator[str]:
-    """The share of prompt tokens that each tier served where cells are compared, else what preempted requests got."""
+    """Yield a sentence on the prompt tokens that tiers served at the compared level, or reloaded after preemptions."""
     activity = measured.activity
     cells: dict[str, CellKey] = {cell_label(key): key for key in map(cell_of, measured.peaks.to_dict("records"))}
     shares, reloads = [], []
@@ -260,13 +259,13 @@ def _hits(measured: Measured, rows: Sequence[KeyRow]) -> Iterator[str]:
         if share == 0 and preempted > 0 and reloaded > 0:
             reloads.append(f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {row.arm}")
     if reloads:
-        yield f"Of preempted requests the tier's part was loaded instead of computed again: {_few(reloads)}."
+        yield f"For preempted requests, tokens were loaded from the tier, not computed again: {_few(reloads)}."
     elif shares:
-        yield f"Of the prompt tokens the tier behind the device served {_few(shares)}."
+        yield f"Share of the prompt tokens that the tier behind the device served: {_few(shares)}."
 
 
 def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], metric: str) -> Iterator[str]:
-    """The best arm by model, the worst ones, counts of the other verdicts, and the verdicts on latency."""
+    """Yield sentences on the best arm of each model, worse arms, counts of other verdicts, and verdicts on latency."""
     against = _listed(_distinct(row.against for row in rows if row.against), "or")
     by_model = {model: [row for row in rows if row.model == model] for model in _distinct(row.model for row in rows)}
     better = {model: [row for row in of if row.verdict == words.BETTER] for model, of in by_model.items()}
@@ -296,7 +295,7 @@ def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], met
 
 
 def _without(rows: Sequence[KeyRow]) -> str:
-    """The words for comparisons without a verdict, with the most frequent reason."""
+    """The phrase for comparisons without a verdict, with the most frequent reason."""
     reasons = Counter(row.reason for row in rows if row.verdict not in words.VERDICTS)
     reason, count = next(iter(reasons.most_common(1)), ("", 0))
     mostly = "mostly: " if len(reasons) > 1 else ""
@@ -304,7 +303,7 @@ def _without(rows: Sequence[KeyRow]) -> str:
 
 
 def _counted(rows: Sequence[KeyRow], counts: Mapping[str, int]) -> Iterator[str]:
-    """A sentence of how many of the comparisons of a quantity have each verdict."""
+    """Yield a sentence with the number of comparisons of a metric for each verdict."""
     shown = ", ".join(f"{count} {said}" for said, count in counts.items() if count)
     if shown:
         quantity = METRIC_TITLES[rows[0].metric]

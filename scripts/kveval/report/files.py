@@ -1,4 +1,4 @@
-"""The files of a report, and what they say in short: a plan needs their names, and should load no table library."""
+"""The files of a report, and a summary of it, in a module without a table library, because planning needs the names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ APPENDICES = tuple(
 
 
 def in_short(folder: Path) -> list[str]:
-    """Return what a finished report in `folder` says, in three lines: the answer, what next, and where the report is.
+    """Return a summary of the report in `folder` in three lines: the answer, the next step, and the report's path.
 
-    Only the last one where its numbers hold no answer, nothing where there is no report.
+    Only the path if report.json has no answer; nothing if there is no report.
     """
     if not (folder / MAIN).exists():
         return []

@@ -14,7 +14,7 @@ _TO_SECTION = re.compile(r"\]\(#([\w-]+)\)")
 
 
 def render(root: Section) -> dict[str, str]:
-    """Return the files, path relative to the report -> content: the report itself first. Pure."""
+    """Return the files as path relative to the report -> content, the report itself first."""
     parts = {f"{FOLDER}/{part.appendix}.md": part for part in appendices(root)}
     home = {name: file for file, part in parts.items() for name in _anchors(part)}
     files = {MAIN: "\n\n".join([*_section(root, 1), *_list_of(parts)])}
@@ -35,7 +35,7 @@ def _list_of(parts: Mapping[str, Section]) -> Iterator[str]:
 
 
 def _linked(text: str, file: str, home: Mapping[str, str]) -> str:
-    """Lead links to sections to the files in which these are, and figures to where they are from there."""
+    """Return `text` with links to sections in other files extended by the path of that file."""
 
     def target(found: re.Match[str]) -> str:
         other = home.get(found[1], MAIN)
@@ -50,7 +50,7 @@ def _from(file: str, other: str) -> str:
 
 
 def _section(section: Section, depth: int) -> Iterator[str]:
-    """The section and what is in it, without appendices."""
+    """Yield the lines of a section and its subsections, without appendices."""
     yield f"{'#' * depth} {section.title}"
     for block in section.blocks:
         if not isinstance(block, Section):
@@ -79,7 +79,7 @@ def _text(block: Block, up: str) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """Return a table in Markdown; columns of numbers are set right."""
+    """Return a table in Markdown; columns of numbers are right-aligned."""
     rule = ["---:" if number in table.numbers else "---" for number in range(len(table.header))]
     lines = [table.header, rule, *table.rows]
     return "\n".join(f"| {' | '.join(_cell_text(cell) for cell in line)} |" for line in lines)

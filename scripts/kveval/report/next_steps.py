@@ -18,12 +18,12 @@ from kveval.report.tables.results import is_against_baseline
 _MOST = 4
 # The most arms that a step names.
 _NAMED = 3
-# Beyond so many runs a step is no advice.
+# More runs than this are not proposed.
 _WORTHWHILE = 20
 
 
 def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, ...]:
-    """Return at most four steps; `metric`: the quantity that the answer is about."""
+    """Return at most four steps; `metric`: the metric that the answer is about."""
     table = measured.comparison[measured.comparison["metric"] == metric]
     rows = [row for row in table.to_dict("records") if is_against_baseline(plan, row)]
     name = _namer(plan)
@@ -33,7 +33,7 @@ def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, 
 
 
 def _namer(plan: ReportPlan) -> Callable[[CellKey], str]:
-    """How cells are named: with the model, where there are several."""
+    """Return a function that names cells, with the model if there are several."""
     one = len(plan.models_by_size) == 1
     return lambda cell: cell_label(cell) if one else f"{cell[0]} with {cell_label(cell)}"
 
@@ -48,7 +48,7 @@ def _missing(plan: ReportPlan, measured: Measured, name: Callable[[CellKey], str
 
 
 def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
-    """A step for arms that have no verdict, each with the arms that it would give one."""
+    """Yield steps that would give verdicts, each with the arms without a verdict that need it."""
     steps: dict[str, list[str]] = {}
     for row in rows:
         if row["verdict"] not in words.VERDICTS:
@@ -58,7 +58,7 @@ def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str])
 
 
 def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
-    """The runs that would decide, where that many are affordable."""
+    """Yield the number of runs for a verdict if it is affordable, else another step."""
     open_ = [row for row in rows if row["verdict"] == words.INCONCLUSIVE]
     needed = {name(cell_of(row)): _needed(row) for row in open_}
     few = {named: runs for named, runs in needed.items() if runs <= _WORTHWHILE}
@@ -86,7 +86,7 @@ def _edge(measured: Measured, name: Callable[[CellKey], str]) -> Iterator[str]:
     edge = measured.peaks[~measured.peaks["bracketed"].astype(bool) & (measured.peaks["levels_measured"] > 1)]
     if len(edge):
         names = _few([name(cell_of(row)) for row in edge.to_dict("records")])
-        yield f"Levels beyond the first or last, at which the highest throughput was measured: {names}."
+        yield f"Add levels beyond the first or last, at which the highest throughput was measured: {names}."
 
 
 def _miniature(measured: Measured) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The report: what was measured, what it says and how sure it is. Every judgement in it comes from a verdict."""
+"""Builds and writes the report. Every judgement in it comes from a verdict."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ReportError(Failure):
 def report_tree(
     plan: ReportPlan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str] | None = None
 ) -> Section:
-    """Return the whole report as a tree of sections. Pure.
+    """Return the whole report as a tree of sections.
 
-    `figures`: name -> path relative to the report; `empty`: those with nothing to show -> the reason. Cells that were
-    asked for and not measured are listed as missing, so the same function serves a campaign half done. Raises
-    ReportError when nothing was measured, or when runs of different engines or weights are mixed.
+    `figures`: name -> path relative to the report; `empty`: name -> reason, of figures with nothing to show. Cells that
+    were not measured are listed as missing, so that unfinished campaigns have a report, too. Raises ReportError when
+    nothing was measured, or when runs of different engines or weights are mixed.
     """
     require_one_kind(plan, measured)
     pictures = Pictures(plan.models_by_size, figures, empty or {})
@@ -49,7 +49,7 @@ def require_one_kind(plan: ReportPlan, measured: Measured) -> None:
     kinds = sorted({(run.engine, run.weights) for run in measured.runs})
     if len(kinds) > 1:
         raise ReportError(
-            f"campaign {plan.name}: runs of different kinds cannot stand in one report: "
+            f"campaign {plan.name}: runs of different kinds cannot be in one report: "
             + ", ".join(f"{weights} weights on the engine {engine}" for engine, weights in kinds),
             code="mixed_kinds",
             kinds=kinds,
@@ -61,8 +61,8 @@ def write_report(
 ) -> Section:
     """Write REPORT.md, its appendices, and report.json beside it; return the tree that they are made from.
 
-    `figures` are embedded by their path relative to the report. `empty`: those that have nothing to show, each with the
-    reason; they are listed and not shown. Raises ReportError as `report_tree` does.
+    `figures` are linked by their path relative to the report. `empty`: name -> reason, of figures with nothing to show;
+    they are listed but not shown. Raises ReportError as `report_tree` does.
     """
     empty = empty or {}
     names = {path.name.removesuffix(path.suffix): path for path in figures}

@@ -1,7 +1,7 @@
-"""The report as a tree of sections with paragraphs, tables and figures: Markdown and HTML are written from it.
+"""The report as a tree of sections with paragraphs, tables and figures, from which Markdown and HTML are written.
 
 Text is inline Markdown: `code`, **bold**, *emphasis*, [text](target). A target that begins with # is the `anchor` of a
-section, wherever that stands.
+section, in any file of the report.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Picture:
 
     @property
     def lead(self) -> str:
-        """The title as the sentence before the caption."""
+        """The title as a sentence, to be followed by the caption."""
         return self.title if self.title.endswith("?") else f"{self.title}."
 
 
 @dataclass(frozen=True)
 class Section:
-    """A titled part. `folded`: shown closed; `appendix`: in Markdown a file of that name beside the report, else ""."""
+    """A titled part. `folded`: shown closed; `appendix`: the name of its own Markdown file, "" if it has none."""
 
     title: str
     blocks: Sequence[Block]
@@ -61,12 +61,12 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """The name by which links find it: that which GitHub gives its heading."""
+        """The target of links to the section: the anchor that GitHub gives its heading."""
         return anchor_of(self.title)
 
     @property
     def sections(self) -> Iterator[Section]:
-        """The sections directly in it."""
+        """The direct subsections."""
         return (block for block in self.blocks if isinstance(block, Section))
 
 

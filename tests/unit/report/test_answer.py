@@ -94,7 +94,7 @@ def test_a_bound_is_said_with_the_times_and_with_the_effect() -> None:
         (
             words.INCONCLUSIVE,
             "native-offload/5000",
-            "; it is not told apart from the smaller native-offload 5K, +3 % (-7",
+            "; it is not shown to differ from the smaller native-offload 5K, +3 % (-7",
         ),
         (words.PARITY, "native-offload/5000", "; it is at parity with the smaller native-offload 5K, +3 % (-7"),
         (words.BETTER, "native-offload/5000", ""),

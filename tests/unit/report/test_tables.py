@@ -121,11 +121,11 @@ def test_a_strategy_comes_from_the_verdicts(plan: ReportPlan, measured: Measured
 def test_without_a_better_arm_the_baseline_stays(plan: ReportPlan, measured: Measured) -> None:
     nothing_better = measured.comparison.assign(verdict=words.PARITY)
     table = strategy_table(plan, dataclasses.replace(measured, comparison=nothing_better))
-    (kept,) = set(column(table, "so"))
+    (kept,) = set(column(table, "conclusion"))
     assert kept.startswith("no-offload: ")
     open_ = measured.comparison.assign(verdict=words.INCONCLUSIVE)
     table = strategy_table(plan, dataclasses.replace(measured, comparison=open_))
-    (undecided,) = set(column(table, "so"))
+    (undecided,) = set(column(table, "conclusion"))
     assert undecided.startswith("undecided: no-offload ")
 
 

@@ -1,7 +1,7 @@
 """Change points of a series: E-divisive (Matteson and James 2014, doi 10.1080/01621459.2013.849605). Pure arithmetic.
 
 The series is split where the energy distance between its two sides is largest, as long as a permutation test finds that
-more than chance. Values on the ln scale make a change of the mean a ratio.
+distance significant. With values on the ln scale, a change of the mean is a ratio.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import numpy.typing as npt
 from kveval.analysis.estimators.intervals import Array, Contrast, welch
 
 SIGNIFICANCE = 0.005
-"""The p value that a change point has at most."""
+"""The largest p value of a change point."""
 _PERMUTATIONS = 999
-# Of the splits among which the change points are.
+# For the candidate splits, of which only the significant ones become change points.
 _GENEROUS, _FEW_PERMUTATIONS = 0.05, 199
 # With fewer values on a side nothing is known about their spread.
 _FEWEST = 2
-# Of the stretch in which a change lies.
+# Of the range of places in which a change lies.
 _CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """A change of a series' mean: `at` is the first value after it.
+    """A change of a series' mean: `at` is the index of the first value after it.
 
-    `earliest`, `latest`: between which values of `at` the change lies with a confidence of 95 %; `difference`: what
-    comes after, up to the next change, less what was before, since the last one. Its interval does not allow for the
-    place having been searched.
+    `earliest`, `latest`: the range of `at` with a confidence of 95 %; `difference`: mean after the change, up to the
+    next one, less the mean before it, since the previous one. Its interval does not allow for the search for the
+    place.
     """
 
     at: int
@@ -44,9 +44,9 @@ class ChangePoint:
 def change_points(values: Array, seed: int = 0, significance: float = SIGNIFICANCE) -> list[ChangePoint]:
     """Return the changes of the mean of a series, in its order; `seed` is that of the permutations.
 
-    A change that another undoes hides from a test over both: so the series is split generously first, and then every
-    split must hold between its neighbours, as in Hunter (Fleming et al. 2023, doi 10.1145/3578244.3583719).
-    `significance` is at least 0.001, what 999 permutations tell. Raises ValueError for values that are not finite.
+    Two changes that cancel are not significant in a test over both: so many candidates are split first, and then each
+    must be significant between its neighbours, as in Hunter (Fleming et al. 2023, doi 10.1145/3578244.3583719).
+    `significance` is at least 0.001, the resolution of 999 permutations. Raises ValueError for non-finite values.
     """
     if not np.isfinite(values).all():
         raise ValueError("a series with values that are not finite has no change points")
@@ -64,7 +64,7 @@ def change_points(values: Array, seed: int = 0, significance: float = SIGNIFICAN
 def _splits(values: Array, random: np.random.Generator, unlikely: int = 1) -> list[int]:
     """Return where a series is split, and each part again, until no split is likely.
 
-    So many unlikely ones, one inside the other, are kept where a likely one is found inside them.
+    Up to `unlikely` nested splits that are not likely are tried, and kept where a likely one is found inside them.
     """
     if len(values) < 2 * _FEWEST:
         return []
@@ -94,8 +94,8 @@ class _Split(NamedTuple):
 def _best_split(values: Array) -> _Split:
     """Return the split with the largest energy statistic.
 
-    For sides of n and m values: nm / (n + m) times twice the mean distance between the sides, less the mean distances
-    within each.
+    For sides of n and m values: nm / (n + m) times (twice the mean distance between the sides, less the mean distances
+    within each).
     """
     count = len(values)
     distances = np.abs(values[:, None] - values[None, :])
@@ -118,9 +118,9 @@ def _earlier(count: int) -> Array:
 
 
 def _chance(values: Array, random: np.random.Generator, significance: float, permutations: int) -> float:
-    """Return the p value of the best split: the share of permuted series that have as good a one.
+    """Return the p value of the best split: the share of permuted series whose best split is as good.
 
-    Stops once it is above `significance`, and returns the share until then (Besag and Clifford 1991).
+    Stops once the p value is above `significance`, and returns the share until then (Besag and Clifford 1991).
     """
     energy = _best_split(values).energy * (1 - 1e-12)
     allowed, exceeding = significance * (permutations + 1) - 1, 0
@@ -138,7 +138,7 @@ def _described(values: Array, start: int, at: int, end: int) -> ChangePoint:
 
 
 def _likely_places(values: Array) -> npt.NDArray[np.int64]:
-    """Return the places that together hold a single change with 95 %, the likeliest ones first.
+    """Return the places that hold a single change with a probability of 95 %, most likely first.
 
     The posterior of a change of the mean of independent normal values with flat priors on place, means and ln spread:
     [n m]^(-1/2) S^(-(n + m - 2) / 2), S the sum of squares about the two means.

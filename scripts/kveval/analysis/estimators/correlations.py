@@ -1,4 +1,4 @@
-"""Do system metrics and throughput move together, within one model? A description: it says nothing about causes."""
+"""Correlations of system metrics with throughput within one model. They say nothing about causes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Correlation:
 def within_level(levels: pd.DataFrame, metric: str, target: str) -> Correlation:
     """Correlate a metric with ln of `target` over the cells of one model at equal concurrency.
 
-    One point per cell and level, the mean over runs; the mean of each level is taken off both, because concurrency
-    moves everything. Partial correlation given the level, interval by Fisher's z with n - (levels - 1) - 3. Levels of
-    one cell share a server and count as separate points all the same, which makes the interval rather too narrow.
+    One point per cell and level, the mean over runs; the mean of each level is subtracted from both, because all
+    metrics change with concurrency. Partial correlation given the level, interval by Fisher's z with
+    n - (levels - 1) - 3. Levels of one cell share a server but count as separate points: the interval is too narrow.
     """
     known = levels[(levels[target] > 0) & levels[metric].notna()]
     means = known.groupby(["scenario", "cpu_blocks", "level"])[[metric, target]].mean()

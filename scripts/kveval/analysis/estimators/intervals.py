@@ -1,8 +1,8 @@
 """Intervals, p values and sample sizes on the ln scale. Pure arithmetic: nothing here knows a table or a file.
 
-A difference of logarithms is a ratio: 0.05 is +5.1 %. Student's t comes from scipy.special: the objects of scipy.stats
-take a hundred times as long for one value, and sample sizes are searched value by value. scipy.stats is imported where
-it is used: it takes as long as reading a run, and most jobs that import this module never compare.
+A difference of logarithms is a ratio: 0.05 is +5.1 %. Student's t comes from scipy.special: scipy.stats takes a hundred
+times as long for one value, and the search for a sample size needs many. scipy.stats is imported where it is used: its
+import takes as long as reading a run, and most jobs that import this module never compare.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def mean_interval(logs: Array, confidence: float = 0.95) -> tuple[float, float]:
 def batch_means(rates: Array, confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval of a closed loop's rate from the rates of successive equal parts of one run.
 
-    Student's t with len - 1 degrees of freedom, its standard error carried to the ln scale (relative to the mean); NaN
-    where nothing was delivered. Parts are taken as independent: a diagnostic of one run, not of runs.
+    Student's t with len - 1 degrees of freedom on the ln scale (standard error relative to the mean); NaN where nothing
+    was delivered. Parts are taken as independent: a diagnostic of one run, which says nothing about other runs.
     """
     mean = float(rates.mean()) if len(rates) else 0.0
     return _around(mean, half_width(rates, confidence) / mean) if mean > 0 else (np.nan, np.nan)
@@ -57,8 +57,8 @@ def batch_means(rates: Array, confidence: float = 0.95) -> tuple[float, float]:
 def compound_poisson(tokens: Array, seconds: float, confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval of an open loop's rate, tok/s, from the tokens that each conversation delivered.
 
-    Conversations arrive independently, each with its own amount: SE(ln X) = sqrt(sum T_c^2) / sum T_c, Student's t with
-    n_c - 1 degrees of freedom. Those that delivered nothing do not count; NaN with fewer than two.
+    Conversations arrive independently, each with its own tokens T_c: SE(ln X) = sqrt(sum T_c^2) / sum T_c, Student's t
+    with n_c - 1 degrees of freedom. Those that delivered nothing do not count; NaN with fewer than two.
     """
     amounts = tokens[tokens > 0]
     if len(amounts) < 2:
@@ -69,7 +69,7 @@ def compound_poisson(tokens: Array, seconds: float, confidence: float = 0.95) ->
 
 
 def _around(value: float, half: float) -> tuple[float, float]:
-    """Return the ends of an interval of `half` the width on the ln scale."""
+    """Return the ends of an interval around `value`; `half` is half its width on the ln scale."""
     return value * float(np.exp(-half)), value * float(np.exp(half))
 
 
@@ -77,7 +77,7 @@ def _around(value: float, half: float) -> tuple[float, float]:
 class Contrast:
     """An estimated difference on the ln scale with its standard error and degrees of freedom.
 
-    `floor`: a standard error known without the runs' spread; where the estimated one is less, it is so by chance.
+    `floor`: a lower bound of the standard error, known without the spread of the runs; an estimate below it is chance.
     `below`, `above`: how far the truth may lie under and over the difference because of biases of known sign.
     """
 
@@ -90,13 +90,13 @@ class Contrast:
     above: float = 0.0
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Return Student's t interval on the ln scale, no narrower than the normal one of `floor`, and the biases."""
+        """Return Student's t interval on the ln scale, no narrower than the normal one of `floor`, plus the biases."""
         quantile = (1 + confidence) / 2
         half = max(t_quantile(quantile, self.df) * self.se, float(special.ndtri(quantile)) * self.floor)
         return self.theta - half - self.below, self.theta + half + self.above
 
     def p_difference(self) -> float:
-        """Return the two-sided p value of no difference, for any part of it that the biases make up."""
+        """Return the two-sided p value of no difference, after the biases have explained as much of it as they can."""
         left = abs(self.theta) - (self.below if self.theta > 0 else self.above)
         return min(1.0, 2 * self._tail(max(left, 0.0)))
 
@@ -106,7 +106,7 @@ class Contrast:
         return self._tail(float(np.log1p(margin)) - farthest)
 
     def with_error(self, systematic: float) -> Contrast:
-        """Return it with a further standard error that runs share; degrees of freedom after Satterthwaite (1946)."""
+        """Return the contrast with a further standard error that all runs share; df after Satterthwaite (1946)."""
         if not systematic > 0:
             return self
         error = float(np.hypot(self.se, systematic))
@@ -114,14 +114,14 @@ class Contrast:
         return replace(self, se=error, df=df, floor=float(np.hypot(self.floor, systematic)))
 
     def _tail(self, distance: float) -> float:
-        """The probability that chance goes beyond a distance: of the two standard errors the one that says more."""
+        """The probability that chance exceeds a distance, by the standard error or `floor`, whichever gives more."""
         if self.se == 0 and self.floor == 0:
             return 0.0 if distance > 0 else 1.0
         by_runs = t_tail(distance / self.se, self.df) if self.se > 0 else 0.0
         return max(by_runs, float(special.ndtr(-distance / self.floor)) if self.floor > 0 else 0.0)
 
 
-# Degrees of freedom from which Student's t is the normal distribution.
+# Degrees of freedom at which Student's t is as good as normal.
 _MANY = 1e6
 Pairs = Sequence[tuple[int, int]]
 
@@ -129,13 +129,13 @@ Pairs = Sequence[tuple[int, int]]
 def contrasts(logs: Array, pairs: Pairs | None = None, method: str = "blocks") -> list[Contrast]:
     """Return differences between cells from a complete table of ln values, runs x cells.
 
-    `pairs`: which columns, as (arm, reference); by default every other column against the first. Randomised complete
-    blocks: theta = difference of means. Arms share a spread, the column that most refer to has its own: a baseline is
-    often quieter or noisier than what is tried on it. Its variance is that of its distance from the arms' mean, theirs
-    the mean square of what arms and blocks leave; they are independent, and Satterthwaite's (1946) degrees of freedom
-    are between R - 1 and those of all. From five runs on, a baseline that shows no other spread shares that of the
-    arms, (R - 1)(K - 1) degrees of freedom; an arm noisier than the others has its own (`spreads.Spreads`). Where the
-    cells' spreads differ more than threefold, or with method "paired", each pair uses its own differences, R - 1.
+    `pairs`: columns as (arm, reference); by default every other column against the first. Randomised complete blocks:
+    theta = difference of means. All arms share one variance: the mean square of the residuals after arms and blocks.
+    The baseline, the column that most pairs refer to, has its own, as baselines are often quieter or noisier: that of
+    its distance from the arms' mean. The two are independent; Satterthwaite's (1946) degrees of freedom lie between
+    R - 1 and those of all. From five runs on, a baseline whose spread does not differ shares that of the arms, with
+    (R - 1)(K - 1) degrees of freedom; an arm noisier than the others has its own (`spreads.Spreads`). Where the cells'
+    spreads differ more than threefold, or with method "paired", each pair uses its own differences, with R - 1.
     """
     runs, cells = logs.shape
     if runs < 2 or cells < 2:

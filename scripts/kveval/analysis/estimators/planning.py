@@ -1,7 +1,6 @@
 """The number of runs that a question needs, and what the existing runs can show. Pure arithmetic on the ln scale.
 
-Both allow for the correction of verdicts for their number: a chance that holds for one comparison alone is none that a
-reader of ten has.
+Both allow for the correction for multiple comparisons: the power of a single comparison overstates that of one in ten.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from kveval.analysis.estimators.intervals import t_quantile
 from kveval.analysis.estimators.spreads import TESTABLE_RUNS
 
 Array = npt.NDArray[np.float64]
-# Simulated campaigns behind a chance: it is right to half a point.
+# Simulated campaigns behind each probability, which makes it exact to half a percentage point.
 _CAMPAIGNS = 4000
 
 
 def degrees(runs: int, cells: int) -> float:
-    """Return the degrees of freedom of a contrast where all cells spread alike, see `intervals.contrasts`.
+    """Return the degrees of freedom of a contrast if all cells have the same spread, see `intervals.contrasts`.
 
-    With few runs those of a baseline with a spread of its own, and a third of the arms with theirs.
+    With few runs, those for a baseline with a spread of its own, and a third of the arms with their own.
     """
     all_of_them = (runs - 1) * (max(cells, 2) - 1)
     return all_of_them if runs >= TESTABLE_RUNS else 4 * all_of_them / (max(cells, 2) + 2)
@@ -34,8 +33,8 @@ def runs_to_resolve(
 ) -> int | None:
     """Return the runs per arm that find a difference of `margin` with the given power; `sd` is on the ln scale.
 
-    Whatever the other comparisons of the family show: each is tested at alpha / `comparisons`, where Holm's correction
-    begins. `cells` sets the degrees of freedom. None above 1,000 runs. All cells are taken to spread alike.
+    Each comparison is tested at alpha / `comparisons`, the first step of Holm's correction, whatever the others show.
+    `cells` sets the degrees of freedom. None above 1,000 runs. All cells are assumed to spread alike.
     """
     if sd == 0:
         return 2
@@ -46,17 +45,17 @@ def runs_to_resolve(
         shift = np.log1p(margin) / (sd * np.sqrt(2 / runs))
         return bool(1 - special.nctdtr(freedom, shift, t_quantile(level, freedom)) >= power)
 
-    # Upwards one by one: far beyond the answer the noncentral t cannot be computed.
+    # One by one from below: far beyond the answer the noncentral t cannot be computed.
     return next((runs for runs in range(2, 1001) if sufficient(runs)), None)
 
 
 def parity_power(
     sd: float, margin: float, runs: int, cells: int = 2, alpha: float = 0.05, comparisons: int = 1
 ) -> float:
-    """Return the chance that two one-sided tests show an arm at parity, if none of the family differs at all.
+    """Return the probability that two one-sided tests show an arm at parity, if no arm of the family differs at all.
 
-    After Holm's correction over `comparisons` that share a baseline. The standard error is itself estimated: with three
-    runs a small estimate often passes what the true spread would not.
+    After Holm's correction over `comparisons` that share a baseline. The standard error is an estimate too: with three
+    runs it is often so small that the test passes where the true spread would not allow it.
     """
     if sd == 0:
         return 1.0
@@ -66,7 +65,7 @@ def parity_power(
 
 @cache
 def _bounds_needed(freedom: float, alpha: float, comparisons: int) -> Array:
-    """Margins in standard errors from which on each arm of each simulated campaign is shown at parity."""
+    """The smallest margin, in standard errors, at which each arm of each simulated campaign is shown at parity."""
     distances, shares = _campaigns(comparisons)
     estimated = np.sqrt(special.chdtri(freedom, shares) / freedom)
     limits = np.array([t_quantile(1 - alpha / (comparisons - rank), freedom) for rank in range(comparisons)])
@@ -77,8 +76,8 @@ def _bounds_needed(freedom: float, alpha: float, comparisons: int) -> Array:
 
 @cache
 def _campaigns(comparisons: int) -> tuple[Array, Array]:
-    """Campaigns of equal cells: how far arms lie from their baseline, nearest first, in standard errors; quantiles of
-    the error that is estimated.
+    """Simulated campaigns of equal cells: the arms' distances from the baseline in standard errors, nearest first, and
+    the quantile of each campaign's estimated error.
     """
     generator = np.random.default_rng(20260101)
     cells = generator.normal(size=(_CAMPAIGNS, comparisons + 1))

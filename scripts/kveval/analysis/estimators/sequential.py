@@ -1,10 +1,10 @@
-"""Bounds for looking at a comparison after every block and stopping when it is clear, without more errors than one look
-at the end would make.
+"""Bounds for testing a comparison after every block and stopping when it is clear, without more errors than one test at
+the end would make.
 
-Alpha spending after Lan and DeMets (1983) with the function that resembles O'Brien and Fleming's (1979) bounds: next to
+Alpha spending after Lan and DeMets (1983) with the function that resembles O'Brien and Fleming's (1979) bounds: almost
 nothing is spent early. The bounds are those of a normal statistic, found by recursive integration (Armitage, McPherson
-and Rowe 1969); for few blocks their p values, not they themselves, are compared with Student's t (Jennison and Turnbull
-2000, section 11.4). benchmarks/bench_check.py shows what that costs in errors, from real runs.
+and Rowe 1969); as blocks are few, a bound is applied as a p value to Student's t (Jennison and Turnbull 2000, section
+11.4). benchmarks/bench_check.py shows the error rate of this approximation on real runs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from kveval.analysis.estimators.intervals import Contrast, contrasts
 Array = npt.NDArray[np.float64]
 Answer = Literal["better", "worse", "equal", "open"]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
-# What is beyond this many standard deviations never happens.
+# The probability beyond this many standard deviations is neglected.
 _FARTHEST = 20.0
 _MOST_BLOCKS = 100
 
 
 def spent(fraction: float, alpha: float) -> float:
-    """Return how much of a two-sided error rate may be spent when this fraction of the information is there.
+    """Return how much of a two-sided error rate may be spent once this fraction of the information has been collected.
 
-    Half on each side, as is usual.
+    Half of it on each side.
     """
     return float(4 * special.ndtr(special.ndtri(alpha / 4) / np.sqrt(fraction)))
 
@@ -40,7 +40,7 @@ def spent(fraction: float, alpha: float) -> float:
 def nominal_levels(first: int, budget: int, alpha: float) -> dict[int, float]:
     """Return the two-sided p value below which each look stops: blocks -> level, from `first` blocks to `budget`.
 
-    Together the looks err in a share `alpha` of comparisons in which there is no difference.
+    All looks together find a difference in a share `alpha` of the comparisons in which there is none.
     """
     levels: dict[int, float] = {}
     density, places, weights = np.array([1.0]), np.array([0.0]), np.array([1.0])
@@ -68,8 +68,8 @@ def nominal_levels(first: int, budget: int, alpha: float) -> dict[int, float]:
 class Design:
     """The looks at a comparison, declared before the first: after each of `first` to `budget` blocks.
 
-    `margin`: relative difference that does not matter; `alpha`: error rate of a difference that is none over all of
-    `comparisons` together (each has its part), and of an equality that is none (all have to be equal, so each alone).
+    `margin`: relative difference that does not matter; `alpha`: the rate of false differences over all `comparisons`
+    together (each has its part), and of false equalities in each (all must be equal, so no part is needed).
     """
 
     first: int
@@ -79,7 +79,7 @@ class Design:
     comparisons: int = 1
 
     def difference_level(self, blocks: int) -> float:
-        """Return the two-sided p value of no difference below which a look at so many blocks answers."""
+        """Return the two-sided p value below which a look after so many blocks answers that there is a difference."""
         return nominal_levels(self.first, self.budget, self.alpha / self.comparisons).get(blocks, 0.0)
 
     def equality_level(self, blocks: int) -> float:
@@ -89,10 +89,10 @@ class Design:
 
 @dataclass(frozen=True)
 class Look:
-    """A comparison as it stands after some blocks: differences are of ln values, candidate less base.
+    """A comparison after some blocks, candidate against base; `effect` in per cent.
 
-    `low`, `high`: the interval that covers the truth at all looks together, per cent, as `effect`; `sd`: standard
-    deviation of the differences of one block.
+    `low`, `high`: the interval of `effect`, valid for all looks together, in per cent; `sd`: standard deviation of one
+    block's difference of ln values.
     """
 
     blocks: int
@@ -106,9 +106,9 @@ class Look:
 
 
 def look(base: Array, candidate: Array, design: Design, *, more_is_better: bool = True) -> Look:
-    """Return what paired ln values of two builds, one pair a block, say by now.
+    """Return the result after some blocks, from the paired ln values of two builds, one pair per block.
 
-    A difference answers if it is significant and, as estimated, larger than the margin; equality if within the margin.
+    "better" or "worse" needs a significant difference whose estimate exceeds the margin; "equal" one within the margin.
     """
     blocks = len(base)
     if blocks < max(design.first, 2):
@@ -123,7 +123,7 @@ def look(base: Array, candidate: Array, design: Design, *, more_is_better: bool 
 
 
 def blocks_for_equality(sd: float, design: Design) -> int | None:
-    """Return about how many blocks show that equal builds are equal, in nine checks of ten; None for more than 100.
+    """Return about how many blocks show with 90 % power that equal builds are equal; None for more than 100.
 
     `sd`: standard deviation of one block's differences of ln values, as seen so far.
     """
@@ -145,6 +145,6 @@ def _answer(found: Contrast, design: Design, blocks: int, *, more_is_better: boo
 
 
 def _percent(theta: float) -> float:
-    # At an early look an interval may well reach to infinity.
+    # At an early look the interval may be infinite.
     with np.errstate(over="ignore"):
         return float(100 * np.expm1(theta))

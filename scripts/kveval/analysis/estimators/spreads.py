@@ -1,8 +1,8 @@
-"""The spread of runs: one for all cells that are alike, another for each that is not.
+"""The spread of runs: one estimate for all cells that spread alike, and one for each that does not.
 
-Tables are ln values, runs x cells, complete. Few runs cannot always tell a noisy cell from quiet ones, so that the
-tests here lean to its own spread: the more the fewer runs there are, since then a wrong "alike" costs most coverage.
-benchmarks/bench_statistics.py shows what each choice costs and gains.
+Tables are ln values, runs x cells, complete. Few runs cannot always distinguish a noisy cell from quiet ones. In doubt
+the tests give a cell its own spread, the more so the fewer runs there are, since then wrong pooling costs most
+coverage. benchmarks/bench_statistics.py shows the costs and gains of each choice.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy.typing as npt
 from scipy import special
 
 Array = npt.NDArray[np.float64]
-# From so many runs on the spread of one cell can be told from that of others at all.
+# With fewer runs the spread of one cell cannot be distinguished from that of others.
 TESTABLE_RUNS = 5
 
 
 @dataclass(frozen=True)
 class Variance:
-    """Of the difference of two cells in one run, with its degrees of freedom."""
+    """The variance of the difference of two cells in one run, with its degrees of freedom."""
 
     value: float
     df: float
@@ -36,9 +36,9 @@ def _sum(*parts: Variance) -> Variance:
 
 @dataclass(frozen=True)
 class Spreads:
-    """The variances of a table of which `baseline` is the column that most comparisons refer to.
+    """The variances of a table in which `baseline` is the column that most comparisons refer to.
 
-    Arms share a spread, the baseline has its own, a noisy arm has its own. Two cells are their paired differences.
+    Arms share a spread; the baseline and noisy arms have their own. With two cells, the paired differences are used.
     """
 
     logs: Array
@@ -68,7 +68,7 @@ class Spreads:
 
     @cached_property
     def _among(self) -> float:
-        """The variance of one run of an arm, blocks taken out."""
+        """The variance of one run of an arm, with the effect of its block removed."""
         return float(self._squares.sum()) / (self._free * max(self._arms - 1, 1))
 
     @cached_property
@@ -88,7 +88,7 @@ class Spreads:
 
     @cached_property
     def _baseline_alike(self) -> bool:
-        """Whether a baseline of runs enough to tell shows no other spread than the arms: F test, both sides 3 %."""
+        """Whether the baseline, with enough runs to test it, spreads as the arms do: F test, 3 % on each side."""
         if len(self.logs) < TESTABLE_RUNS:
             return False
         if not (self._apart > 0 and self._among > 0):
@@ -99,7 +99,7 @@ class Spreads:
 
     @cached_property
     def _with_baseline(self) -> Variance:
-        """Of a quiet arm's difference from the baseline."""
+        """The variance of a quiet arm's difference from the baseline."""
         if self._arms < 2:
             return Variance(self._apart, self._free)
         if self._baseline_alike:
@@ -114,7 +114,7 @@ class Spreads:
             return False
         few = len(self.logs) < TESTABLE_RUNS
         if self._arms == 2:
-            # Nothing is left to compare with but the two arms and the baseline together.
+            # There are no other arms to compare with, only both arms and the baseline together.
             found, rest = self.paired(cell, self.baseline), self._with_baseline
             return _exceeds(found, rest, 0.4 if few else 0.2)
         alone, others = self._alone(cell)
@@ -122,16 +122,16 @@ class Spreads:
         return _exceeds(Variance(alone.value * (self._arms - 1) / self._arms, alone.df), others, limit)
 
     def _alone(self, cell: int) -> tuple[Variance, Variance]:
-        """The variance of an arm's distance from the mean of the other arms; that of one run of those."""
-        # An arm lies n / (n - 1) of what is left of it from the mean of the others; without it, as much of its squares
-        # is gone from all.
+        """The variance of an arm's distance from the mean of the other arms, and that of one run of the others."""
+        # With n arms, an arm's distance from the mean of the others is n / (n - 1) times its residual; leaving it out
+        # takes n / (n - 1) times its sum of squares from the total.
         more, df = self._arms / (self._arms - 1), self._free * (self._arms - 2)
         own = more * float(self._squares[cell])
         others = max(float(self._squares.sum()) - own, 0.0)
         return Variance(more * own / self._free, self._free), Variance(others / df, df)
 
     def _of_noisy(self, cell: int) -> Variance:
-        """Of a noisy arm's difference from the baseline: the two spreads, each about the other arms' mean."""
+        """The variance of a noisy arm's difference from the baseline: those of both about the other arms' mean."""
         alone, others = self._alone(cell)
         count = self._arms - 1
         if self._baseline_alike:
@@ -149,7 +149,7 @@ def _exceeds(one: Variance, other: Variance, chance: float) -> bool:
 
 
 def residuals(logs: Array) -> Array:
-    """Return what cells and blocks leave of a table of ln values, runs x cells."""
+    """Return the residuals of a table of ln values, runs x cells, after the means of cells and of blocks."""
     centred: Array = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
     return centred
 
@@ -157,9 +157,9 @@ def residuals(logs: Array) -> Array:
 def unequal(logs: Array, ratio: float = 3.0) -> bool:
     """Whether the cells' spreads differ by more than `ratio`, and by more than chance (Bartlett's test).
 
-    Spreads about each block's median: what all cells of a block share is no spread of any of them, and one cell that
-    varies much does not lend its variation to the others, as it would through the block's mean. Two cells need no such
-    question, their blocks are their pairs; and two runs do not answer it.
+    Spreads are about each block's median, which removes what all cells of a block share. The mean would pass the
+    variation of one noisy cell on to the others. Always False for two cells, whose blocks are their pairs, and for two
+    runs, which are too few to test.
     """
     from scipy.stats import bartlett  # noqa: PLC0415
 
@@ -170,7 +170,7 @@ def unequal(logs: Array, ratio: float = 3.0) -> bool:
     spreads = freed.std(axis=0, ddof=1)
     if not spreads.max() > ratio * spreads.min():
         return False
-    # Of three cells a pair is most of what there is to pool, so that its own differences cost little. From runs enough
-    # on, noisy cells are told one by one.
+    # With three cells, pooling gains little over a pair's own differences. With enough runs, noisy cells are found one
+    # by one.
     chance = 0.05 if cells == 3 else 0.03 if runs < TESTABLE_RUNS else 0.005
     return bool(spreads.min() == 0 or bartlett(*freed.T).pvalue < chance)

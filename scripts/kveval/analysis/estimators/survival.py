@@ -2,8 +2,8 @@
 
 A request that had no first token when the window closed has waited at least that long: it is censored. One that was
 already waiting when the window opened is seen from that age on: it enters late (left truncation). The product-limit
-estimator takes both as they are (Kaplan and Meier 1958; with late entries Lynden-Bell 1971). Subjects that belong
-together, as the turns of a conversation do, are one unit of its error (Ying and Wei 1994).
+estimator handles both (Kaplan and Meier 1958; with late entries Lynden-Bell 1971). For its standard error, subjects
+that belong together, such as the turns of a conversation, count as one unit (Ying and Wei 1994).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-# A risk set smaller than this share of the subjects that enter later says nothing: a single early event in a set of one
-# would end the curve (Lai and Ying 1991 weigh such sets with 0, too). One that is small because most have left already
-# is the tail, and counts.
+# A risk set smaller than this share of the subjects that enter later is ignored: a single early event in a set of one
+# would end the curve (Lai and Ying 1991 give such sets weight 0, too). A set that is small because most subjects have
+# left already is the tail, and counts.
 _SMALLEST_RISK_SET = 0.05
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Times of subjects: each was watched from age `entry` to age `exit`; `event`: it ended then, else it was cut off.
+    """Each subject was watched from age `entry` to age `exit`; `event`: whether it ended then, or was cut off.
 
-    Arrays of equal length, ages in one unit of time. `unit`: a number for what subjects belong to; None where each is
-    independent.
+    Arrays of equal length, ages in one unit of time. `unit`: the number of the group that a subject belongs to; None
+    where each is independent.
     """
 
     entry: Array
@@ -48,7 +48,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class _RiskSets:
-    """The ages at which events happened, rising; the events at each; those at risk, as far as their number counts."""
+    """The ages at which events happened, rising; the events at each; those at risk, infinite for ignored risk sets."""
 
     times: Array
     deaths: Array
@@ -86,14 +86,14 @@ def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
 
 
 def _reached(surviving: Array, share: float) -> int:
-    """The first step at which no more than the rest lasts longer, or the number of steps."""
+    """The first step at which at most 1 - `share` of the subjects last longer, or the number of steps."""
     # The tolerance is for products such as 0.9 x 8/9, which should be 0.8.
     found = np.flatnonzero(surviving <= 1 - share + 1e-9)
     return int(found[0]) if len(found) else len(surviving)
 
 
 def effective_count(observed: Observed, share: float) -> float:
-    """Return how many independent subjects would tell as much about a quantile; NaN without events.
+    """Return how many independent subjects would determine a quantile as precisely; NaN without events.
 
     n = S (1 - S) / Var(S) at the last event before the quantile. Var(S) = S^2 sum over the units of (sum over their
     subjects of [ended by then] / (Y - d) - sum over the events seen of d / (Y (Y - d)))^2, d events of Y at risk: the
@@ -118,6 +118,6 @@ def effective_count(observed: Observed, share: float) -> float:
     if len(influence) < 2:
         return np.nan
     spread = float((influence**2).sum())
-    # Units that are all alike tell nothing apart from how many they are.
+    # Units that are all alike have no spread: only their number is known.
     count = (1 - survivors) / survivors / spread if spread > 0 else float(len(influence))
     return min(count, float(len(observed.entry)))

@@ -1,7 +1,7 @@
 """A level's row from the report's own statistics, for reports that did not keep every request.
 
-What they cannot give is NaN. Requests at the window's edges count whole instead of in part, and latencies are those of
-completed requests alone; `checks_import` says so with every such level.
+Columns that these statistics do not give are NaN. Requests at the window's edges count whole instead of in part, and
+latencies are those of completed requests only; a check in `checks_import` says so for every such level.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _NOTHING = Aggregate(tpot_includes_first_token=True, delivered_tokens=None)
 
 
 def measured(report: LevelReport) -> dict[str, Any]:
-    """Return throughput, counts and latencies under the names of levels.csv; seconds are those of the window."""
+    """Return throughput, counts and latencies under the names of levels.csv; rates are over the window."""
     aggregate, seconds = report.aggregate or _NOTHING, report.end - report.start
     total = report.completed + report.incomplete + report.errored
     delivered = np.nan if aggregate.delivered_tokens is None else aggregate.delivered_tokens
@@ -51,7 +51,7 @@ def partial_output_counted(report: LevelReport) -> bool:
 def _time_per_output_token(aggregate: Aggregate) -> dict[str, float]:
     """Return the time per output token with the time to the first token, which GuideLLM up to 0.3 leaves out.
 
-    There the mean follows from the sums, since both are weighted by token; quantiles cannot be had.
+    For those reports the mean is computed from the sums over tokens; quantiles are NaN.
     """
     row = _latency("tpot", aggregate.tpot_ms)
     if aggregate.tpot_includes_first_token:
@@ -76,7 +76,7 @@ def _sum(values: Statistics | None) -> float:
 def request_tokens(report: LevelReport, turns: int) -> dict[str, float]:
     """Return the mean tokens of a completed request's prompt and answer, and their relative standard errors.
 
-    Prompts of later turns repeat what came before, and are not told apart here: NaN where turns were asked for.
+    Prompts of later turns repeat the conversation so far, and statistics do not separate them: NaN with several turns.
     """
     aggregate = report.aggregate
     outputs = aggregate.output_tokens.completed if aggregate else None
@@ -89,7 +89,7 @@ def request_tokens(report: LevelReport, turns: int) -> dict[str, float]:
 
 
 def _mean_with_error(values: Statistics | None) -> tuple[float, float]:
-    """Mean and relative standard error, the spread taken from the median and the 90th percentile."""
+    """Mean and relative standard error, with the spread estimated from the median and the 90th percentile."""
     if values is None or not values.mean > 0:
         return np.nan, np.nan
     if values.p50 is None or values.p90 is None or not values.count:

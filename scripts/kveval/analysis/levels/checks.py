@@ -1,8 +1,8 @@
-"""Checks that a level passes before its numbers are believed: one small function each, with its reason in words.
+"""Checks of a level before its numbers are used: one small function each, with a message that says what is wrong.
 
-A `fail` disqualifies the level: it leaves the sign or the size of an effect undefined, and its message says what would
-do away with it. A `warn` asks to be looked at, a `note` is a limit of what the level can say. What adds uncertainty or
-a bias of known sign disqualifies nothing: it is in the interval, see `kveval.analysis.statistics.uncertainty`.
+A `fail` disqualifies the level: it leaves the sign or the size of an effect undefined, and its message says how to
+avoid it. A `warn` needs a look at the level, a `note` is a limit of what the level can show. Uncertainty and biases of
+known sign disqualify nothing: they widen the interval, see `kveval.analysis.statistics.uncertainty`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from kveval.load.reports import SCHEDULED, LevelReport
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, LevelRun, Run
 
-# Wished for, so that the noise within a run is small beside the usual spread of runs.
+# Output tokens that make the noise within a run small compared with the usual spread of runs.
 MIN_TOKENS = 2500
 SUFFICIENT = {"p50": 50, "p90": 200, "p99": 1000}
 MIN_RUNS = 3
-# Fewer requests in flight than this share of those asked for are a bias that verdicts allow for.
+# If the requests in flight fall short of those asked for by more than this share, verdicts allow for the bias.
 STARVED = 0.05
-# A rate that changes by more from the first third to the last is that of no one state.
+# A rate that changes by more from the first third of the window to the last is not one steady state.
 _TWO_STATES = 0.5
 _MOSTLY = 0.5
-# Requests of a schedule that leave later than this, ms, at the 99th percentile: something to be looked at, and another
-# load than the schedule's, whose bursts are of seconds.
+# Lateness of scheduled requests at the 99th percentile, ms: above the first a warning; above the second a failure, as
+# the load is no longer the scheduled one, whose bursts last seconds.
 _LATE_MS, _OTHER_SCHEDULE_MS = 100.0, 1000.0
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 
 @dataclass(frozen=True)
 class JudgedLevel:
-    """Everything a check may look at; `row` is the level's row of levels.csv, `window` in epoch seconds."""
+    """Everything a check may use; `row` is the level's row of levels.csv, `window` in seconds since 1970."""
 
     row: dict[str, Any]
     run: Run
@@ -48,19 +48,19 @@ class JudgedLevel:
 
     @property
     def streams(self) -> int | None:
-        """The concurrency asked for; None where requests are sent at a rate of their own."""
+        """The concurrency asked for; None in an open loop."""
         asked = streams_at(workload_of(self.run.workload), self.entry.level)
-        # Of a sweep only the report knows which of its levels is what.
+        # Only the report of a sweep says what each of its levels is.
         return self.report.streams if asked is None and self.report.closed_loop else asked
 
     @property
     def rate_req_s(self) -> float | None:
-        """The requests per second that were sent, in an open loop, by the report or else by the workload."""
+        """The requests per second sent in an open loop, from the report, else from the workload."""
         return self.report.rate_req_s or rate_req_s_at(workload_of(self.run.workload), self.entry.level)
 
     @property
     def in_flight(self) -> float:
-        """The concurrency asked for; in an open loop that there was on average, at least 1."""
+        """The concurrency asked for; in an open loop the mean concurrency, at least 1."""
         return self.streams or max(1.0, float(np.nan_to_num(self.row["concurrency_mean"])))
 
 
@@ -69,7 +69,7 @@ def completed(level: JudgedLevel) -> Outcome | None:
     """Some request finished inside the window."""
     if level.row["requests_completed"] > 0:
         return None
-    return fail("no request was completed inside the window: longer levels, or shorter requests")
+    return fail("no request was completed inside the window: use longer levels or shorter requests")
 
 
 @check("R20")
@@ -85,7 +85,7 @@ def errors(level: JudgedLevel) -> Outcome | None:
 
 @check("R3")
 def window(level: JudgedLevel) -> Outcome | None:
-    """The window of the report is the one the run recorded, so that system metrics are cut at the same times."""
+    """The report's window is the one recorded in run.json, so that system metrics are taken from the same times."""
     if level.entry.start is None or level.entry.end is None:
         return None
     apart = max(abs(level.entry.start - level.report.start), abs(level.entry.end - level.report.end))
@@ -96,56 +96,54 @@ def window(level: JudgedLevel) -> Outcome | None:
 
 @check("R8")
 def warmup(level: JudgedLevel) -> Outcome | None:
-    """The generator cut the warm-up that was asked for; of imports nobody knows what was."""
+    """The generator cut off the warm-up that was asked for; imported runs do not say what was asked for."""
     asked, cut = float(level.run.workload.get("warmup_s", 0.0)), level.report.warmup_s
     if level.run.engine == IMPORTED and not asked:
         return None
     if abs(asked - cut) <= max(0.5, 0.1 * asked):
         return None
-    how = "the rest was cut here" if cut < asked else "the window is that much shorter"
-    return warn(f"a warm-up of {asked:g} s was asked for, GuideLLM cut {max(0.0, cut):.1f} s; {how}")
+    how = "the analysis cut off the rest" if cut < asked else "the window is shorter by the difference"
+    return warn(f"a warm-up of {asked:g} s was asked for, GuideLLM cut off {max(0.0, cut):.1f} s; {how}")
 
 
 @check("R20")
 def totals(level: JudgedLevel) -> Outcome | None:
-    """Our count of completed requests is the generator's, but for the requests at the window's edges."""
+    """Our count of completed requests equals the generator's, except for requests at the window's edges."""
     apart = abs(level.row["requests_completed"] - level.report.completed)
     if apart <= level.in_flight or level.row["warmup_s"] > level.report.warmup_s + 0.5:
         return None
     return warn(
-        f"{level.row['requests_completed']} requests completed by the records, {level.report.completed} by the report"
+        f"{level.row['requests_completed']} requests completed by their records, {level.report.completed} by the report"
     )
 
 
 @check("R2")
 def streams(level: JudgedLevel) -> Outcome | None:
-    """The report is of the level that was asked for."""
+    """The report belongs to the level that was asked for."""
     if level.report.streams is None or level.streams in (None, level.report.streams):
         return None
-    return fail(f"the report is of {level.report.streams} streams, the level of {level.streams}: measure it again")
+    return fail(f"the report has {level.report.streams} streams, the level {level.streams}: measure it again")
 
 
 @check("R8")
 def steadiness(level: JudgedLevel) -> Outcome | None:
-    """First and last third of the window deliver tokens at rates less than max(5 %, 2 standard errors) apart.
+    """The token rates of the window's first and last third differ by less than max(5 %, 2 standard errors).
 
-    A change by half is that of no one state and disqualifies the throughput; a smaller one widens the intervals of what
-    is compared. Latencies are those of all the states that the window saw.
+    A change by half is no steady state and disqualifies the throughput; a smaller one widens the intervals of its
+    comparisons. Latencies stay valid: they describe all states within the window.
     """
     change, error = drift(level.requests, *level.window, level.streams)
     if not uneven(change, error):
         return None
     said = f"the last third delivered tokens {100 * change:+.0f} % against the first"
     if abs(change) > _TWO_STATES and abs(change) > 3 * error:
-        return fail(
-            f"{said}: the window is not in one steady state; a longer warm-up, primed prefixes or longer levels"
-        )
+        return fail(f"{said}: not one steady state; use a longer warm-up, primed prefixes or longer levels")
     return warn(f"{said} (limit {100 * max(0.05, 2 * error):.0f} %): where arms differ in this, intervals are wider")
 
 
 @check("R8")
 def few_tokens(level: JudgedLevel) -> Outcome | None:
-    """Enough tokens for a throughput in which the noise within the run is small."""
+    """Enough tokens that the noise of the throughput within the run is small."""
     tokens = level.row["output_tokens"]
     if tokens >= MIN_TOKENS:
         return None
@@ -154,7 +152,7 @@ def few_tokens(level: JudgedLevel) -> Outcome | None:
 
 @check("R8")
 def few_completions(level: JudgedLevel) -> Outcome | None:
-    """The window holds several generations of requests."""
+    """The window is several times as long as a request, and holds enough of them."""
     done, latency_s = level.row["requests_completed"], level.row["e2e_ms_p50"] / 1000
     wanted, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
     if done >= wanted and seconds >= 10 * latency_s:
@@ -174,7 +172,7 @@ def few_latencies(level: JudgedLevel) -> Outcome | None:
 
 @check("R4")
 def closed_loop(level: JudgedLevel) -> Outcome | None:
-    """The generator kept as many requests in flight as it was told to; fewer bias throughput and latencies down."""
+    """The generator kept as many requests in flight as asked for; fewer bias throughput and latencies downwards."""
     achieved = level.row["concurrency_mean"]
     if not level.report.closed_loop or achieved >= (1 - STARVED) * level.in_flight:
         return None
@@ -183,9 +181,9 @@ def closed_loop(level: JudgedLevel) -> Outcome | None:
 
 @check("R4")
 def littles_law(level: JudgedLevel) -> Outcome | None:
-    """Requests in flight = completion rate x mean latency, within 10 %: else some of the records are not of this level.
+    """Requests in flight = completion rate x mean latency, within 10 %: else some records belong to another level.
 
-    The requests that were in flight, not those asked for: whether these were is the question of `closed_loop`.
+    These are the requests actually in flight; `closed_loop` checks whether they were as many as asked for.
     """
     if not level.report.closed_loop or not level.row["concurrency_mean"] > 0:
         return None
@@ -193,19 +191,19 @@ def littles_law(level: JudgedLevel) -> Outcome | None:
     apart = abs(in_flight - expected) / in_flight
     if not apart >= 0.10:
         return None
-    # Requests that straddle the window's edges count fully or not at all: in a short window that alone can be the 10 %.
+    # Requests across the window's edges count fully or not at all: in a short window that alone can make up the 10 %.
     edges = level.row["e2e_ms_p90"] / 1000 / level.row["duration_s"]
     return (fail if apart >= 0.10 + edges else note)(
         f"rate x latency gives {expected:.2f} requests in flight, the records {in_flight:.2f}: "
-        "longer levels show which is right"
+        "measure longer levels to see which is right"
     )
 
 
 @check("R4")
 def schedule(level: JudgedLevel) -> Outcome | None:
-    """The generator sent an open loop's requests when they were due, a trace's at its scaled times: 99 % within 0.1 s.
+    """The generator sent the requests of an open loop or a trace when they were due: 99 % within 0.1 s.
 
-    A second late is another load than the schedule's. Later requests wait in the generator, where no latency has them.
+    More than a second late, the load is not the scheduled one. No latency contains the wait within the generator.
     """
     if level.report.strategy not in SCHEDULED:
         return None
@@ -217,26 +215,26 @@ def schedule(level: JudgedLevel) -> Outcome | None:
     if p99 <= _LATE_MS:
         return None
     return (fail if p99 > _OTHER_SCHEDULE_MS else warn)(
-        f"requests left later than they were due: {p50:,.0f} ms at the median, {p99:,.0f} ms at p99 (limit"
-        f" {_OTHER_SCHEDULE_MS:,.0f} ms), {most:,.0f} ms at most: a faster load generator, or lower levels"
+        f"requests were sent later than due: by {p50:,.0f} ms at the median, {p99:,.0f} ms at p99 (limit"
+        f" {_OTHER_SCHEDULE_MS:,.0f} ms), {most:,.0f} ms at most: use a faster load generator or lower levels"
     )
 
 
 @check("R20")
 def percentiles(level: JudgedLevel) -> Outcome | None:
-    """Quantiles rise, and none is zero or negative."""
+    """Higher quantiles are not smaller than lower ones, and none is zero or negative."""
     for latency in _LATENCIES:
         values = [level.row[f"{latency}_ms_{quantile}"] for quantile in ("p50", "p90", "p99")]
         if any(value <= 0 for value in values):
             return fail(f"{latency} has a quantile that is not positive: {values}")
         if values[0] > values[1] or values[1] > values[2]:
-            return fail(f"the quantiles of {latency} do not rise: {values}")
+            return fail(f"a higher quantile of {latency} is smaller than a lower one: {values}")
     return None
 
 
 @check("R20")
 def mean_above_p90(level: JudgedLevel) -> Outcome | None:
-    """A mean above the 90th percentile: a few requests make up the mean, often cold ones."""
+    """The mean is not above the 90th percentile; else a few requests dominate it, often those that met cold caches."""
     odd = [latency for latency in _LATENCIES if level.row[f"{latency}_ms_mean"] > level.row[f"{latency}_ms_p90"]]
     if not odd:
         return None
@@ -245,7 +243,7 @@ def mean_above_p90(level: JudgedLevel) -> Outcome | None:
 
 @check("R7")
 def server_tokens(level: JudgedLevel) -> Outcome | None:
-    """Tokens received by the generator are the tokens the server says it generated."""
+    """The generator received as many tokens as the server says it generated."""
     apart = level.row["throughput_server_difference"]
     if not abs(apart) > 0.02:
         return None
@@ -256,18 +254,18 @@ def server_tokens(level: JudgedLevel) -> Outcome | None:
 
 @check("R13")
 def turns(level: JudgedLevel) -> Outcome | None:
-    """Conversations went on for as many turns as were asked for."""
+    """Conversations had as many turns as were asked for."""
     asked, seen = int(level.run.workload.get("turns", 1)), level.row["turns_seen"]
     if not seen < asked:
         return None
-    # Too slow to get that far is a limit of the level; turns that were never sent are another workload.
+    # A level too slow to reach the last turn is only limited; turns that were never sent are another workload.
     reachable = level.row["requests_completed"] >= 2 * asked * level.in_flight
-    return (fail if reachable else note)(f"{seen} of {asked} turns were seen")
+    return (fail if reachable else note)(f"conversations reached {seen} of {asked} turns")
 
 
 @check("R7")
 def unobserved_is_missing(level: JudgedLevel) -> Outcome | None:
-    """A request without a first token has no time to one: 0 would be the best of all latencies."""
+    """A request without a first token has no TTFT: 0 in its place would be the best of all latencies."""
     requests = level.requests
     silent = np.isnan(requests.column("first_token"))
     filled = int((silent & ~np.isnan(requests.column("ttft_ms"))).sum())
@@ -278,7 +276,7 @@ def unobserved_is_missing(level: JudgedLevel) -> Outcome | None:
 
 @check("R7")
 def not_reached(level: JudgedLevel) -> Outcome | None:
-    """Enough requests were seen to their end for every quantile; else it is longer than anything observed."""
+    """Enough requests ended within the window for every quantile; else a quantile is beyond all observed values."""
     names = str(level.row.get("not_reached") or "")
     if not names:
         return None
@@ -288,12 +286,12 @@ def not_reached(level: JudgedLevel) -> Outcome | None:
         for name in ("ttft", "e2e")
         if name in names
     )
-    return note(f"{names.replace(';', ', ')} lie beyond the last event observed (cut off: {cut})")
+    return note(f"{names.replace(';', ', ')} are beyond the longest time observed (cut off: {cut})")
 
 
 @check("R13")
 def first_visits(level: JudgedLevel) -> Outcome | None:
-    """Most of the window's prompt tokens were sent before, so that a cache can have them."""
+    """Most of the window's prompt tokens were sent before, so that a cache can serve them."""
     visits, unshared = level.row.get("first_visit_share", np.nan), level.row.get("unshared_share", np.nan)
     if not visits + unshared > _MOSTLY:
         return None
@@ -305,10 +303,10 @@ def first_visits(level: JudgedLevel) -> Outcome | None:
 
 @check("R8")
 def warmup_scaled(level: JudgedLevel) -> Outcome | None:
-    """The level was long enough for the warm-up it needs: max(30 s, p90 of latency), primed p90 alone."""
+    """The level was long enough for the warm-up it needs: max(30 s, p90 of latency); with primed prefixes, the p90."""
     cut, wanted = level.row["warmup_s"], level.row.get("warmup_wanted_s", np.nan)
     seconds = cut + level.row["duration_s"]
-    # Warm-ups end with a request, not on the second.
+    # Warm-ups end with a request, not exactly on the second.
     if not cut < 0.98 * wanted:
         return None
-    return note(f"{wanted:.0f} s of warm-up were needed, the level of {seconds:.0f} s allowed {cut:.1f} s")
+    return note(f"{wanted:.0f} s of warm-up were needed, the level of {seconds:.0f} s had room for {cut:.1f} s")

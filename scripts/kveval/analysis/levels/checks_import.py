@@ -11,9 +11,9 @@ from kveval.load.levels import rate_req_s_at
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED
 
-# Unfinished requests are a few per cent where a level lasts several generations of requests.
+# Unfinished requests are a few per cent if a level is several times as long as a request.
 _MANY_UNFINISHED = 0.10
-# An open loop that keeps up answers as fast as it sends, but for the requests in flight at the end.
+# A server that keeps up with an open loop answers as fast as requests are sent, except those in flight at the end.
 _KEEPS_UP = 0.90
 
 
@@ -29,16 +29,16 @@ def _begun(level: JudgedLevel) -> int:
 
 
 def _missing(level: JudgedLevel, sent_req_s: float) -> bool:
-    """Whether too few were answered of those that were sent, or that should have been: by more than chance."""
+    """Whether significantly fewer requests were answered than were sent, or than were due."""
     seconds = level.window[1] - level.window[0]
     answered, due = level.row["throughput_req_s"] * seconds, sent_req_s * seconds
-    # Into a window falls one more or one less; at random intervals, one in twenty times, two standard deviations.
+    # The count in a window varies by one at constant intervals; at random ones by two standard deviations (95 %).
     chance = 1.0 if level.report.strategy == "constant" else 2 * math.sqrt(due)
     return bool(answered < _KEEPS_UP * due - chance or answered < _KEEPS_UP * _begun(level) - 1.0)
 
 
 def _declared(level: JudgedLevel) -> bool:
-    """Whether the workload sends at a rate that it names itself."""
+    """Whether the workload declares the rate at which it sends."""
     return rate_req_s_at(workload_of(level.run.workload), level.entry.level) is not None
 
 
@@ -51,17 +51,17 @@ def aggregate_only(level: JudgedLevel) -> Outcome | None:
     kept = max(0, finished - level.report.requests_missing)
     edges = "requests at the window's edges count whole"
     if level.report.latencies_kept:
-        return warn(f"the report has no start times of its requests: not checked are steadiness and warm-up; {edges}")
+        return warn(f"the report has no start times of requests: steadiness and warm-up were not checked; {edges}")
     later = f"; the first {level.row['warmup_s']:.0f} s are a warm-up" if level.row["warmup_s"] else ""
     return warn(
-        f"the report keeps {kept} of {finished} finished requests: not checked are steadiness, warm-up and turns;"
+        f"the report keeps {kept} of {finished} finished requests: steadiness, warm-up and turns were not checked;"
         f" {edges}{later}"
     )
 
 
 @check()
 def partial_output(level: JudgedLevel) -> Outcome | None:
-    """Tokens of unfinished requests are counted; otherwise throughput is too low by up to their share."""
+    """The report counts tokens of unfinished requests; else throughput is too low by up to their share."""
     share = _unfinished(level)
     if not level.report.requests_missing or partial_output_counted(level.report):
         return None
@@ -72,26 +72,26 @@ def partial_output(level: JudgedLevel) -> Outcome | None:
 
 @check()
 def incomplete_share(level: JudgedLevel) -> Outcome | None:
-    """Most requests finished: latencies of the others are unknown, and those are the slow ones."""
+    """Most requests finished; latencies of the others are unknown, and those are the slowest."""
     share = _unfinished(level)
     if not share > _MANY_UNFINISHED:
         return None
-    # A closed loop always has as many unfinished requests as streams, an open one that keeps up a latency's worth.
+    # Unfinished at the end: in a closed loop one request per stream; in an open one those sent within one latency.
     weight = note if level.report.closed_loop or _declared(level) else fail
     return weight(f"{100 * share:.0f} % of {level.row['requests_total']} requests were unfinished when the level ended")
 
 
 @check()
 def saturated_open_loop(level: JudgedLevel) -> Outcome | None:
-    """Requests that were sent at a rate were answered at that rate; else the queue grows as long as the level lasts."""
+    """The requests of an open loop were answered at the rate they were sent; else the queue grows during the level."""
     report = level.report
     if report.closed_loop:
         return None
     answered, sent, in_flight = level.row["throughput_req_s"], level.rate_req_s, level.row["concurrency_mean"]
     if sent is None and in_flight < 1:
         return warn(
-            f"strategy {report.strategy} sends at a rate of its own: {in_flight:.2g} requests in flight, so that"
-            " throughput is what was sent"
+            f"strategy {report.strategy} chooses its own rate: {in_flight:.2g} requests in flight, so throughput is the"
+            " rate that was sent"
         )
     if sent is None:
         message = f"strategy {report.strategy} sends everything at once ({in_flight:.0f} in flight)"
@@ -99,7 +99,7 @@ def saturated_open_loop(level: JudgedLevel) -> Outcome | None:
         return None
     else:
         message = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
-    return fail(f"{message}: saturated open loop, whose latencies measure the length of the queue and of the level")
+    return fail(f"{message}: saturated open loop, whose latencies depend on the growing queue and the level's length")
 
 
 @check()
@@ -108,19 +108,19 @@ def open_loop(level: JudgedLevel) -> Outcome | None:
     report = level.report
     if report.closed_loop or level.rate_req_s is None:
         return None
-    said = f"strategy {report.strategy} at {level.rate_req_s:.4g} requests/s: throughput is what was sent"
+    said = f"strategy {report.strategy} at {level.rate_req_s:.4g} requests/s: throughput is the rate that was sent"
     if _declared(level):
         return note(f"{said}, arms can differ in latencies only")
-    return warn(f"{said}, and a sweep derives its rates from each server's own speed, so that arms get different loads")
+    return warn(f"{said}, and a sweep derives its rates from each server's own speed, so arms get different loads")
 
 
 @check()
 def no_reuse(level: JudgedLevel) -> Outcome | None:
-    """Prompts share something; otherwise no cache, on the device or behind it, can have a hit."""
+    """Prompts have parts in common; otherwise no cache, on the device or behind it, can have a hit."""
     data = level.report.data
     if data is None or data.reuse_possible:
         return None
-    # What is measured here has the server's counters to show whether the arm acted.
+    # For runs measured by this workflow, the server's counters show whether the arm was active.
     weight = fail if level.run.engine == IMPORTED else note
     return weight(
         f"every prompt is unique ({data.prompt_tokens} tokens, no shared prefix, one turn): nothing can be reused,"

@@ -1,4 +1,4 @@
-"""Checks of a run: what its workload can show, what ran, how large its caches are."""
+"""Checks of a run: whether its workload exercises the tier, what ran, how large its caches are."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def _is_arm(level: JudgedLevel) -> bool:
 
 @check("R13")
 def fits_device(level: JudgedLevel) -> Outcome | None:
-    """The prefixes do not fit the device's cache, so that a tier behind it has something to add."""
+    """The prefixes do not fit the device's cache, so that a tier behind it can help."""
     working, device = level.row["working_set_tokens"], level.row["device_tokens"]
-    # Without prefixes it is requests that may outgrow the device.
+    # Without shared prefixes, the requests themselves may exceed the device's cache.
     if not _is_arm(level) or not 0 < working <= device:
         return None
     return note(
-        f"{working:,.0f} tokens of distinct prefixes fit the device's {device:,.0f}: the feature is not exercised"
+        f"the device's {device:,.0f} tokens hold all {working:,.0f} of distinct prefixes: the tier is not exercised"
     )
 
 
 @check("R13")
 def tier_below_device(level: JudgedLevel) -> Outcome | None:
-    """The CPU tier holds more than the device: an inclusive tier smaller than what it backs adds no capacity."""
+    """The CPU tier holds more than the device: an inclusive tier smaller than the device adds no capacity."""
     tier, device = level.row["tier_tokens"], level.row["device_tokens"]
     if not 0 < tier < device:
         return None
@@ -54,15 +54,15 @@ def tier_below_prefixes(level: JudgedLevel) -> Outcome | None:
 
 @check("R13")
 def workload_varies(level: JudgedLevel) -> Outcome | None:
-    """Levels differ in concurrency alone."""
+    """Levels differ in concurrency only."""
     if isinstance(level.run.workload.get("prefix_count"), int | float | None):
         return None
-    return note("the number of prefixes grows with the level: levels differ in two ways")
+    return note("the number of prefixes grows with the level: levels differ in it and in concurrency")
 
 
 @check("R13")
 def not_exercised(level: JudgedLevel) -> Outcome | None:
-    """The counters that prove the arm active moved during the level, by 0.5 % of the prompt tokens at least."""
+    """The counters that prove the arm active rose during the level, by at least 0.5 % of the prompt tokens."""
     if level.row.get("exercised") is not False:
         return None
     return warn("by its own counters the arm served nothing, or less than 0.5 % of the prompt tokens")
@@ -70,7 +70,7 @@ def not_exercised(level: JudgedLevel) -> Outcome | None:
 
 @check("R13")
 def answers(level: JudgedLevel) -> Outcome | None:
-    """The answers that the arm gives cold and served from its cache are the same, near ties of two tokens aside."""
+    """The arm gives the same answers with cold caches and served from its cache, except for near ties of two tokens."""
     found = level.run.answers
     if found is None:
         return None
@@ -89,7 +89,7 @@ def answers(level: JudgedLevel) -> Outcome | None:
 
 @check("R14")
 def provenance(level: JudgedLevel) -> Outcome | None:
-    """The run says what ran: the server's arguments and environment, and the versions that answered."""
+    """The run records what ran: the server's arguments, and the versions of server and load generator."""
     run = level.run
     lacking = [
         name
@@ -112,13 +112,13 @@ def provenance(level: JudgedLevel) -> Outcome | None:
 
 
 def _server_title(run: Run) -> str:
-    """Name what serves as far as the run says; imported ones may not."""
+    """Name the server software as far as the run records it; imported runs may not."""
     return (served_by(run.versions) or served_by(run.specification.get("versions", {})) or IMPORTED).title
 
 
 @check("R16")
 def alone_on_nodes(level: JudgedLevel) -> Outcome | None:
-    """On a cluster, nobody else had a GPU, or cores, of the nodes that served."""
+    """On a cluster, no other pod used a GPU, or reserved cores, of the nodes that served."""
     found = level.run.cluster.get("neighbours") or []
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return warn(f"shared node: {', '.join(found[:3])}{more} ran there, too") if found else None
@@ -126,14 +126,14 @@ def alone_on_nodes(level: JudgedLevel) -> Outcome | None:
 
 @check("R15")
 def kv_bytes(level: JudgedLevel) -> Outcome | None:
-    """Bytes per token, and the tier's size, follow from the model's geometry and nothing else."""
+    """Bytes per token and the tier's size follow from the model's geometry."""
     model = level.run.specification.get("model", {})
     geometry, declared = model.get("geometry"), model.get("kv_bytes_per_token")
     if not geometry or declared is None:
         return None
     expected = _bytes_per_token(model, geometry)
     if declared != expected:
-        return fail(f"{declared} bytes a token declared, the geometry gives {expected}")
+        return fail(f"{declared} bytes per token declared, the geometry gives {expected}")
     budget = level.run.budget
     size, tokens = budget.get("tier_bytes"), budget.get("tokens")
     block = int(level.run.specification.get("block_size", BLOCK_TOKENS)) * expected
@@ -169,7 +169,7 @@ def kv_capacity(level: JudgedLevel) -> Outcome | None:
         "its maximum concurrency": longest * concurrency if longest and concurrency else None,
     }.items():
         if tokens and abs(said / tokens - 1) > _TOLERANCE:
-            return fail(f"the server's cache holds {said:,.0f} tokens, by {what} it is {tokens:,.0f}")
+            return fail(f"the server's cache holds {said:,.0f} tokens, but by {what} {tokens:,.0f}")
     return None
 
 
@@ -177,7 +177,7 @@ def kv_capacity(level: JudgedLevel) -> Outcome | None:
 def tier_capacity(level: JudgedLevel) -> Outcome | None:
     """The tier in host memory holds as many tokens as the cell's `cpu_blocks`, within 2 % or one block of the server.
 
-    By all that the run says of it: tokens and bytes of its budget, and what the server reported.
+    Compared with all that the run records: tokens and bytes of its budget, and what the server reported.
     """
     run, budget = level.run, level.run.budget
     asked = run.cell.cpu_blocks * BLOCK_TOKENS
@@ -190,19 +190,19 @@ def tier_capacity(level: JudgedLevel) -> Outcome | None:
         if asked and tokens is not None and abs(tokens - asked) > allowed:
             return fail(
                 f"a tier of {run.cell.cpu_blocks:,} blocks holds {asked:,} tokens, {says} {tokens:,}: "
-                "give the server the size asked for, or name the cell after what it has"
+                "give the server the size asked for, or name the cell after its real size"
             )
     beyond = (budget.get("reported_bytes") or 0) - (budget.get("tier_bytes") or 0)
     if not asked or not budget.get("tier_bytes") or beyond <= 0:
         return None
     return note(
-        f"the server holds {beyond / 2**20:,.1f} MiB beyond the tier's {sizing.gib(budget['tier_bytes']):.3g} GiB"
+        f"the server uses {beyond / 2**20:,.1f} MiB more than the tier's {sizing.gib(budget['tier_bytes']):.3g} GiB"
     )
 
 
 @check("R16")
 def hardware_probed(level: JudgedLevel) -> Outcome | None:
-    """The machine is described as it was probed, and its GPUs can hold the cache that the server says it has."""
+    """The hardware was probed, and its GPUs can hold the cache that the server reported."""
     facts, run = level.run.hardware, level.run
     lacking = [name for name in ("cpu_model", "cpus", "memory_bytes") if not facts.get(name)]
     gpus, build = facts.get("gpus") or [], run.specification.get("build")
@@ -216,13 +216,13 @@ def hardware_probed(level: JudgedLevel) -> Outcome | None:
     memory = sum(gpu["memory_bytes"] for gpu in gpus)
     if gpus and tokens and per_token and tokens * per_token > memory:
         cache = f"{sizing.gib(tokens * per_token):.3g} GiB"
-        return fail(f"a cache of {cache} cannot lie in {sizing.gib(memory):.3g} GiB of GPU memory")
+        return fail(f"a cache of {cache} does not fit {sizing.gib(memory):.3g} GiB of GPU memory")
     return None
 
 
 @check("R19")
 def counter_names(level: JudgedLevel) -> Outcome | None:
-    """The counters that prove the arm active are names that this server can have."""
+    """The counters that prove the arm active have names that this server can have."""
     required = [str(entry.get("counter", "")) for entry in level.run.exercised.get("required", ())]
     names = {name: name.partition("{")[0] for name in required}
     invented = frozenset().union(*(software.invented_counters for software in SERVERS.values()))
@@ -239,10 +239,10 @@ def tpot_definition(level: JudgedLevel) -> Outcome | None:
     """TPOT includes the first token, as GuideLLM 0.4 and later define it: latency = TPOT x output tokens."""
     version = str(level.row.get("guidellm_version", ""))
     try:
-        # What comes of another program is computed to this definition.
+        # Reports of another program are converted to this definition.
         Version("0" if version == VLLM_BENCH else version)
     except InvalidVersion:
-        return warn(f"GuideLLM {version or 'of unknown version'}: what TPOT means is not known")
+        return warn(f"GuideLLM {version or 'of unknown version'}: its definition of TPOT is not known")
     requests = level.requests
     done = requests.status("completed") & (requests.column("output_tokens") > 0)
     waited = 1000 * (requests.column("last_token") - requests.column("start"))[done]

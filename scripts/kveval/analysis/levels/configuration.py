@@ -1,6 +1,6 @@
-"""The columns of what ran: one hash of it all, the server's build, the work that was asked for, the GPUs' conditions.
+"""The columns that say what ran: a hash of everything, the server's build, the declared work, the GPUs' conditions.
 
-Two cells with the same hash are replicates, whatever their names say.
+Two cells with the same hash are replicates, whatever their names.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kveval.spec.builds import BESIDE
 from kveval.spec.servers.registry import SERVERS, server_version
 from kveval.store.run_file import IMPORTED, Run
 
-# What of a specification is software under load; the cell's name and its declared size are not.
+# The fields of a specification that say what ran; the cell's name and its declared size do not.
 _FACTS = ("engine", "weights", "model", "versions", "build", "block_size", "companions", "workload", "reset_caches")
-# What says which build ran, and nothing else.
+# The facts that identify the build only.
 _OF_BUILD = ("versions", "build", "source", "images")
 
 # Column after "gpu_" -> what run.json calls it.
@@ -34,13 +34,13 @@ _GPU_CONDITIONS = {
 def effective_configuration(run: Run) -> str:
     """Return 12 hex digits of the SHA-256 of what ran: arguments, environment, images, versions, model, workload.
 
-    A CPU tier counts as the arguments and the environment set it. Only where a run says neither, its budget does.
+    The CPU tier is part of it through arguments and environment; for a run that records neither, through its budget.
     """
     return _hash(_ran(run))
 
 
 def arm_settings(run: Run) -> str:
-    """Return 12 hex digits, equal for runs that differ in nothing but the build; "" where a run does not say."""
+    """Return 12 hex digits, equal for runs that differ in nothing but the build; "" if the run has no arguments."""
     facts = _ran(run)
     said = {name: value for name, value in facts.items() if name not in _OF_BUILD}
     return _hash(said) if facts["argv"] or facts["env"] else ""
@@ -70,9 +70,9 @@ def _ran(run: Run) -> dict[str, Any]:
 
 
 def machine(run: Run) -> str:
-    """Return what is equal for runs on hardware of one kind: the fingerprint, on a cluster with the GPUs that served.
+    """Return a text that is equal on equal hardware: the fingerprint; on a cluster, followed by the GPUs that served.
 
-    A node's labels, which its fingerprint is made of, need not name them.
+    There the fingerprint is made of the node's labels, which need not name the GPUs.
     """
     cards = run.hardware.get("gpus") or () if run.engine == "kubernetes" else ()
     kinds = {f"{card.get('name')} {round((card.get('memory_bytes') or 0) / 2**30)} GiB" for card in cards}
@@ -80,8 +80,8 @@ def machine(run: Run) -> str:
 
 
 def server_build(run: Run) -> str:
-    """Return what the server was built from as far as the run says: image, build, version, the content of a build that
-    the arm names; "" where it says nothing.
+    """Return what the run records of the server's build: image, build, version, the content hash of a build that the
+    arm names; "" if nothing is recorded.
     """
     images = run.server.get("images") or run.specification.get("images") or {}
     image = images.get("server", "") if isinstance(images, Mapping) else ""
@@ -91,15 +91,15 @@ def server_build(run: Run) -> str:
 
 
 def _beside(run: Run) -> str:
-    """The release of what stands beside the server, where that is what the arm's build is of."""
+    """The release of a program beside the server, such as LMCache, if the arm's build is one of that program."""
     key = str(run.build.get("key", ""))
     return key if key.startswith(f"{BESIDE}-") else ""
 
 
 def declared_work(run: Run, report: LevelReport, level: int) -> str:
-    """Return what was asked for at a level, as `name=value;...`; what is not known is left out.
+    """Return the declared workload of a level as `name=value;...`; unknown values are left out.
 
-    Without what may differ between runs that do the same work: levels, seconds, limits of time, the seed.
+    So is what may differ between runs that do the same work: levels, durations, time limits, the seed.
     """
     workload = workload_of(run.workload)
     said: dict[str, Any] = {
@@ -119,7 +119,7 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
 
 
 def _imported_work(report: LevelReport, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The work of results from elsewhere: without the load's settings in the report lengths are only as seen."""
+    """The workload of imported results: from the load's settings in the report; without them, lengths are unknown."""
     data = report.data
     if data is not None:
         spreads = {"prompt_stdev": data.prompt_stdev, "output_stdev": data.output_stdev}
@@ -130,9 +130,9 @@ def _imported_work(report: LevelReport, said: Mapping[str, Any]) -> dict[str, An
 
 
 def gpu_conditions(run: Run) -> dict[str, Any]:
-    """Return the number of GPUs, NaN if it is not known, and in what state they computed; means over them.
+    """Return the number of GPUs, NaN if not known, and their power and clock limits and clocks; means over GPUs.
 
-    `gpu_throttled`: the reasons for which any was held back, `;`-joined.
+    `gpu_throttled`: the reasons for which any GPU was throttled, `;`-joined.
     """
     found = run.gpu_conditions
     gpus = run.hardware.get("gpus")
@@ -151,7 +151,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _steady(argv: Sequence[str]) -> list[str]:
-    """Return the arguments without those that differ from start to start; JSON in them in one order of keys."""
+    """Return the arguments without those that differ from start to start; JSON values with their keys sorted."""
     per_start = {flag for software in SERVERS.values() for flag in software.flags_per_start}
     kept: list[str] = []
     skip = False

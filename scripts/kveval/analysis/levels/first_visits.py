@@ -1,4 +1,4 @@
-"""First visits: the part of a window's prompts that no cache can have, because it was not sent before."""
+"""First visits: the part of a window's prompts that no cache can serve, because it was not sent before."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def first_visits(prefixes: int, before: int, within: int) -> float:
 def prompt_shares(
     workload: Mapping[str, Any], level: int, requests: Requests, window: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return which shares of the window's prompt tokens are first visits of prefixes, and unshared prompts of turns.
+    """Return two shares of the window's prompt tokens: first visits of prefixes, and prompts new in each turn.
 
-    The first is expected, see `first_visits`, and 0 where every prefix was visited before the level (`prime`). Requests
-    are of the window whose first token it holds, as for `prompt_tokens`. NaN where no request says so, or the workload
-    does not name its prefixes.
+    The first is an expectation, see `first_visits`, and 0 if every prefix was sent before the level (`prime`). Requests
+    belong to the window that holds their first token, as for `prompt_tokens`. NaN without such requests, or if the
+    workload does not declare its prefixes.
     """
     start, end = window
     first = requests.column("first_token")

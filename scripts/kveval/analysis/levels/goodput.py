@@ -1,10 +1,10 @@
 """Goodput: the rate at which requests meet declared limits on their latencies (Zhong et al. 2024, DistServe).
 
-A request is settled when its outcome is known: it meets the limits when it completes within all of them; it misses when
-the first of them passes, TTFT and E2E at that age, TPOT and ITL when it completes; one that fails misses then, or
-before. It counts in the window that holds that moment. In a steady state every request is settled once, wherever the
-window's ends cut it, so neither the rate nor the share is biased. One that was cut off before it was settled is in no
-count: nobody knows what became of it.
+A request is settled when its outcome is known. It meets the limits when it completes within all of them. It misses them
+when it exceeds the first: TTFT and E2E at that age, TPOT and ITL when it completes; a failed request misses when it
+fails, or earlier. It counts in the window that holds that moment. In a steady state every request is settled once,
+wherever the window's ends cut it, so neither the rate nor the share is biased. A request that was cut off before it was
+settled is not counted: its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def in_words(limits: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Settled:
-    """When each unit was settled, s since 1970 (inf: never seen), and whether it met the limits then."""
+    """For each unit, `at`: when it was settled, s since 1970 (inf: never), and `met`: whether it met the limits."""
 
     at: Array
     met: Mask
@@ -50,11 +50,11 @@ class Settled:
 def goodput(
     requests: Requests, window: tuple[float, float], limits: Mapping[str, Any], turns: int, streams: float | None
 ) -> dict[str, Any]:
-    """Return a level's columns of goodput.
+    """Return a level's columns of goodput, per second.
 
-    `limits`: latency, such as `ttft_ms`, -> longest; `of`: "sessions" where the unit is a conversation, of whose
-    `turns` each has to meet them. `streams`: in flight in a closed loop, None in an open one. All is NaN where nothing
-    was settled in the window, or requests lack the latencies that the limits are about.
+    `limits`: latency, such as `ttft_ms`, -> limit in ms; `of`: "sessions" if the unit is a conversation, all of whose
+    `turns` must meet the limits. `streams`: of a closed loop, None in an open one. NaN if nothing was settled in the
+    window, or the requests lack the limited latencies.
     """
     start, end = window
     settled = settle(requests, limits, end)
@@ -72,7 +72,7 @@ def goodput(
     return {
         GOODPUT: met / (end - start),
         "goodput_per_s_se": _closed_error(requests, settled, window) if closed else _binomial_error(met, count),
-        # At each end a stream is anywhere in its request: a variance of 1/12 of one; see `noise.cut_error`.
+        # At each end of the window a stream is anywhere within a request: variance 1/12 each; see `noise.cut_error`.
         "goodput_cut": math.sqrt(streams * share / 6) / met if closed and streams and met else np.nan,
         "goodput_met": met,
         "goodput_settled": count,
@@ -82,13 +82,13 @@ def goodput(
 
 
 def unmeasured(limits: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a level whose requests cannot be held against the limits."""
+    """Return the columns of a level whose requests cannot be compared with the limits."""
     numbers = (GOODPUT, "goodput_per_s_se", "goodput_cut", "goodput_met", "goodput_settled", "goodput_share")
     return {**dict.fromkeys(numbers, np.nan), "goodput_limits": in_words(limits)}
 
 
 def settle(requests: Requests, limits: Mapping[str, Any], end: float) -> Settled:
-    """Return when each request was settled, as far as was seen by `end`, s since 1970."""
+    """Return when each request was settled, as far as it was observed until `end`, s since 1970."""
     begin, finish = requests.column("start"), requests.column("end")
     done, errored = requests.status("completed"), requests.status("errored")
     missed = np.full(len(begin), np.inf)
@@ -102,7 +102,7 @@ def settle(requests: Requests, limits: Mapping[str, Any], end: float) -> Settled
             over = done & (requests.column(name) > limits[name])
             missed = np.where(over, np.minimum(missed, finish), missed)
     missed = np.where(errored, np.fmin(missed, np.fmax(finish, begin)), missed)
-    # Nobody watched a request after it was cut off.
+    # A request is not observed after it was cut off.
     seen = np.where(np.isnan(finish), end, finish)
     missed = np.where(missed <= seen, missed, np.inf)
     met = done & np.isinf(missed) & ~_unknown(requests, limits)
@@ -110,7 +110,7 @@ def settle(requests: Requests, limits: Mapping[str, Any], end: float) -> Settled
 
 
 def _unknown(requests: Requests, limits: Mapping[str, Any]) -> Mask:
-    """The completed requests that lack a latency which is limited; a single token has no gap to be too long."""
+    """The completed requests that lack a limited latency; an answer of one token has no ITL and needs none."""
     lacking = np.zeros(len(requests.records), dtype=np.bool_)
     for name in TITLES:
         if name in limits:
@@ -120,9 +120,9 @@ def _unknown(requests: Requests, limits: Mapping[str, Any]) -> Mask:
 
 
 def _sessions(requests: Requests, settled: Settled, turns: int) -> Settled:
-    """Return the same by conversation: settled with the first turn that misses, or when all its turns have met.
+    """Return when conversations were settled: at the first turn that misses the limits, or once all turns met them.
 
-    Conversations whose beginning was not recorded are left out; without a name a request is one of its own.
+    Conversations whose first turn was not recorded are left out; a request without one is a conversation of its own.
     """
     unit = requests.conversations
     count = int(unit.max(initial=-1)) + 1
@@ -138,12 +138,12 @@ def _sessions(requests: Requests, settled: Settled, turns: int) -> Settled:
 
 
 def _closed_error(requests: Requests, settled: Settled, window: tuple[float, float]) -> float:
-    """The standard error of ln goodput of a closed loop: what met the limits per second of a stream's time."""
+    """The standard error of ln goodput in a closed loop, as the rate of requests within the limits per stream."""
     seconds = requests.column("e2e_ms") / 1000
     within = requests.completed(*window) & ~np.isnan(seconds)
     return renewal_error(settled.met[within].astype(np.float64), seconds[within])
 
 
 def _binomial_error(met: int, count: int) -> float:
-    """The standard error of ln of a share, for a rate of arrivals that is the same for all that is compared."""
+    """The standard error of ln of a share; that of goodput too, if all compared cells have one arrival rate."""
     return math.sqrt((1 - met / count) / met) if met else np.nan

@@ -1,7 +1,7 @@
 """The noise within one run: how far a level's numbers would move if the same run were made again.
 
-It never replaces the spread of runs, in which it is contained; it says how small that spread can be by chance alone.
-All values are relative, 0.01 is 1 %; NaN where the requests do not tell.
+The spread of runs contains it, so it never replaces that spread; it is a lower bound of the spread to be expected.
+All values are relative, 0.01 is 1 %; NaN where the requests do not allow an estimate.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kveval.analysis.estimators.survival import Observed, effective_count, quant
 from kveval.analysis.levels.requests import Array, Requests
 
 _BEYOND = {"p50": 2, "p90": 2, "p99": 10}
-"""So many observed values beyond a quantile make it one: a 90th percentile of nine values is their largest. With two
-beyond it a 99th is known to a factor of two in heavy tails, with ten to a third."""
+"""Observed values needed beyond a quantile: the 90th percentile of nine values would just be the largest. In heavy
+tails, two values beyond a p99 determine it to a factor of two, ten to a third."""
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _BATCH_LATENCIES, _FEWEST_BATCHES, _MOST_BATCHES = 4, 6, 9
 
 
 def needed_for(quantile: str) -> int:
-    """Return how many latencies a quantile such as "p90" needs to be one at all: 4, 20, 1000."""
+    """Return how many latencies a quantile needs to be meaningful: 4 for p50, 20 for p90, 1000 for p99."""
     return round(_BEYOND[quantile] / (1 - QUANTILES[quantile]))
 
 
@@ -45,7 +45,7 @@ def counting_error(requests: Requests, start: float, end: float) -> float:
 def renewal_error(rewards: Array, seconds: Array) -> float:
     """Return the standard error of ln of a closed loop's rate, from the reward and the latency of each request.
 
-    As in `counting_error`; NaN where nothing was rewarded.
+    As in `counting_error`; NaN if the rewards add up to 0.
     """
     count, total = len(rewards), float(rewards.sum())
     if not total > 0 or not seconds.sum() > 0:
@@ -57,11 +57,11 @@ def renewal_error(rewards: Array, seconds: Array) -> float:
 
 
 def cut_error(requests: Requests, start: float, end: float, streams: float) -> float:
-    """Return the standard error of ln throughput from where the window's ends cut the streams.
+    """Return the standard error of ln throughput due to the phase at which the window's ends cut the streams.
 
-    A stream is silent until the first token, for a share w of a request, then delivers T tokens: what it delivered by
-    a moment is off its even rate by up to w T, uniformly over the phase; at two ends, variance (w T)^2 / 6 a stream.
-    Runs that start alike are cut alike, so that repeating them does not average it out.
+    A stream waits for the first token for a share w of a request, then delivers T tokens: the count until a moment is
+    off the even rate by up to w T, uniformly over the phase. Both ends: variance (w T)^2 / 6 per stream. Runs that
+    start alike are cut alike, so that this error does not average out over runs.
     """
     done = requests.completed(start, end)
     silent = (requests.column("ttft_ms") / requests.column("e2e_ms") * requests.column("output_tokens"))[done]
@@ -75,9 +75,9 @@ def cut_error(requests: Requests, start: float, end: float, streams: float) -> f
 def drift(requests: Requests, start: float, end: float, streams: float | None) -> tuple[float, float]:
     """Return the relative change of the token rate from the first to the last third, and its standard error.
 
-    Both relative to the mean of the thirds. The error is the larger of two: the scatter of batches longer than a
-    request, see `change_error`, and what the requests of two thirds give, each taken for itself; in a closed loop of
-    `streams` as in `counting_error` and `cut_error`, in an open one (None) as a compound Poisson process.
+    Both relative to the mean of the two thirds. The error is the larger of two estimates: from the scatter of batches
+    longer than a request, see `change_error`, and from the single requests: in a closed loop of `streams` as in
+    `counting_error` and `cut_error`, in an open loop (None) as a compound Poisson process.
     """
     thirds = requests.delivered_in_parts(start, end, 3)
     middle = (thirds[0] + thirds[2]) / 2
@@ -89,17 +89,17 @@ def drift(requests: Requests, start: float, end: float, streams: float | None) -
         own = math.sqrt(6 * float((amounts**2).sum())) / float(amounts.sum())
     else:
         counted, cut = counting_error(requests, start, end), cut_error(requests, start, end, streams)
-        # A third has a third of the requests and of the tokens, and both ends of its own.
+        # A third of the window has a third of the requests and tokens, but two ends as the whole window has.
         own = math.hypot(math.sqrt(6) * counted, 3 * math.sqrt(2) * cut)
     error = change_error(batches) * len(batches) / 3 / middle
     return float((thirds[2] - thirds[0]) / middle), float(np.fmax(error, own))
 
 
 def batch_count(seconds: float, latency_s: float) -> int:
-    """Return into how many batches a window is cut: four mean latencies or longer, and 6 to 9 of them.
+    """Return into how many batches a window is cut: 6 to 9, of four mean latencies or longer where possible.
 
-    Batches shorter than what makes the rate go up and down are alike one after the other, and look steadier than they
-    are (Law and Kelton 2000, 9.5.3).
+    Batches shorter than the fluctuations of the rate are correlated, and make it look steadier than it is (Law and
+    Kelton 2000, 9.5.3).
     """
     wanted = seconds / (_BATCH_LATENCIES * latency_s) if latency_s > 0 else _MOST_BATCHES
     return int(np.clip(wanted, _FEWEST_BATCHES, _MOST_BATCHES))
@@ -108,8 +108,8 @@ def batch_count(seconds: float, latency_s: float) -> int:
 def change_error(batches: Array) -> float:
     """Return the standard error of the change from the mean of the first third to that of the last.
 
-    From the scatter of at least three batches about a straight line, so that a change itself adds little; as much
-    larger as Student's t with so few degrees of freedom asks, for twice the error to be a limit of 95 %.
+    Estimated from the scatter of at least three batches about a straight line, so that the change itself adds little.
+    Scaled by Student's t for the few degrees of freedom, so that twice the error is a 95 % limit.
     """
     number = np.arange(len(batches)) - (len(batches) - 1) / 2
     about = batches - batches.mean()
@@ -125,9 +125,9 @@ def uneven(change: float, error: float) -> bool:
 
 
 def quantile_error(observed: Observed, share: float) -> float:
-    """Return the standard error of ln of a quantile: half the way between those one binomial error to either side.
+    """Return the standard error of ln of a quantile: half the gap of the quantiles one binomial error to each side.
 
-    Woodruff (1952), with `effective_count` as the sample's size; NaN where there is none on one of the sides.
+    Woodruff (1952), with `effective_count` as the sample size; NaN if one of these quantiles was not observed.
     """
     count = effective_count(observed, share)
     if not count > 0:
@@ -138,15 +138,15 @@ def quantile_error(observed: Observed, share: float) -> float:
 
 
 def quantile_interval(observed: Observed, share: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Return an interval of a quantile: the values between which it lies by the binomial distribution of those below.
+    """Return an interval of a quantile, from the binomial distribution of the number of values below it.
 
-    For complete samples the interval of order statistics (David and Nagaraja 2003, 7.1), with `effective_count` as the
-    sample's size otherwise. NaN for an end beyond what was observed: 368 values are the fewest that bound a p99.
+    For complete samples the interval of order statistics (David and Nagaraja 2003, 7.1), else with `effective_count` as
+    the sample size. An end beyond the observed values is NaN: bounding a p99 takes at least 368 values.
     """
     count = effective_count(observed, share)
     if not count >= 1:
         return np.nan, np.nan
-    # The tolerance is for complete samples, whose number it is.
+    # The tolerance is for complete samples, where the count is an integer up to rounding.
     size = math.floor(count + 1e-6)
     least, most = (_binomial_quantile(at, size, share) for at in ((1 - confidence) / 2, (1 + confidence) / 2))
     low, high = quantiles(observed, [least / size, (most + 1) / size])
@@ -154,12 +154,12 @@ def quantile_interval(observed: Observed, share: float, confidence: float = 0.95
 
 
 def _binomial_quantile(probability: float, size: int, share: float) -> int:
-    """Return the smallest count that a binomial variable does not exceed with this probability."""
+    """Return the quantile of a binomial distribution: the smallest count not exceeded with this probability."""
     count = math.ceil(float(special.bdtrik(probability, size, share)))
     one_less = count > 0 and float(special.bdtr(count - 1, size, share)) >= probability
     return count - 1 if one_less else count
 
 
 def whole(values: Array, unit: npt.NDArray[np.intp] | None = None) -> Observed:
-    """Return latencies that were all seen to their end as such; `unit` as in `Observed`."""
+    """Return `Observed` for latencies that were all observed completely; `unit` as there."""
     return Observed(np.zeros(len(values)), values, np.ones(len(values), dtype=np.bool_), unit)

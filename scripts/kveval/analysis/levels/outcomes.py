@@ -20,9 +20,9 @@ _OF_THROUGHPUT = ("steadiness",)
 
 @dataclass(frozen=True)
 class Outcome:
-    """A check that did not simply pass.
+    """A check's result other than a plain pass.
 
-    A `fail` disqualifies what was checked, a `warn` asks to be looked at, a `note` is a limit of what it can say.
+    A `fail` disqualifies what was checked, a `warn` needs a look at it, a `note` is a limit of what it can show.
     `where` names the place for checks of whole tables and documents; a level's outcome is in the level's row.
     """
 
@@ -33,23 +33,23 @@ class Outcome:
 
 
 def fail(message: str, where: str = "") -> Outcome:
-    """Return the outcome of a check that disqualifies; the check gives it its name."""
+    """Return an outcome that disqualifies; `Check` adds the name."""
     return Outcome("", "fail", message, where)
 
 
 def warn(message: str, where: str = "") -> Outcome:
-    """Return the outcome of a check that asks to be looked at."""
+    """Return an outcome that a reader should look at."""
     return Outcome("", "warn", message, where)
 
 
 def note(message: str, where: str = "") -> Outcome:
-    """Return the outcome of a check that found a limit."""
+    """Return an outcome that states a limit of what the data can show."""
     return Outcome("", "note", message, where)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check, called by the name of its function; `rules`: those of `check_rules.RULES` that it holds."""
+    """A check, named after its function; `rules`: those of `check_rules.RULES` that it enforces."""
 
     look: Callable[[Any], Outcome | Iterable[Outcome] | None]
     rules: tuple[str, ...]
@@ -66,7 +66,7 @@ class Check:
 
 
 def check(*rules: str) -> Callable[[Callable[[Any], Outcome | Iterable[Outcome] | None]], Check]:
-    """Make a function a check that holds these rules."""
+    """Mark a function as a check that enforces these rules."""
     return lambda look: Check(look, rules)
 
 
@@ -76,7 +76,7 @@ def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
 
 
 def judge(checks: Iterable[Check], subject: Any) -> list[Outcome]:
-    """Run checks on a subject; what passed is left out."""
+    """Run checks on a subject and return their outcomes; checks that passed have none."""
     return [outcome for each in checks for outcome in each(subject)]
 
 
@@ -96,9 +96,9 @@ def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:
 
 
 def failed_checks(row: Mapping[Any, Any], of_throughput: bool) -> list[str]:
-    """Return the names of the checks by which a level disqualifies its throughput, or its latencies.
+    """Return the names of the failed checks that disqualify a level's throughput, or else its latencies.
 
-    Of latencies an unsteady rate is a limit: they are those of all the states that the window saw.
+    An unsteady rate does not disqualify latencies: they describe all states within the window.
     """
     names = [name for name in str(row[COLUMNS["fail"]] or "").split(";") if name]
     return [name for name in names if of_throughput or name not in _OF_THROUGHPUT]

@@ -1,4 +1,4 @@
-"""The pilot of a peak search: what it tried on a baseline, and the levels it froze for every arm."""
+"""The pilot of a peak search: the levels it tried on a baseline, and the levels it fixed for every arm."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class PilotError(Failure):
 
 @dataclass(frozen=True)
 class Pilot:
-    """A finished search. `tried`: level and delivered throughput, tok/s, in the order in which they were measured."""
+    """A finished search. `tried`: level and throughput, tok/s, in the order in which they were measured."""
 
     cell: str
     measurement: str
@@ -35,14 +35,14 @@ class Pilot:
 
 
 def freeze(pointer: Path, output: Path) -> None:
-    """Write the levels that the pilot behind `pointer` (measurement.json) found, and what it tried, to `output`.
+    """Write to `output` the levels found by the pilot that `pointer` (measurement.json) names, and the levels tried.
 
-    Raises RunFileError when the measurement cannot be read, PilotError when it is of no search.
+    Raises RunFileError when the measurement cannot be read, PilotError when it is not that of a search.
     """
     run = read_run(stored_run(pointer))
     settings = workload_of(run.workload).searched
     if settings is None or any(level.throughput_tok_s is None for level in run.levels):
-        message = f"{pointer}: the measurement it points to is not a search for levels; delete it to measure again"
+        message = f"{pointer}: names a measurement that is not a search for levels; delete the file to measure again"
         raise PilotError(message, code="no_search")
     search = settings.search
     tried = {level.level: float(level.throughput_tok_s or 0.0) for level in run.levels}
@@ -67,10 +67,10 @@ def read_pilot(path: Path) -> Pilot:
         tried = [(int(level), float(throughput)) for level, throughput in content.pop("tried")]
         return Pilot(tried=tried, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        message = f"{path}: not what a pilot writes ({error}); delete it, and it is made again"
+        message = f"{path}: not a pilot's file ({error}); delete it, and the next run of the workflow makes it again"
         raise PilotError(message, code="damaged_levels") from error
 
 
 def frozen_levels(path: Path) -> tuple[int, ...]:
-    """Return the levels that a pilot froze; see `read_pilot`."""
+    """Return the levels that a pilot fixed; see `read_pilot`."""
     return tuple(read_pilot(path).levels)

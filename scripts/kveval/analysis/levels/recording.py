@@ -19,7 +19,7 @@ _DIRECT = ".parquet"
 
 @dataclass(frozen=True)
 class ConvertedRecording:
-    """Folders and tars of PCP archives, and the window that is wanted of them: ns since 1970 UTC, None for all."""
+    """Folders and tars of PCP archives, and the window to convert: ns since 1970 UTC, None for all."""
 
     sources: Sequence[Path]
     start_ns: int | None = None
@@ -46,12 +46,12 @@ def recording_of(directory: Path) -> ConvertedRecording:
 def convert_recording(directory: Path, output: Path, converter: str = "kveval") -> None:
     """Write a stored run's recording as one Parquet file.
 
-    An imported run without a readable recording gives an empty file, which says why: the load is worth keeping without
-    it. A measured one always has a recording: raises ArchiveError when it has none that can be read.
+    For an imported run without a readable recording, writes an empty file that says why: its load report is useful
+    without it. A measured run always has a recording: raises ArchiveError if it cannot be read.
     """
     recording = recording_of(directory)
     if recording.start_ns is None and recording.sources[0].suffix == _DIRECT:
-        # Recorded by the exporters alone, in the form that is wanted.
+        # Recorded from exporters only, already as Parquet.
         shutil.copyfile(recording.sources[0], output)
         return
     if recording.start_ns is None:

@@ -17,13 +17,13 @@ from kveval.analysis.levels.requests import Array, Requests
 from kveval.load.reports import CLOSED_LOOP, LevelReport
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
-# Latencies are compared by these; of the others no error is needed.
+# The statistics by which latencies are compared; the others need no error.
 _WITH_ERROR = ("ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90")
 BATCHES = 10
 
 
 def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
-    """Throughput, counts and latencies of the window from the requests' records."""
+    """Return throughput, counts and latencies of the window from the requests' records."""
     seconds = end - start
     begin, finish = requests.column("start"), requests.column("end")
     first = requests.column("first_token")
@@ -66,33 +66,33 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
 
 
 def _to_first_token(requests: Requests, start: float, end: float) -> Observed:
-    """Times to the first token, ms, as far as the window saw them; without errored requests and those never sent."""
+    """TTFT in ms, as far as observed within the window; without errored requests and those never sent."""
     return _seen(requests, requests.column("first_token"), requests.column("ttft_ms"), start, end)
 
 
 def _to_completion(requests: Requests, start: float, end: float) -> Observed:
-    """Times to completion, ms, as far as the window saw them."""
+    """Times to completion in ms, as far as observed within the window."""
     finish = np.where(requests.status("completed"), requests.column("end"), np.nan)
     return _seen(requests, finish, requests.column("e2e_ms"), start, end)
 
 
 def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: float) -> Observed:
-    """Return for how long of its wait each request was watched; `when` and `age_ms` say when the wait ended."""
+    """Return the part of each request's wait that was observed; `when` and `age_ms` say when the wait ended."""
     begin = requests.column("start")
     over = when < start
     watched = ~requests.status("errored") & (begin < end) & ~over
-    # A request that was cut off before the window, when the generator stopped, has waited no longer.
+    # A request that was cut off before the window began was not waiting within it.
     watched &= ~(requests.column("end") < start)
     event = watched & (when <= end) & ~np.isnan(age_ms)
     entry = 1000 * np.maximum(start - begin, 0)
     left = np.where(event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin))
-    # The generator's own figure may be a rounding below the age at which the request was first seen.
+    # Rounding may put the generator's own figure below the age at which the request was first observed.
     leave = np.maximum(left, np.nextafter(entry, np.inf))
     return Observed(entry[watched], leave[watched], event[watched], requests.conversations[watched])
 
 
 def _statistics(name: str, values: Array, times: Observed) -> dict[str, float]:
-    """Return a latency's mean of `values`, and its quantiles and their errors by `times`."""
+    """Return a latency's mean from `values`, and its quantiles and their errors from `times`."""
     row = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
     found = quantiles(times, list(QUANTILES.values()))
     row |= {f"{name}_ms_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
@@ -103,7 +103,7 @@ def _statistics(name: str, values: Array, times: Observed) -> dict[str, float]:
 
 
 def within_run(report: LevelReport, requests: Requests, start: float, end: float) -> dict[str, Any]:
-    """Return the throughput's 95 % interval from this run alone: a diagnostic, never enough for a verdict."""
+    """Return the throughput's 95 % interval from this run alone, a diagnostic on which no verdict rests."""
     if report.strategy in CLOSED_LOOP:
         method = "batch means"
         interval = batch_means(requests.delivered_in_parts(start, end, BATCHES) * BATCHES / (end - start))
@@ -115,7 +115,7 @@ def within_run(report: LevelReport, requests: Requests, start: float, end: float
 
 
 def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
-    """Name the quantiles that lie beyond the last event: events were seen, and too many requests were cut off."""
+    """Name the quantiles that were not observed because too many requests were cut off."""
     names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
     return ";".join(name for name in names if np.isnan(row[name]))
 
@@ -123,8 +123,8 @@ def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
 def request_tokens(requests: Requests, start: float, end: float, turns: int) -> dict[str, float]:
     """Return the mean tokens of a completed request's prompt and answer, and their relative standard errors.
 
-    Later turns of a conversation repeat what came before, and a faster server gets to more of them: prompts are those
-    of first turns, NaN where `turns` were asked for and no request says its own.
+    Later turns of a conversation repeat what came before, and a faster server reaches more of them: so prompts are
+    those of first turns, NaN if several `turns` were asked for and no request has a turn number.
     """
     done, finish = requests.status("completed"), requests.column("end")
     within = done & (finish >= start) & (finish < end)

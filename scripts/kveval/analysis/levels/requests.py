@@ -1,4 +1,4 @@
-"""Requests as arrays, and the tokens that they delivered within a span of time."""
+"""Requests as arrays, and the tokens that they delivered within an interval of time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Requests:
     """The records of one level as columns; times in epoch seconds, NaN where the event never happened."""
 
     records: Sequence[RequestRecord]
-    # Every check asks for some of them.
+    # Cached, because many checks use the same columns.
     _columns: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def column(self, name: str) -> Array:
         """Return a numeric field of every record, None as NaN; read-only."""
         if name not in self._columns:
-            # numpy takes None for NaN.
+            # numpy converts None to NaN.
             values = np.array(list(map(attrgetter(name), self.records)), dtype=np.float64)
             values.flags.writeable = False
             self._columns[name] = values
@@ -49,7 +49,7 @@ class Requests:
 
     @cached_property
     def conversations(self) -> npt.NDArray[np.intp]:
-        """Return the number of each record's conversation; a record without one is one of its own."""
+        """Return the number of each record's conversation; a record without one is a conversation of its own."""
         names = [record.conversation or str(number) for number, record in enumerate(self.records)]
         return np.unique(np.array(names, dtype=str), return_inverse=True)[1]
 
@@ -79,7 +79,7 @@ def _delivered_before(first: Array, last: Array, tokens: Array, time: float) -> 
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         gap = (last - first) / np.maximum(tokens - 1, 1)
         count = np.ceil((time - first) / gap)
-        # Tokens that all came at one moment.
+        # All tokens arrived at one moment.
         count = np.where(gap > 0, count, np.where(first < time, tokens, 0.0))
         inside = np.clip(count, 0, tokens)
     return np.where(np.isnan(first) | np.isnan(last), 0.0, inside)

@@ -1,4 +1,4 @@
-"""The server's own counters of a level, by the terms that all servers share."""
+"""The server's own counters of a level, under names that are the same for all servers."""
 
 import math
 from collections.abc import Mapping
@@ -10,6 +10,6 @@ from kveval.store.run_file import Change
 def server_delta(counters: Mapping[str, Change], metric: str) -> float:
     """Return the increase of a metric, such as generation_tokens, during a level; NaN where the server has none.
 
-    Of several names by release, the newest that was read counts.
+    If the name depends on the server's release, the newest of those that were read counts.
     """
     return next((counters[name].delta for name in names_on_wire(metric) if name in counters), math.nan)

@@ -1,4 +1,4 @@
-"""Makes tables of a measured run: one row a level, one row a request. What was not observed is NaN, never 0."""
+"""Tables of a measured run: one row per level, and one per request. What was not observed is NaN, never 0."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -30,15 +30,15 @@ from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
 
 LEVEL_CHECKS = checks_in(checks, checks_import, checks_run)
-# How a warm-up may differ from what was asked before the rest of it is cut off here: requests start a little late.
+# The warm-up that the generator cut off may be this much too short, since requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
-# A level takes 30 s, or as long as nine of ten requests, to settle; a short level gets a quarter of its time.
+# A level settles within 30 s or the p90 of request latency; in a short level the warm-up is a quarter of its time.
 WARMUP_S = 30.0
 _WARMUP_SHARE = 0.25
 
 
 class LevelsError(Failure):
-    """A run's reports do not hold what the tables need."""
+    """A run's reports lack what the tables need."""
 
 
 def run_tables(
@@ -49,8 +49,8 @@ def run_tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read a measurement's folder and return its levels and its requests as tables.
 
-    `required`: the counters that prove the arm active (`counter`, `at_least`) as the catalogue names them now; without
-    it, as it named them when the run was measured. `scenario`: the name to give the run's scenario, its own if None.
+    `required`: the counters that prove the arm active (`counter`, `at_least`) according to the current catalogue; None
+    for those of the catalogue when the run was measured. `scenario`: name for the run's scenario, its own if None.
     `limits`: the campaign's goodput, see `levels.goodput`; without it there are no columns of goodput.
     Raises RunFileError, ReportError or LevelsError with the file that is wrong. A level that failed while measuring
     is a row of NaN that fails the check `level_failed`.
@@ -80,7 +80,7 @@ def run_tables(
 
 
 def _benchmark(report: LoadReport, level: LevelRun) -> LevelReport:
-    """Return the benchmark of a level; a sweep's report holds several, and run.json says which is whose."""
+    """Return the benchmark of a level; the report of a sweep holds several, and run.json says which belongs to it."""
     if level.benchmark is not None and level.benchmark < len(report.levels):
         return report.levels[level.benchmark]
     if level.benchmark is None and len(report.levels) == 1:
@@ -101,8 +101,8 @@ def level_row(
 ) -> dict[str, Any]:
     """Compute one row of levels.csv; `required` and `limits` as in `run_tables`.
 
-    A report that did not keep every request gives what its own statistics say, if it was imported. Raises LevelsError
-    when it was measured here, where every request is kept.
+    For an imported report that did not keep every request, the row has the report's own statistics. For a run measured
+    by this workflow, which keeps every request, raises LevelsError.
     """
     if report.requests_missing and run.engine != IMPORTED:
         raise LevelsError(
@@ -113,7 +113,7 @@ def level_row(
         )
     turns = workload_of(run.workload).turns
     if report.requests_missing:
-        # A sample of the requests says nothing about the window's throughput, and less than the statistics of them all.
+        # A sample of requests does not give the window's throughput; the report's statistics cover all of them.
         requests, window = Requests(()), (report.start, report.end)
         measured, received = aggregates.measured(report) | aggregates.request_tokens(report, turns), np.nan
     else:
@@ -147,7 +147,7 @@ def level_row(
 
 
 def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
-    """Return the row of a level that could not be measured: who it was, and the failed check."""
+    """Return the row of a level that could not be measured: its identity, and the failed check."""
     outcome = Outcome("level_failed", "fail", level.error or "the level was not measured")
     return {
         **_identity(run, level),
@@ -194,7 +194,7 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
 
 
 def _conditions(run: Run, level: int) -> dict[str, Any]:
-    """The conditions of the level: when, on what, what the caches hold and what the load could reuse."""
+    """The conditions of the level: time, software and hardware, cache sizes, and what the load could reuse."""
     workload = run.workload
     device = run.budget.get("device_tokens") or run.server.get("facts", {}).get("kv_cache_tokens")
     return {
@@ -216,14 +216,14 @@ def _conditions(run: Run, level: int) -> dict[str, Any]:
 
 
 def working_set_tokens(workload: Mapping[str, Any], level: int) -> float:
-    """Return the tokens of all distinct prefixes at a level: what a cache must hold to serve every reuse."""
+    """Return the tokens of all distinct prefixes at a level, which a cache must hold to serve every reuse."""
     if workload.get("prefix_count") is None or workload.get("prefix_tokens") is None:
         return np.nan
     return float(workloads.working_set_tokens_at(workload_of(workload), level))
 
 
 def prefix_tokens(workload: Mapping[str, Any], level: int) -> float:
-    """Return the tokens of a shared prefix at a level; NaN where the workload does not say."""
+    """Return the tokens of a shared prefix at a level; NaN if the workload does not declare them."""
     return float(workloads.prefix_tokens_at(workload_of(workload), level)) if "prefix_tokens" in workload else np.nan
 
 
@@ -232,22 +232,22 @@ def _known(value: float | None) -> float:
 
 
 def primed(run: Run) -> bool:
-    """Whether caches were filled before the levels, so that a level has only its requests to settle."""
+    """Whether caches were filled before the levels, so that only the requests of a level need time to settle."""
     return bool(run.workload.get("prime", False))
 
 
 def settling_s(requests: Requests, *, primed: bool) -> float:
-    """Return how long a level takes to settle: max(30 s, 90th percentile of request latency); primed, the latter."""
+    """Return the seconds a level takes to settle: max(30 s, p90 of request latency); if primed, the p90 alone."""
     latencies = requests.column("e2e_ms")[requests.status("completed")]
     known = latencies[~np.isnan(latencies)]
     return max(0.0 if primed else WARMUP_S, float(np.quantile(known, 0.9)) / 1000 if len(known) else 0.0)
 
 
 def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, float]:
-    """Return the measurement window: the report's, less what of the warm-up the generator did not cut off.
+    """Return the measurement window: the report's, less the part of the warm-up that the generator did not cut off.
 
-    The warm-up is the longer of what the workload asks for and what the level takes to settle, the latter no more than
-    a quarter of the level.
+    The warm-up is the longer of what the workload asks for and the time to settle, the latter at most a quarter of the
+    level.
     """
     begin = report.start - report.warmup_s
     asked = float(run.workload.get("warmup_s", 0.0))
@@ -263,7 +263,7 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
 
 
 def _shortfall(run: Run, level: LevelRun, report: LevelReport, achieved: float) -> float:
-    """Return by which share fewer requests were in flight than a closed loop was asked for, at least 0."""
+    """Return the share by which requests in flight fell short of a closed loop's streams, at least 0."""
     asked = workloads.streams_at(workload_of(run.workload), level.level) or report.streams
     return max(0.0, 1 - achieved / asked) if report.closed_loop and asked else np.nan
 
@@ -271,7 +271,7 @@ def _shortfall(run: Run, level: LevelRun, report: LevelReport, achieved: float) 
 def _noise(
     run: Run, level: LevelRun, report: LevelReport, requests: Requests, window: tuple[float, float]
 ) -> dict[str, float]:
-    """The run's own noise, for the statistics; that of the throughput in a closed loop alone."""
+    """The noise within the run, for the statistics; errors of the throughput in a closed loop only."""
     visits, unshared = prompt_shares(run.workload, level.level, requests, window)
     streams = report.streams or workloads.streams_at(workload_of(run.workload), level.level)
     closed = report.closed_loop and streams is not None
@@ -294,7 +294,7 @@ def _goodput(
     window: tuple[float, float],
     limits: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The rate of what met the campaign's limits; NaN for a report that did not keep every request."""
+    """The goodput columns; NaN for a report that did not keep every request."""
     if report.requests_missing:
         return unmeasured(limits)
     workload = workload_of(run.workload)
@@ -303,15 +303,15 @@ def _goodput(
 
 
 def _server_side(run: Run, level: LevelRun, received: float, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The level by the server's own counters, from its first request to its last, warm-up included.
+    """The columns from the server's own counters, over the whole level from its first request, warm-up included.
 
-    `received`: output tokens of the same time by the generator's count.
+    `received`: output tokens that the generator counted in the same time.
     """
     counters = level.counters
     generated = server_delta(counters, "generation_tokens")
     return {
         "server_generation_tokens": generated,
-        # Over the whole level on both sides, because the counters were read around it and not at the window's edges.
+        # Both counts are over the whole level, because the counters were read before and after it.
         "throughput_server_difference": received / generated - 1 if generated > 0 else np.nan,
         "prefix_hit_ratio": _ratio(counters, "prefix_cache_hits", "prefix_cache_queries"),
         "external_hit_ratio": _ratio(counters, "external_prefix_cache_hits", "external_prefix_cache_queries"),
@@ -327,14 +327,14 @@ def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
     return server_delta(counters, part) / denominator if denominator > 0 else np.nan
 
 
-# A tier that served a smaller part of the prompt tokens changed nothing that could be told from nothing.
+# A tier that served a smaller share of the prompt tokens has no measurable effect.
 _SERVED = 0.005
 
 
 def _exercised(run: Run, required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]) -> bool | None:
-    """Return whether every counter that proves the arm active moved enough in this level; None without such.
+    """Return whether every counter that proves the arm active rose enough in this level; None without such counters.
 
-    Counters of tokens, or of the bytes they have, by 0.5 % of the prompt tokens at least.
+    Counters of tokens, and of their bytes, must rise by at least 0.5 % of the prompt tokens.
     """
     if not required:
         return None
@@ -348,9 +348,9 @@ def _exercised(run: Run, required: Sequence[Mapping[str, Any]], counters: Mappin
 
 
 def activity(run: Run, exercised: bool | None) -> str:
-    """Return whether a level shows that its arm was active; "" for one that has nothing to show, such as a baseline.
+    """Return "shown" or "none" if the counters prove the arm active or inactive in a level.
 
-    An arm with a tier, or with counters that nothing read, has.
+    "not shown" for an arm with a tier, or with unread counters, if nothing was read; "" for others, such as a baseline.
     """
     if exercised is not None:
         return "shown" if exercised else "none"
@@ -358,7 +358,7 @@ def activity(run: Run, exercised: bool | None) -> str:
 
 
 def _turns_seen(report: LevelReport) -> float:
-    """Return the longest conversation's turns; NaN where no request was kept that could tell."""
+    """Return the turns of the longest conversation; NaN if no request was kept."""
     turns = [record.turn + 1 for record in report.requests if record.turn is not None]
     if not turns and report.requests_missing:
         return np.nan

@@ -1,1 +1,1 @@
-"""Runs to effects and verdicts: pairing, level selection, intervals, multiplicity, averages over models."""
+"""From runs to effects and verdicts: pairing, level selection, intervals, multiplicity, averages over models."""

@@ -1,7 +1,7 @@
 """Averages over models: geometric means of ratios to the baseline, over models that have every arm.
 
-A mean over whichever cells exist compares different models with each other: one missing large model makes an arm look
-faster. What is missing is named with every average.
+A mean over all cells that exist would compare different models: an arm without one large model would look faster.
+Every average names the missing cells.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _COLUMNS = [*ARM, "metric", "effect_percent", "low_percent", "high_percent", "mo
 def averages(comparison: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     """Return one row per arm and metric over the balanced panel: the models in which every arm was compared.
 
-    `comparison`: rows of comparison.csv. `effect_percent` is the geometric mean of the models' ratios, its interval
-    Student's t over models on the ln scale: how far models differ, not how well each is known; none with one model.
-    `panel` are the models, `missing` the cells without a usable comparison, as MODEL/SCENARIO/CPU_BLOCKS.
+    `comparison`: rows of comparison.csv. `effect_percent` is the geometric mean of the models' ratios; its interval is
+    Student's t over models on the ln scale: it shows how much models differ, not the error of each; NaN for one model.
+    `panel` lists the models, `missing` the cells without a usable comparison, as MODEL/SCENARIO/CPU_BLOCKS.
     """
     rows = []
     for metric, table in comparison.groupby("metric", sort=False):
@@ -48,7 +48,7 @@ def averages(comparison: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
 
 
 def _effects(table: pd.DataFrame) -> pd.DataFrame:
-    """Return ln of the ratio to the baseline, arms x models; NaN where there is none, or none that passed its checks.
+    """Return ln of the ratio to the baseline, arms x models; NaN where there is none that passed its checks.
 
     Raises ValueError when a cell is compared twice.
     """

@@ -1,8 +1,8 @@
-"""Is a scenario better, worse, at parity, or can this campaign not tell?
+"""All comparisons of a campaign: is a scenario better, worse, at parity, or is the result inconclusive?
 
 Every comparison is a difference of logarithms between two cells of a model at one common level, over runs as blocks:
 all cells were measured once per block, in random order within it. One comparison is one row; a row without a verdict
-says why. Pure: everything comes from complete_metrics.csv and the settings.
+gives the reason. The only inputs are complete_metrics.csv and the settings.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import judge, overview
 
 METHOD = 4
-"""Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
+"""Version of the comparison method; part of the method's hash, raised when verdicts may change."""
 # Metric -> True if more is better.
 METRICS: dict[str, bool] = {
     THROUGHPUT: True,
@@ -65,10 +65,10 @@ METRICS: dict[str, bool] = {
 class ComparisonSettings:
     """How to compare: the campaign's key `comparison`.
 
-    `margin` 0.05 means 5 %; `alpha` is the error rate of all verdicts on the `primary` metric together, and of those on
-    another per model; `level` is streams, or "baseline peak"; `contrasts` are pairs of arms, as SCENARIO or
-    SCENARIO/CPU_BLOCKS; `method` is "blocks" (falling back to paired differences where spreads differ) or "paired"; `q`
-    is the share of false discoveries of the overview over models.
+    `margin` 0.05 means 5 %; `alpha` is the error rate of all verdicts on the `primary` metric together, and for other
+    metrics of those per model; `level` is a level or "baseline peak"; `contrasts` are pairs of arms, as SCENARIO or
+    SCENARIO/CPU_BLOCKS; `method` is "blocks" (with paired differences where spreads differ) or "paired"; `q` is the
+    false discovery rate of the overview over models.
     """
 
     margin: float = 0.05
@@ -87,7 +87,7 @@ def method_hash(settings: ComparisonSettings) -> str:
 
 
 class Comparisons(NamedTuple):
-    """Cells against their baselines, declared contrasts, and peaks against the baselines' peaks; columns are alike."""
+    """Cells against their baselines, declared contrasts, and peaks against the baselines' peaks; with equal columns."""
 
     baseline: pd.DataFrame
     contrasts: pd.DataFrame
@@ -104,8 +104,8 @@ def compare_all(
 
     `complete`: the rows of complete_metrics.csv. `baselines`: scenario -> the scenario it is compared with, None for
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
-    Effects are per cent of the reference. `p_holm` is adjusted over all comparisons of the primary metric, whatever the
-    model; else over those of one model and metric. `q_value` is over all models of a metric (Benjamini and Hochberg).
+    Effects are per cent of the reference. For the primary metric `p_holm` is adjusted over all comparisons of all
+    models, else over those of one model and metric. `q_value` is over all models of a metric (Benjamini, Hochberg).
     `metrics`: by default METRICS, and goodput where the levels have it.
     """
     settings = settings or ComparisonSettings()
@@ -158,7 +158,7 @@ def _table(entries: Sequence[ComparedCell]) -> pd.DataFrame:
 
 
 class _Campaign:
-    """The campaign's cells, and what of them is looked up again and again."""
+    """The campaign's cells, and cached facts about them."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _Campaign:
         self.replicates = replicate_groups(self.rows)
 
     def questions(self, model: str) -> list[Question]:
-        """Return what is compared for a model: every cell with its baseline, and the declared contrasts."""
+        """Return the comparisons of a model: every cell with its baseline, and the declared contrasts."""
         cells = [cell for cell in self._tables if cell[0] == model]
         asked: list[Question] = [
             (cell, self._baseline(cell), "baseline") for cell in cells if self._baselines.get(cell[1]) is not None
@@ -201,24 +201,24 @@ class _Campaign:
         return asked
 
     def copies(self, model: str) -> list[Question]:
-        """Return the pairs of a model's cells that ran the same, as far as nobody asked for them."""
+        """Return the pairs of a model's cells that ran the same configuration and are not in `questions`."""
         groups = [group for group in self.replicates if group[0][0] == model]
         asked = [(arm, reference) for arm, reference, _ in self.questions(model)]
         return [(arm, reference, "copies") for arm, reference in uncompared_copies(groups, asked)]
 
     def _baseline(self, cell: Cell) -> Cell | None:
-        """Return the cell a cell is compared with, None if it is missing or not unique."""
+        """Return the baseline of a cell, None if it is missing or not unique."""
         name = self._baselines.get(cell[1])
         return partner(cell, [other for other in self._tables if other[0] == cell[0] and other[1] == name])
 
     def pairing(self, arm: Cell, reference: Cell) -> Pairing:
-        """Return which runs of two cells belong together."""
+        """Return which runs of two cells are compared with each other."""
         if (arm, reference) not in self._pairings:
             self._pairings[arm, reference] = pair_runs(self._spans[arm], self._spans[reference])
         return self._pairings[arm, reference]
 
     def common_level(self, cell: Cell, metric: str = THROUGHPUT) -> tuple[Cell, Chosen]:
-        """Return the level at which what refers to `cell` is compared, and the cell whose peak that is.
+        """Return the level of all comparisons with `cell` as the reference, and the cell whose peak that is.
 
         Goodput is compared where the baseline's goodput is best, everything else at the peak of its throughput.
         """
@@ -259,7 +259,7 @@ class _Campaign:
         return entry
 
     def at_own_peaks(self, question: Question, metric: str) -> ComparedCell:
-        """Return a comparison of peaks, each cell at its own, chosen by the other half of its runs."""
+        """Return a comparison at each cell's own peak; the level of a run is chosen by the other half of the runs."""
         arm, reference, _ = question
         entry = self._entry((arm, reference, "peak"), metric)
         if reference is None:
@@ -285,7 +285,7 @@ class _Campaign:
         return entry
 
     def _peak(self, cell: Cell, other: Cell, metric: str) -> Chosen:
-        """A cell's own peak; that of the other one for a cell where nothing met the limits at any level."""
+        """A cell's own peak; the other cell's peak for a cell in which nothing met the limits at any level."""
         found = self._peaks.get((cell, metric))
         if found is None and (other, metric) in self._peaks:
             found = declared(self._tables[cell], self._peaks[other, metric].level or 0)
@@ -301,7 +301,7 @@ class _Campaign:
             entry.rest_on(Evidence("hardware", "other hardware", "refuses", OTHER_HARDWARE))
 
     def _below_the_peak(self, entry: ComparedCell) -> None:
-        """Refuse a cell that the load generator held back where it delivers less the more is asked of it."""
+        """Refuse a verdict if too few requests were in flight at a level above the cell's peak."""
         held, level = entry.pair.starvation, entry.row["level"]
         if not held or entry.obstacle or level is None:
             return
@@ -348,7 +348,7 @@ def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, An
 
 
 def _leave_out_apart(entry: ComparedCell, pairing: Pairing) -> None:
-    """Say which runs were left out because the two cells did not have them together."""
+    """Name the runs left out because the two cells did not measure them at the same time."""
     if pairing.apart and not entry.obstacle:
         runs = ", ".join(str(run) for run, _ in pairing.apart)
         apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than those of its baseline"
@@ -358,7 +358,7 @@ def _leave_out_apart(entry: ComparedCell, pairing: Pairing) -> None:
 def _estimate(
     entries: Sequence[ComparedCell], copies: Sequence[ComparedCell], campaign: _Campaign, metric: str
 ) -> None:
-    """Estimate the comparisons of one model and metric, beside those of cells that ran the same."""
+    """Estimate the comparisons of one model and metric together with those of cells that ran the same configuration."""
     settings = campaign.settings
     estimate([*entries, *copies], settings.margin, settings.alpha, settings.method, campaign.pauses)
     claim_beyond_copies([*entries, *copies], settings.margin, settings.alpha)
@@ -366,7 +366,7 @@ def _estimate(
 
 
 def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str) -> None:
-    """Give single runs the spread of the campaign's replicates: those of the model if it has any, else all."""
+    """Use the spread of the campaign's replicates for single runs: of the model's if it has any, else of all."""
     single = [entry for entry in entries if entry.obstacle == "single run"]
     if not single or not campaign.replicates:
         return

@@ -28,9 +28,9 @@ Cell = tuple[str, str, int]
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak", "copies"]
 MIN_SETTLED = 10
-"""Requests, or sessions, of a level that met or missed the limits: with fewer their rate says too little."""
+"""The fewest settled requests, or sessions, of a level for a verdict on its goodput."""
 # Why an open loop's throughput has no verdict.
-OPEN_LOOP = "an open loop delivers what is sent: its latencies are compared"
+OPEN_LOOP = "the throughput of an open loop is the rate at which requests are sent: compare latencies"
 OTHER_HARDWARE = "measured on other hardware than its baseline"
 _BLOCKS = {
     "blocks": Evidence("blocks", "shared blocks"),
@@ -46,7 +46,7 @@ PAST_THE_PEAK = (
 
 @dataclass(frozen=True)
 class Pair:
-    """ln of a metric in reference and arm, by run of the reference, and the levels' rows that it is from."""
+    """ln of a metric in reference and arm, by run of the reference, and the rows of levels.csv it comes from."""
 
     runs: tuple[int, ...] = ()
     reference: Array = field(default_factory=lambda: np.empty(0))
@@ -64,16 +64,16 @@ class Pair:
 
     @property
     def starvation(self) -> Starvation:
-        """By how much either was held back by the load generator."""
+        """By how much requests in flight fell short of those asked for, on either side."""
         return starvation(self.reference_rows, self.arm_rows)
 
 
 @dataclass
 class ComparedCell:
-    """A comparison in the making.
+    """A comparison that is being computed.
 
-    `obstacle`: what keeps it from a verdict; `other_time`: the two were not measured in the same blocks; `evidence`:
-    what it rests on, by name; `cells`: how many were measured in its blocks.
+    `obstacle`: why it gets no verdict, "" if it may; `other_time`: the two were not measured in the same blocks;
+    `evidence`: its inputs by name; `cells`: how many cells were measured in its blocks.
     """
 
     arm: Cell
@@ -93,7 +93,7 @@ class ComparedCell:
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def rest_on(self, *found: Evidence) -> None:
-        """Add what the comparison rests on; of two of a name the graver one stays. What refuses is the obstacle."""
+        """Add inputs; of two with one name the more severe one is kept. One that refuses becomes the obstacle."""
         for evidence in found:
             known = self.evidence.get(evidence.name)
             if known is None or evidence.weight > known.weight:
@@ -103,13 +103,13 @@ class ComparedCell:
 
     @property
     def judged(self) -> bool:
-        """Whether it can have a verdict."""
+        """Whether the comparison can have a verdict."""
         return self.contrast is not None and not self.obstacle and not self.replicate and self.exercised is not False
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Where a comparison looks: runs in pairs, and the level of each cell in each of its runs."""
+    """The data that a comparison uses: pairs of runs, and the level of each cell in each of its runs."""
 
     pairing: Pairing
     arm_levels: Mapping[int, int]
@@ -118,7 +118,7 @@ class Selection:
 
 def contrast_cells(cells: Sequence[Cell], one: str, other: str) -> list[tuple[Cell, Cell]]:
     """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
-    alone all sizes, paired with equal ones of the other side, or with its only one.
+    alone names all sizes, each paired with the same size of the other side, or with its only cell.
     """
     found = []
     for arm in _named(cells, one):
@@ -136,7 +136,7 @@ def _named(cells: Sequence[Cell], name: str) -> list[Cell]:
 
 def common_selection(pairing: Pairing, common: Chosen, base_of_reference: Mapping[int, int] | None) -> Selection:
     """Return the selection at a common level. `base_of_reference`: run of the reference -> run of the cell whose peak
-    the level is, where that is another cell.
+    the level is, None if that is the reference itself.
     """
 
     def level_of(run: int) -> int:
@@ -157,7 +157,7 @@ def usable(row: Mapping[str, Any], metric: str) -> bool:
 
 
 def unfit(row: Mapping[str, Any], metric: str) -> str:
-    """Return why a level may not enter a verdict on a metric, nothing if it may."""
+    """Return why a level may not enter a verdict on a metric, "" if it may."""
     if failed := failed_checks(row, metric == THROUGHPUT):
         return f"failed {', '.join(failed)}"
     if metric == THROUGHPUT and row.get("rate_req_s", np.nan) > 0:
@@ -172,7 +172,7 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
 
 
 def _unfit_for_goodput(row: Mapping[str, Any]) -> str:
-    """Under less load than was asked for limits are kept more easily, and nobody knows by how much."""
+    """Return why a level's goodput gets no verdict: under too little load, limits are easier to meet."""
     if row["concurrency_shortfall"] > STARVED:
         return f"{100 * row['concurrency_shortfall']:.0f} % fewer requests in flight than asked for"
     few = row["goodput_settled"] < MIN_SETTLED
@@ -183,8 +183,8 @@ def _unfit_for_goodput(row: Mapping[str, Any]) -> str:
 class _PairedRuns:
     """The pairs of runs with a value on both sides, by run of the reference.
 
-    `unusable`: those with a level that may enter no verdict; `moved`: whether the counters that prove arms active moved
-    on both sides, where there are such; `reasons`: why runs stay out.
+    `unusable`: pairs with a level that may not enter a verdict; `moved`: whether the counters that prove arms active
+    rose on both sides, for pairs with such counters; `reasons`: why runs are left out.
     """
 
     values: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -221,17 +221,17 @@ def _paired_runs(selection: Selection, reference: CellRows, arm: CellRows, metri
 
 
 def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> None:
-    """Read an entry's values, and say what keeps it from a verdict.
+    """Fill in an entry's values, and its obstacle if it gets no verdict.
 
     Runs in which an arm was not active, or with a level that failed a check, are left out. If too few remain for a
-    verdict, all active ones are kept to describe the effect; all, if none was.
+    verdict, all runs with active arms are kept to describe the effect; if there are none, all runs.
     """
     found = _paired_runs(selection, reference, arm, metric)
     known, idle = found.values.keys(), found.idle
     usable = sorted(known - found.unusable - idle)
     fit = len(usable)
     kept = usable if fit >= MIN_RUNS else sorted(known - idle) or sorted(known)
-    # That there is none follows from arms that were not active, if with them there would be enough.
+    # Inactive arms are the reason for no verdict if their runs would otherwise have been enough.
     too_idle = bool(idle) and fit < MIN_RUNS and (fit + len(idle - found.unusable) >= MIN_RUNS or not known - idle)
     entry.exercised = not too_idle if found.moved else None
     entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(found.reasons.items()))
@@ -247,7 +247,7 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
     levels = sorted({selection.reference_levels[run] for run in kept})
     entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, levels))}
     kind, runs = selection.pairing.kind, tuple(kept)
-    # Cells share a residual if they were measured in the same blocks.
+    # Cells are estimated together, with a shared residual, if they were measured in the same blocks.
     entry.group = (
         kind,
         {"bridge": entry.reference, "repeated": entry.arm}.get(kind),
@@ -258,7 +258,7 @@ def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: Ce
 
 
 def _activity(active: int, known: int, *, enough: bool) -> Evidence:
-    """The runs by the counters that prove arms active; `enough`: a verdict can rest on those."""
+    """The evidence from the counters that prove arms active; `enough`: whether the active runs allow a verdict."""
     if not active:
         return Evidence(
             "activity", "not active", "refuses", "by its own counters the arm served next to nothing at this level"
@@ -266,7 +266,7 @@ def _activity(active: int, known: int, *, enough: bool) -> Evidence:
     said = f"active in {active} of {known} runs"
     if enough:
         return Evidence("activity", said)
-    reason = f"the arm's own counters moved in {active} of {known} runs at this level, {MIN_RUNS} needed"
+    reason = f"the arm's own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
     return Evidence("activity", said, "refuses", reason)
 
 

@@ -1,4 +1,4 @@
-"""Effects with their errors: of all cells of the same blocks together, with what runs and their times add."""
+"""Effects with their errors: cells of the same blocks are estimated together; errors include sessions and drift."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from kveval.analysis.statistics.run_times import Drift, constant_offset, drift, 
 from kveval.analysis.statistics.uncertainty import Rows, allowing_for
 
 Array = npt.NDArray[np.float64]
-# Each half of the runs chose the level at which the other one is looked at. Where levels are alike, halves that choose
-# the same one are both high and else both low: a correlation of 0.29 (8 levels) to 0.36 (3) between them, which no
-# spread of runs shows.
+# Each half of the runs is evaluated at the level chosen by the other half. If levels are alike, both halves are high
+# when they choose the same level, else both low: a correlation of 0.29 (8 levels) to 0.36 (3), which the spread of runs
+# does not show; the variance is raised by it.
 _CROSS_FITTED = 1.36
 
 
 def estimate(
     entries: Sequence[ComparedCell], margin: float, alpha: float, method: str, parted: Sequence[float] = ()
 ) -> None:
-    """Fill in effects; with two and more runs their standard errors, of all cells of the same blocks together.
+    """Fill in effects, and with two or more runs their errors, for all cells of the same blocks together.
 
-    `parted`: when the campaign paused, so that sessions can be distinguished.
+    `parted`: the times of the campaign's pauses, s since 1970, which separate sessions.
     """
     groups: dict[tuple[Any, ...], list[ComparedCell]] = {}
     for entry in entries:
@@ -80,14 +80,14 @@ def _starts(rows: Rows) -> Array:
 
 def _sessions(count: int, runs: int) -> Evidence:
     reason = (
-        f"the {runs} runs were measured in {count} sessions and differ less within one, which the interval allows "
-        "for; runs in further sessions would narrow it"
+        f"the {runs} runs were measured in {count} sessions and differ less within a session than between them; the "
+        "interval allows for that, and runs in further sessions would narrow it"
     )
     return Evidence("blocks", f"{count} sessions", "qualifies", reason)
 
 
 def _after_drift(entry: ComparedCell, contrast: Contrast, trend: Drift | None, offset: float | None) -> Contrast:
-    """Return a contrast with what the machine's drift may have done to it where the order never changed."""
+    """Return a contrast with the error that a drift of the machine may have caused if the order never changed."""
     if offset is None:
         entry.rest_on(Evidence("order", "not known", "unknown"))
         return contrast
@@ -96,15 +96,15 @@ def _after_drift(entry: ComparedCell, contrast: Contrast, trend: Drift | None, o
         return contrast
     error = trend.over(offset)
     reason = (
-        "every block was measured in the same order, so that a drift of the machine looks like the arm: the trend of "
-        f"the runs, {100 * error:.1f} % over the time between the two cells, is allowed for; measure in random order"
+        "every block was measured in the same order, so a drift of the machine looks like an effect of the arm: the "
+        f"interval allows for the runs' trend, {100 * error:.1f} % between the two cells; measure in random order"
     )
     entry.rest_on(Evidence("order", "fixed order", "qualifies", reason))
     return contrast.with_error(error)
 
 
 def describe(entry: ComparedCell, contrast: Contrast, sd: float, margin: float, alpha: float) -> None:
-    """Write a contrast into an entry, with what its runs say of their own noise and biases.
+    """Write a contrast into an entry, widened by the noise within its runs and by biases.
 
     `sd` is the spread of one run on the ln scale.
     """
@@ -127,17 +127,17 @@ def _write(entry: ComparedCell, contrast: Contrast, margin: float, alpha: float)
 
 
 def show_interval(entry: ComparedCell, confidence: float) -> None:
-    """Write the interval of so much confidence into an entry that was estimated."""
+    """Write the interval with a given confidence into an estimated entry."""
     assert entry.contrast is not None
     low, high = entry.contrast.interval(confidence)
     entry.row |= {"low_percent": percent(low), "high_percent": percent(high), "interval_percent": 100 * confidence}
 
 
 def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: float) -> None:
-    """Widen comparisons by what cells that ran the same differ by, if that is more than chance.
+    """Widen comparisons by the difference between cells that ran the same configuration, if it is significant.
 
-    `entries`: of one model and metric, those of copies with each other among them. A difference of copies is a bias
-    that the spread of runs does not show, and which may be in any other difference as well.
+    `entries`: all of one model and metric, including those of copies with each other. A difference between copies is a
+    bias that the spread of runs does not show, and any other difference may contain it as well.
     """
     copies = [entry for entry in entries if entry.replicate and entry.contrast is not None]
     adjusted = holm([entry.row["p_value"] for entry in copies])
@@ -150,7 +150,7 @@ def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: f
             continue
         bias = max(beyond)
         said = f"replicates differ by {percent(bias):.1f} %"
-        reason = f"cells that ran the same differ by {percent(bias):.1f} %, more than chance, so "
+        reason = f"cells that ran the same configuration differ by {percent(bias):.1f} %, more than by chance, so "
         reason += "smaller differences get no verdict"
         entry.rest_on(Evidence("replicates", said, "qualifies", reason))
         widened = replace(entry.contrast, below=entry.contrast.below + bias, above=entry.contrast.above + bias)
@@ -160,14 +160,14 @@ def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: f
 def uncompared_copies(
     groups: Sequence[Sequence[Cell]], asked: Sequence[tuple[Cell, Cell | None]]
 ) -> list[tuple[Cell, Cell]]:
-    """Return the pairs of cells that ran the same and are not compared anyway."""
+    """Return the pairs of cells that ran the same configuration and are not compared in `asked`."""
     known = {frozenset(pair) for pair in asked}
     pairs = (pair for group in groups for pair in combinations(group, 2))
     return [(arm, reference) for reference, arm in pairs if frozenset((arm, reference)) not in known]
 
 
 def plan_runs(entry: ComparedCell, margin: float, alpha: float, comparisons: int) -> None:
-    """Write what it would take to tell, and what these runs could, adjusted for so many comparisons of the family."""
+    """Write the runs needed for a verdict, and the power of these runs, adjusted for the family's `comparisons`."""
     if entry.contrast is None:
         return
     sd, runs = entry.row["sd_percent"] / 100, max(len(entry.pair), 2)

@@ -1,7 +1,7 @@
 """The basis of a verdict: each input, in a few words, and its effect on the verdict.
 
-An input that the levels' rows tell is a function in `inputs.INPUTS`; one that needs more than those is given to
-`ComparedCell.rest_on` by whoever knows it.
+An input that follows from the levels' rows is a function in `inputs.INPUTS`; other inputs are passed to
+`ComparedCell.rest_on` where they are computed.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, Literal
 Rows = Sequence[Mapping[str, Any]]
 Severity = Literal["sound", "unknown", "qualifies", "indicates", "refuses"]
 SEVERITIES: tuple[Severity, ...] = ("sound", "unknown", "qualifies", "indicates", "refuses")
-"""From the least to the most: fine; not known; said beside the verdict; only indicative; no verdict."""
+"""From least to most severe: fine; not known; stated with the verdict; makes it only indicative; prevents a verdict."""
 NAMES = (
     *("work", "activity", "build", "hardware", "clocks", "tier"),
     *("blocks", "order", "errors", "replicates"),
 )
-"""The inputs, as `Evidence.name` has them. The column of each in comparison.csv is `basis_NAME`."""
+"""The values of `Evidence.name`. The column of each in comparison.csv is `basis_NAME`."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """One input of a comparison.
 
-    `says`: a few words, for a table and beside the verdict; `reason`: the full reason, where the input is not sound,
-    and what would remove it. `bars_parity`: equality cannot be shown over it.
+    `says`: a few words, for tables and beside the verdict; `reason`: if the input is not sound, what is wrong and how
+    to avoid it. `bars_parity`: whether the input rules out a verdict of parity.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Evidence:
 
     @property
     def weight(self) -> int:
-        """How much it does to the verdict."""
+        """The rank of the severity."""
         return SEVERITIES.index(self.severity)
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Sides:
-    """The rows of levels.csv that a comparison of a metric rests on, one a run; those of one place are a pair."""
+    """The rows of levels.csv that a comparison of a metric uses, one per run; rows at the same index are a pair."""
 
     metric: str
     reference: Rows
@@ -55,13 +55,13 @@ class Sides:
 
 
 def number(row: Mapping[str, Any], column: str) -> float:
-    """Return a number of a level's row, NaN where it has none."""
+    """Return a column of a level's row as a number, NaN where it has none."""
     value = row.get(column)
     return math.nan if value is None else float(value)
 
 
 def columns(found: Iterable[Evidence]) -> dict[str, str]:
-    """Return the inputs as columns of comparison.csv: `basis_NAME`, and `qualifier`, what is said beside the word."""
+    """Return the inputs as columns of comparison.csv: `basis_NAME`, and `qualifier`, the words beside the verdict."""
     by_name = {evidence.name: evidence for evidence in found}
     said = [evidence.says for evidence in by_name.values() if evidence.severity == "qualifies"]
     return {f"basis_{name}": str(by_name.get(name, "")) for name in NAMES} | {"qualifier": "; ".join(said)}

@@ -1,4 +1,4 @@
-"""Failed requests, and what they may do to a comparison: they took time, delivered little, and are in no latency."""
+"""Failed requests and their possible effect on a comparison: they take time, deliver little, and have no latency."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number
 
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 COLUMNS = (*_COUNTS, *(f"{name}_ms_{label}" for name in ("ttft", "tpot", "itl", "e2e") for label in QUANTILES))
-"""Columns of a level that say how many failed, and how latencies grow towards their tail."""
-# Below, and with no difference between the sides, failed requests are not worth a word beside the verdict.
+"""Columns of a level with the number of failed requests and the quantiles of latencies."""
+# Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
 _WORTH_SAYING = 0.001
 _ALPHA = 0.05
 
@@ -28,18 +28,17 @@ def failed_requests(sides: Sides) -> Evidence:
     if not unlike and max(failed / total, failed_there / total_there) < _WORTH_SAYING:
         return Evidence("errors", said)
     reason = (
-        f"errors: {failed} of {total:,} requests failed, {failed_there} of {total_there:,} in what it is compared with:"
-        " see the servers' logs"
+        f"errors: {failed} of {total:,} requests failed, {failed_there} of {total_there:,} in the cell it is compared"
+        " with: see the servers' logs"
     )
     return Evidence("errors", said, "qualifies", reason, bars_parity=unlike)
 
 
 def bounds(sides: Sides) -> tuple[float, float]:
-    """Return how far failed requests may have moved a difference of ln, as how far the truth lies below and above it.
+    """Return how far the true difference of ln may lie below and above the measured one because of failed requests.
 
-    Throughput: by their share at most, to either side. Latencies: as if those that failed had been the slowest of all,
-    the quantile q of the others is q (1 - share) of all; quantiles between the known ones are interpolated on the ln
-    scale.
+    Throughput: by their share at most, to either side. Latencies: failed requests count as the slowest of all, so the
+    quantile q of the others is the quantile q (1 - share) of all; ln latency is interpolated between known quantiles.
     """
     (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
     if not failed and not failed_there:
@@ -52,7 +51,7 @@ def bounds(sides: Sides) -> tuple[float, float]:
 
 
 def _rise(rows: Rows, metric: str, share: float) -> float:
-    """The rise of ln of a quantile if so many more requests lay beyond it; the mean over runs."""
+    """The rise of ln of a quantile if a further `share` of requests were beyond it; the mean over runs."""
     name, label = metric.split("_ms_")
     at = QUANTILES[label]
     found = []
@@ -63,7 +62,7 @@ def _rise(rows: Rows, metric: str, share: float) -> float:
             if (value := number(row, f"{name}_ms_{which}")) > 0
         ]
         above = [(where, log) for where, log in known if where >= at]
-        # Without a further quantile the step to the last one tells.
+        # For the last known quantile, extrapolate the step that leads to it.
         segment = above[:2] if len(above) > 1 else known[-2:]
         if len(segment) == 2:
             (low, first), (high, second) = segment
@@ -72,7 +71,7 @@ def _rise(rows: Rows, metric: str, share: float) -> float:
 
 
 def _unlike(failed: int, total: int, failed_there: int, total_there: int) -> bool:
-    # Slow to import, and nearly always nothing failed.
+    # Imported here because it is slow, and requests rarely fail.
     from scipy.stats import fisher_exact  # noqa: PLC0415
 
     table = [[failed, total - failed], [failed_there, total_there - failed_there]]
@@ -80,7 +79,7 @@ def _unlike(failed: int, total: int, failed_there: int, total_there: int) -> boo
 
 
 def _counts(rows: Rows) -> tuple[int, int]:
-    """Failed requests and all, over runs; at least one, so that there is a share."""
+    """The number of failed requests and of all, at least 1, over runs."""
     counts = [[count for row in rows if not math.isnan(count := number(row, name))] for name in _COUNTS]
     return round(sum(counts[-1])), max(1, round(sum(map(sum, counts))))
 

@@ -1,4 +1,4 @@
-"""The inputs of a comparison that the rows of its levels tell."""
+"""The inputs of a comparison that follow from the rows of its levels."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ COLUMNS = (
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
 )
 """Columns of a level that the inputs are read from."""
-# The check of a level whose tier is not as large as its cell says.
+# The check that fails if a tier does not have the cell's size.
 TIER_CHECK = "tier_capacity"
 _LIMITS = {"gpu_power_limit_w": ("power limits", "W"), "gpu_clock_limit_mhz": ("clock limits", "MHz")}
 # Limits are set; clocks move a little with temperature and load.
 _SAME_LIMIT = 0.01
 _SAME_CLOCK = 0.05
-# How busy a GPU is moves its clock as well; by so much it is a setting.
+# A GPU's load changes its clock as well; a difference beyond this is a setting.
 _OTHER_CLOCK = 0.15
 
 
 def of_levels(sides: Sides) -> list[Evidence]:
-    """Return what the levels themselves say; nothing where there is none on one of the sides."""
+    """Return the inputs that the levels give; none if one of the sides has no level."""
     if not sides.reference or not sides.arm:
         return []
     return [found for look in INPUTS if (found := look(sides)) is not None]
 
 
 def build(sides: Sides) -> Evidence:
-    """Return whether both ran one build of the server, or differ in nothing else."""
+    """Return whether both sides ran the same build of the server, or differ in nothing but the build."""
     ours, theirs = _texts(sides.arm, "server_build"), _texts(sides.reference, "server_build")
     if not ours or not theirs:
         return Evidence("build", "build not recorded", "unknown")
@@ -45,7 +45,7 @@ def build(sides: Sides) -> Evidence:
     if len(settings) == 1 and settings == _texts(sides.reference, "arm_settings"):
         return Evidence("build", "builds compared")
     ran = f"{' and '.join(ours)}, against {' and '.join(theirs)}"
-    return Evidence("build", "other build", "qualifies", f"the difference is the arm's and the build's: it ran {ran}")
+    return Evidence("build", "other build", "qualifies", f"the effect is that of arm and build together: it ran {ran}")
 
 
 def _texts(rows: Rows, column: str) -> list[str]:
@@ -53,7 +53,7 @@ def _texts(rows: Rows, column: str) -> list[str]:
 
 
 def activity(sides: Sides) -> Evidence | None:
-    """Return whether the arm, and what it is compared with, were shown active; nothing to show: None."""
+    """Return a problem if the activity of the arm or of the reference was not recorded; None if there is none."""
     for rows in (sides.arm, sides.reference):
         found = {str(row.get("activity") or "") for row in rows}
         if "not shown" in found and not found & {"shown", "none"}:
@@ -63,7 +63,7 @@ def activity(sides: Sides) -> Evidence | None:
 
 
 def tier(sides: Sides) -> Evidence:
-    """Return whether tiers are as large as their cells say."""
+    """Return whether tiers have the sizes of their cells."""
     for row in (*sides.arm, *sides.reference):
         if TIER_CHECK in str(row.get("checks_failed") or "").split(";"):
             asked = f"{number(row, 'tier_tokens'):,.0f} tokens"
@@ -80,23 +80,23 @@ def tier(sides: Sides) -> Evidence:
 
 
 def clocks(sides: Sides) -> Evidence:
-    """Return whether the GPUs computed under one power limit and at one clock."""
+    """Return whether the GPUs of both sides had the same power limits and clocks."""
     everything = (*sides.arm, *sides.reference)
     if all(number(row, "gpus") == 0 for row in everything):
         return Evidence("clocks", "no GPU")
     if differing := [*_limits(sides), *_clock(sides, _OTHER_CLOCK)]:
         said = "; ".join(differing)
-        reason = f"the GPUs had other {said} in what it is compared with: set both to the same (nvidia-smi -pl, -lgc)"
+        reason = f"the GPUs of the two cells differ in {said}: set both to the same (nvidia-smi -pl, -lgc)"
         return Evidence("clocks", f"other {said}", "refuses", reason)
     if other := next(_clock(sides, _SAME_CLOCK), ""):
         return Evidence(
-            "clocks", "other GPU clocks", "qualifies", f"GPUs ran at other {other} in what it is compared with"
+            "clocks", "other GPU clocks", "qualifies", f"the GPUs of the two cells ran at different {other}"
         )
     held = _held_back(sides.arm), _held_back(sides.reference)
     if held[0] != held[1]:
         only = [
             f"{', '.join(sorted(one - other))} {where}"
-            for one, other, where in ((*held, "in the arm alone"), (*held[::-1], "in what it is compared with alone"))
+            for one, other, where in ((*held, "in the arm only"), (*held[::-1], "in the cell it is compared with only"))
             if one - other
         ]
         return Evidence("clocks", "GPU throttled on one side", "qualifies", f"GPUs throttled: {'; '.join(only)}")
@@ -114,7 +114,7 @@ def _limits(sides: Sides) -> Iterator[str]:
 
 
 def _clock(sides: Sides, limit: float) -> Iterator[str]:
-    """Clocks that differ though nothing is known to have held back the slower side: that one was set lower."""
+    """Clocks that differ although the slower side is not known to have been throttled: it was set lower."""
     ours, theirs = _known(sides.arm, "gpu_clock_mhz"), _known(sides.reference, "gpu_clock_mhz")
     if not ours or not theirs:
         return
@@ -125,7 +125,7 @@ def _clock(sides: Sides, limit: float) -> Iterator[str]:
 
 
 def _held_back(rows: Rows) -> set[str]:
-    """The reasons for which GPUs were held back in any of the runs."""
+    """The reasons for which GPUs were throttled in any of the runs."""
     texts = [row.get("gpu_throttled") for row in rows]
     return {reason for text in texts if isinstance(text, str) for reason in text.split(";") if reason}
 
@@ -140,4 +140,4 @@ def _range(values: list[float]) -> str:
 
 Input = Callable[[Sides], Evidence | None]
 INPUTS: tuple[Input, ...] = (same_work.same_work, activity, build, clocks, tier, failed_requests.failed_requests)
-"""What is looked at in the levels of every comparison."""
+"""The functions that give the inputs of every comparison from its levels."""

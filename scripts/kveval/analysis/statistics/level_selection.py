@@ -1,8 +1,8 @@
 """The choice of a level: the peak of a cell, the levels as good as it, and the one at which cells are compared.
 
-The level with the highest of several noisy values flatters whoever chose it. So a peak is evaluated on other runs than
-those that chose it; and where a baseline has several levels as good as its best, the cells to be compared choose among
-them together: what they have in common does not favour one of them.
+The highest of several noisy values is too high on average. So a peak is evaluated on other runs than those that chose
+it. If several levels of a baseline are as good as its best, the mean over all compared cells chooses among them, so
+that the choice favours none of the cells.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kveval.analysis.levels.checks import MIN_RUNS, STARVED
 
 @dataclass(frozen=True)
 class Chosen:
-    """A level, and for each run the level at which it is looked at: the same one, or what other runs chose."""
+    """A level, and for each run the level at which it is evaluated: the same one, or the one that other runs chose."""
 
     level: int | None
     by_run: Mapping[int, int]
@@ -43,7 +43,7 @@ def highest(logs: pd.DataFrame) -> int:
 
 
 def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
-    """Return the levels whose mean ln throughput is not significantly below the highest; only that one with one run.
+    """Return the levels whose mean is not significantly below the highest; with one run, only the highest.
 
     Two-way residuals of runs x levels, one-sided t with Bonferroni's correction over the other levels.
     """
@@ -61,7 +61,7 @@ def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
 def cross_fit(logs: pd.DataFrame) -> float:
     """Return the peak throughput without the bias of choosing the highest level, NaN with a single run.
 
-    `logs`: ln throughput, runs x levels. Odd runs choose for even ones and the other way round.
+    `logs`: ln throughput, runs x levels. Odd runs choose the level for even ones, and vice versa.
     """
     if len(logs) < 2:
         return np.nan
@@ -71,7 +71,7 @@ def cross_fit(logs: pd.DataFrame) -> float:
 
 
 def own_peak(rows: pd.DataFrame, metric: str) -> Chosen:
-    """Return a cell's own peak, cross-fitted: every run is looked at where the other half of the runs is best."""
+    """Return a cell's own peak, cross-fitted: every run is evaluated at the best level of the other half."""
     logs = log_table(rows, metric)
     if logs.empty:
         return Chosen(None, {})
@@ -87,9 +87,9 @@ def own_peak(rows: pd.DataFrame, metric: str) -> Chosen:
 def common_level(baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric: str) -> Chosen:
     """Return the level at which cells are compared with a baseline: its peak.
 
-    Among several levels as good as that (its plateau), those that passed their checks in runs enough for a verdict, if
-    there are any; and of these the one with the largest mean over the baseline and `others`: the choice is then
-    independent of any difference between them, if their noise is alike.
+    Of several levels as good as the peak (its plateau), those that passed their checks in enough runs for a verdict are
+    preferred; of these, the one with the largest mean over the baseline and `others`: if all have the same noise, this
+    choice is independent of any difference between them.
     """
     logs = log_table(baseline, metric)
     if logs.empty:
@@ -109,12 +109,12 @@ def falls_with_load(rows: pd.DataFrame, level: int, metric: str, margin: float =
 
 
 def declared(baseline: pd.DataFrame, level: int) -> Chosen:
-    """Return a level for all runs of a baseline."""
+    """Return one given level for all runs of a baseline."""
     return Chosen(level, dict.fromkeys(map(int, baseline["run"].unique()), level))
 
 
 def _sound(rows: pd.DataFrame, levels: list[int]) -> list[int]:
-    """Return the levels that passed, under the load asked for, in as many runs as a verdict needs; all, if none did."""
+    """Return the levels that passed with the full load in as many runs as a verdict needs; all levels if none did."""
     needed = min(MIN_RUNS, rows["run"].nunique())
     sound = rows["checks_failed"].fillna("") == ""
     if "concurrency_shortfall" in rows:

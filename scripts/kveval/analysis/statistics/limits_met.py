@@ -1,8 +1,8 @@
-"""Goodput in comparisons: no request within the limits is a result, and other peculiarities of this rate.
+"""Goodput in comparisons: levels at which no request met the limits, and other peculiarities of this rate.
 
-A logarithm needs a number above 0. A level at which nothing met the limits counts as half a request, with the standard
-error that goes with it (sqrt(1 / 0.5) on the ln scale): a difference from it is claimed where chance alone would not
-leave none, and its size is a bound.
+A goodput of 0 has no logarithm. It counts as half a request in the level, with the standard error of that count
+(sqrt(1 / 0.5) on the ln scale): a difference from it is significant only if no request within the limits is improbable
+by chance, and the size of the difference is a bound.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kveval.analysis.statistics.comparison import ComparedCell
 from kveval.analysis.statistics.uncertainty import FLOOR, Rows
 
 COLUMNS = ("goodput_met", "goodput_settled", "goodput_cut", "duration_s")
-"""Columns of a level that a comparison of goodput needs beside it."""
+"""Columns of a level that a comparison of goodput needs in addition."""
 _HALF = 0.5
 NONE_IN_EITHER = "nothing met the limits in either: use looser limits or a lower level"
-UNKNOWN = "for one of the two it is unknown what met the limits: not measured, or its report kept no requests"
+UNKNOWN = "goodput is unknown for one of the two: it was not measured, or its report kept no requests"
 
 
 def comparable(levels: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of levels with half a request in place of none that met the limits."""
+    """Return a table of levels in which a goodput of 0 is replaced by half a request per window."""
     if GOODPUT not in levels:
         return levels
     none = levels[GOODPUT] == 0
-    # The floor takes a part of the noise within runs; here it is to take all.
+    # The floor uses only a part of the noise within runs; here it should use all of it.
     error = math.sqrt(1 / _HALF) / FLOOR
     return levels.assign(
         **{
@@ -38,14 +38,14 @@ def comparable(levels: pd.DataFrame) -> pd.DataFrame:
 
 
 def nothing_met(levels: pd.DataFrame) -> bool:
-    """Whether nothing met the limits at any level of any run; of levels as `comparable` returns them."""
+    """Whether nothing met the limits at any level of any run; `levels` as `comparable` returns them."""
     return not bool((levels["goodput_met"] > 0).any())
 
 
 def require_comparable(entry: ComparedCell) -> None:
-    """Say what keeps two cells' goodput from a verdict beyond what keeps any quantity from one.
+    """Set the obstacles to a verdict that only goodput has.
 
-    A side without any that met the limits has no spread over runs: it does not share one with other cells.
+    A side in which nothing met the limits has no spread over runs, so it does not share a spread with other cells.
     """
     if one_side_only(entry):
         entry.group = (*entry.group, entry.arm)
@@ -59,14 +59,14 @@ def require_comparable(entry: ComparedCell) -> None:
 
 
 def none_met(entry: ComparedCell) -> str:
-    """Return where nothing met the limits in how many of the runs compared; "" if there is no such run."""
-    sides = {"the arm": entry.pair.arm_rows, "what it is compared with": entry.pair.reference_rows}
+    """Return in how many of the compared runs nothing met the limits, by side; "" if there is no such run."""
+    sides = {"the arm": entry.pair.arm_rows, "the cell it is compared with": entry.pair.reference_rows}
     said = [f"{who} in {_without(rows)} of {len(rows)} runs" for who, rows in sides.items() if _without(rows)]
     return f"nothing met the limits in {' and in '.join(said)}, which counts as half a request" if said else ""
 
 
 def one_side_only(entry: ComparedCell) -> bool:
-    """Whether nothing met the limits in any run of one of the two: the difference is then at least as large."""
+    """Whether nothing met the limits in any run of one side: the difference is then at least as large as estimated."""
     return any(rows and _without(rows) == len(rows) for rows in (entry.pair.arm_rows, entry.pair.reference_rows))
 
 

@@ -1,7 +1,7 @@
 """Pairs of runs of two cells that are compared with each other.
 
-Runs of one number are a block: every cell is measured once in it, in random order. What was measured later, a new cell
-or further runs, shares no blocks with runs of another day, whatever their numbers.
+Runs with the same number are a block: every cell is measured once in it, in random order. A new cell or further runs,
+measured on a later day, share no block with earlier runs, whatever their numbers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Kind = Literal["blocks", "bridge", "repeated", "other time"]
 Span = tuple[float, float]
 Spans = Mapping[int, Span]
 Pairs = tuple[tuple[int, int], ...]
-# Pairs that make a comparison one of blocks even where further pairs do not hold.
+# With this many pairs measured together, a comparison uses blocks even if other pairs were not.
 _ENOUGH = 3
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Pairs of runs (arm's, reference's). `kind`: blocks - run by run; bridge - with the runs that the reference has at
-    the arm's time; repeated - run by run, one of them late in one cell; other time - run by run, but measured apart,
-    so that blocks do not hold. `apart`: pairs of one number that were not measured together and are left out.
+    """Pairs of runs (arm's, reference's). `kind`: blocks - by number; bridge - with the reference's runs nearest in
+    time to the arm's; repeated - by number, one of them repeated late in one cell; other time - by number, but measured
+    at different times, so not as blocks. `apart`: pairs by number that were not measured together and are left out.
     """
 
     pairs: Pairs
@@ -44,7 +44,7 @@ def run_spans(rows: Iterable[Mapping[str, Any]]) -> dict[int, Span]:
 
 
 def seconds(text: object) -> float:
-    """Return the time that a table has as text, seconds since 1970; NaN where it has none."""
+    """Return a time in ISO 8601 as seconds since 1970; NaN for any other text."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
@@ -54,10 +54,10 @@ def seconds(text: object) -> float:
 def pair_runs(arm: Spans, reference: Spans) -> Pairing:
     """Pair the runs of two cells.
 
-    Two runs are of one block if neither cell ran again in the time between them: what the machine is like on a day is
-    then in both. Pairs of one number count where they hold, if there are enough; else those of a bridge. A campaign of
-    few runs of which one was repeated late keeps it, since a single late run shares its day with no other. A single run
-    has no block and is paired as it is. Runs of unknown time count as together.
+    Two runs are in one block if neither cell ran again in the time between them: the machine's state is then the same
+    for both. Pairs by number that are in one block are used if there are enough; else those of a bridge. In a campaign
+    of few runs, a single run that was repeated late is kept, since no other run was measured at its time. A single run
+    is paired whenever it was measured. Runs of unknown time count as measured together.
     """
     common = sorted(arm.keys() & reference.keys())
     numbered = tuple((run, run) for run in common)
@@ -75,7 +75,7 @@ def pair_runs(arm: Spans, reference: Spans) -> Pairing:
 
 
 def _together(arm_run: int, reference_run: int, arm: Spans, reference: Spans) -> bool:
-    """Whether no other run of either cell lies in the time between two of their runs."""
+    """Whether no other run of either cell was measured in the time between two of their runs."""
     ours, theirs = arm[arm_run], reference[reference_run]
     if not np.isfinite([*ours, *theirs]).all():
         return True
@@ -87,7 +87,7 @@ def _together(arm_run: int, reference_run: int, arm: Spans, reference: Spans) ->
 
 
 def _nearest(arm: Spans, reference: Spans) -> Pairs:
-    """Pair runs in the order of time with those successive runs of the reference that lie nearest."""
+    """Pair the arm's successive runs with the successive runs of the reference that are nearest in time."""
     ours, theirs = _by_time(arm), _by_time(reference)
     count = min(len(ours), len(theirs))
     if not count:

@@ -19,7 +19,7 @@ class Spread:
 
 
 def configurations(cells: Mapping[Cell, CellRows]) -> dict[Cell, str]:
-    """Return what each cell ran, as a hash; "" where it is not known, or where its runs differ."""
+    """Return the configuration that each cell ran, as a hash; "" if it is not known, or its runs differ."""
     found = {}
     for cell, rows in cells.items():
         names = {str(row.get("configuration") or "") for row in rows.values()}
@@ -28,7 +28,7 @@ def configurations(cells: Mapping[Cell, CellRows]) -> dict[Cell, str]:
 
 
 def replicate_groups(cells: Mapping[Cell, CellRows]) -> list[list[Cell]]:
-    """Return the groups of two and more cells of one model that ran the same."""
+    """Return the groups of two or more cells of one model that ran the same configuration."""
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell, configuration in configurations(cells).items():
         if configuration and configuration != "nan":
@@ -41,8 +41,8 @@ def pooled_spread(
 ) -> Spread | None:
     """Return the spread of replicates about the mean of their group, run by run, at each model's compared level.
 
-    Levels that failed a check stay out. None without any replicate. The published case it is tested on: ln of 58.7,
-    60.6, 64.5 and of 66.3, 74.6 tok/s give 6.2 % with 3 degrees of freedom.
+    Levels that failed a check are left out. None without any replicate. It is tested on a published case: 58.7, 60.6,
+    64.5 and 66.3, 74.6 tok/s give 6.2 % on the ln scale with 3 degrees of freedom.
     """
     squares, freedom = 0.0, 0
     for group in groups:

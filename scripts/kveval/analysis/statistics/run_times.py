@@ -1,6 +1,6 @@
-"""Times of runs and what they tell: the order within blocks, a drift of the machine, runs of one session.
+"""Effects of when runs were measured: the order within blocks, a drift of the machine, runs of one session.
 
-Tables are runs x cells: ln of a metric, and when each run started, in seconds. Runs of unknown time tell nothing.
+Tables are runs x cells: ln of a metric, and when each run started, in seconds. Runs of unknown time are ignored.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from kveval.analysis.statistics.pairing import Span
 Array = npt.NDArray[np.float64]
 # With fewer runs no trend has a standard error.
 _FEWEST = 3
-# A session ends where no run of the campaign was measured for so many times as long as one takes.
+# A session ends where no run of the campaign was measured for this many times the duration of a run.
 _PAUSE = 3.0
-# Runs of a session count as one where they are more alike than this leaves to chance.
+# The p value below which runs of a session are clearly more alike than runs of different sessions.
 _ALIKE = 0.1
-# Degrees of freedom of an effect that is taken as it is.
+# With this many degrees of freedom the estimated effect of sessions is used even if it is not significant.
 _TELLING = 4
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How a metric of all cells changed with time, per second on the ln scale, and how well that is known."""
+    """The change of a metric with time over all cells, per second on the ln scale, and its standard error."""
 
     slope: float
     error: float
 
     def over(self, seconds: float) -> float:
-        """Return what a stretch of time may have done to a difference, as a standard error.
+        """Return the standard error of a difference between two cells that ran `seconds` apart.
 
-        The trend that was seen, in full, since it may be the machine's; and what can hide in its own error.
+        The whole estimated trend, since the machine may have caused it, combined with the error of the trend.
         """
         return float(np.hypot(self.slope, self.error) * abs(seconds))
 
 
 def drift(logs: Array, starts: Array) -> Drift | None:
-    """Return the trend of blocks over time: least squares on the means of each; None where it is not known."""
+    """Return the trend of blocks over time, by least squares on the blocks' means; None where it is not known."""
     times, values = starts.mean(axis=1), logs.mean(axis=1)
     apart = times - times.mean()
     square = float((apart**2).sum())
@@ -56,8 +56,8 @@ def drift(logs: Array, starts: Array) -> Drift | None:
 def constant_offset(starts: Array, arm: int, reference: int) -> float | None:
     """Return by how much one column ran after another on average, seconds, if the order never changed; else 0.
 
-    The same of both was first in every block, and one of them had the same place among all cells. None where times are
-    not known. A random order has that by chance too, with two cells in one of four campaigns of three runs.
+    Unchanged: the same one of both ran first in every block, and one of them always had the same place among all cells;
+    by chance, so do two cells in random order in one of four campaigns of three runs. None where times are not known.
     """
     offsets = starts[:, arm] - starts[:, reference]
     if not np.isfinite(starts).all():
@@ -69,7 +69,7 @@ def constant_offset(starts: Array, arm: int, reference: int) -> float | None:
 
 
 def pauses(spans: Iterable[Span]) -> list[float]:
-    """Return when a campaign paused: the middle of each time without a run that is longer than three runs take."""
+    """Return when a campaign paused: the middle of each gap without a run that is longer than three runs take."""
     known = sorted(span for span in spans if np.isfinite(span).all())
     longest = _PAUSE * float(np.median([end - begin for begin, end in known])) if known else 0.0
     found, busy = [], known[0][1] if known else 0.0
@@ -91,7 +91,7 @@ def sessions(starts: Array, parted: Sequence[float]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class SessionEffect:
-    """How much more the mean of runs varies because runs of a session are alike; `clear`: by more than chance."""
+    """`variance`: factor on the variance of a mean because runs of a session are alike; `clear`: if significant."""
 
     variance: float
     df: float
@@ -99,11 +99,11 @@ class SessionEffect:
 
 
 def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None:
-    """Return what sessions do to the mean of runs; None where there is none, or where it is not known.
+    """Return the effect of sessions on the variance of the mean of runs; None where there is none, or it is not known.
 
-    The mean square between sessions of what cells and blocks leave, over that of all runs: with equal sessions the
-    variance of a mean is that between sessions (one-way random effects). Taken as it is where it is above 1, clear or
-    not, if it rests on four degrees of freedom; with fewer only where it is clear (F test, p < 0.1).
+    The mean square of the residuals between sessions over that of all runs: with equal sessions the variance of a mean
+    is that between sessions (one-way random effects). A factor above 1 is used, significant or not, if it has at least
+    four degrees of freedom; with fewer only if it is significant (F test, p < 0.1).
     """
     runs, cells = logs.shape
     between, within = (len(groups) - 1) * (cells - 1), (runs - len(groups)) * (cells - 1)
@@ -115,7 +115,7 @@ def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None
     whole = float((left**2).sum())
     if not whole > 0:
         return None
-    # Of unequal sessions the larger ones weigh more in the mean than in the mean square.
+    # If sessions are unequal, the larger ones weigh more in the mean than in the mean square.
     unequal = float((sizes**2).sum()) / runs
     unequal *= (len(groups) - 1) / (runs - unequal)
     found = unequal * (among / between) / (whole / (between + within))

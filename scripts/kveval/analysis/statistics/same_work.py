@@ -1,4 +1,4 @@
-"""Whether both sides of a comparison did the same work: as it was asked for, and as their requests were seen to be."""
+"""Whether both sides of a comparison did the same work, by the declared workload and by the observed requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = (
     *("workload", "strategy", "guidellm_version", "incomplete_share"),
     *("request_prompt_tokens", "request_prompt_tokens_se", "request_output_tokens", "request_output_tokens_se"),
 )
-"""Columns of a level that say it, beside counts of requests and their rate."""
+"""Columns of a level that describe its work, besides counts of requests and their rate."""
 _WORDS = {
     "prompt_tokens": "prompt tokens",
     "output_tokens": "output tokens",
@@ -26,20 +26,20 @@ _WORDS = {
     "primed": "primed prefixes",
     "burst_factor": "rate within bursts over the mean",
 }
-# What may follow the level, and so differs between peaks at different ones.
+# May depend on the level, and so differ between peaks at different levels.
 _OF_LEVEL = ("prefix_tokens", "prefix_count")
-# Token counts that differ by less are the same work; so are rates of open loops.
+# Token counts, and rates of open loops, that differ by less are the same work.
 _MARGIN = 0.02
 _RATE_MARGIN = 0.05
 _ERRORS = 3.0
 
 
 def same_work(sides: Sides) -> Evidence:
-    """Return whether the work was the same; what differs with both sides' values, and what it would take."""
+    """Return whether the work was the same; if not, what differs, with the values of both sides."""
     differing = list(dict.fromkeys([*_declared(sides), *_observed(sides)]))
     if differing:
         said = "; ".join(differing)
-        reason = f"not the same work: {said} in what it is compared with: measure both with one workload"
+        reason = f"not the same work: {said} in the cell it is compared with; measure both with one workload"
         return Evidence("work", said, "refuses", reason)
     if any(_workload(row) or number(row, "request_output_tokens") > 0 for row in sides.arm):
         return Evidence("work", "the same")
@@ -47,7 +47,7 @@ def same_work(sides: Sides) -> Evidence:
 
 
 def _declared(sides: Sides) -> Iterator[str]:
-    """Differences in what was asked of runs that are a pair, where both say it."""
+    """Differences in the declared work of paired runs, where both record it."""
     for theirs, ours in zip(sides.reference, sides.arm, strict=True):
         wanted, given = _workload(theirs), _workload(ours)
         at_one_level = theirs.get("level") == ours.get("level")
@@ -69,10 +69,10 @@ def _workload(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _observed(sides: Sides) -> Iterator[str]:
-    """Mean tokens of a request that differ by more than 2 %, chance (3 standard errors) and what was cut off.
+    """Mean tokens of a request that differ by more than 2 % + 3 standard errors + the effect of cut-off requests.
 
-    Long answers are cut off sooner than short ones: of a share f left out, the mean of the others is at most
-    SD sqrt(f / (1 - f)) off (Cauchy and Schwarz). Prompts are counted in the same way by one version of GuideLLM alone.
+    Long answers are cut off more often than short ones: if a share f is missing, the mean of the others is off by at
+    most SD sqrt(f / (1 - f)) (Cauchy and Schwarz). Prompts are compared only if one version of GuideLLM counted both.
     """
     names = {"output": "output tokens"}
     one_level = all(a.get("level") == b.get("level") for a, b in zip(sides.arm, sides.reference, strict=True))

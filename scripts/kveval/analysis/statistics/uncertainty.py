@@ -1,6 +1,6 @@
 """Uncertainty known from single runs: noise that the spread of few runs can hide, and biases of known sign.
 
-Nothing here refuses a comparison: it widens intervals and moves the hypotheses that are tested.
+Nothing here prevents a verdict: noise and biases widen intervals and shift the tested hypotheses.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ COLUMNS = (
     *("throughput_se", "throughput_cut", "throughput_drift", "throughput_drift_se", "concurrency_shortfall"),
     *("concurrency_mean", "e2e_ms_mean"),
 )
-"""Columns of a level that say it, beside `METRIC_se` of each latency."""
-# The spread of runs holds the noise within runs already: with all of it as the floor, intervals of three runs that
-# differ by nothing else would cover 98.7 %, not 95; with half of it they cover 96.
+"""Columns of a level that these errors are computed from, besides `METRIC_se` of each latency."""
+# The spread of runs contains the noise within runs already: with all of it as the floor, 95 % intervals of three runs
+# that differ by this noise only would cover 98.7 %; with half of it they cover 96 %.
 FLOOR = 0.5
-"""Of the noise within runs, the part that the standard error cannot fall below."""
+"""The share of the noise within runs below which the standard error cannot fall."""
 _CUT = {THROUGHPUT: "throughput_cut", GOODPUT: "goodput_cut"}
-# An effect that changed by D from the first third to the last one, taken to change evenly, lies anywhere within 1.5 D.
+# If an effect changes evenly, by D from the first third to the last, its values are uniform over a range of 1.5 D.
 _EVENLY = 1.5 / np.sqrt(12)
 
 
 @dataclass(frozen=True)
 class Starvation:
-    """By which share fewer requests were in flight than asked for, in the reference and in the arm; means over runs.
+    """The shares by which requests in flight fell short of those asked for, in reference and arm; means over runs.
 
-    Of no consequence up to 5 % in both.
+    Up to 5 % in both is ignored.
     """
 
     reference: float = 0.0
@@ -47,25 +47,25 @@ class Starvation:
 
     @property
     def bound(self) -> int:
-        """1: the truth is above the difference that was measured, -1: below; 0: both were held back, or neither."""
+        """1: the true difference is above the measured one, -1: below; 0: unknown, as both fell short or neither."""
         if not self or min(self.reference, self.arm) > STARVED:
             return 0
         return 1 if self.arm > self.reference else -1
 
     def text(self) -> str:
-        """Return who was held back by how much, as the reason of a comparison; "" if nobody was."""
-        held = {"the arm": self.arm, "what it is compared with": self.reference}
+        """Return by how much which side fell short, as a reason for a table; "" if none did."""
+        held = {"the arm": self.arm, "the cell it is compared with": self.reference}
         said = [f"{100 * share:.0f} % in {who}" for who, share in held.items() if share > STARVED]
         return f"fewer requests in flight than asked for, by {' and '.join(said)}" if said else ""
 
 
 def starvation(reference: Rows, arm: Rows) -> Starvation:
-    """Return by how much the load generator fell short of a closed loop's concurrency, in both."""
+    """Return by how much the load generator fell short of a closed loop's streams, on both sides."""
     return Starvation(_mean(reference, "concurrency_shortfall"), _mean(arm, "concurrency_shortfall"))
 
 
 def allowing_for(contrast: Contrast, reference: Rows, arm: Rows, metric: str) -> Contrast:
-    """Return a contrast with what the levels it rests on say of their own noise and biases; rows are one a run."""
+    """Return a contrast widened by the noise and biases within its levels; `reference` and `arm`: one row per run."""
     floor = FLOOR * float(np.hypot(_error_of_mean(reference, metric), _error_of_mean(arm, metric)))
     cut = _CUT.get(metric)
     cut_of_both = float(np.hypot(_mean(reference, cut), _mean(arm, cut))) if cut else 0.0
@@ -83,9 +83,9 @@ def _error_of_mean(rows: Rows, metric: str) -> float:
 
 
 def _drift(reference: Rows, arm: Rows) -> float:
-    """The standard error of an effect that was not the same at both ends of the windows; runs share it.
+    """The standard error, shared by all runs, of an effect that changed during the windows.
 
-    Levels that change alike leave the effect as it is. In a closed loop latencies change as the inverse of throughput.
+    If both sides change alike, the effect stays the same. In a closed loop latencies change inversely to throughput.
     """
     change = _mean(arm, "throughput_drift") - _mean(reference, "throughput_drift")
     errors = [np.nan_to_num(_values(rows, "throughput_drift_se")) for rows in (reference, arm)]
@@ -94,11 +94,11 @@ def _drift(reference: Rows, arm: Rows) -> float:
 
 
 def _bias(rows: Rows, metric: str) -> float:
-    """How far at most the mean of ln of a metric would rise if as many requests were in flight as asked for.
+    """The largest rise of the mean of ln of a metric if as many requests were in flight as asked for.
 
-    More streams deliver no less in all, and no more each: throughput rises at most as their number, by -ln(1 - s) with
-    s the shortfall. By Little's law the mean latency then rises by at most D = mean latency (1 / (1 - s) - 1). All of D
-    may be waiting for the first token, all of it decoding; quantiles are taken to move with the mean.
+    With more streams, total throughput does not fall and throughput per stream does not rise, so throughput rises by at
+    most -ln(1 - s), s the shortfall. By Little's law the mean latency rises by at most D = mean latency
+    (1 / (1 - s) - 1). All of D may be in TTFT, or all in decoding; quantiles are assumed to move with the mean.
     """
     found = [_rise(row, metric) for row in rows]
     return float(np.mean(found)) if found else 0.0
@@ -129,5 +129,5 @@ def _value(row: Mapping[str, Any], column: str) -> float:
 
 
 def _mean(rows: Rows, column: str) -> float:
-    """The mean over runs, with 0 for what is not known."""
+    """The mean over runs; unknown values count as 0."""
     return float(np.nan_to_num(_values(rows, column)).mean()) if len(rows) else 0.0

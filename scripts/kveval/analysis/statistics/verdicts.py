@@ -1,4 +1,4 @@
-"""The words of the verdicts, when each may be said, and the families in which comparisons are judged together."""
+"""The words of the verdicts, the conditions for each, and the families in which comparisons are judged together."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WITHOUT_VERDICT = (INDICATIVE, INDICATIVE_TIME, INDICATIVE_ACTIVITY, SINGLE_RUN,
 
 
 def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
-    """Return the verdict of an estimated comparison, and the reason where that needs one.
+    """Return the verdict of an estimated comparison, and its reason, "" where it needs none.
 
-    What is only indicative is labelled so; which of the four words it points to becomes the row's `indication`. The
-    row's `bound` says whether a difference is at least or at most as large as it was measured.
+    A comparison that is only indicative is labelled so, and the word it indicates becomes the row's `indication`. The
+    row's `bound` says whether a difference is at least or at most as large as measured.
     """
     obstacle = _obstacle(entry)
     if obstacle is not None:
@@ -49,14 +49,14 @@ def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
     if entry.exercised is False:
         return NOT_EXERCISED, entry.evidence["activity"].reason
     if entry.replicate:
-        return NOT_ASSESSED, "configured exactly as what it is compared with: a replicate, its difference is noise"
+        return NOT_ASSESSED, "same configuration as the cell it is compared with: a replicate, its difference is noise"
     if entry.obstacle == "single run":
         return SINGLE_RUN, "the spread between runs is unknown"
     return (NOT_ASSESSED, entry.obstacle) if entry.obstacle else None
 
 
 def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
-    """Equivalence first, then difference, else what it would take to tell."""
+    """Test equivalence first, then difference; else inconclusive, with the runs that a verdict would take."""
     row = entry.row
     barred = [found.name for found in entry.evidence.values() if found.bars_parity]
     if row["p_parity_holm"] < alpha and barred:
@@ -68,7 +68,7 @@ def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
     if entry.pair.starvation:
         return (
             INCONCLUSIVE,
-            "a full load may change more than the difference: neither a difference nor equality is shown",
+            "the missing load may matter more than the difference: neither a difference nor equality is shown",
         )
     needed = row["runs_to_resolve"]
     if needed is not None and needed <= row["runs"]:
@@ -95,7 +95,7 @@ def judge(
         more_is_better = metrics[entry.row["metric"]]
         entry.row["verdict"], reason = verdict(entry, more_is_better, alpha, margin)
         if PARITY in (entry.row["verdict"], entry.row["indication"]):
-            # Two one-sided tests at alpha: their interval is the one that lies within the margin.
+            # The interval that corresponds to two one-sided tests at alpha has confidence 1 - 2 alpha.
             show_interval(entry, 1 - 2 * alpha)
         remarks = [entry.pair.starvation.text() if entry.judged else ""]
         if entry.row["metric"] == GOODPUT and entry.judged:
@@ -107,8 +107,8 @@ def judge(
 
 
 def overview(entries: Sequence[ComparedCell], q: float) -> None:
-    """Add the q values over all models of each metric, and whether that makes a discovery at the rate `q`."""
-    # By far the slowest of imports, and whoever needs this module's names alone is spared it.
+    """Add the q values over all models of each metric, and whether each is a discovery at the false rate `q`."""
+    # Imported here because it is very slow, and many modules need only the names defined here.
     from scipy.stats import false_discovery_control  # noqa: PLC0415
 
     for metric in dict.fromkeys(entry.row["metric"] for entry in entries):

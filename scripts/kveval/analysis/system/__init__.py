@@ -1,1 +1,1 @@
-"""Recordings to system metrics of a level: windows, metrics of config/metrics.yaml, timelines, tier activity."""
+"""System metrics of a level from its recording: windows, metrics of config/metrics.yaml, timelines, tier activity."""

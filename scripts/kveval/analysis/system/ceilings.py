@@ -1,7 +1,7 @@
-"""Limits of a tier: how fast it loads, how fast copies and prefills are, and from which length on loading pays.
+"""Limits of a tier: how fast it loads, how fast copies and prefills are, and from which prefix length loading pays.
 
-Rates of loads are from the servers' own counters over a level, warm-up included; times are of the requests of its
-window. Where several requests at a time wait for each other, their times say nothing of prefills.
+Load rates are from the servers' own counters over a level, warm-up included; times are those of the requests in its
+window. Prefill rates need levels with one request at a time, since with several the TTFT includes waiting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COUNTERS = (
 
 @dataclass(frozen=True)
 class Served:
-    """Averages of a cell's requests at a level, over its runs; NaN for what is not known."""
+    """Means over a cell's requests at a level, over its runs; NaN for what is not known."""
 
     ttft_s: float
     computed_tokens: float
@@ -34,19 +34,19 @@ class Served:
 
     @property
     def load_tok_s(self) -> float:
-        """Tokens of KV cache that the tier loads in a second."""
+        """Tokens of KV cache that the tier loads per second."""
         return self.load_gb_s * 1e9 / self.kv_bytes_per_token
 
     @property
     def prefill_tok_s(self) -> float:
-        """Prompt tokens computed in a second until the first token, where one request at a time was sent."""
+        """Prompt tokens computed per second of TTFT; valid if requests were sent one at a time."""
         return _ratio(self.computed_tokens, self.ttft_s)
 
 
 def served(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Served:
-    """Return what these runs of one cell did at a level; `rows`: the level's, with `ttft_ms_mean` and the like.
+    """Return the means over these runs of one cell at a level; `rows`: the level's rows of complete_metrics.csv.
 
-    A request's share of the counters is its prompt's share of the tokens that the device's cache was asked for.
+    The counters are divided among requests by their prompts' share of the tokens looked up in the device's cache.
     """
     counted = [entry.counters for run in runs for entry in run.levels if entry.level == level]
     sums = {name: sum(server_delta(counters, name) for counters in counted) for name in _COUNTERS}
@@ -69,7 +69,7 @@ def _mean(rows: pd.DataFrame, name: str) -> float:
 
 
 def copy_gb_s(runs: Sequence[Run]) -> float:
-    """Return the rate at which the machine copies what a tier loads, GB/s, a mean over runs; NaN where not probed.
+    """Return the machine's copy bandwidth for what a tier loads, GB/s, a mean over runs; NaN where not probed.
 
     From pinned host memory to the GPU, or within host memory where the CPU is the device.
     """
@@ -83,9 +83,9 @@ def copy_gb_s(runs: Sequence[Run]) -> float:
 
 
 def overhead_s(arm: Served, baseline: Served) -> float:
-    """Return what a request of the arm waits for its first token besides computing and copying, seconds, at least 0.
+    """Return the part of an arm's TTFT that is neither computing nor copying, seconds, at least 0.
 
-    Computing goes at the baseline's rate. Both are of levels with one request at a time: none waits for another.
+    Computing is assumed to be as fast as in the baseline. Both sides must be levels with one request at a time.
     """
     # max() would return 0 for a missing value.
     left = arm.ttft_s - arm.computed_tokens / baseline.prefill_tok_s - arm.loaded_tokens / arm.load_tok_s
@@ -93,7 +93,7 @@ def overhead_s(arm: Served, baseline: Served) -> float:
 
 
 def break_even_tokens(prefill_tok_s: float, load_tok_s: float, overhead: float) -> float:
-    """Return the length from which loading a prefix is faster than computing it, tokens; infinite where it never is.
+    """Return the length in tokens from which loading a prefix is faster than computing it; infinite if it never is.
 
     The n at which n / prefill_tok_s = overhead + n / load_tok_s; `overhead` in seconds.
     """

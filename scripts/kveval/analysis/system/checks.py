@@ -1,4 +1,4 @@
-"""Checks of a level's system metrics: whether they are of this level, possible, and in the right unit."""
+"""Checks of a level's system metrics: that they belong to this level, are possible, and have the right unit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.system import hit_ratio
 
-# A prompt's blocks are taken as it is processed, so that running requests hold less than all of theirs for a while.
+# Blocks are allocated while a prompt is processed, so that running requests hold only a part of theirs for a while.
 _PARTLY = 0.5
 # A hit ratio that rises evenly by 0.15 changes by as much from the first third to the last.
 _FILLED = 0.1
@@ -20,7 +20,7 @@ _CLOSED_LOOP = ("synchronous", "concurrent")
 
 
 class Findings(Protocol):
-    """Findings of reducing a window, besides its values; see `system_metrics.Reduced`."""
+    """Findings of reducing a window, besides its values; see `metrics.Reduced`."""
 
     @property
     def samples(self) -> int:
@@ -28,7 +28,7 @@ class Findings(Protocol):
 
     @property
     def absent(self) -> Sequence[str]:
-        """Metrics that were not recorded though they should be."""
+        """Metrics that should have been recorded but were not."""
 
     @property
     def refused(self) -> Sequence[str]:
@@ -36,12 +36,12 @@ class Findings(Protocol):
 
     @property
     def unscaled(self) -> Sequence[str]:
-        """Fractions that the catalogue does not turn into per cent."""
+        """Fractions that the catalogue does not convert to per cent."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """A level's row with its system metrics, and what was found while reducing them; `least` samples are needed."""
+    """A level's row with its system metrics, and the findings from reducing them; `least` samples are needed."""
 
     row: Mapping[str, Any]
     found: Findings
@@ -54,11 +54,11 @@ class Sampled:
 
     @property
     def streams(self) -> float:
-        """The concurrency asked for; NaN where requests were sent at a rate of their own."""
+        """The concurrency asked for; NaN in an open loop."""
         return self.value("streams_asked") if "streams_asked" in self.row else self.value("level")
 
     def impossible(self) -> tuple[str, ...]:
-        """Return the columns whose value cannot be."""
+        """Return the columns whose value is impossible."""
         return _KV_USAGE if kv_usage_physical(self) else ()
 
 
@@ -80,9 +80,9 @@ def fraction_scaled(sampled: Sampled) -> Outcome | None:
 
 @check("R1")
 def kv_usage_physical(sampled: Sampled) -> Outcome | None:
-    """The device's cache holds at least the prompts of the requests that run in it.
+    """The reported usage of the device's cache is enough for the prompts of the running requests.
 
-    A fraction taken for per cent cannot. Prompts without their shared prefix, and one prefix while anything runs.
+    It is not if a fraction was read as per cent. Prompts count without their shared prefix, which counts once.
     """
     usage, device = sampled.value("kv_cache_usage_percent"), sampled.value("device_tokens")
     running, streams = sampled.value("requests_running"), sampled.streams
@@ -105,20 +105,20 @@ def samples(sampled: Sampled) -> Outcome | None:
 
 @check("R3")
 def clock_offset(sampled: Sampled) -> Outcome | None:
-    """The recording's clock is that of the load generator, or its offset was measured and taken into account."""
+    """The recording has the load generator's clock, or the offset was measured and corrected."""
     offset = sampled.row.get("clock_offset_s")
     if offset is None or np.isnan(offset):
         return warn("the offset of the recording's clock was not measured")
     if abs(offset) <= 1.0:
         return None
-    return note(f"the recording's clock is {offset:+.1f} s off; its window was moved by that")
+    return note(f"the recording's clock is {offset:+.1f} s off; the window was shifted by that")
 
 
 @check("R8")
 def caches_filled(sampled: Sampled) -> Outcome | None:
-    """The share of the prompts that caches had changed by no more than 10 points, or 2 standard errors, in the window.
+    """The hit share changed by at most 10 points, or 2 standard errors, from the window's first third to its last.
 
-    From its first third to its last. A cache that still fills makes every number one of the level's length.
+    While a cache is still filling, every number depends on the length of the level.
     """
     change, error = (sampled.value(name) for name in hit_ratio.COLUMNS)
     if np.isnan(error) or not abs(change) > max(_FILLED, 2 * error):
@@ -131,7 +131,7 @@ def caches_filled(sampled: Sampled) -> Outcome | None:
 
 @check("R4")
 def queues(sampled: Sampled) -> Outcome | None:
-    """No more requests in the server than were sent: else the samples are of another time or another server."""
+    """The server had no more requests than were sent: else the samples are of another time or another server."""
     if sampled.row.get("strategy", "concurrent") not in _CLOSED_LOOP:
         return None
     inside = sampled.value("requests_running") + sampled.value("requests_waiting")
@@ -142,9 +142,9 @@ def queues(sampled: Sampled) -> Outcome | None:
 
 @check("R7")
 def server_rate(sampled: Sampled) -> Outcome | None:
-    """Tokens received are the tokens that the server's counter gained in the same window: within 2 %, at most 5 %.
+    """The server's counter rose by the tokens received in the same window: within 2 %, at most 5 %.
 
-    The counter is sampled, so that it is known at the window's edges to one interval; that much more is allowed.
+    The counter is sampled, so its value at the window's edges is uncertain by one interval; the limits allow for that.
     """
     said, received = sampled.value("server_generation_tok_s"), sampled.value("throughput_tok_s")
     if not said > 0:
@@ -160,7 +160,7 @@ def server_rate(sampled: Sampled) -> Outcome | None:
 
 @check("R19")
 def recorded(sampled: Sampled) -> Outcome | None:
-    """The recording has the metrics that this version of the server should have, under these names."""
+    """The recording has all metrics that this version of the server should have, under their names."""
     if not sampled.found.absent:
         return None
     return note(f"not in the recording: {', '.join(sampled.found.absent)}")

@@ -1,4 +1,4 @@
-"""Whether the caches were still filling: the change of the hit ratio within a level's window."""
+"""The change of the hit share within a level's window, which shows whether the caches were still filling."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from kveval.analysis.levels.noise import batch_count, change_error
 from kveval.analysis.system.windows import Window
 
 COLUMNS = ("hit_ratio_drift", "hit_ratio_drift_se")
-# Keys of config/metrics.yaml: what of the prompts is on the device, and what of the rest in the tier behind it.
+# Keys of config/metrics.yaml: the share of prompt tokens on the device, and the share of the rest in the tier.
 DEVICE, TIER = "prefix_cache_hit_percent", "external_cache_hit_percent"
 
 
 def drift(percent: Callable[[str, Window], float], window: Window, level: Mapping[str, Any]) -> dict[str, float]:
-    """Return the change of the hit ratio from the first to the last third, and its standard error, as COLUMNS.
+    """Return the change of the hit share (0 to 1) from the first to the last third, and its standard error, as COLUMNS.
 
-    The hit ratio is the share, 0 to 1, of the prompts' tokens that were found in a cache. `percent` reads a key of
-    config/metrics.yaml in a part of the window, NaN where it was not recorded. `level`: the row of levels.csv, for the
-    mean latency that makes batches. NaN where a part of the window is not known.
+    `percent` reads a key of config/metrics.yaml in a part of the window, NaN where it was not recorded. `level`: the
+    row of levels.csv, whose mean latency sets the length of the batches. NaN where a part of the window is not known.
     """
 
     def parts(count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -36,5 +35,5 @@ def drift(percent: Callable[[str, Window], float], window: Window, level: Mappin
 
 def _hit_ratio(percent: Callable[[str, Window], float], part: Window) -> float:
     device = percent(DEVICE, part) / 100
-    # A tier is asked for what the device does not have; without one, or without a question, nothing more is found.
+    # The tier is asked only for what the device does not have; without a tier or a lookup it adds nothing.
     return device + (1 - device) * float(np.nan_to_num(percent(TIER, part))) / 100

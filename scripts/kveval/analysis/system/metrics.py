@@ -1,7 +1,7 @@
 """System metrics of a level: every entry of config/metrics.yaml reduced over the level's window of the recording.
 
-A metric that was not recorded is NaN and named in the notes, never 0; so is one with too few samples or an implausible
-value. Units come from the recording; where PCP has none, the catalogue's `scale` says what one unit is.
+A metric that was not recorded, has too few samples or an implausible value is NaN, never 0, and named in the notes.
+Units come from the recording; where PCP has none, the catalogue's `scale` is the factor.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from kveval.pcp.parquet.bulk import Samples, samples_of
 from kveval.spec.servers.registry import recorded_as
 
 SYSTEM_CHECKS = checks_in(checks)
-# Fewest samples in a window that say something about it.
+# The fewest samples that describe a window.
 MIN_SAMPLES = 30
 _FEWEST_SAMPLES = 2
-# A CPU that never idles is 100.00000000000001 % busy.
+# Through rounding, a CPU that is never idle is 100.00000000000001 % busy.
 _ROUNDING = 1e-9
 SAMPLES = "pcp_samples"
 NOTES = "pcp_notes"
 BY_INSTANCE = "_by_instance"
 
-# (PCP's unit, unit of the column) -> factor. For a rate the column's unit is per second and PCP's is the counter's.
+# (PCP's unit, unit of the column) -> factor. For a rate, PCP's unit is that of the counter.
 UNIT_FACTORS: dict[tuple[str, str], float] = {
     ("byte", "GiB"): 2**-30,
     ("Kbyte", "GiB"): 2**-20,
@@ -73,7 +73,7 @@ class MetricsError(Failure):
 
 
 class _Unavailable(Exception):
-    """This metric has no value in this window; the message says why."""
+    """A metric has no value in a window; the message says why."""
 
 
 class _TooFew(_Unavailable):
@@ -84,8 +84,8 @@ class _TooFew(_Unavailable):
 class Reduced:
     """The metrics of one window: column -> value, samples in it, why values are missing, and values per instance.
 
-    `absent`: metrics that were not recorded though they should be; `refused`: those with an implausible value;
-    `unscaled`: fractions that the catalogue does not turn into per cent.
+    `absent`: metrics that should have been recorded but were not; `refused`: those with an implausible value;
+    `unscaled`: fractions that the catalogue does not convert to per cent.
     """
 
     values: dict[str, float]
@@ -109,10 +109,10 @@ def parse_metrics(catalogue: Mapping[str, Any]) -> dict[str, Metric]:
 
 
 class SystemRecording:
-    """The metrics of one run's pcp.parquet, read once for all of its levels. ValueError when it is no recording."""
+    """The metrics of one run's pcp.parquet, read once for all levels. Raises ValueError if it is not a recording."""
 
     def __init__(self, parquet: Path, metrics: Mapping[str, Metric], version: str) -> None:
-        """Read what `metrics` name for this `version` of the server."""
+        """Read the PCP metrics that `metrics` name for this `version` of the server."""
         self._metrics = metrics
         self._sources = {key: _sources(metric, version) for key, metric in metrics.items()}
         wanted = {name for found in self._sources.values() for source in found for name in source.all_names}
@@ -120,7 +120,7 @@ class SystemRecording:
         self._counters: dict[tuple[str, str | None, str | None], CounterSeries] = {}
 
     def reduce(self, window: Window, least: int = MIN_SAMPLES) -> Reduced:
-        """Reduce every metric over a closed window (ns since 1970, UTC) that holds at least `least` samples of it."""
+        """Reduce every metric over a closed window (ns since 1970, UTC); NaN with fewer than `least` samples of it."""
         values: dict[str, float] = dict.fromkeys(self._metrics, np.nan)
         breakdown = {f"{key}{BY_INSTANCE}": "" for key, metric in self._metrics.items() if metric.breakdown}
         found: dict[str, list[str]] = {"absent": [], "refused": [], "unscaled": []}
@@ -161,7 +161,7 @@ class SystemRecording:
         return Reduced(values, max(counts), notes, breakdown, **lists)
 
     def value(self, key: str, window: Window) -> float:
-        """Return a metric over a part of a window, from two samples on; NaN where it has no value."""
+        """Return a metric over a part of a window, from at least two samples; NaN where it has no value."""
         reader = self._reader(key, window, _FEWEST_SAMPLES) if key in self._metrics else None
         try:
             return reader.value()[0] if reader else np.nan
@@ -169,9 +169,9 @@ class SystemRecording:
             return np.nan
 
     def _reader(self, key: str, window: Window, least: int) -> _Reader | None:
-        """Return how to read a metric from the first of its sources that was recorded, None if none was.
+        """Return a reader of a metric from the first of its sources that was recorded, None if none was.
 
-        One that was asked for and never had a value, as of an agent without its library, gives way to one that had.
+        Sources with values are preferred: an agent without its library records a metric but never a value.
         """
         recorded = [one for one in self._sources[key] if all(name in self._samples for name in one.all_names)]
         told = (one for one in recorded if all(len(self._samples[name].times) for name in one.all_names))
@@ -197,7 +197,7 @@ class SystemRecording:
 
 @dataclass(frozen=True)
 class _Source:
-    """A source with its names for one release of the server."""
+    """A source with its PCP names for one release of the server."""
 
     entry: MetricSource
     names: tuple[str, ...]
@@ -240,7 +240,7 @@ class _Reader:
         return self._gauge()
 
     def unscaled(self) -> bool:
-        """Whether the recording is of a fraction, as its name or help say, and the column's per cent are not."""
+        """Whether the recording is a fraction, by its name or help text, but the column's per cent are not scaled."""
         if self.metric.unit != "percent" or self.metric.reduction == "ratio" or self.source.entry.scale == 100:
             return False
         infos = [self.recording.samples(name).info for name in self.source.names]
@@ -250,7 +250,7 @@ class _Reader:
         )
 
     def per_instance(self) -> dict[str, float]:
-        """Return the value of each instance; nothing for metrics that are sums of several."""
+        """Return the value of each instance; {} for metrics that are sums of several PCP metrics."""
         if len(self.source.names) > 1 or self.metric.reduction == "ratio":
             return {}
         name = self.source.names[0]
@@ -301,9 +301,9 @@ class _Reader:
         return _COMBINED["mean" if self.metric.instances == "sum" else self.metric.instances](ratios), samples
 
     def _increase(self, names: Sequence[str]) -> tuple[dict[str, float], int]:
-        """Return what counters gained in the window, by instance, summed over names; and the number of samples.
+        """Return the increase of counters in the window, by instance, summed over names; and the number of samples.
 
-        What a recording covers of the window, half of it at least, stands for all of it.
+        If the recording covers only a part of the window, at least half, the increase is extrapolated to all of it.
         """
         total: dict[str, float] = {}
         counts = []
@@ -319,7 +319,7 @@ class _Reader:
         return total, min(counts)
 
     def _factor(self, names: Sequence[str] = (), over: Sequence[str] = ()) -> float:
-        """Return the factor from the recording's unit to the metric's; a unit that cannot be converted is refused."""
+        """Return the factor from the recording's unit to the metric's. Raises _Unavailable for other units."""
         factors = set()
         for name in names or self.source.names:
             unit = self.recording.samples(name).info.units
@@ -339,7 +339,7 @@ class _Reader:
 
 
 def _sum_at_moments(parts: Sequence[tuple[npt.NDArray[np.int64], Array]], needed: int) -> Array:
-    """Return the sum of several metrics at the moments that have all of them."""
+    """Return the sum of several metrics at the moments at which all of them were sampled."""
     if len(parts) < needed:
         return np.empty(0, dtype=np.float64)
     if needed == 1:
@@ -363,8 +363,8 @@ def with_system_metrics(
     """Add the system metrics of every level's window to a table of levels, with pcp_samples and pcp_notes.
 
     `recordings`: run -> its pcp.parquet; a run without one gets NaN and a note. The windows are those of the load
-    generator, moved by the clock offset of the run. Checks that need the recording are judged here and join the row's
-    other checks.
+    generator, shifted by the clock offset of the run. Checks that need the recording run here; their outcomes are added
+    to those of the row.
     """
     metrics = parse_metrics(catalogue)
     opened: dict[int, SystemRecording] = {}

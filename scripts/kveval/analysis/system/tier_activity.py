@@ -1,7 +1,7 @@
-"""The work of each cell's caches during its levels, from the servers' own counters: why an arm wins or loses.
+"""The work of each cell's caches during its levels, from the servers' own counters; explains why arms win or lose.
 
-Tokens are prompt tokens; a hit behind the device is one that the device's own cache did not have. Bytes of LMCache's
-CPU tier are its chunks times the size of one; those of a store are what crossed its connection, protocol included.
+Tokens are prompt tokens; a hit behind the device is one that the device's own cache did not have. The bytes of
+LMCache's CPU tier are chunks times chunk size; those of a store are the traffic of its connection, with the protocol.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ COLUMNS = {
     "second_written_mb": "MB written to it",
     "second_entries": "keys or files in it at the end of the level",
 }
-"""Columns of `tier_activity` beside the cell's, level's and run's, with their meaning; 1 MB is a million bytes."""
+"""Columns of `tier_activity` besides those of cell, level and run, with their meaning; 1 MB is a million bytes."""
 
 
 def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
     """Return one row per run and level: model, scenario, cpu_blocks, run, level, and COLUMNS.
 
-    A value is missing where the software counts no such thing.
+    A value is NaN where the software does not count it.
     """
     rows = [
         {
@@ -75,7 +75,7 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
         "loaded_mb": _first(served("offload_load_bytes") / 1e6, chunks_loaded * chunk_mb),
         "stored_mb": _first(served("offload_store_bytes") / 1e6, chunks_stored * chunk_mb),
         "requests_preempted": served("requests_preempted"),
-        # What the server loads of a preempted request is no hit of its prompt.
+        # What the server loads again for a preempted request is not counted as a hit of its prompt.
         "reloaded_tokens": float(np.maximum(0, loaded_tokens - served("external_prefix_cache_hits"))),
         "second_read_mb": _first(served("file_tier_read_bytes"), *store_read) / 1e6,
         "second_written_mb": _first(served("file_tier_written_bytes"), *store_written) / 1e6,
@@ -105,5 +105,5 @@ def _share(part: float, whole: float) -> float:
 
 
 def _first(*values: float) -> float:
-    """Return the first value that is not missing: an arm has one kind of tier."""
+    """Return the first value that is not NaN: an arm has only one kind of tier."""
     return next((value for value in values if not np.isnan(value)), np.nan)

@@ -1,4 +1,4 @@
-"""A recording second by second: any entry of config/metrics.yaml over time."""
+"""Timelines of a recording: any entry of config/metrics.yaml over time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kveval.pcp.parquet.rates import rate
 from kveval.pcp.parquet.reading import describe, series
 from kveval.spec.servers.registry import recorded_as
 
-# Over how many samples a ratio is taken: in a single one a server may have been asked for nothing.
+# The number of samples over which a ratio is taken: within a single one the denominator may not have changed.
 RATIO_SAMPLES = 5
-# How far apart samples of two hosts may be to count as of one moment.
+# The largest distance of samples of two hosts that count as one moment.
 HOSTS_APART = pd.Timedelta("2s")
 
 
@@ -26,10 +26,9 @@ def timeline(
 ) -> pd.Series[float] | None:
     """Return one entry of config/metrics.yaml over time in its unit, indexed by seconds since `start_ns`.
 
-    Counters become rates per second; instances are put together as the entry says; of several places the first that
-    was recorded is read. A ratio is that of what its counters gained over RATIO_SAMPLES samples, missing where the
-    denominator gained nothing. None where nothing was recorded, or the unit is not the entry's. `version` is the
-    server's.
+    Counters become rates per second; instances are combined as the entry says; of several sources the first that was
+    recorded is read. A ratio is that of its counters' increases over RATIO_SAMPLES samples, NaN where the denominator
+    did not increase. None if nothing was recorded, or its unit cannot be converted. `version` is the server's.
     """
     if "numerator" in entry:
         return _ratio(parquet, entry, version, start_ns, end_ns)
@@ -60,16 +59,16 @@ def _ratio(
 
 @lru_cache(maxsize=32)
 def _rates(parquet: Path, name: str, *, start_ns: int, finish_ns: int) -> pd.DataFrame:
-    """The rates of a counter; ratios have counters in common."""
+    """The rates of a counter, cached because several ratios use the same counters."""
     return rate(parquet, name, start_ns=start_ns, finish_ns=finish_ns)
 
 
 def _read(
     parquet: Path, source: Mapping[str, Any], metrics: Sequence[str], start_ns: int, end_ns: int
 ) -> pd.Series[float] | None:
-    """The sum of a source's metrics, instances put together, by time; None unless all were recorded in its unit.
+    """The sum of a source's metrics over instances, by time; None unless all were recorded and have its unit.
 
-    A source without a unit takes any.
+    A source without a unit accepts any.
     """
     known = describe(parquet)
     total: pd.Series[float] | None = None
@@ -89,9 +88,9 @@ def _read(
 
 
 def _together(table: pd.DataFrame, how: str) -> pd.Series[float]:
-    """One value a moment: the instances of a host put together, then the hosts.
+    """One value per moment: the instances of each host combined, then the hosts.
 
-    Hosts are sampled at moments of their own: each of the first one's has the values nearest to it of the others.
+    Hosts are sampled at different moments: each moment of the first host gets the nearest values of the others.
     """
     if table.empty or "host" not in table:
         return table.groupby("timestamp")["value"].agg(how)
@@ -102,7 +101,7 @@ def _together(table: pd.DataFrame, how: str) -> pd.Series[float]:
 
 
 def _instances(table: pd.DataFrame, source: Mapping[str, Any]) -> pd.DataFrame:
-    """The instances that a source asks for."""
+    """The instances that a source selects."""
     for key, wanted in (("select", True), ("omit", False)):
         if source.get(key):
             table = table[table["instance"].astype(str).str.contains(source[key], regex=True) == wanted]

@@ -1,7 +1,7 @@
 """The samples of one PCP metric, prepared so that any window of time is reduced quickly.
 
 Windows are closed, in ns since 1970 UTC. Gauges are aggregated over instances at each moment; counters are accumulated
-per series, across resets and wraps, and read at a window's edges between the two samples nearest to them.
+per series, across resets and wraps, and interpolated at a window's edges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NS = 1e9
 
 
 def selected(names: Sequence[tuple[str, str]], select: str | None, omit: str | None) -> npt.NDArray[np.bool_]:
-    """Return which series' instances match `select`, all without one, and do not match `omit`."""
+    """Return for each series whether its instance matches `select` (all if None) and does not match `omit`."""
     wanted = re.compile(select) if select else None
     unwanted = re.compile(omit) if omit else None
     kept = [
@@ -36,7 +36,7 @@ def selected(names: Sequence[tuple[str, str]], select: str | None, omit: str | N
 
 @dataclass(frozen=True)
 class Gauge:
-    """A metric whose value at each moment is meaningful by itself: rows of one time and one host, sorted by time."""
+    """A metric whose value at each moment is meaningful by itself, as opposed to a counter."""
 
     samples: Samples
     keep: npt.NDArray[np.bool_]
@@ -75,7 +75,7 @@ def _aggregate(times: Times, values: Array, how: str) -> tuple[Times, Array]:
 
 @dataclass(frozen=True)
 class Increase:
-    """The gains of a counter's instances in a window, and for how many of its seconds that is known at most."""
+    """`gained`: a counter's increase in a window, by instance; `seconds`: how much of the window samples cover."""
 
     gained: dict[str, float]
     seconds: float
@@ -83,16 +83,16 @@ class Increase:
 
 
 class CounterSeries:
-    """A metric that counts up, series by series."""
+    """A counter, series by series."""
 
     def __init__(self, samples: Samples, keep: npt.NDArray[np.bool_], began: int, marks: Sequence[int]) -> None:
-        """Prepare the series of `samples` to `keep`.
+        """Prepare those series of `samples` for which `keep` is true.
 
         `began`: start of the recording, ns. A counter of a metrics endpoint that appears later was 0 before: clients
-        create one at its first use. `marks`: interruptions of the recording, ns; what happened in between is unknown.
+        create one at its first use. `marks`: interruptions of the recording, ns; increases across them are unknown.
         """
         interruptions = np.array(sorted(marks), dtype=np.int64)
-        # Instances that were sampled at the same moments, as those of one metric mostly are, are one table.
+        # Instances that were sampled at the same moments, as usual within one metric, share a table.
         tables: dict[bytes, tuple[Times, list[str], list[Array]]] = {}
         for number in np.flatnonzero(keep):
             times, values = _of_series(samples, int(number))
@@ -108,7 +108,7 @@ class CounterSeries:
         ]
 
     def increase(self, window: Window) -> Increase:
-        """Return what the counter gained in the window."""
+        """Return the counter's increase in the window."""
         found = [table.increase(window) for table in self._tables]
         gained = {name: value for each in found for name, value in each.gained.items()}
         return Increase(
@@ -118,7 +118,7 @@ class CounterSeries:
 
 @dataclass(frozen=True)
 class _Table:
-    """Instances sampled at the same moments: what each gained, and how many seconds were watched, since the first."""
+    """Instances sampled at the same moments: increase of each, and seconds observed, since the first sample."""
 
     times: Times
     names: list[str]
@@ -132,14 +132,14 @@ class _Table:
         watched = np.interp(window, self.times, self.watched)
         seconds = float(watched[1] - watched[0])
         if self.born:
-            # Before it appeared it stood at 0, which is known as well as if it had been sampled.
+            # Before it appeared the counter was 0, as certainly as if that had been sampled.
             before = max(0.0, (min(window[1], int(self.times[0])) - window[0]) / _NS)
             seconds, inside = seconds + before, inside + round(before / self.interval)
         begin, end = (self._gained_until(edge) for edge in window)
         return Increase(dict(zip(self.names, (end - begin).tolist(), strict=True)), seconds, inside)
 
     def _gained_until(self, moment: int) -> Array:
-        """Return what each instance had gained at a moment, between the samples before and after it."""
+        """Return each instance's increase until a moment, interpolated between the samples before and after it."""
         after = int(np.clip(np.searchsorted(self.times, moment), 1, len(self.times) - 1)) if len(self.times) > 1 else 0
         before = max(after - 1, 0)
         span = int(self.times[after] - self.times[before])
@@ -152,7 +152,7 @@ def _of_series(samples: Samples, number: int) -> tuple[Times, Array]:
     begin, end = np.searchsorted(samples.series, [number, number + 1])
     times, values = samples.times[begin:end], samples.values[begin:end]
     known = ~np.isnan(values)
-    # Two samples at one time, of overlapping archives, are one.
+    # Overlapping archives have the same sample twice.
     known &= np.diff(times, prepend=np.int64(-1)) > 0
     return (times, values) if known.all() else (times[known], values[known])
 
@@ -160,7 +160,7 @@ def _of_series(samples: Samples, number: int) -> tuple[Times, Array]:
 def _accumulated(
     times: Times, names: list[str], values: Array, began: int | None, marks: Times, bits: int | None
 ) -> _Table:
-    """Return counters' values as what was gained since their first sample, or since `began` if they appeared later."""
+    """Return counters as their increase since the first sample, or since `began` if they appeared later."""
     steps = np.diff(values, axis=1)
     if bits is not None:
         steps = np.where(steps < -(2.0 ** (bits - 1)), steps + 2.0**bits, steps)
@@ -173,7 +173,7 @@ def _accumulated(
     watched = np.concatenate([[0.0], np.cumsum(seconds)])
     born = began is not None and bool((times[0] - began) / _NS > 2 * interval + 1)
     if born:
-        # It was first used within the interval before it was first seen.
+        # It was first used within the sampling interval before its first sample.
         times = np.concatenate([[times[0] - round(interval * _NS)], times])
         gained = np.concatenate([np.zeros((len(names), 1)), gained + values[:, :1]], axis=1)
         watched = np.concatenate([[0.0], watched + interval])

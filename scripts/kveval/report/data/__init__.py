@@ -1,1 +1,1 @@
-"""The data that tables and figures are made from, and how values, units and arms are written and look."""
+"""The data of tables and figures, and the format of numbers, units and arms."""

@@ -1,4 +1,4 @@
-"""The subject of the report: the campaign as planned, what was measured of it, and tables as text."""
+"""The content of a report: the campaign as planned, its measurements, and tables as text."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class ReportPlan:
 
     `scenarios`: name -> title, baseline (None for a baseline itself) and `exercised`, the counters that prove the arm
     active; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
-    model itself, whatever stood for it; `server_version`: the release declared. `goodput`: limits on latencies, see
-    `analysis.levels.goodput`, and `prices`, see `analysis.costs`; empty where none are declared.
+    named model, even if a miniature was served; `server_version`: the declared release. `goodput`: latency limits, see
+    `analysis.levels.goodput`, and `prices`, see `analysis.costs`; empty if none are declared.
     """
 
     name: str
@@ -46,11 +46,11 @@ class ReportPlan:
     server_version: str = "0"
     goodput: Mapping[str, Any] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
-    # Of each of `cells`, where they differ: a baseline that is measured again has more.
+    # Runs of each of `cells`, if they differ: a baseline that is measured again has more.
     cell_runs: Sequence[int] = ()
 
     def runs_of(self, cell: CellKey) -> int:
-        """The number of runs asked for of a cell."""
+        """The number of runs that the campaign asks for in a cell."""
         return dict(zip(self.cells, self.cell_runs, strict=False)).get(cell, self.runs)
 
     @property
@@ -64,12 +64,12 @@ class ReportPlan:
         return by_size([cell[0] for cell in self.cells], self.parameters)
 
     def cells_of(self, model: str) -> list[CellKey]:
-        """The cells asked for of a model, in the order of every table and figure."""
+        """The campaign's cells of a model, in the order of every table and figure."""
         return sorted((cell for cell in self.cells if cell[0] == model), key=lambda cell: (rank_of(cell[1]), cell[2]))
 
     @property
     def ordered(self) -> list[CellKey]:
-        """All cells asked for in the order of every table and figure."""
+        """The campaign's cells in the order of every table and figure."""
         return [cell for model in self.models_by_size for cell in self.cells_of(model)]
 
     @property
@@ -89,13 +89,13 @@ class ReportPlan:
 
     @property
     def compared_baselines(self) -> frozenset[str]:
-        """Those of them that have a baseline themselves: arms of which another build is compared with this one."""
+        """The baselines that have a baseline themselves: arms with which another build of the arm is compared."""
         return frozenset(name for name in self.baselines if self.baseline_of.get(name))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements: the runs and the tables made from them, of as many cells as there are."""
+    """The measurements: the runs and the tables made from them, for the cells measured so far."""
 
     runs: Sequence[Run]
     levels: pd.DataFrame
@@ -111,9 +111,9 @@ class Measured:
     checks: pd.DataFrame = field(default_factory=pd.DataFrame)
     # Peaks against the baselines' peaks, in the form of `comparison`.
     peak_comparison: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # What tiers were predicted to buy, see `analysis.cell_benefits`.
+    # The predicted gains from tiers, see `analysis.cell_benefits`.
     predicted: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # The searches that found the levels, where they were not given.
+    # The searches that found the levels, if they were not given.
     pilots: Sequence[Pilot] = ()
 
     @cached_property
@@ -125,7 +125,7 @@ class Measured:
 
     @cached_property
     def unit(self) -> LevelUnit:
-        """The unit that the levels count."""
+        """The unit of the levels."""
         return unit_of(workload_of(run.workload) for run in self.runs)
 
     def peak_of(self, cell: CellKey) -> pd.Series[Any] | None:
@@ -162,7 +162,7 @@ class Measured:
         """The work of the tiers, see `tier_activity`."""
         return tier_activity(self.runs)
 
-    # The tables of a report ask for the rows of a cell thousands of times.
+    # Cached, as the tables of a report look up the rows of a cell thousands of times.
 
     @cached_property
     def _runs_by_cell(self) -> dict[CellKey, list[Run]]:
@@ -208,7 +208,7 @@ class Table:
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    # Columns of numbers are set right.
+    # The columns that are right-aligned.
     numbers: frozenset[int] = frozenset()
 
 
@@ -224,12 +224,12 @@ def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
 
 
 def cell_label(cell: CellKey) -> str:
-    """The cell without its model, as the figures call it."""
+    """Return a cell's name in tables and figures, without its model."""
     return ArmSize(cell[1], cell[2]).label
 
 
 def labelled(text: str) -> str:
-    """Return a text in which cells are called as tables call them, and not MODEL/SCENARIO/CPU_BLOCKS.
+    """Return a text with cells named as in tables instead of as MODEL/SCENARIO/CPU_BLOCKS.
 
     >>> labelled("of Qwen3-8B/native-offload/10000 and Qwen3-8B/no-offload/0")
     'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
@@ -238,5 +238,5 @@ def labelled(text: str) -> str:
 
 
 def baseline_label(row: Mapping[Any, Any]) -> str:
-    """The cell that a row of a comparison is compared with, as `cell_label` has it; "" if there is none."""
+    """Return the `cell_label` of the baseline in a row of a comparison, "" if there is none."""
     return cell_label(cell_named(row["baseline"])) if row["baseline"] else ""

@@ -1,4 +1,4 @@
-"""Two cells of one model against each other: the verdict where the comparison has one, else a description."""
+"""Comparison of any two cells of a model: with the verdict if they were compared, else as a description."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MIRRORED = {words.BETTER: words.WORSE, words.WORSE: words.BETTER}
 
 @dataclass(frozen=True)
 class ContrastPair:
-    """How a cell differs from another one of its model at one level.
+    """The difference of a cell from another one of its model at one level.
 
     `value` and `other_value`: means over runs as text; `effect`, `low`, `high`: per cent of the other cell (NaN:
-    unknown); `verdict` with its `reason` and `qualifier`, from the comparison alone; `bound`: "at least" or "at most",
-    where the effect is only known to be so large; `confidence`: of the interval, per cent.
+    unknown); `verdict`, `reason` and `qualifier`: from the comparison; `bound`: "at least" or "at most" if the effect
+    is only a bound; `confidence`: of the interval, per cent.
     """
 
     level: int | None
@@ -45,7 +45,7 @@ class ContrastPair:
 
 
 def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> ContrastPair:
-    """Return how `cell` differs from `other`: from the comparison, in either direction, else as a description."""
+    """Return the difference of `cell` from `other`: by their comparison, in either direction, else as a description."""
     row = measured.comparison_of(cell, other, metric)
     mirrored = row is None
     if row is None:

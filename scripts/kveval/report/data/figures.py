@@ -30,12 +30,11 @@ class FigureData:
     """The data that every figure is drawn from.
 
     `levels`: complete_metrics.csv, `peaks`: peak_throughput_all.csv, `comparison`: comparison.csv. `footer`: engine,
-    weights and hardware in one line. `runs`: those that `levels` was made from. `parameters`: of the models, for their
-    order. `baselines`: scenarios that others are compared with; `compared_baselines`: those with one of their
-    own. `device`: GPU, or CPU where the server runs on it.
-    `unit`: what levels count. `tiers`: of the cells that were measured. `recordings`: cell and run -> pcp.parquet;
-    `metrics`: the content of config/metrics.yaml, `server_version`: the server's release, for the names in the
-    recordings. `counted`: what goodput counts, requests or sessions.
+    weights and hardware in one line. `runs`: the runs behind `levels`. `parameters`: model -> its size, for the order.
+    `baselines`: scenarios that others are compared with; `compared_baselines`: those that have a baseline themselves.
+    `device`: GPU or CPU. `unit`: the unit of levels. `tiers`: capacities of the measured cells. `recordings`: cell and
+    run -> pcp.parquet; `metrics`: the content of config/metrics.yaml, `server_version`: the server's release, which
+    determines the names in the recordings. `counted`: the unit of goodput, requests or sessions.
     """
 
     levels: pd.DataFrame
@@ -79,12 +78,12 @@ class FigureData:
         return table[of_cell & (table["model"] == model)]
 
     def look(self, cell: ArmSize) -> ArmStyle:
-        """The look of a cell: the same for the same cell in every figure of the campaign."""
+        """The style of a cell, the same in every figure of the campaign."""
         blocks = sorted({other.cpu_blocks for other in self.cells if other.cpu_blocks})
         return look_of(cell.scenario, blocks.index(cell.cpu_blocks) if cell.cpu_blocks in blocks else 0)
 
     def common_level(self, model: str) -> int | None:
-        """The level at which most of the model's cells were compared, see the function of that name."""
+        """The level at which most of the model's cells were compared, see `analysis.cells.common_level`."""
         return common_level(self.comparison, self.peaks, model)
 
     @cached_property

@@ -11,7 +11,7 @@ from kveval.load.workload import WorkloadSpec
 
 @dataclass(frozen=True)
 class LevelUnit:
-    """The words for a level: `phrase` and `sentence` (running text) hold the level, `axis` is the title of an axis."""
+    """The words for a level: `phrase` and `sentence` have a place for the level, `axis` is the title of an axis."""
 
     phrase: str = "{} concurrent"
     sentence: str = "{} concurrent requests"
@@ -32,13 +32,13 @@ class LevelUnit:
 
 
 STREAMS = LevelUnit()
-# The levels of a sweep are its strategies, in the order of their load; each server had rates of its own.
+# The levels of a sweep are its strategies, in the order of their load; rates differ between servers.
 _SWEEP = LevelUnit("strategy {}", "strategy {} of the sweep", "strategy of the sweep, by load")
 _MIXED = LevelUnit("level {}", "level {}", "level")
 
 
 def unit_of(workloads: Iterable[WorkloadSpec]) -> LevelUnit:
-    """Return what the levels of these workloads count; neutral words where they count different things."""
+    """Return the unit of these workloads' levels; neutral words if their units differ."""
     units = list(dict.fromkeys(_unit(workload) for workload in workloads))
     return units[0] if len(units) == 1 else _MIXED if units else STREAMS
 

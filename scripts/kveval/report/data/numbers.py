@@ -1,4 +1,4 @@
-"""Numbers as a report may print them: no digit finer than what is known, units' decades readable."""
+"""Formats numbers for the report, with no more digits than their uncertainty justifies."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from kveval.analysis.estimators.intervals import half_width
 
 MISSING = "n/a"
-# Per cent. An interval that goes beyond it, as one from two runs may by any number of digits, says no more than that.
+# Per cent. Ends of intervals beyond it, which are common with two runs, are shown as "more than" this.
 _WIDEST = 1000.0
-# Decimal places: what is smaller in every quantity here is the rest of a subtraction.
+# Decimal places: smaller values are rounding errors in every quantity of the report.
 _FINEST = 4
 
 
 def decimals_for(half_width: float) -> int:
     """Return the decimal places (negative: tens, hundreds, ...) to which a value of this uncertainty is known.
 
-    That of the uncertainty's first digit, and one more while that digit is small: rounding 570 with an uncertainty of
-    135 to 600 would move the value by a fifth of it. The Particle Data Group's rule (Review of Particle Physics,
-    Introduction, 5.3): two digits of the uncertainty up to 354, one above.
+    The place of the uncertainty's first digit, and one more if that digit is small: rounding 570 with an uncertainty of
+    135 to 600 would move it by a fifth of the uncertainty. The Particle Data Group's rule (Review of Particle Physics,
+    Introduction, 5.3): two digits of the uncertainty if its leading digits are up to 354, else one.
 
     >>> decimals_for(45.0), decimals_for(135.0), decimals_for(2.8), decimals_for(0.061)
     (-1, -1, 1, 2)
@@ -31,7 +31,7 @@ def decimals_for(half_width: float) -> int:
 
 
 def _decimals_shown(low: float, high: float) -> int:
-    """Return the decimals for an interval's ends that still hold once the ends are rounded."""
+    """Return the decimals for an interval's ends that are still right for the rounded ends."""
     decimals = decimals_for((high - low) / 2)
     shown = (round(high, decimals) - round(low, decimals)) / 2
     return min(decimals, decimals_for(shown)) if shown > 0 else decimals
@@ -51,7 +51,7 @@ def rounded(value: float, decimals: int) -> str:
 
 
 def significant(value: float, digits: int = 2) -> str:
-    """Return a number with so many significant digits: for a value without a known uncertainty.
+    """Return a number with `digits` significant digits, for a value without a known uncertainty.
 
     >>> significant(0.04567), significant(1234.0), significant(0.0)
     ('0.046', '1,200', '0')
@@ -64,9 +64,9 @@ def significant(value: float, digits: int = 2) -> str:
 
 
 def with_interval(value: float, low: float, high: float) -> str:
-    """Return a value with its interval, both no finer than the interval; without one, two significant digits.
+    """Return a value with its interval, both rounded by the interval; without one, two significant digits.
 
-    An interval far wider than the value still leaves it two digits: rounded to 0 it would read as nothing measured.
+    If the interval is far wider than the value, the value still has two digits instead of being rounded to 0.
 
     >>> with_interval(1191.4, 1150.0, 1240.0), with_interval(37.2, 0.7, 1809.0)
     ('1,190 (1,150 to 1,240)', '37 (0 to 1,800)')
@@ -80,9 +80,9 @@ def with_interval(value: float, low: float, high: float) -> str:
 
 
 def effect(value: float, low: float, high: float, confidence: float = 95.0) -> str:
-    """Return a difference in per cent with signs, no finer than its interval; a very wide one is cut off.
+    """Return a difference in per cent with signs, rounded by its interval; the end of a very wide one is cut off.
 
-    The interval says its confidence, per cent, where that is not the 95 % of the tables' headings.
+    The confidence of the interval is shown if it is not the 95 % of the tables' headings.
 
     >>> effect(13.26, 10.6, 16.08), effect(2.0, -99.9, 3e9)
     ('+13.3 % (+10.6 to +16.1)', '+2 % (-100 to more than +1,000)')
@@ -100,7 +100,7 @@ def effect(value: float, low: float, high: float, confidence: float = 95.0) -> s
 
 
 def points(value: float, low: float, high: float) -> str:
-    """Return a difference in percentage points with signs, one decimal at most and no finer than its interval.
+    """Return a difference in percentage points with signs, rounded by its interval to one decimal at most.
 
     >>> points(-4.62, -5.9, -3.4), points(0.31, math.nan, math.nan)
     ('-4.6 (-5.9 to -3.4)', '+0.3')
@@ -119,9 +119,9 @@ def _signed(value: float, decimals: int) -> str:
 
 
 def mean_of(values: Sequence[float]) -> str:
-    """Return the mean of repeated measurements, no finer than its 95 % t interval; two digits from a single one.
+    """Return the mean of repeated measurements, rounded by its 95 % t interval; of a single one, two digits.
 
-    Four at most: values that agree by chance, or that cannot differ, would else be printed to their last bit.
+    At most four digits: values that agree by chance, or cannot differ, would otherwise have too many.
     """
     known = np.array([value for value in values if math.isfinite(value)])
     if not len(known):
@@ -132,12 +132,12 @@ def mean_of(values: Sequence[float]) -> str:
     half = half_width(known)
     if half <= 0:
         return significant(mean)
-    # An interval as wide as the value still leaves its first digit.
+    # Even if the interval is as wide as the value, the first digit is shown.
     coarsest = decimals_for(abs(mean)) if mean else 0
     finest = 3 - math.floor(math.log10(abs(mean))) if mean else 0
     return rounded(mean, min(max(decimals_for(half), coarsest), finest))
 
 
 def minutes(seconds: float) -> str:
-    """Return a duration in minutes, seconds below two minutes."""
+    """Return a duration in minutes, below two minutes in seconds."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,4 +1,4 @@
-"""A campaign's results read back from its files: what the report and the figures are made from."""
+"""Reads a campaign's results from its files, for the report and the figures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,9 +32,9 @@ def read_measured(
 ) -> Measured:
     """Read what was measured: the campaign's tables and runs (`kveval.store.run_file.collect_runs`).
 
-    `recordings`: every run's pcp.parquet in the order of the runs, or none; `pilots`: what searches for levels left
-    (levels.json). What the comparison's rule writes beside it (contrasts, averages, checks), and the predictions, are
-    read from there.
+    `recordings`: every run's pcp.parquet in the order of the runs, or none; `pilots`: results of searches for levels
+    (levels.json). Contrasts, averages, checks, comparisons of peaks and predictions are read from the folder of
+    `comparison`.
     """
     found = collected_runs(runs)
     recorded = {(key_of(run), run.run): path for run, path in zip(found, recordings, strict=True)} if recordings else {}
@@ -76,7 +76,7 @@ def read_metrics(path: Path) -> dict[str, Any]:
 
 
 def _device(runs: Sequence[Run]) -> str:
-    """The processor the servers computed on: the CPU if all are builds for it, else the GPU."""
+    """The device of the servers: CPU if all builds are for the CPU, else GPU."""
     return "CPU" if runs and all(on_cpu(run.specification.get("build")) for run in runs) else "GPU"
 
 

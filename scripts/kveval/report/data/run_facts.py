@@ -1,4 +1,4 @@
-"""Facts that the runs themselves tell: machines, versions, workload, what the caches hold."""
+"""Facts recorded by the runs: machines, versions, workload, cache capacities."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WEIGHTS = {
     "random": "random weights, full geometry",
     "full": "full weights",
 }
-"""Where a model's weights come from, as every output says it."""
+"""Descriptions of the kinds of weights, in all outputs."""
 
 
 def key_of(run: Run) -> CellKey:
-    """Return the cell a run is of."""
+    """Return the cell of a run."""
     return run.cell.model, run.cell.scenario, run.cell.cpu_blocks
 
 
@@ -42,7 +42,7 @@ def footer(runs: Sequence[Run], name: str) -> str:
 
 
 def hardware(runs: Sequence[Run]) -> list[str]:
-    """Return the machines the runs were measured on, each in one phrase, as they were probed."""
+    """Return the machines of the runs as they were probed, each in one phrase."""
     machines: dict[str, str] = {}
     for run in runs:
         machines.setdefault(str(run.hardware.get("fingerprint")), _machine(run.hardware))
@@ -51,7 +51,7 @@ def hardware(runs: Sequence[Run]) -> list[str]:
 
 def _machine(facts: Mapping[str, Any]) -> str:
     if "description" in facts:
-        # Of an imported run, nothing was probed.
+        # Imported runs have a description instead of probed facts.
         return str(facts["description"])
     parts = [str(facts.get("cpu_model", "unknown CPU"))]
     if "cpus" in facts:
@@ -79,9 +79,9 @@ def versions(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def repeats(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return, by defect, how often runs of which arms were measured again after it, and what that may do.
+    """Return for each known defect which runs were measured again after it, and how that may affect comparisons.
 
-    Keys: `defect`, `title`, `link`, `effect`, and `arms`, a phrase an arm.
+    Keys: `defect`, `title`, `link`, `effect`, and `arms`, one phrase per arm.
     """
     found: dict[str, list[tuple[Run, Repeat]]] = {}
     for run in runs:
@@ -101,7 +101,7 @@ def _scenarios(met: Sequence[tuple[Run, Repeat]]) -> list[str]:
 
 
 def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:
-    """Say how many of an arm's runs were repeated; `ended` has a run once for each of its attempts that ended so."""
+    """Return how many of an arm's runs were repeated; `ended` has a run once for each attempt that the defect ended."""
     attempts = [run for run in ended if run.cell.scenario == scenario]
     repeated = len({(run.measurement, run.run) for run in attempts})
     of_all = sum(run.cell.scenario == scenario for run in runs)
@@ -115,7 +115,7 @@ def working_set(workload: WorkloadSpec) -> dict[int, int]:
 
 
 def tiers_of(run: Run) -> Tiers:
-    """Return what the caches of a run's cell hold, and what its workload could reuse."""
+    """Return the capacities of a run's caches, and the working set of its workload."""
     budget = run.budget
     cpu = float(budget.get("tokens", math.nan)) if run.cell.cpu_blocks else 0.0
     return Tiers(float(budget.get("device_tokens") or math.nan), cpu, working_set(workload_of(run.workload)))

@@ -1,4 +1,4 @@
-"""The colours and markers of arms: fixed by the arm's name, independent of what else is drawn."""
+"""The colours and markers of arms, determined by the arm's name only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kveval.analysis.cells import known_arm
 LineStyle = Literal["-", "--", ":", "-."]
 FillStyle = Literal["full", "none", "left", "top"]
 
-# Okabe and Ito's palette (jfly.uni-koeln.de/color), which colour-blind readers can tell apart, without its yellow, that
-# white paper swallows; their black, softened, is the baseline's. Each arm has a marker of its own as well.
+# Okabe and Ito's palette (jfly.uni-koeln.de/color), which colour-blind readers can distinguish, without its yellow,
+# which is hard to see on white; a dark grey for their black is the baseline's. Each arm has its own marker as well.
 _KNOWN: dict[str, tuple[str, str]] = {
     "no-offload": ("#333333", "o"),
     "native-offload": ("#0072B2", "s"),
@@ -26,7 +26,7 @@ _KNOWN: dict[str, tuple[str, str]] = {
 }
 _OTHERS = ("#8F3F00", "#00634A", "#8A4B72", "#004C77", "#6B6B00", "#3F3F73")
 _OTHER_MARKERS = ("p", "h", "d", "8", "H", "*")
-# What is mixed into the colour of an arm that is derived from a known one (native-offload-mempress).
+# Mixed into the colour of an arm that is derived from a known one (native-offload-mempress).
 _SHADES = (("#000000", 0.35), ("#FFFFFF", 0.35), ("#000000", 0.6))
 _LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
 _FILLS: tuple[FillStyle, ...] = ("full", "none", "left", "top")
@@ -34,7 +34,7 @@ _FILLS: tuple[FillStyle, ...] = ("full", "none", "left", "top")
 
 @dataclass(frozen=True)
 class ArmStyle:
-    """How a cell is drawn: colour and marker are the scenario's, line and filling the size of its CPU tier."""
+    """The style of a cell: colour and marker depend on the scenario, line and filling on the size of its CPU tier."""
 
     colour: str
     marker: str
@@ -42,15 +42,15 @@ class ArmStyle:
     fill: FillStyle
 
     def line_style(self) -> dict[str, Any]:
-        """Return it as arguments of a line."""
+        """Return the style as matplotlib's arguments for a line."""
         outline = {"marker": self.marker, "fillstyle": self.fill, "markerfacecoloralt": "white"}
         return {"color": self.colour, "linestyle": self.line, **outline}
 
 
 def look_of(scenario: str, tier: int = 0) -> ArmStyle:
-    """Return the look of a scenario's cell; `tier` is the rank of its CPU tier's size among the campaign's, from 0.
+    """Return the style of a scenario's cell; `tier` is the rank of its CPU tier's size among the campaign's, from 0.
 
-    A fifth size and those after it, for which no line and filling is left, have a darker colour.
+    From the fifth size on, lines and fillings repeat with a darker colour.
     """
     colour, marker = _scenario(scenario)
     if tier >= len(_LINES):
@@ -62,7 +62,7 @@ def _scenario(scenario: str) -> tuple[str, str]:
     root = known_arm(scenario)
     if root == scenario and root in _KNOWN:
         return _KNOWN[root]
-    # The built-in hash differs from process to process.
+    # A fixed hash, because the built-in one differs between processes.
     digest = zlib.crc32(scenario.encode())
     if root is None or root not in _KNOWN:
         return _OTHERS[digest % len(_OTHERS)], _OTHER_MARKERS[digest // 7 % len(_OTHER_MARKERS)]

@@ -1,9 +1,9 @@
-"""A cell's peak as llm-d-benchmark's benchmark report, version 0.2, for tools that read those.
+"""A cell's peak as a benchmark report of llm-d-benchmark, version 0.2, for tools that read those.
 
-Field names, units and which of them are required follow the schema that llm-d-benchmark publishes (its README section
-"v0.2 Format Description"; a report describes one stage of one run). What this writes is a subset, which
-`schemas/benchmark_report_v0.2.json` describes: whatever that accepts is meant to be accepted there. What is not known
-is left out.
+Field names, units and required fields follow the schema that llm-d-benchmark publishes (its README section "v0.2 Format
+Description"; a report describes one stage of one run). The files use a subset, which
+`schemas/benchmark_report_v0.2.json` describes: every document valid there should be valid for llm-d-benchmark as well.
+Unknown values are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kveval.report.data.run_facts import key_of
 from kveval.spec.servers.registry import IMPORTED, served_by, server_version
 from kveval.store.run_file import Run
 
-# Namespace of the ids, so that the same run of the same level always has the same one.
+# Namespace of the ids, so that a level of a run always has the same id.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "kveval.benchmark-report")
 _ARM = "kv-cache-arm"
 # Field of the observability section -> unit and column of complete_metrics.csv.
@@ -44,7 +44,7 @@ _OBSERVED = {
     "waiting_requests": ("count", "requests_waiting"),
     "preemptions": ("count", "preemptions"),
 }
-# The same of latencies: kveval's TPOT holds the first token, which theirs does not.
+# Latency field -> unit and column; kveval's TPOT includes the first token, llm-d's does not.
 _LATENCIES = {
     "time_to_first_token": ("ms", "ttft"),
     "normalized_time_per_output_token": ("ms/token", "tpot"),
@@ -61,7 +61,7 @@ class ExportError(Failure):
 def peak_report(measured: Measured, cell: CellKey, campaign: str) -> Part | None:
     """Return the report of a cell's peak level as plain values, None if the cell has no peak.
 
-    A benchmark report is about one run: of several the one with the median throughput at that level is taken.
+    A benchmark report is about one run: of several, the one with the median throughput at that level is used.
     """
     peaks = rows_of(measured.peaks, cell)
     if peaks.empty:
@@ -106,7 +106,7 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
 
 
 def _server(run: Run) -> str:
-    """Return the name of what served; results that do not say it are imported ones."""
+    """Return the name of the server software; only imported results may not have it."""
     return (served_by(run.versions) or IMPORTED).name
 
 
@@ -114,7 +114,7 @@ def _stack(run: Run) -> list[Part]:
     model, facts, server = run.specification.get("model", {}), run.hardware, run.server
     gpus = [str(gpu.get("name", "unknown")) for gpu in facts.get("gpus", ())]
     ranks = int(model.get("tensor_parallel_size", 1))
-    # The name that random weights are served under says so; a real model goes by its id.
+    # Random weights are served under a name that says so; a real model has its id on the hub.
     name = model.get("hf_id" if run.weights == "full" else "served_name") or run.cell.model
     engine = {
         "kind": "inference_engine",
@@ -146,7 +146,7 @@ def _metadata(configuration: str, **named: str | None) -> Part:
 
 
 def _arguments(argv: Sequence[str]) -> Part:
-    """Return a command line as option -> value, None for a switch; what is no option is under `positional`."""
+    """Return a command line as option -> value, None for a switch; other arguments are under `positional`."""
     options: Part = {}
     positional: list[str] = []
     waiting = ""
@@ -175,7 +175,7 @@ def _load(row: Mapping[str, Any], run: Run) -> Part:
         "output_seq_len": _length(load.output_tokens),
         "prefix": {**prefix, "num_prefixes": prefixes} if prefixes else None,
         "multi_turn": {"enabled": True, "max_turns": _length(load.turns)} if load.turns > 1 else None,
-        # Where requests come at a rate of their own, as many as were in flight on average.
+        # In an open loop, the mean number of requests in flight.
         "concurrency": streams_at(load, level) or max(1, round(row["concurrency_mean"])),
     }
     command = next((entry.command for entry in run.levels if entry.level == level), [])

@@ -1,6 +1,6 @@
 """report.json: the numbers of the report for programs, unrounded; `schemas/report.json` describes them.
 
-What is not known is null.
+Unknown values are null.
 """
 
 from __future__ import annotations

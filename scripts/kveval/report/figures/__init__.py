@@ -1,1 +1,1 @@
-"""One module a family of figures. A figure is a function, its caption in `captions`, and an entry in `names`."""
+"""Figures, one module per family. A figure is a function, a caption in `captions`, and an entry in `names`."""

@@ -1,4 +1,4 @@
-"""The arms beside each other at one level: throughput, time to the first token, latencies."""
+"""The arms side by side at one level: throughput, time to the first token, latencies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ttft_by_arm(data: FigureData) -> Figure:
 
 
 def _by_arm(data: FigureData, columns: Sequence[tuple[str, int, str, float]]) -> Figure:
-    """Draw a row of panels per model; a column is the name in `levels`, the level, the title of its axis, its unit."""
+    """Draw a row of panels per model; each of `columns`: column of `levels`, level, axis title, divisor of values."""
     if not any(data.levels[column].notna().any() for column, *_ in columns):
         raise NothingToDraw(f"not measured: {', '.join(dict.fromkeys(column for column, *_ in columns))}")
     figure, grid = model_rows(data, len(columns), cells=data.cells_of, handles=_RUNS)
@@ -89,7 +89,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
 def _bars(axes: Axes, data: FigureData, cells: Sequence[ArmSize], rows: pd.DataFrame, notes: Sequence[str]) -> None:
     """Draw the column `value` of `rows`, one per run: a bar for the mean, a line for its interval, a dot for each run.
 
-    The mean is written beside the bar, with the cell's note. Intervals of few, scattered runs may leave the panel.
+    The mean is written beside the bar, with the cell's note. Very wide intervals may extend beyond the panel.
     """
     known = rows.dropna(subset=["value"])
     labels = [cell.label for cell in cells]
@@ -107,12 +107,12 @@ def _bars(axes: Axes, data: FigureData, cells: Sequence[ArmSize], rows: pd.DataF
         runs = known["value"][[arm == label for arm in arms]]
         if len(runs):
             right = min(np.nanmax([runs.max(), _interval(runs)[1]]), highest)
-            # An interval may go on behind it.
+            # The interval's line may continue behind the text.
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
             style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "bbox": box}
             text = f"{numerals.mean_of(list(runs))}{note}"
             axes.annotate(text, (right, place), xytext=(5, 0), textcoords="offset points", **style)
-    # A label takes more of a narrow panel.
+    # In a narrow panel a label needs a larger share of the width.
     spec = axes.get_subplotspec()
     room = 1.12 + 0.08 * (spec.get_gridspec().ncols if spec else 1)
     axes.set_xlim(0, room * min(axes.dataLim.x1, highest) if len(known) else 1.0)
@@ -122,7 +122,7 @@ def _bars(axes: Axes, data: FigureData, cells: Sequence[ArmSize], rows: pd.DataF
 
 
 def _interval(values: pd.Series[float]) -> tuple[float, float]:
-    """The 95 % t interval of the geometric mean over runs; NaN for a single one."""
+    """The 95 % t interval of the geometric mean over runs; NaN for a single run."""
     return mean_interval(np.log(values.to_numpy(dtype=np.float64))) if (values > 0).all() else (np.nan, np.nan)
 
 
@@ -167,13 +167,13 @@ def _at_common_level(data: FigureData, model: str) -> pd.DataFrame:
 
 
 def _latency_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Start at zero, or use a logarithmic axis where the runs span more than a decade and a half.
+    """Start the axis at zero, or make it logarithmic if the runs span more than a factor of 30.
 
-    Intervals of few, scattered runs may leave the panel.
+    Very wide intervals may extend beyond the panel.
     """
     observed = [value for value in values if np.isfinite(value) and value > 0]
     if not observed:
-        # A model may lack what others have.
+        # Nothing was observed for this model.
         axes.set_xlim(0, 1)
     elif max(observed) > 30 * min(observed):
         logarithmic(axes.xaxis)

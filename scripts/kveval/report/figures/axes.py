@@ -1,4 +1,4 @@
-"""Parts that all figures share: panels with a footer that says what was measured, axes, legends."""
+"""Common parts of all figures: panels with a footer that describes the campaign, axes, legends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kveval.report.data.figures import FigureData
 
 GREY = "#666666"
 PALE = "#8A8A8A"
-# Inches, of every figure: shown at the width of a page, their letters are of one size.
+# Inches, the same for every figure, so that text has the same size at the width of a page.
 WIDTH = 10.0
 PLAIN = StrMethodFormatter("{x:,.10g}")
 _TITLE = 0.32
@@ -42,9 +42,9 @@ def panels(
 ) -> tuple[Figure, npt.NDArray[Any]]:
     """Return a figure of rows x columns panels, each `height` inches high, with a footer and room for a title above.
 
-    The legend stands below the title and shows `handles`, then the cells of `legend`.
+    The legend is below the title and shows `handles`, then the cells of `legend`.
     """
-    # Not from pyplot: nothing is shown, and pyplot would keep every figure.
+    # Not through pyplot, which would keep every figure in memory.
     rows, columns = shape
     # At 6.5 points an inch holds some 20 letters, and a line is 0.13 inches high.
     note = textwrap.wrap(data.footer, int(20 * WIDTH))
@@ -63,13 +63,13 @@ def panels(
 
 
 def write_title(figure: Figure, title: str) -> None:
-    """Write a figure's title into the room that `panels` leaves for it."""
+    """Write a figure's title into the space that `panels` leaves for it."""
     place = 1 - 0.06 / figure.get_figheight()
     figure.text(0.005, place, title, fontsize=11.5, fontweight="bold", va="top")
 
 
 def _legend_shape(labels: Sequence[str]) -> tuple[int, int]:
-    """Return how many entries stand beside and above each other."""
+    """Return the columns and rows of a legend with these entries."""
     if not labels:
         return 1, 0
     across = max(1, min(len(labels), int(WIDTH / (_LETTER * max(map(len, labels)) + 0.55))))
@@ -84,7 +84,7 @@ def cell_handle(data: FigureData, cell: ArmSize) -> Line2D:
 
 @dataclass(frozen=True)
 class ModelPanel:
-    """The panel of one model; `left` and `bottom`: whether it stands at that edge of the figure."""
+    """The panel of one model; `left` and `bottom`: whether it is at that edge of the figure."""
 
     axes: Axes
     model: str
@@ -93,7 +93,7 @@ class ModelPanel:
 
 
 def model_panels(data: FigureData, height: float, **legend: Any) -> tuple[Figure, list[ModelPanel]]:
-    """Return a figure with a panel per model, two beside each other."""
+    """Return a figure with a panel per model, two in a row."""
     count = len(data.models)
     across = min(2, count)
     figure, grid = panels(data, (math.ceil(count / across), across), height, **legend)
@@ -128,8 +128,8 @@ def cell_axis(axes: Axes, cells: Sequence[ArmSize], *, labels: bool = True) -> N
 def level_axis(axes: Axes, levels: Sequence[int], title: str) -> None:
     """Make x an axis of levels with the measured levels as its ticks, spread as evenly as possible.
 
-    Logarithmic for levels that double, linear for those with equal steps, a square root for a grid such as 1, 50, 100,
-    200, ..., to whose larger half a logarithm would give no room.
+    Logarithmic for levels that double, linear for equal steps, square root for a grid such as 1, 50, 100, 200, ..., of
+    which a logarithmic axis would compress the larger half.
     """
     ticks = sorted(set(levels))
     place: Callable[[float], float] = max(math.log, math.sqrt, float, key=lambda scale: _narrowest(ticks, scale))
@@ -161,7 +161,7 @@ def _narrowest(ticks: Sequence[int], scale: Callable[[float], float]) -> float:
 
 
 def _spaced(places: Sequence[float], ticks: Sequence[int], axes: Axes) -> list[str]:
-    """Label the ticks, but for those whose label would print over the next one's; the last is always labelled."""
+    """Label the ticks, except those whose label would overlap the next one; the last tick is always labelled."""
     figure = axes.get_figure(root=True)
     inches = 0.9 * float(axes.get_position().width * figure.get_figwidth()) if figure else 3.0
     span = places[-1] - places[0] if len(places) > 1 else 1.0
@@ -174,7 +174,7 @@ def _spaced(places: Sequence[float], ticks: Sequence[int], axes: Axes) -> list[s
 
 
 def thousands(axis: Axis, count: int = 5) -> None:
-    """Separate the thousands of an axis's tick labels, of which there are `count` at most."""
+    """Show an axis's tick labels with thousands separators, at most about `count` ticks."""
     axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(PLAIN)
 
@@ -194,7 +194,7 @@ def seconds_or_ms(highest_ms: float) -> tuple[str, float]:
 
 
 def from_zero(axes: Axes, highest: float | None = None) -> None:
-    """Start y at zero and leave room above `highest`, by default all that is drawn: a marker would be cut in half."""
+    """Start y at zero and leave space above `highest`, by default everything drawn, so that no marker is cut."""
     top = axes.dataLim.y1 if highest is None else min(highest, axes.dataLim.y1)
     axes.set_ylim(0, 1.08 * top if np.isfinite(top) and top > 0 else 1.0)
 

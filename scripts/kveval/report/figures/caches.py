@@ -1,4 +1,4 @@
-"""Figures of what the tiers hold and what they are asked for: working set, usage, hits, traffic."""
+"""Figures of the caches: working set, usage, hits, traffic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kveval.report.figures.axes import (
 from kveval.report.figures.level_axes import against_concurrency
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
-# Where a prompt token's keys and values came from; told apart by hatching where there is no colour.
+# Where a prompt token's keys and values came from; hatched, to be distinguishable without colour.
 _SOURCES: dict[str, dict[str, Any]] = {
     "device cache": {"facecolor": _DEVICE, "edgecolor": "white", "linewidth": 0},
     "CPU tier": {"facecolor": "#E69F00", "edgecolor": "white", "hatch": "///", "linewidth": 0},
@@ -75,13 +75,13 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
 
 
 def _counted(activity: pd.DataFrame) -> pd.DataFrame:
-    """Shares from the servers' counters. What no counter tells from the CPU tier counts as of the CPU tier."""
+    """Shares from the servers' counters. Hits that no counter distinguishes from the CPU tier's count as its hits."""
     store = activity["store_hit_percent"].fillna(0.0)
     return _shares(activity, activity["device_hit_percent"], activity["external_hit_percent"].fillna(0.0), store)
 
 
 def _recorded(levels: pd.DataFrame) -> pd.DataFrame:
-    """Shares from the recording, where hits behind the device are of the tokens that were asked for there."""
+    """Shares from the recording, in which hits behind the device are % of the tokens that the device lacked."""
     device = levels["prefix_cache_hit_percent"]
     behind = levels["external_cache_hit_percent"].fillna(0.0) * (100 - device) / 100
     return _shares(levels, device, behind, 0.0 * device)
@@ -106,7 +106,7 @@ def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
 
 
 def reuse_by_tier_size(data: FigureData) -> Figure:
-    """Shares of the prompt tokens that device and tier serve against the tier's size: computed, and counted."""
+    """Hit share of device and tier against the tier's size, predicted and measured."""
     at = {model: data.common_level(model) for model in data.models}
     found = [one for one in served_shares(data.levels, data.runs) if one.level == at[one.cell[0]]]
     sized = [one for one in found if 0 < one.tier_blocks < np.inf]
@@ -225,7 +225,7 @@ def _capacities(axes: Axes, cells: Mapping[CellKey, Tiers], unit: LevelUnit) -> 
 def _label(
     axes: Axes, at: float, tokens: float, text: str, colour: str, *, ha: str = "right", va: str = "bottom"
 ) -> None:
-    """Write beside a line; `at` is a share of the axis's width."""
+    """Write `text` beside a horizontal line; `at` is a share of the axis's width."""
     aside = (0, 3 if va == "bottom" else -3)
     axes.annotate(
         text,
@@ -242,7 +242,7 @@ def _label(
 
 
 def _equal_axes(shown: Sequence[Axes]) -> None:
-    """Give all panels one scale with ticks that can be read."""
+    """Give all panels the same scale with readable ticks."""
     low, high = min(axes.dataLim.y0 for axes in shown), max(axes.dataLim.y1 for axes in shown)
     for axes in shown:
         axes.set_ylim(low / 1.6, high * 1.8)
@@ -257,7 +257,7 @@ def pcp_kv_cache_usage(data: FigureData) -> Figure:
 
 
 def pcp_prefix_cache_hits(data: FigureData) -> Figure:
-    """Hit rates of the device's prefix cache and of the tier behind it against concurrency."""
+    """Hit shares of the device's prefix cache and of the tier behind it against concurrency."""
     columns = {
         "prefix_cache_hit_percent": "device hits, % of\nprompt tokens",
         "external_cache_hit_percent": "external hits, % of\ntokens asked for there",
@@ -272,7 +272,7 @@ def pcp_offload_traffic(data: FigureData) -> Figure:
 
 
 def pcp_lmcache(data: FigureData) -> Figure:
-    """LMCache's own counters, those that were recorded: the columns of metrics.yaml that begin with lmcache_."""
+    """LMCache's own counters as far as recorded: the entries of metrics.yaml that begin with lmcache_."""
     columns = {
         name: textwrap.fill(f"{entry['title']}, {entry['unit']}", 26)
         for name, entry in data.metrics.items()

@@ -1,5 +1,5 @@
-"""Drawing a figure by its name: a function of the data, and of the model if the figure is about one, in its family's
-module, which is imported when one of its figures is drawn.
+"""Draws figures by name. A figure is a function of the data, and of the model if it is about one, in the module of its
+family, which is imported when one of its figures is drawn.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def draw(name: str, data: FigureData) -> Figure:
 
 
 def write_figure(name: str, data: FigureData, outputs: Sequence[Path]) -> None:
-    """Draw `name` and write it to every path, the format by its suffix (.png, .svg, .pdf); same data, same bytes.
+    """Draw `name` and write it to every path, in the format of its suffix (.png, .svg, .pdf); same data, same bytes.
 
     Raises as `draw`.
     """
@@ -54,10 +54,10 @@ def write_figure(name: str, data: FigureData, outputs: Sequence[Path]) -> None:
 
 
 def write_family(family: str, data: FigureData, folder: Path) -> None:
-    """Write a family's figures that have something to show into `folder`, as PNG and SVG, and a MANIFEST.
+    """Write a family's figures that are not empty into `folder`, as PNG and SVG, and a MANIFEST.
 
-    It has three entries: `drawn`, names; `lacking`, names with what the data lack; `left_out`, names of those that have
-    no answer in a campaign of this extent, with its levels and models, and whether it declares limits.
+    It has three entries: `drawn`, names; `lacking`, name -> the missing data; `left_out`, name -> the campaign's extent
+    (levels, models, limits), for figures that are not useful with this extent.
     """
     extent = Extent(len(data.grid), len(data.models), GOODPUT in data.levels)
     drawn: list[str] = []
@@ -79,9 +79,9 @@ def write_family(family: str, data: FigureData, folder: Path) -> None:
 
 
 def _lay_out(figure: Figure) -> None:
-    """Lay the figure out once for all its files, to positions that do not depend on what was drawn before it.
+    """Lay the figure out once for all its files, with rounded positions.
 
-    The layout's last digits do (cached text sizes), and the ids in an SVG are hashes of positions.
+    The last digits depend on figures drawn before (cached text sizes), and ids in an SVG are hashes of positions.
     """
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

@@ -1,4 +1,4 @@
-"""Figures as they were drawn: the lists in the folders of the families."""
+"""Reads which figures were drawn, from the MANIFEST in each family's folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NotDrawnError(Failure):
 
 
 def drawn_figures(folders: Iterable[Path]) -> tuple[list[Path], dict[str, str]]:
-    """Return the figures (PNG) in the folders of families, and names of those that lack data, each with what lacks."""
+    """Return the figures (PNG) in the folders of families, and name -> missing data of those that were not drawn."""
     drawn: list[Path] = []
     lacking: dict[str, str] = {}
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Differences from the baseline: intervals against the margin, and all models at a glance."""
+"""Differences from the baseline: intervals with the margin, and an overview of all models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_COMPARISON = "no comparison: the campaign has no arm with a baseline"
 
 
 def effect_plot(data: FigureData) -> Figure:
-    """The effect of every arm on its baseline with its interval, and the margin; hollow where there is no verdict."""
+    """The effect of every arm against its baseline, with interval and margin; hollow where there is no verdict."""
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     if not metrics:
         raise NothingToDraw(_NO_COMPARISON)
@@ -52,7 +52,7 @@ def effect_plot(data: FigureData) -> Figure:
 def _widest(table: pd.DataFrame, margin: float) -> float:
     """Half the width of an axis that shows every effect of a table, in per cent; the same for all models.
 
-    Intervals that would shrink everything else to nothing may leave it.
+    Very wide intervals may extend beyond the axis.
     """
     effects = float(table["effect_percent"].abs().max())
     intervals = float(np.nanmax(table[["low_percent", "high_percent"]].abs().to_numpy(dtype=float), initial=0.0))
@@ -88,7 +88,7 @@ def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> Non
         axes.plot([row["low_percent"], row["high_percent"]], [place, place], color=colour, linewidth=1.8)
         for end, marker in ((row["low_percent"], "<"), (row["high_percent"], ">")):
             if abs(end) > widest:
-                # It goes on beyond the panel.
+                # The interval extends beyond the panel.
                 axes.plot(np.clip(end, -widest, widest), place, marker, color=colour, clip_on=False, markersize=4)
     axes.plot(row["effect_percent"], place, "o", color=colour, markerfacecolor=colour if decided else "white")
 
@@ -105,7 +105,7 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
     figure, grid = panels(data, (1, len(metrics)), 0.3 * len(cells) + 1.7)
     for axes, metric in zip(grid[0], metrics, strict=True):
         value, decided = shown[metric]
-        # Red and green apart from each other by brightness alone would be lost on colour-blind readers: blue is better.
+        # Blue is better: colour-blind readers could not distinguish red from green.
         colours = "RdBu" if METRICS[metric] else "RdBu_r"
         widest = max(float(np.nanmax(np.abs(value), initial=0.0)), 200 * data.margin)
         text = np.vectorize(_signed, otypes=[object])(value)
@@ -128,7 +128,7 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
 
 
 def _signed(value: float) -> str:
-    """A whole number of per cent with its sign."""
+    """A percentage as a whole number with its sign."""
     return f"{value:+.0f}" if np.isfinite(value) and round(value) else "0"
 
 

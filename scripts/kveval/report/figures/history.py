@@ -23,9 +23,9 @@ from kveval.report.figures.axes import GREY, WIDTH, thousands, write_title
 from kveval.report.figures.draw import STYLE
 
 _BETTER, _WORSE = "#009E73", "#D55E00"
-# As many labels as fit beside each other.
+# The most labels that fit along the axis.
 _LABELS = 24
-# Panels of a figure; a picture has no more than 65,536 points a side.
+# The most panels of a figure, since an image is limited to 65,536 pixels per side.
 _PANELS = 40
 
 
@@ -60,7 +60,7 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
     for change in changes:
         theta = change.difference.theta
         shade = _BETTER if (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True) else _WORSE
-        # A change at `at` happened between the build before it and that.
+        # A change at `at` happened between the builds at - 1 and at.
         axes.axvspan(change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0)
         axes.annotate(
             f"{percent(theta):+.1f} %\n{series.builds[change.at].label}",
@@ -91,7 +91,7 @@ def series_title(series: BuildSeries) -> str:
 
 
 def shown_series(series: Sequence[BuildSeries]) -> Sequence[BuildSeries]:
-    """Return the series that a figure shows: of more than 40 those with the most changes, then the most builds."""
+    """Return the series that a figure shows: at most 40, those with the most changes, then the most builds."""
     if len(series) <= _PANELS:
         return series
     return sorted(series, key=lambda each: (-len(each.changes), -len(each.builds)))[:_PANELS]

@@ -1,4 +1,4 @@
-"""Quantities against concurrency: means over runs as lines, with what the runs say about them."""
+"""Metrics against concurrency: means over runs as lines, with intervals or ranges over runs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Bounds = Callable[[pd.DataFrame, str], pd.DataFrame]
 
 
 def run_range(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return the lowest and the highest run by level, where there are several."""
+    """Return the lowest and the highest value over runs by level, for levels with several runs."""
     known = rows.dropna(subset=[column]).groupby("level")[column]
     bounds = pd.DataFrame({"low": known.min(), "high": known.max()})
     return bounds[known.count() > 1]
 
 
 def geometric_interval(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return the 95 % t interval of the geometric mean over runs by level, where there are several runs."""
+    """Return the 95 % t interval of the geometric mean over runs by level, for levels with several runs."""
     known = rows[rows[column] > 0]
     found = {
         level: mean_interval(np.log(values.to_numpy(dtype=np.float64)))
@@ -65,7 +65,7 @@ def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds
         if means.empty:
             continue
         drawn = True
-        # Moved a little sideways, so that lines that coincide can be seen.
+        # Shifted a little sideways, so that coinciding lines can be seen.
         aside = _step(data.grid) ** (place - (len(shown) - 1) / 2)
         look = data.look(cell)
         ends = bounds(rows, column) / unit
@@ -76,7 +76,7 @@ def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds
 
 
 def highest_shown(values: pd.Series[float]) -> float:
-    """Return the highest value that an axis must show: intervals of few, scattered runs may leave the panel."""
+    """Return the highest value that an axis must show; very wide intervals may extend beyond the panel."""
     return 1.5 * float(values.max())
 
 
@@ -117,7 +117,7 @@ def against_concurrency(
 
 
 def not_recorded(columns: Iterable[str]) -> str:
-    """Return why there is nothing to draw of these columns."""
+    """Return the message that these columns have nothing to draw."""
     return f"not recorded, or too few samples in the levels' windows: {', '.join(columns)}"
 
 

@@ -1,7 +1,7 @@
-"""The figures of a campaign, apart from the drawing: a plan needs their families, not a plotting library.
+"""The names of a campaign's figures, in a module without plotting, because planning needs only their families.
 
-A figure is an entry of FIGURES, the function of its `key` in the module of its family, and `captions/KEY.rst`. A family
-is drawn in one job, because starting Python and loading a plotting library takes longer than drawing.
+A figure is an entry of FIGURES, the function `key` in the module of its family, and `captions/KEY.rst`. A family is
+drawn in one job, because starting Python and loading a plotting library takes longer than drawing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-# Beside report.py and not here: the report prints them, and no figure is drawn anew for their words.
+# Not in this folder, because the report prints the captions: figures are not drawn again when a caption changes.
 CAPTIONS = Path(__file__).parents[1] / "captions"
-# What a folder of figures has beside them: names drawn, and names not drawn with the reason.
+# The file in a folder of figures that lists those drawn, and the others with the reason.
 MANIFEST = "figures.json"
 
 
 class Extent(NamedTuple):
-    """The size of a campaign: the levels of its load, and its models; `limits`: whether it declares any for goodput."""
+    """The size of a campaign: numbers of levels and models; `limits`: whether it declares limits for goodput."""
 
     levels: int
     models: int
@@ -48,10 +48,10 @@ def _wide(extent: Extent) -> bool:
 
 @dataclass(frozen=True)
 class FigureEntry:
-    """A figure of every campaign. A `template` with `{model}` stands for one figure per model.
+    """A figure of a campaign. A `template` with `{model}` stands for one figure per model.
 
-    `title` is the question that it answers. `family` is the module that draws it, `section` the place in the report
-    that shows it, in the order of FIGURES; `answers`: whether it has an answer in a campaign of some extent.
+    `title` is the question that it answers. `family` is the module that draws it, `section` the section of the report
+    that shows it, in the order of FIGURES; `answers`: whether it is useful for a campaign of a given extent.
     """
 
     template: str
@@ -62,7 +62,7 @@ class FigureEntry:
 
     @property
     def key(self) -> str:
-        """The name of its function and its caption."""
+        """The name of its function and of its caption's file."""
         return self.template.replace("_{model}", "")
 
 
@@ -100,14 +100,14 @@ FAMILIES = tuple(dict.fromkeys(entry.family for entry in FIGURES))
 
 @dataclass(frozen=True)
 class FigureName:
-    """A figure of one campaign: its entry, and the model it is about, if one."""
+    """A figure of one campaign: its entry, and its model if it is about one."""
 
     entry: FigureEntry
     model: str | None
 
     @property
     def name(self) -> str:
-        """The figure's name, which is that of its files."""
+        """The figure's name, and the stem of its files."""
         return self.entry.template.format(model=self.model)
 
     @property
@@ -127,12 +127,12 @@ class FigureName:
 
     @property
     def caption(self) -> str:
-        """The caption, with what its reader should know: the text of report/captions/KEY.rst on one line."""
+        """The caption: the text of report/captions/KEY.rst on one line."""
         return _caption(self.caption_file)
 
 
 def figure_names(models: Iterable[str], family: str | None = None) -> list[str]:
-    """Return the names of a campaign's figures, of one family if asked."""
+    """Return the names of a campaign's figures, or of those of one family."""
     return [figure.name for figure in figures_of(models, family)]
 
 
@@ -153,7 +153,7 @@ def find_figure(name: str, models: Iterable[str]) -> FigureName | None:
 
 
 def families_of(extent: Extent) -> list[str]:
-    """Return the families with a figure that has an answer in a campaign of this extent."""
+    """Return the families with a figure that is useful for a campaign of this extent."""
     return list(dict.fromkeys(entry.family for entry in FIGURES if entry.answers(extent)))
 
 

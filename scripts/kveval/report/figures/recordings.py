@@ -1,4 +1,4 @@
-"""A level second by second, straight from the recordings."""
+"""Timelines of a level, from the recordings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kveval.analysis.system.timelines import timeline
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import NothingToDraw, panels, say_not_recorded, thousands
 
-# Title of a column of panels, and what is drawn there: entries of metrics.yaml, or of `_entries`, each with its line.
+# Title of a column of panels -> the entries of metrics.yaml, or of `_entries`, drawn there -> their line styles.
 _COLUMNS: dict[str, dict[str, str]] = {
     "output tok/s": {"server_generation_tok_s": "-"},
     "found, % of prompt tokens:\non device (line), behind it (dots)": {
@@ -29,7 +29,7 @@ _PERCENT = 105
 
 
 def level_timeline(data: FigureData, model: str) -> Figure:
-    """The level at which cells are compared second by second, first run of each cell: one row of panels per cell."""
+    """Timelines of the level at which cells are compared, for the first run of each cell: a row of panels per cell."""
     level, entries = data.common_level(model), _entries(data.metrics)
     cells = [(cell, window) for cell in data.cells_of(model) if (window := _window(data, model, cell, level))]
     drawn = {}
@@ -77,7 +77,7 @@ def _draw_series(axes: Axes, colour: str, lines: Sequence[tuple[pd.Series[float]
 
 
 def _equal_scale(column: np.ndarray, highest: float | None) -> None:
-    """Give the panels of a column one scale, so that cells compare."""
+    """Give the panels of a column the same scale, so that cells can be compared."""
     top = highest or 1.1 * max((axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)), default=1.0)
     for axes in column:
         axes.set_ylim(0, top or 1.0)

@@ -1,4 +1,4 @@
-"""Reuse curves: the share of prompt tokens served against the size of a tier."""
+"""Reuse curves: the hit share against the size of a tier."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _CURVE, _DEVICE = "#333333", "#0072B2"
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """One curve with what stands on it: sizes in cpu_blocks, shares of the prompt tokens.
+    """One panel with a curve; sizes in cpu_blocks, hit shares 0 to 1.
 
     Attributes:
         title: the model and the level.
-        curve: of tiers of every size behind the device, or of devices where that is not known.
-        device: what the device serves by itself; None where that is not known.
-        asked: cpu_blocks of the tiers that are asked for.
+        curve: hit share by tier size behind the device, or by device size if the device's size is not known.
+        device: hit share of the device alone; None if its size is not known.
+        asked: cpu_blocks of the campaign's tiers.
     """
 
     title: str
@@ -39,11 +39,11 @@ class CurvePanel:
 
 
 def draw_curves(panels: Sequence[CurvePanel]) -> Figure:
-    """Return the curves, one panel each, on one scale."""
+    """Return a figure with one panel per curve, all on the same scale."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     total = 0.95 + 2.9 * rows
-    # Room for the title, and for the legend below it.
+    # Space for the title, and for the legend below it.
     layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.62 / total))
     figure = Figure(figsize=(WIDTH, total), layout=layout)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -93,7 +93,7 @@ def _panel(axes: Axes, panel: CurvePanel) -> None:
 
 
 def write_curves(panels: Sequence[CurvePanel], output: Path) -> None:
-    """Draw curves before anything is measured."""
+    """Write a figure of predicted curves, which needs no measurement."""
     with mpl.rc_context(fname=STYLE):
         figure = draw_curves(panels)
         write_title(figure, "What does a tier of each size serve?")

@@ -1,4 +1,4 @@
-"""Requests, memory, device utilisation, and what moves together with throughput."""
+"""Requests, memory, device utilisation, and correlations with throughput."""
 
 from __future__ import annotations
 

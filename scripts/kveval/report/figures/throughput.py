@@ -56,9 +56,9 @@ def benchmark_results(data: FigureData) -> Figure:
 
 
 def goodput(data: FigureData) -> Figure:
-    """Goodput against load, and the share of what met the limits or missed them; one row of panels a model."""
+    """Goodput, and the share of settled requests that met the limits, against load; one row of panels per model."""
     if GOODPUT not in data.levels or not data.levels[GOODPUT].notna().any():
-        raise NothingToDraw("no report kept the requests with the latencies that the limits are about")
+        raise NothingToDraw("no report kept requests with the latencies that are limited")
     figure, grid = panels(data, (len(data.models), 2), 2.6, legend=data.cells)
     levels = data.levels.assign(met_percent=100 * data.levels["goodput_share"])
     limits = str(levels["goodput_limits"].iloc[0])

@@ -1,4 +1,4 @@
-"""report.html: the report as one file that loads nothing, from the tree of sections that REPORT.md is made from too.
+"""report.html: the report as one self-contained file, from the same tree of sections as REPORT.md.
 
-`page` puts it together; `vendor/` has what others wrote, with its licence.
+`page` writes it; `vendor/` has third-party scripts with their licence.
 """

@@ -1,4 +1,4 @@
-"""A report's text as HTML: its few marks, and what a column of a table is sorted by."""
+"""A report's text as HTML: inline Markdown, and the keys by which table columns are sorted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARKS = re.compile(r"[*_`\[\\&<]")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 _DIGITS = re.compile(r"\d+")
-# The longest cell that is kept on one line, characters: an arm, a model, a verdict.
+# The longest cell, in characters, that is kept on one line: an arm, a model, a verdict.
 _SHORT = 28
 _DECIDED = (words.BETTER, words.WORSE, words.PARITY)
 
@@ -26,14 +26,14 @@ def inline(text: object) -> Markup:
     Markup('<strong>no</strong> &lt;b&gt; <code>x</code>')
     """
     plain = str(text)
-    # Most cells have no marks, and there are tens of thousands.
+    # Parsing only cells with markup: most have none, and there are tens of thousands.
     return Markup(_MARKDOWN.renderInline(plain)) if _MARKS.search(plain) else escape(plain)
 
 
 def sort_key(text: str, number: bool) -> str:
-    """Return what a cell is sorted by: the first number of one with numbers, text with its numbers in their order.
+    """Return the sort key of a cell: in a column of numbers, the first number; in others, the text in natural order.
 
-    Of a value with an interval that is the value; "" comes last, and stands for what is no number.
+    For a value with an interval this is the value; "" is the key of a cell without a number, which is sorted last.
 
     >>> sort_key("1,190 (1,150 to 1,240)", True), sort_key("+13.3 % (+10.6 to +16.1)", True), sort_key("n/a", True)
     ('1190', '+13.3', '')
@@ -48,7 +48,7 @@ def sort_key(text: str, number: bool) -> str:
 
 
 def cell_attributes(text: str, number: bool) -> Markup:
-    """Return the attributes of a table's cell: how it is set, and what it is sorted by where its text does not tell.
+    """Return the HTML attributes of a table's cell: its class, and its sort key if that is not its text.
 
     >>> cell_attributes("**better**", False), cell_attributes("1,190 (1,150 to 1,240)", True)
     (Markup(' class="better"'), Markup(' class="number" data-sort="1190"'))
@@ -61,5 +61,5 @@ def cell_attributes(text: str, number: bool) -> Markup:
 
 
 def _shown(text: str) -> str:
-    """A cell without its marks."""
+    """A cell's text without markup."""
     return _LINK.sub(r"\1", text).replace("*", "").replace("`", "")

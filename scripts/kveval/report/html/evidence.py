@@ -1,4 +1,4 @@
-"""Evidence of the claims: an arm's comparisons with the value of each single run, and where that run's files are."""
+"""The data behind each verdict: an arm's comparisons with the value of every run, linked to that run's files."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from kveval.report.tables.results import count, effect_text, verdict_text
 
 TITLE = "The runs behind each arm"
 _SAID = (
-    "Every comparison with the values of the single runs at the level where they were compared. A value leads to the "
-    "files of its run, where the measurements lie beside this page."
+    "Every comparison with the values of the single runs at the level where they were compared. Each value links to "
+    "the files of its run, if the measurements are stored beside this page."
 )
 
 
 def evidence(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
-    """Return the evidence by model and arm, each in a section of the title that `evidence_title` returns.
+    """Return the evidence by model and arm, each arm in a section whose title is `evidence_title`.
 
-    `folder`: that of the page, from which its links to the runs' folders lead.
+    `folder`: the folder of the page, to which links to the runs' folders are relative.
     """
     models = [
         Section(f"Runs on {model}", arms, folded=True)
@@ -43,7 +43,7 @@ def evidence_title(cell: CellKey) -> str:
 
 
 def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
-    """The runs of one cell: a row per comparison, or per quantity where it is compared with nothing."""
+    """The runs of one cell: a row per comparison, or per metric if it is not compared."""
     level, compared = measured.common_level(cell[0]), measured.compared_of(cell)
     alone = [{"metric": metric, "level": level} for metric in METRIC_TITLES if metric in measured.levels]
     alone = alone if level is not None else []
@@ -58,7 +58,7 @@ def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
 
 
 def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path) -> list[str]:
-    """One row of `_arm`; blank what no comparison tells."""
+    """One row of `_arm`; columns of the comparison are blank without one."""
     metric, level = str(row["metric"]), row["level"]
     title = f"{METRIC_TITLES.get(metric, metric)}, {_unit(metric)}"
     own, at = _values(measured, cell, metric, level, folder), count(level)

@@ -1,4 +1,4 @@
-"""Figures inside the page: whichever file of a figure is smaller, as a data URI."""
+"""Embeds figures in the page as data URIs, from the smaller of a figure's files."""
 
 from __future__ import annotations
 

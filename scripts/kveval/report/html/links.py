@@ -1,4 +1,4 @@
-"""Links from the claims of a report to the runs behind them: wherever an arm is named, its name leads there."""
+"""Links from the sentences and tables of a report to the runs behind them: every name of an arm becomes a link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ClaimLinks:
     """The arms of a campaign that have runs, by model."""
 
     def __init__(self, cells: Sequence[CellKey]) -> None:
-        """`cells`: those that the evidence has a section of."""
+        """Prepare the links; `cells`: those with a section in the evidence."""
         self._anchors: dict[str, dict[str, str]] = {}
         for cell in cells:
             self._anchors.setdefault(cell[0], {})[cell_label(cell)] = anchor_of(evidence_title(cell))
@@ -26,9 +26,9 @@ class ClaimLinks:
         self._names = re.compile(rf"(?<![\w+/-])({'|'.join(map(re.escape, names))})(?![\w/-])")
 
     def linked(self, section: Section, model: str = "") -> Section:
-        """Return a section with its arms as links. `model`: the one it is about, "" where that is not known yet.
+        """Return a section with the arms in its lists and tables as links.
 
-        Lists are linked, and the texts of tables.
+        `model`: the model that the section is about, "" if not known yet.
         """
         blocks: list[Block] = []
         at = model or self._only
@@ -45,7 +45,7 @@ class ClaimLinks:
         return replace(section, blocks=blocks)
 
     def with_answer(self, root: Section) -> Section:
-        """Return a whole report with its arms as links; the answer, its first list, leads to runs in each sentence."""
+        """Return a whole report with its arms as links; each sentence of the answer, the first list, gets a link."""
         linked = self.linked(root)
         blocks = list(linked.blocks)
         for number, block in enumerate(blocks):
@@ -56,7 +56,7 @@ class ClaimLinks:
         return replace(linked, blocks=blocks)
 
     def sentence(self, text: str, model: str = "") -> str:
-        """Return a sentence with the arms in it as links; each is one of the model that was named last."""
+        """Return a sentence with its arms as links; an arm belongs to the model that was named last."""
         at = model
 
         def link(found: re.Match[str]) -> str:
@@ -71,7 +71,7 @@ class ClaimLinks:
         return next(iter(self._anchors)) if len(self._anchors) == 1 else ""
 
     def _named(self, text: str) -> str:
-        """The model that a text names, if one."""
+        """The model that a text names; "" unless it is exactly one."""
         found = {name for name in self._names.findall(text) if name in self._anchors}
         return found.pop() if len(found) == 1 else ""
 
@@ -80,7 +80,7 @@ class ClaimLinks:
         return f"[{name}](#{anchor})" if anchor else name
 
     def _table(self, table: Table, model: str) -> Table:
-        """A table with the arms in its texts, of the model of their row, as links."""
+        """A table with the arms in its text cells as links; an arm belongs to the model of its row."""
         rows = []
         for row in table.rows:
             at = next((cell for cell in row if cell in self._anchors), model)

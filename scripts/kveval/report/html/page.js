@@ -1,4 +1,4 @@
-// A link to something in a closed part opens it, also where the browser does not do so by itself.
+// Following a link into a closed section opens the section, also in browsers that do not do so themselves.
 const reveal = () => {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;

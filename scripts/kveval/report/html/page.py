@@ -1,4 +1,4 @@
-"""The page: the tree of a report, the evidence behind its claims and all figures, in one HTML file."""
+"""Writes report.html: the tree of a report, the runs behind its verdicts and all figures, in one HTML file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _SCRIPTS = ("vendor/sortable.js", "vendor/sortable.a11y.js", "page.js")
 def write_page(plan: ReportPlan, measured: Measured, root: Section, figures: Iterable[Path], output: Path) -> None:
     """Write report.html.
 
-    `root`: the report's tree; `figures`: a file of each figure in it. Raises FileNotFoundError for a figure that is not
-    there.
+    `root`: the report's tree; `figures`: one file of each figure in it. Raises FileNotFoundError for a missing figure.
     """
     files = {path.name.removesuffix(path.suffix): path for path in figures}
     links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
@@ -35,7 +34,7 @@ def write_page(plan: ReportPlan, measured: Measured, root: Section, figures: Ite
 
 
 def render_page(root: Section, images: Mapping[str, str]) -> str:
-    """Return a tree as a page. Pure.
+    """Return a tree as an HTML page.
 
     `images`: name of each figure in the tree -> its data URI. Raises jinja2.UndefinedError for a figure without one.
     """
@@ -79,7 +78,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _identities(root: Section) -> Callable[[Section], str]:
-    """A function that returns a section's id: its anchor, numbered where an earlier section has that already."""
+    """Return a function that gives a section's id: its anchor, with a number if an earlier section has the same."""
     found: dict[int, str] = {}
     seen: dict[str, int] = {}
 
@@ -94,5 +93,5 @@ def _identities(root: Section) -> Callable[[Section], str]:
 
 
 def _text(*names: str) -> Markup:
-    """Files of this package, to stand in the page as they are."""
+    """The content of files of this package, to be inserted unchanged."""
     return Markup("\n".join((_HERE / name).read_text(encoding="utf-8") for name in names))

@@ -1,4 +1,4 @@
-"""The parts of the report, as trees of sections: its first screen, what is by model, and the appendices.
+"""The parts of the report, as trees of sections: its first screen, the sections by model, and the appendices.
 
-Sentences without data are here; a table comes from `kveval.report.tables`, fitted to a page.
+Fixed sentences are here; tables come from `kveval.report.tables` and are fitted to a page.
 """

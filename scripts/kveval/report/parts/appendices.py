@@ -1,4 +1,4 @@
-"""The appendices: everything behind the answer, each a file of its own beside REPORT.md."""
+"""The appendices: details behind the answer, each in its own file beside REPORT.md."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from kveval.report.tables.tiers import tiers_table
 
 
 def appendices(plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pictures) -> Iterator[Section]:
-    """Yield the appendices in their order. `gaps`: what is not assessed."""
+    """Yield the appendices in their order. `gaps`: the table of what was not assessed."""
     yield _configuration(plan, measured)
     yield _comparisons(plan, measured)
     caches, system = _caches(plan, measured, pictures), _system(plan, measured, pictures)
@@ -72,9 +72,9 @@ _SEARCHED = (
 
 
 _BASIS = (
-    "Comparisons of throughput; of other quantities the columns `basis_...` of `analysis/comparison.csv` say it. What"
-    " is **bold** keeps a comparison from its verdict; what is in *italics* makes it indicative, or stands beside its"
-    " word. What was not recorded may differ."
+    "Comparisons of throughput; for other quantities see the columns `basis_...` of `analysis/comparison.csv`. Inputs"
+    " in **bold** prevent a verdict; those in *italics* make it indicative, or are stated beside it. What was not"
+    " recorded may differ."
 )
 
 
@@ -104,7 +104,7 @@ _PEAKS = (
 )
 _COMPLETED = (
     "Summed over the runs of a cell. A rate that counts only completed requests is too low when few complete; it "
-    "is shown for comparison with reports that count so."
+    "is shown for comparison with reports that count this way."
 )
 
 
@@ -141,14 +141,14 @@ _WEIGHTS = (
 
 
 def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
-    # At one level it is the table of the report.
+    # With a single level, the main report has this table already.
     several = measured.levels["level"].nunique() > 1
     reuse = [*of_models(reuse_table(plan, measured, compared=False), keys=2)] if several else []
     found: Mapping[str, tuple[str, list[Block]]] = {
         "Was the arm active?": (_ACTIVE, [*of_models(activity_table(plan, measured))]),
         "What the tiers did, level by level": (_WORK, [*of_models(tiers_table(plan, measured), keys=2)]),
         "Reuse, computed and found, level by level": ("", reuse),
-        "What blocks weigh": (_WEIGHTS, [*fitted(blocks_table(plan, measured))]),
+        "Sizes of KV blocks": (_WEIGHTS, [*fitted(blocks_table(plan, measured))]),
         "What the caches hold": ("", [*of_models(budget_table(plan, measured))]),
         "The numbers behind the guidance": ("", [*of_models(guidance_numbers(plan, measured))]),
     }

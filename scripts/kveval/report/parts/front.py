@@ -1,4 +1,4 @@
-"""The first screen: the question, the answer, one figure, and what would make it more certain."""
+"""The first screen: the question, the answer, one figure, and what would make the answer more certain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINIATURE = (
 )
 RANDOM = (
     "**Random weights, full geometry:** prefills, KV cache and transfers have the named model's sizes, and nothing was"
-    " downloaded. What the answers say was not measured."
+    " downloaded. The content of the answers was not measured."
 )
 _NOTES = {"miniature": MINIATURE, "random": RANDOM}
 MACHINES = "**Measured on different machines:** a difference between arms may be one between machines."
@@ -34,7 +34,7 @@ def front(plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures
 
 
 def _notes(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
-    # What is said of runs that were not measured for the campaign is a list.
+    # In the description, remarks on runs that were not measured for the campaign are a list.
     lines = plan.description.splitlines()
     items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     about = " ".join(" ".join(line for line in lines if not line.startswith("- ")).split())

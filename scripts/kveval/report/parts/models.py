@@ -1,4 +1,4 @@
-"""The body of the report: the arms by model, arms against each other, guidance, and what limits all of it."""
+"""The body of the report: the arms by model, arms against each other, guidance, and limitations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READ = (
     "verdicts of tests at the campaign's error rate; the rest is [undecided, or not assessed](#not-assessed). The"
     " words are explained in [how to read this report](#how-to-read-this-report)."
 )
-# Figures of what the answer says beside throughput.
+# Figures of the answer's metrics other than throughput.
 OVERVIEW = ("ttft_by_arm", "hit_rates_by_tier")
 INDEX = (
     "An index of KV blocks helps to choose between replicas: with a single replica it can cost time, and cannot help."
@@ -49,9 +49,9 @@ REUSE = (
     " runs, each of which has its own requests. A difference without a listed cause is a finding about the server."
 )
 BOUGHT = (
-    "Predicted from the runs without a tier and the rates at which tiers copied here: the same requests in a"
-    " simulation of the server, fitted to what it did without a tier. The interval holds nine in ten simulations, of"
-    " speeds that agree with those runs. A measured change outside it has causes that the simulation does not know."
+    "Predicted by simulating the server with the same requests: its speed is fitted to the runs without a tier, and the"
+    " tiers copy at the rates measured here. The interval holds nine in ten simulations, each with a speed that agrees"
+    " with those runs. A measured change outside it has reasons that the simulation does not model."
 )
 PAIRS = "Throughput at the level where the model's arms are compared. A pair that was not declared has no verdict."
 GUIDANCE = (
@@ -118,12 +118,12 @@ def _reuse(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator
     bought = list(of_models(predicted_table(plan, measured)))
     if bought:
         yield Section(
-            "What tiers buy, predicted and measured", [Paragraph(BOUGHT), *bought, Bullets([*enough(measured)])]
+            "Gain from tiers, predicted and measured", [Paragraph(BOUGHT), *bought, Bullets([*enough(measured)])]
         )
 
 
 def missing(plan: ReportPlan, measured: Measured) -> list[str]:
-    """Return what was asked for and is not there: whole cells, and runs of cells."""
+    """Return the cells and runs that the campaign asks for but that were not measured."""
     lines = []
     for cell in plan.cells:
         runs = len(measured.runs_of(cell))
@@ -137,7 +137,7 @@ def missing(plan: ReportPlan, measured: Measured) -> list[str]:
 
 
 def _repeated(measured: Measured) -> Iterator[str]:
-    """The known defects of the software that ended runs, which runs were measured again, and what that may do."""
+    """Yield the known defects that ended runs, which runs were measured again, and how that affects comparisons."""
     for entry in repeats(measured.runs):
         arms = "; ".join(entry["arms"])
         yield f"[{entry['defect']}]({entry['link']}): {entry['title']}. Measured again: {arms}. {entry['effect']}"

@@ -1,4 +1,4 @@
-"""The sections on what operators buy: work within declared limits, and what it costs at declared prices."""
+"""The sections on goodput, within declared latency limits, and on costs, at declared prices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kveval.report.tables.goodput import goodput_level, goodput_table
 from kveval.report.tables.shape import fitted
 
 _UNITS = {
-    "requests": "A request counts when it completes within them; one that fails, or waits longer, has missed them.",
+    "requests": "A request counts when it completes within them; one that fails, or takes longer, misses them.",
     "sessions": "A session counts when all its turns complete within them, and misses with the first that does not.",
 }
-_CUT = "Requests that the window's end cut off before either was clear are not counted."
+_CUT = "Requests that the window's end cut off before their outcome was known are not counted."
 _SENT = "At a level all arms were sent the same number of requests a second, answered or not."
 _COSTS = (
     "At the level where the model's arms are compared, for all servers together. Intervals are those of the throughput."
-    " A change, and the price of memory below which a token costs less with the tier than without, stand where the"
+    " A change, and the price of memory below which a token costs less with the tier than without, are shown where the"
     " throughput has a verdict. The numbers are in `analysis/costs.csv`."
 )
 _PRICED = {
@@ -32,7 +32,7 @@ _PRICED = {
 
 
 def value(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
-    """Yield the sections that the campaign declares what is needed for."""
+    """Yield the section on goodput if the campaign declares limits, and that on costs if it declares prices."""
     if plan.goodput and GOODPUT in measured.levels:
         yield _goodput(plan, measured, pictures)
     table = cost_table(plan, measured)

@@ -11,7 +11,7 @@ WORDS = Table(
             " over those of a model and quantity",
         ],
         ["parity", "the difference is significantly smaller than the margin (two one-sided tests)"],
-        ["inconclusive, undecided", "neither was shown; more runs or longer levels are needed"],
+        ["inconclusive, undecided", "neither a difference nor parity was shown; more runs or longer levels are needed"],
         [
             "not assessed",
             "no verdict is possible, for the reason given; an effect given with it describes these runs only",
@@ -22,12 +22,12 @@ WORDS = Table(
         ],
         [
             "exploratory",
-            "of quantities other than the primary one: each model and quantity has the error rate to itself, so that of"
-            " many verdicts some are wrong",
+            "verdicts on quantities other than the primary one: the error rate holds for each model and quantity alone,"
+            " so some of many verdicts are wrong",
         ],
         [
             "interval",
-            "95 %, over runs: Student's t on the logarithm; wide with few runs. Of parity 90 %, as its test uses",
+            "95 %, over runs: Student's t on the logarithm; wide with few runs. For parity 90 %, as in its test",
         ],
         [
             "chance that parity would show",
@@ -38,7 +38,7 @@ WORDS = Table(
             "common level",
             "the one at which a model's cells are compared: that of the baseline's peak, or the campaign's",
         ],
-        ["TTFT", "time to the first token; a request that got none has none"],
+        ["TTFT", "time to the first token; a request without a first token has no TTFT"],
         ["TPOT", "a request's latency per output token, first token included"],
         ["E2E", "latency of the whole request"],
         ["p50, p90, P90", "median and 90th percentile of the requests observed"],
@@ -55,7 +55,7 @@ FILES = Table(
         ["`analysis/peak_throughput_all.csv`", "the peak of every cell, also without the bias of choosing it"],
         ["`analysis/pcp_metrics_peak.csv`", "system metrics in the window of each peak"],
         ["`analysis/pcp_summary_stats.csv`", "means over models, in balanced panels"],
-        ["`analysis/predicted.csv`", "what tiers were predicted to buy, from the runs without one"],
+        ["`analysis/predicted.csv`", "the gains from tiers as predicted from the runs without one"],
         ["`analysis/comparison.csv`", "every comparison with its interval, p values and verdict"],
         ["`analysis/contrasts.csv`, `analysis/averages.csv`", "declared pairs of arms; effects averaged over models"],
         ["`analysis/peak_comparison.csv`", "peaks against the baselines' peaks"],
@@ -65,7 +65,7 @@ FILES = Table(
         ["`MODEL/SCENARIO/BLOCKS/`", "a cell's levels, peak and runs"],
         [
             "`measurements/NUMBER/run-N/`",
-            "the runs themselves, checksummed; the number is the hash of what defined one",
+            "the runs themselves, checksummed; the number is the hash of what defines a measurement",
         ],
     ],
 )

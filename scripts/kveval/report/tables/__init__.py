@@ -1,1 +1,1 @@
-"""The tables of REPORT.md, one module a section."""
+"""The tables of REPORT.md, one module per section."""

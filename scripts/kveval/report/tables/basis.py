@@ -1,4 +1,4 @@
-"""The report's table of what each verdict rests on: a row a comparison of throughput, a word an input."""
+"""The report's table of what each verdict rests on: one row per comparison of throughput, a few words per input."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _MARKS = {"qualifies": "*", "indicates": "*", "refuses": "**"}
 
 
 def basis_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Every comparison of throughput with what it rests on: bold what keeps it from a verdict, in italics what weakens
-    or qualifies it.
+    """Return every comparison of throughput with its inputs: in bold those that prevent a verdict, in italics those
+    that weaken or qualify it.
     """
     rows = []
     order = {model: place for place, model in enumerate(plan.models_by_size)}
@@ -42,7 +42,7 @@ def _word(row: Mapping[Any, Any], name: str) -> str:
     said = text(row.get(f"basis_{name}"))
     severity, found, rest = said.partition(": ")
     severity, words = (severity, rest) if found and severity in SEVERITIES else ("sound", said)
-    # It shares a column, where "varied" alone would say nothing.
+    # "varied" alone would be unclear, since the column is shared.
     words = f"order {words}" if name == "order" and words and "order" not in words else words
     mark = _MARKS.get(severity, "")
     return f"{mark}{words}{mark}"

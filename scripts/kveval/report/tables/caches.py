@@ -1,4 +1,4 @@
-"""The report's tables of caches: what a block weighs, what the tiers hold, whether they were used."""
+"""The report's tables of caches: sizes of blocks, what the tiers hold, whether they were used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GB = 1e9
 
 
 def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
-    """The bytes of a token, a block and each CPU tier of the campaign, by model: as named, and as it was served."""
+    """Return the bytes of a token, a block and each CPU tier, for each model as named and, if different, as served."""
     sizes = sorted({cell[2] for cell in plan.cells if cell[2]})
     header = ["model", "KV cache per token, KiB", f"block of {BLOCK_TOKENS} tokens, MB", "MiB"]
     header += [f"{blocks_label(size)} blocks, {unit}" for size in sizes for unit in ("GB", "GiB")]
@@ -48,7 +48,7 @@ def _weights(name: str, per_token: int, sizes: Sequence[int]) -> list[str]:
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
-    """The tokens that each cell's CPU tier holds, against the device's cache and the workload's prefixes."""
+    """Return the tokens that each cell's CPU tier holds, beside those of the device's cache and of all prefixes."""
     header = [
         "model",
         "arm",
@@ -83,7 +83,7 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def _held(budget: Mapping[str, Any], asked: int | None) -> Iterator[str]:
-    """Say what host memory a tier takes at most where that is more than its size: pinned tensors are rounded up."""
+    """Yield a note if a tier may take more host memory than its size, because pinned tensors are rounded up."""
     held = budget.get("held_bytes")
     if held and asked and held > asked:
         yield f"takes up to {held / GIB:.4g} GiB of host memory: pinned tensors are rounded up to powers of two"
@@ -102,13 +102,13 @@ def _budget_notes(tier: float, device: float, working: Sequence[int]) -> Iterato
 
 
 def activity_table(plan: ReportPlan, measured: Measured) -> Table:
-    """How much the counters that prove an arm active moved in a level, over levels and runs."""
+    """Return the increase per level of the counters that prove an arm active, over levels and runs."""
     header = [
         "model",
         "arm",
         "counter",
-        "needed a level",
-        "moved a level, least to most",
+        "needed per level",
+        "increase per level, least to most",
         "active",
         f"not {measured.unit.heading}",
     ]

@@ -1,4 +1,4 @@
-"""The report's table of what limits a tier: its loads against the machine's copies and the model's prefills."""
+"""The report's table of what limits a tier: its load rate beside the machine's copy bandwidth and the prefill rate."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _HEADER = (
 
 
 def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
-    """Return a row for each arm of a model whose tier's loads were counted, against its baseline.
+    """Return a row for each arm of a model whose tier's loads were counted, with its baseline's prefill rate.
 
-    At the longest prefix of a workload that varies it, else at the lowest level. The length from which loading is
-    faster needs levels with one request at a time; what was measured of it, a workload that varies the prefix.
+    At the longest prefix if the workload varies it, else at the lowest level. The computed length from which loading is
+    faster needs a level with one request at a time; the measured one needs a workload that varies the prefix.
     """
     header = ["arm", measured.unit.heading, *_HEADER]
     rows = []
@@ -56,7 +56,7 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
 
 
 def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> Served:
-    """Return averages of these cells' runs at a level; a baseline is one cell."""
+    """Return the means over these cells' runs at a level."""
     runs = [run for cell in cells for run in measured.runs_of(cell)]
     rows = [measured.levels_of(cell, level) for cell in cells if measured.runs_of(cell)]
     return served(runs, pd.concat(rows) if rows else pd.DataFrame(), level)

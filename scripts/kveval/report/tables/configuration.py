@@ -16,8 +16,8 @@ _WORKLOAD = {
     "profile": "load",
     "levels": "levels",
     "sweep_size": "rates of the sweep",
-    "seconds": "seconds a level",
-    "warmup_s": "of these not measured, s",
+    "seconds": "length of a level, s",
+    "warmup_s": "of that warm-up, not measured, s",
     "turns": "turns of a conversation",
     "prompt_tokens": "prompt tokens a turn",
     "output_tokens": "output tokens a turn",
@@ -29,7 +29,7 @@ _WORKLOAD = {
 
 
 def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
-    """The cells and runs that were asked for, and how many of them are there."""
+    """Return the cells and runs that the campaign asks for, and how many of them were measured."""
     present = sum(bool(measured.runs_of(cell)) for cell in plan.cells)
     runs = sum(len(measured.runs_of(cell)) for cell in plan.cells)
     asked = [plan.runs_of(cell) for cell in plan.cells]
@@ -43,19 +43,19 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
         "margin that does not matter": f"{100 * plan.margin:g} %",
         "primary quantity": METRIC_TITLES[plan.primary],
         "error rate": f"{plan.alpha:g} for all verdicts on it together; for others, per model and quantity",
-        "way of comparing (hash)": f"`{method_of(measured) or numerals.MISSING}`",
+        "comparison method (hash)": f"`{method_of(measured) or numerals.MISSING}`",
     }
     return Table(["", ""], [[name, value] for name, value in facts.items()])
 
 
 def method_of(measured: Measured) -> str | None:
-    """Return the hash of everything that may change a verdict on the same data; None where nothing was compared."""
+    """Return the hash of everything that may change a verdict on the same data; None if nothing was compared."""
     hashes = list(measured.compared["method_hash"].unique()) if "method_hash" in measured.compared else []
     return str(hashes[0]) if hashes else None
 
 
 def _range(counts: Sequence[int]) -> str:
-    """Numbers as one, or from the least to the most."""
+    """A single number if all are equal, else "least to most"."""
     return " to ".join(str(count) for count in sorted({min(counts), max(counts)})) if counts else "0"
 
 
@@ -75,7 +75,7 @@ def hardware_table(measured: Measured) -> Table:
 
 
 def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
-    """A machine's facts in words; those this does not know are shown as they are."""
+    """A machine's facts by title; unknown facts keep their names."""
     known = {"cpu_model": "CPU", "cpus": "CPUs", "kernel": "kernel", "driver": "GPU driver"}
     shown = {title: str(facts[name]) for name, title in known.items() if facts.get(name) is not None}
     if facts.get("memory_bytes"):
@@ -103,7 +103,7 @@ def _gpu(facts: Mapping[str, Any]) -> str:
 
 
 def software_table(measured: Measured) -> Table:
-    """Versions as the software itself reported them, images where containers ran, and builds that arms name."""
+    """Return versions as the software reported them, images of containers, and the builds that arms name."""
     rows = [[tool, version] for tool, version in versions(measured.runs).items()]
     images: dict[str, None] = {}
     for run in measured.runs:
@@ -114,7 +114,7 @@ def software_table(measured: Measured) -> Table:
 
 
 def _builds(runs: Sequence[Run]) -> list[list[str]]:
-    """The builds that arms ran in place of what is installed."""
+    """The builds that arms ran in place of the installed one."""
     found: dict[tuple[str, str], None] = {}
     for run in runs:
         if run.build:
@@ -124,7 +124,7 @@ def _builds(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def workload_table(measured: Measured) -> Table:
-    """The load as it was asked for, one column per distinct one."""
+    """Return the declared workloads, one column per distinct workload."""
     distinct: list[Mapping[str, Any]] = []
     for run in measured.runs:
         if run.workload not in distinct:
@@ -162,7 +162,7 @@ def _server(run: Run) -> str:
 
 
 def _beside(run: Run) -> list[str]:
-    # Replicas have the same beside each of them.
+    # Replicas have the same programs beside each of them.
     return list(dict.fromkeys(shlex.join(sidecar.argv) for sidecar in run.companions if sidecar.argv))
 
 

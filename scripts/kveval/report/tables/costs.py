@@ -1,4 +1,4 @@
-"""The report's table of costs: what tokens and requests cost at the declared prices, and when a tier pays."""
+"""The report's table of costs: what tokens and requests cost at the declared prices, and when a tier pays off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER = "not at any price"
 
 
 def cost_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Every cell's costs at the level where its model's cells are compared; no row where no prices are declared."""
+    """Return every cell's costs at the level where its model's cells are compared; no rows without declared prices."""
     if not plan.prices:
         return Table([], [])
     found = costs(measured.levels, measured.peaks, measured.comparison, measured.runs, plan.prices, plan.stores)
@@ -52,7 +52,7 @@ def _change(row: Mapping[Any, Any]) -> str:
 
 
 def _break_even(row: Mapping[Any, Any]) -> str:
-    """The price with its interval; its lower end is 0 where the tier may gain less than nothing."""
+    """The break-even price with its interval, whose lower end is 0 if the tier may make tokens more expensive."""
     value, low, high = (row[name] for name in BREAK_EVEN)
     if math.isnan(value):
         return ""

@@ -1,4 +1,4 @@
-"""The report's table of goodput: what of each arm's work met the limits, at one level for all and at its own best."""
+"""The report's table of goodput: of each arm at one level for all arms, and at the arm's own best level."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = "not known"
 
 
 def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
-    """Every arm of a model with its goodput where the baseline's is best, and where its own is best."""
+    """Return every arm of a model with its goodput at the baseline's best level, and at its own best level."""
     level = goodput_level(plan, measured, model)
     counted = plan.goodput["of"]
     header = ["arm", f"{counted} a second", "met the limits, %", "change, % of the baseline (95 %)", "verdict"]
@@ -34,7 +34,7 @@ def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
 
 
 def goodput_level(plan: ReportPlan, measured: Measured, model: str) -> int | None:
-    """The level at which most of a model's arms are compared by goodput; without a comparison the best of a cell."""
+    """Return the level at which most of a model's arms are compared by goodput; else the most frequent best level."""
     table = measured.comparison
     levels = table[(table["model"] == model) & (table["metric"] == GOODPUT)]["level"].dropna()
     if levels.empty:
@@ -44,7 +44,7 @@ def goodput_level(plan: ReportPlan, measured: Measured, model: str) -> int | Non
 
 
 def shown_goodput(values: pd.Series[float]) -> str:
-    """Return the mean of a cell's runs at a level, which may be that nothing met the limits, or that nobody knows."""
+    """Return the mean goodput of a cell's runs at a level as text; NONE_MET or UNKNOWN if there is none."""
     known = values.dropna()
     if known.empty:
         return UNKNOWN
@@ -52,7 +52,7 @@ def shown_goodput(values: pd.Series[float]) -> str:
 
 
 def _share(values: list[float]) -> str:
-    """The mean of shares in per cent, no finer than a tenth."""
+    """The mean of shares in per cent, with at most one decimal."""
     shown = numerals.mean_of(values) if values else ""
     return shown if len(shown.partition(".")[2]) < 2 else numerals.rounded(sum(values) / len(values), 1)
 
@@ -82,7 +82,7 @@ def _best(measured: Measured, cell: CellKey, unit: str = "") -> str:
 
 
 def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
-    """Return which arm of a model delivers most within the limits, each at its best; "" where there are none."""
+    """Return a sentence on the arm with the largest goodput of a model, each at its best; "" without goodput."""
     table = measured.peak_comparison
     if not plan.goodput or GOODPUT not in measured.levels or table.empty:
         return ""

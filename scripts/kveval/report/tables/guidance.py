@@ -1,4 +1,4 @@
-"""Guidance for somebody who deploys: verdicts quoted, sizes computed, nothing beyond them."""
+"""Guidance for deployments, made only from verdicts and computed sizes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kveval.report.data.run_facts import tiers_of
 from kveval.report.tables.results import strategy_table
 from kveval.spec.sizing import GIB, blocks_for_tokens
 
-# Shares of prompt tokens found in the device's prefix cache between which a hit rate says little by itself, per cent.
+# Between these hit shares of the device's prefix cache, per cent, the hit share alone does not decide.
 LOW_HITS, HIGH_HITS = 50, 70
 HITS = "its prompt tokens found on the device, %"
 
 
 @dataclass(frozen=True)
 class Reuse:
-    """The reuse open to a model's workload at the common level: prefix tokens, and what the device's cache holds."""
+    """The working set of a model's workload at the common level, and the capacity of the device's cache; tokens."""
 
     level: int
     working: int
@@ -31,7 +31,7 @@ class Reuse:
 
 
 def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Answers by model: which arm, how large a tier, what the hit rate says, how much host memory."""
+    """Return answers by model: which arm, how large a tier, what the hit share says, how much host memory."""
     strategies = {row[0]: row for row in strategy_table(plan, measured).rows}
     rows = []
     for model in plan.models_by_size:
@@ -49,7 +49,7 @@ def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
-    """The numbers that the guidance uses, a row per model and tier size."""
+    """Return the numbers behind the guidance, a row per model and tier size."""
     header = ["model", measured.unit.heading, "distinct prefixes, tokens", f"the same in blocks of {BLOCK_TOKENS}"]
     header += ["device cache, tokens", "baseline", HITS, "tier, blocks"]
     header += ["tier, tokens", "tier", "resident in the server's processes, at most, GiB"]
@@ -81,7 +81,7 @@ def _reuse(measured: Measured, cells: list[CellKey]) -> Reuse | None:
 
 
 def _tier_sizes(measured: Measured, cells: list[CellKey]) -> Iterator[str]:
-    """The tier that would hold the working set at the common level, and which of those measured do."""
+    """Yield the tier size that holds the working set at the common level, and which measured sizes do."""
     reuse = _reuse(measured, cells)
     if reuse is None:
         return
@@ -105,7 +105,7 @@ def _tier_sizes(measured: Measured, cells: list[CellKey]) -> Iterator[str]:
 
 
 def _hit_rates(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> Iterator[str]:
-    """The baseline's hit rate at the common level, and what it leaves for a tier."""
+    """Yield the baseline's hit share at the common level, and what it leaves for a tier."""
     for name, shown, mean, level in _hits(plan, measured, cells):
         if mean < LOW_HITS:
             says = f"below {LOW_HITS} %: more than half was computed, which a large enough tier could save in part"
@@ -117,7 +117,7 @@ def _hit_rates(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> It
 
 
 def _hits(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> Iterator[tuple[str, str, float, int]]:
-    """Baselines with their device's prefix hits at the common level: name, per cent as text and number, level."""
+    """Yield baselines with their hit share on the device at the common level: name, % as text and number, level."""
     level = measured.common_level(cells[0][0]) if cells else None
     for cell in cells:
         if cell[1] not in plan.baselines - plan.compared_baselines or level is None:
@@ -130,7 +130,7 @@ def _hits(plan: ReportPlan, measured: Measured, cells: list[CellKey]) -> Iterato
 
 
 def _host_memory(measured: Measured, cells: list[CellKey]) -> Iterator[str]:
-    """The bytes of each tier by the model's geometry, beside what the servers with it were seen to hold."""
+    """Yield the size of each tier by the model's geometry, and the largest resident memory of its servers."""
     for size, _, tier, held in _memory(measured, cells):
         if tier == numerals.MISSING:
             continue
@@ -141,7 +141,7 @@ def _host_memory(measured: Measured, cells: list[CellKey]) -> Iterator[str]:
 
 
 def _memory(measured: Measured, cells: list[CellKey]) -> Iterator[tuple[int, float, str, str]]:
-    """Each tier size with its tokens, its bytes in words, and the most that its servers held resident, in GiB."""
+    """Yield each tier size with its tokens, its size as text, and the largest resident memory of its servers, GiB."""
     for size in sorted({cell[2] for cell in cells if cell[2]}):
         having = [cell for cell in cells if cell[2] == size and measured.runs_of(cell)]
         if not having:
@@ -155,5 +155,5 @@ def _memory(measured: Measured, cells: list[CellKey]) -> Iterator[tuple[int, flo
 
 
 def _size(bytes_: float) -> str:
-    """Bytes in GiB, in MiB where they are less than one."""
+    """Bytes in GiB, or in MiB below 1 GiB."""
     return f"{bytes_ / GIB:,.4g} GiB" if bytes_ >= GIB else f"{bytes_ / 2**20:,.3g} MiB"

@@ -1,4 +1,4 @@
-"""Gaps of the campaign: what it does not say, why, and what would settle it."""
+"""Gaps of the campaign: what was not assessed, why, and what would settle it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import undeclared, unlike
 from kveval.report.tables.results import text
 
-# Part of a reason -> what would do away with it; the first that fits.
+# Part of a reason -> what would remove it; the first match counts.
 _SETTLED_BY = {
     "no counter of the server": "a recording of the server's metrics",
     OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
@@ -34,7 +34,7 @@ _SETTLED_BY_VERDICT = {
     words.NOT_EXERCISED: "a larger tier, or prompts that exceed the device's cache and fit into the tier",
     words.INDICATIVE_TIME: "measure its baseline again together with it: `plan` proposes the lines for `bridges`",
 }
-# The input of a comparison that keeps it from a verdict -> what would do away with that.
+# The input of a comparison that prevents a verdict -> what would remove the problem.
 _SETTLED_BY_INPUT = {
     "work": "one workload for both",
     "hardware": "both on one machine",
@@ -44,7 +44,7 @@ _SETTLED_BY_INPUT = {
 
 
 def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) -> Table:
-    """Comparisons without a verdict, tables and figures without data; `empty`: figures with the reason."""
+    """Return cells, comparisons and figures without a verdict or data; `empty`: figure -> reason."""
     rows = [*_missing_cells(plan, measured), *_open_comparisons(measured)]
     rows += [*_undeclared(plan, measured), *_absent_pairs(plan, measured), *_scope(plan, measured)]
     models = by_size(list(measured.levels["model"]), plan.parameters)
@@ -66,7 +66,7 @@ def _missing_cells(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
 
 
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
-    """Comparisons without a verdict, those of one model and metric with the same reason together."""
+    """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
     table = measured.compared
     open_ = table[~table["verdict"].isin([words.BETTER, words.WORSE, words.PARITY])]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
@@ -82,7 +82,7 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
 
 
 def _inverted(metrics: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Turn metric -> cells into cells -> metrics, so that what is open for many metrics is said once."""
+    """Turn metric -> cells into cells -> metrics, so that a gap in many metrics is listed once."""
     found: dict[str, list[str]] = {}
     for title, cells in metrics.items():
         found.setdefault("; ".join(dict.fromkeys(cells)), []).append(title)
@@ -108,7 +108,7 @@ def settled_by(row: Mapping[Any, Any]) -> str:
 
 
 def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
-    """Pairs of arms that are described and have no verdict, because nobody declared beforehand that they matter."""
+    """Yield pairs of arms that have no verdict because the campaign does not declare them as contrasts."""
     for (one, other), models in undeclared(plan, measured).items():
         how = f"`contrasts: [[{one}, {other}]]` under `comparison`; nothing is measured again for it"
         yield [
@@ -119,7 +119,7 @@ def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
 
 
 def _label(declared: str) -> str:
-    """The label of a cell that is named as campaigns name it: SCENARIO or SCENARIO/BLOCKS."""
+    """The label of a cell that is named as in campaign files: SCENARIO or SCENARIO/BLOCKS."""
     scenario, _, blocks = declared.partition("/")
     return ArmSize(scenario, int(blocks or 0)).label
 
@@ -128,12 +128,12 @@ def _absent_pairs(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     rows = {
         "stores": [
             "Redis against Valkey",
-            "no two arms were measured that differ in this alone",
+            "no two measured arms differ in this alone",
             "scenarios such as lmcache-redis and lmcache-valkey in the matrix",
         ],
         "native": [
             "native offload against LMCache",
-            "not both were measured with the same number of blocks",
+            "they were not both measured with the same number of blocks",
             "scenarios native-offload and lmcache-local in the matrix",
         ],
         "tiers": [
@@ -167,7 +167,7 @@ def alike(measured: Measured) -> list[str]:
     found: dict[tuple[str, str], dict[str, None]] = {}
     for run in measured.runs:
         effective = {name: value for name, value in run.specification.items() if name != "cell"}
-        # A workload by itself says nothing about the server.
+        # An equal workload alone does not make the servers equal.
         if set(effective) - {"workload"}:
             text = json.dumps(effective, sort_keys=True, default=str)
             found.setdefault((run.cell.model, text), {})[cell_label(key_of(run))] = None

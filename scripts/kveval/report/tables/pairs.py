@@ -1,4 +1,4 @@
-"""The report's tables of arms against each other: stores, implementations, tier sizes. A percentage names its base."""
+"""The report's table of arms against each other: stores, implementations, tier sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kveval.report.tables.results import emphasised
 
 
 def pair_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Arms that differ in one thing, and declared pairs: Valkey against Redis, LMCache against native, tier sizes."""
+    """Return pairs of arms that differ in one thing (Valkey, Redis; LMCache, native; tier sizes), and declared ones."""
     header = ["model", "arm", "output tok/s", "against", "output tok/s", "change, % of the latter (95 %)"]
     header += ["verdict", "why"]
     pairs = [*_store_pairs(plan, measured), *_native_pairs(plan, measured), *_tiers(plan, measured)]
@@ -40,7 +40,7 @@ def _declared(measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
 
 
 def undeclared(plan: ReportPlan, measured: Measured) -> dict[tuple[str, str], list[str]]:
-    """Return the pairs that these tables only describe, as a campaign would declare them -> the models they are of."""
+    """Return the pairs without a declared contrast, named as a campaign would declare them -> their models."""
     found: dict[tuple[str, str], list[str]] = {}
     equal = [*_store_pairs(plan, measured), *_native_pairs(plan, measured)]
     named = [(one, other, one[1], other[1]) for one, other in equal]
@@ -81,14 +81,14 @@ def _native_pairs(plan: ReportPlan, measured: Measured) -> list[tuple[CellKey, C
 
 
 def _tiers(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
-    """Each arm's larger CPU tier with the next smaller one."""
+    """Yield each CPU tier of an arm with the next smaller one."""
     for model in plan.models_by_size:
         cells = [cell for cell in measured.with_peak(plan.cells_of(model)) if cell[2]]
         yield from ((larger, smaller) for smaller, larger in itertools.pairwise(cells) if smaller[1] == larger[1])
 
 
 def _equals(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
-    """Every two measured cells of one model with the same baseline and size, in either order."""
+    """Yield every two measured cells of a model with the same baseline and size, in both orders."""
     for model in plan.models_by_size:
         for one, other in itertools.permutations(measured.with_peak(plan.cells_of(model)), 2):
             if one[2] == other[2] and plan.baseline_of.get(one[1]) == plan.baseline_of.get(other[1]):

@@ -1,4 +1,4 @@
-"""The report's table of what tiers buy: as it follows from the baseline's runs, and as it was measured."""
+"""The report's table of the gain from tiers: predicted from the baseline's runs, and measured."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def enough(measured: Measured) -> Iterator[str]:
-    """Say of each model how much host memory a tier needs for this load."""
+    """Yield a sentence per model on the host memory that a tier needs for this load."""
     rows = measured.predicted
     known = rows[rows["enough_blocks"].notna()] if len(rows) else pd.DataFrame()
     for row in known.drop_duplicates("model").to_dict("records") if len(known) else ():

@@ -1,4 +1,4 @@
-"""The report's tables of results: arms, peaks, comparisons, strategies, and latencies as llm-d's guide has them."""
+"""The report's tables of results: arms, peaks, comparisons, strategies, and latencies in the form of llm-d's guide."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DECIDED = (words.BETTER, words.WORSE, words.PARITY)
 
 
 def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
-    """Every arm of a model at the level where they are compared: throughput and median TTFT, each with its verdict."""
+    """Return every arm of a model at the compared level: throughput and median TTFT, each with its verdict."""
     against = baselines_of(plan, measured, model)
     one = against[0] if len(against) == 1 else "the baseline"
     header = ["arm", "runs", "output tok/s", f"change, % of {one} (95 %)", "verdict"]
@@ -51,7 +51,7 @@ def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
 
 
 def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
-    """Every cell of a model that was asked for, with its peak, or that it was not measured."""
+    """Return every cell of a model in the campaign with its peak, or the reason why it was not measured."""
     header = ["arm", "runs", "peak, output tok/s (95 %)", measured.unit.heading, "TTFT p50 / p90, ms", "TPOT p50, ms"]
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
@@ -91,7 +91,7 @@ def _latency(rows: pd.DataFrame, name: str, *quantiles: str) -> str:
 
 
 def _peak_level(peak: pd.Series[Any]) -> str:
-    """The level of the peak; in brackets the levels that are as good, and whether it lies at the edge."""
+    """The level of the peak; in brackets the levels that are as good, and "edge" for the first or last level."""
     others = [level for level in str(peak["plateau"]).split(";") if level and int(level) != peak["level"]]
     remarks = [f"or {', '.join(others)}"] if others else []
     remarks += [] if peak["bracketed"] else ["edge"]
@@ -99,7 +99,7 @@ def _peak_level(peak: pd.Series[Any]) -> str:
 
 
 def completed_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Requests that completed at each cell's peak, over its runs, and what counting only them would make of it."""
+    """Return the requests completed at each cell's peak, over its runs, and the throughput of only those."""
     header = ["model", "arm", measured.unit.heading, "completed", "unfinished", "failed", "unfinished, % of all"]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
     rows = []
@@ -149,7 +149,7 @@ def effect_text(row: Mapping[Any, Any]) -> str:
 
 
 def _parity_chance(row: Mapping[Any, Any]) -> str:
-    """Nothing for a comparison that got no verdict: its runs could not show parity."""
+    """The chance to show parity; "" for a comparison without a verdict, whose runs could not show it."""
     return count(row.get("parity_power_percent", math.nan)) if row["verdict"] in words.VERDICTS else ""
 
 
@@ -158,8 +158,8 @@ def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
 
 
 def verdict_text(row: Mapping[Any, Any]) -> str:
-    """Return the verdict of a comparison as a table shows it, with what it points to where it is only indicative, and
-    what qualifies it.
+    """Return the verdict of a comparison for a table; with the indicated verdict if it is only indicative, and with the
+    qualifier.
     """
     indication = text(row.get("indication"))
     word = f"{row['verdict']}: {indication}" if indication else emphasised(str(row["verdict"]))
@@ -167,18 +167,18 @@ def verdict_text(row: Mapping[Any, Any]) -> str:
 
 
 def qualifier(row: Mapping[Any, Any]) -> str:
-    """Return what is added to a verdict, nothing where there is none."""
+    """Return the qualifier of a verdict, "" if it has none."""
     stated = row["verdict"] in words.VERDICTS or text(row.get("indication"))
     return text(row.get("qualifier")) if stated else ""
 
 
 def emphasised(verdict: str) -> str:
-    """Return a verdict as a table shows it: in bold if it decides something."""
+    """Return a verdict for a table, in bold if it is better, worse or parity."""
     return f"**{verdict}**" if verdict in _DECIDED else verdict
 
 
 def count(value: float) -> str:
-    """Return a whole number, nothing for a missing one."""
+    """Return a number as a whole number, "" for a missing one."""
     return "" if pd.isna(value) else f"{value:.0f}"
 
 
@@ -189,13 +189,13 @@ def _p_value(value: float) -> str:
 
 
 def text(value: Any) -> str:
-    """Return a text cell of a table, nothing for a missing one."""
+    """Return a text cell of a table, "" for a missing one."""
     return value if isinstance(value, str) else ""
 
 
 def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Each model's arms by their throughput verdicts, and whether those that are better cost latency."""
-    header = ["model", "better than the baseline", "at parity with it", "worse", "not decided", "so"]
+    """Return each model's arms by their throughput verdicts, and which latencies of better arms are worse."""
+    header = ["model", "better than the baseline", "at parity with it", "worse", "not decided", "conclusion"]
     rows = []
     table = measured.comparison
     for model in plan.models_by_size:
@@ -244,7 +244,7 @@ def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
 
 
 def guide_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Mean and P90 of TTFT and end-to-end latency with the throughput of all tokens, at the common level."""
+    """Return mean and P90 of TTFT and end-to-end latency, and the throughput of all tokens, at the common level."""
     quantities = {"ttft_ms": "TTFT", "e2e_ms": "E2E latency"}
     header = ["model", "arm", measured.unit.heading]
     header += [f"{which} {title}, s" for title in quantities.values() for which in ("mean", "P90")]

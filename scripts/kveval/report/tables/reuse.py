@@ -1,4 +1,4 @@
-"""The report's table of the shares of prompt tokens that caches should serve, and that they served."""
+"""The report's table of predicted and measured hit shares."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 
-_FINDING = f"beyond {TOLERANCE_POINTS:g} points: what was counted"
-# Least and most, beyond which a count is worth a word.
+_FINDING = f"beyond {TOLERANCE_POINTS:g} points: what the counters show"
+# Ranges narrower than the first are shown as one number; counts beyond the others are mentioned.
 _ALIKE = 0.05
 _MUCH_IN_PROGRESS = 25.0
 _SAME_TOKENS = 2.0
@@ -18,7 +18,7 @@ _SAME_TOKENS = 2.0
 def reuse_table(plan: ReportPlan, measured: Measured, *, compared: bool) -> Table:
     """Return a row per cell and level with a prediction, means over runs.
 
-    `compared`: at the level alone at which a model's cells are compared, without the column that names it.
+    `compared`: only at the level at which a model's cells are compared, without the column of the level.
     """
     found = {(one.cell, one.level): one for one in served_shares(measured.levels, measured.runs)}
     shown = [
@@ -42,7 +42,7 @@ def reuse_table(plan: ReportPlan, measured: Measured, *, compared: bool) -> Tabl
 
 
 def likely_cause(share: ServedShare) -> str:
-    """Return what the servers counted that may explain a finding, or that nothing does."""
+    """Return the servers' counts that may explain a finding, or that there are none."""
     return "; ".join(_counted(share)) or "nothing that was counted explains it: a finding about the server"
 
 

@@ -1,4 +1,4 @@
-"""The report's table of levels that a pilot searched: what it tried, what each delivered, what was kept."""
+"""The report's table of a pilot's search: the levels tried, their throughput, and the levels kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENDINGS = {
 
 
 def search_table(pilots: Sequence[Pilot]) -> Table:
-    """Every level that was tried, in the order of the search; empty where levels were given."""
+    """Return every level that was tried, in the order of the search; no rows if levels were given."""
     rows = []
     for pilot in pilots:
         for order, (level, throughput_tok_s) in enumerate(pilot.tried, start=1):

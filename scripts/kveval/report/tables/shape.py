@@ -1,4 +1,4 @@
-"""The shape of a table: a page has room for eight columns, and a model named in every row is better a title."""
+"""Fits tables to a page: at most eight columns, and a title instead of a column for the model."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from kveval.report.data.campaign import Table
 
 WIDEST = 8
-"""Columns that a page has room for."""
+"""The most columns that fit on a page."""
 
 
 def fitted(table: Table, keys: int = 1) -> list[Table]:
-    """Return a table as one or more of at most WIDEST columns; none for one without rows.
+    """Return a table as one or more tables of at most WIDEST columns; none for a table without rows.
 
-    `keys`: the first columns, which say what a row is of. A wide table with few rows is turned; any other is cut, and
-    each part repeats the keys.
+    `keys`: number of first columns, which identify a row. A wide table with few rows is transposed; any other is split,
+    and each part repeats the keys.
     """
     if not table.rows:
         return []
@@ -38,7 +38,7 @@ def _columns(table: Table, chosen: Sequence[int]) -> Table:
 
 
 def by_model(table: Table) -> list[tuple[str, Table]]:
-    """Return a table whose first column names a model as one table a model, without that column."""
+    """Return a table whose first column names a model as one table per model, without that column."""
     found: dict[str, list[Sequence[str]]] = {}
     for row in table.rows:
         found.setdefault(row[0], []).append(row)

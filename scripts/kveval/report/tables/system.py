@@ -18,9 +18,9 @@ from kveval.report.tables.results import count, effect_text
 
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
-    """System metrics in the window of each cell's peak level, by their `table`; tables nobody recorded are left out.
+    """Return system metrics in the window of each cell's peak level, by their `table`, without empty tables.
 
-    Means over runs; of several GPUs each one's as well.
+    Means over runs; with several GPUs also for each GPU.
     """
     tables: dict[str, list[str]] = {}
     for name, entry in plan.metrics.items():
@@ -51,7 +51,7 @@ def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapp
 
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
-    """Metrics that were recorded of each GPU, where a cell has several."""
+    """The metrics of each GPU, for cells with several."""
     broken_down = [name for name, entry in plan.metrics.items() if entry.get("breakdown") and "table" in entry]
     names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
@@ -71,7 +71,7 @@ def _titles(plan: ReportPlan, names: Sequence[str]) -> list[str]:
 
 
 def _instances(joined: object) -> dict[str, float]:
-    """Take `name=value;...` apart."""
+    """Parse `name=value;...`."""
     pairs = [part.rpartition("=") for part in str(joined).split(";")] if isinstance(joined, str) else []
     return {name: float(value) for name, _, value in pairs if name}
 
@@ -90,7 +90,7 @@ _PANEL = {
 
 
 def panel_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Means over models that were measured for every arm shown with them; empty for a campaign of one model."""
+    """Return means over the models that were measured for every arm of a panel; no rows for a single model."""
     means = system_summary(measured.levels, measured.comparison, measured.peaks, plan.baseline_of, plan.parameters)
     several = means[means["models"].str.contains(";")] if len(means) else means
     shown = {name: title for name, title in _PANEL.items() if name in several and several[name].notna().any()}
@@ -108,7 +108,7 @@ def panel_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def average_table(measured: Measured) -> Table:
-    """Effects on throughput averaged over the models that have every arm; empty for a campaign of one model."""
+    """Return effects on throughput averaged over the models that have every arm; no rows for a single model."""
     header = ["arm", "over the models", "effect, % of the baseline, geometric mean (95 % over models)", "without"]
     rows = []
     if {"metric", "models"} <= set(measured.averages):
@@ -121,9 +121,9 @@ def average_table(measured: Measured) -> Table:
 
 
 def check_tables(measured: Measured) -> tuple[Table, Table]:
-    """Failed checks, a row for what a check found of a cell; then warnings and notes summed up.
+    """Return failed checks, a row per check and cell; and warnings and notes with their counts.
 
-    Those of the campaign's tables have no level. Every single finding is in checks.csv.
+    Checks of the campaign's tables have no level. Every single outcome is in checks.csv.
     """
     failed: dict[tuple[str, str, str], list[tuple[int, int, str]]] = {}
     others: dict[tuple[str, str], list[str]] = {}
@@ -161,13 +161,13 @@ def _joined(found: Sequence[tuple[int, int, str]]) -> list[str]:
 
 
 def _first_of(messages: Sequence[str]) -> str:
-    """The first of several findings, and how many others there are in other words."""
+    """The first of several messages, and the number of other distinct ones."""
     others = len(set(messages)) - 1
     return labelled(messages[0]) + (f" (and {others} alike)" if others else "")
 
 
 def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
-    """Name, severity and message of what the checks of the campaign's tables found, with the cell it is about."""
+    """Yield name, severity and message of each outcome for the campaign's tables; the message names the cell."""
     if not {"level", "check", "severity", "message"} <= set(measured.checks):
         return
     for row in measured.checks[measured.checks["level"].isna()].to_dict("records"):
@@ -180,7 +180,7 @@ def _named(cell: CellKey) -> str:
 
 
 def time_table(measured: Measured) -> Table:
-    """Where the minutes of measuring went, over all runs."""
+    """Return the time of each phase of measuring, over all runs."""
     phases: dict[str, list[float]] = {}
     for run in measured.runs:
         for name, seconds in run.phases.items():
@@ -200,7 +200,7 @@ def time_table(measured: Measured) -> Table:
 
 
 def provenance_table(measured: Measured) -> Table:
-    """The measurements that the report rests on."""
+    """Return the measurements that the report rests on."""
     rows = [
         [
             run.cell.model,

@@ -1,4 +1,4 @@
-"""The report's table of what every cell's caches did: the counters behind a win or a loss."""
+"""The report's table of the work of every cell's caches, from the counters that explain why an arm wins or loses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PREEMPTION = {"requests_preempted", "reloaded_tokens"}
 def tiers_table(plan: ReportPlan, measured: Measured, model: str = "", level: int | None = None) -> Table:
     """Return a row per cell and level, means over runs; columns that no arm of the campaign counts are left out.
 
-    Of one model and level, if asked: without the columns that name them.
+    With `model` and `level`, only their rows, without the columns that name them.
     """
     activity = measured.activity
     told = _HEADER.keys() - (set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION)
@@ -43,7 +43,7 @@ def tiers_table(plan: ReportPlan, measured: Measured, model: str = "", level: in
 
 
 def tier_text(value: float) -> str:
-    """Return a value of a tier's work as text, three digits at least; nothing for a missing one."""
+    """Return a number with at least three digits as text, "" for a missing one."""
     if pd.isna(value):
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
