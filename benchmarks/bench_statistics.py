@@ -30,9 +30,10 @@ from kveval.analysis.estimators.intervals import (
     welch,
 )
 from kveval.analysis.estimators.survival import Observed, quantiles
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.level_selection import cross_fit
 from kveval.analysis.statistics.uncertainty import allowing_for
+from kveval.config.campaign import Comparison
 
 Array = npt.NDArray[np.float64]
 MARGIN = 0.05
@@ -213,7 +214,7 @@ def whole_campaigns(count: int, runs: int = 5, levels: int = 4, sd: float = 0.02
         blocks = generator.normal(0, BLOCK_SD, runs + 1)[table["run"]]
         rates = 500 * np.exp(blocks + generator.normal(0, sd, len(table)))
         found = compare_all(
-            table.assign(throughput_tok_s=rates), baselines, ComparisonSettings(), {"throughput_tok_s": True}
+            table.assign(throughput_tok_s=rates), baselines, Comparison(), {"throughput_tok_s": True}
         ).baseline
         # The 95 % interval; beside parity the table has that of 90 %.
         held += int((found["p_value"] >= 0.05).sum())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -46,6 +45,7 @@ from kveval.analysis.statistics.replicates import configurations, pooled_spread,
 from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import judge, overview
+from kveval.config.campaign import Comparison
 
 METHOD = 4
 """Number of the way of comparing; part of the method's hash, raised when verdicts may change."""
@@ -61,28 +61,9 @@ METRICS: dict[str, bool] = {
 }
 
 
-@dataclass(frozen=True)
-class ComparisonSettings:
-    """How to compare: the campaign's key `comparison`.
-
-    `margin` 0.05 means 5 %; `alpha` is the error rate of all verdicts on the `primary` metric together, and of those on
-    another per model; `level` is streams, or "baseline peak"; `contrasts` are pairs of arms, as SCENARIO or
-    SCENARIO/CPU_BLOCKS; `method` is "blocks" (falling back to paired differences where spreads differ) or "paired"; `q`
-    is the share of false discoveries of the overview over models.
-    """
-
-    margin: float = 0.05
-    alpha: float = 0.05
-    primary: str = THROUGHPUT
-    level: int | str = "baseline peak"
-    contrasts: Sequence[Sequence[str]] = ()
-    method: str = "blocks"
-    q: float = 0.05
-
-
-def method_hash(settings: ComparisonSettings) -> str:
+def method_hash(settings: Comparison) -> str:
     """Return 12 hex digits that change with anything that may change a verdict on the same data."""
-    facts = {"method": METHOD, "metrics": METRICS, "settings": asdict(settings)}
+    facts = {"method": METHOD, "metrics": METRICS, "settings": settings.model_dump()}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -97,7 +78,7 @@ class Comparisons(NamedTuple):
 def compare_all(
     complete: pd.DataFrame,
     baselines: Mapping[str, str | None],
-    settings: ComparisonSettings | None = None,
+    settings: Comparison | None = None,
     metrics: Mapping[str, bool] | None = None,
 ) -> Comparisons:
     """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
@@ -108,7 +89,7 @@ def compare_all(
     model; else over those of one model and metric. `q_value` is over all models of a metric (Benjamini and Hochberg).
     `metrics`: by default METRICS, and goodput where the levels have it.
     """
-    settings = settings or ComparisonSettings()
+    settings = settings or Comparison()
     metrics = metrics or METRICS | ({GOODPUT: True} if GOODPUT in complete else {})
     campaign = _Campaign(complete, baselines, settings, metrics)
     common: list[ComparedCell] = []
@@ -164,7 +145,7 @@ class _Campaign:
         self,
         complete: pd.DataFrame,
         baselines: Mapping[str, str | None],
-        settings: ComparisonSettings,
+        settings: Comparison,
         metrics: Collection[str],
     ) -> None:
         self.settings = settings
