@@ -6,7 +6,6 @@ From nvidia-smi, else from NVML where nvidia-ml-py is installed; what neither re
 import contextlib
 import importlib
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -148,15 +147,14 @@ def _text(value: Any) -> Any:
 
 
 def _told_by_smi() -> list[dict[str, Any]]:
-    if shutil.which("nvidia-smi") is None:
-        return []
-    found = parse(_printed(QUERY))
-    cuda = cuda_of(_printed(["-q", "-d", "COMPUTE"])) if found else None
+    found = parse(nvidia_smi(QUERY) or "")
+    cuda = cuda_of(nvidia_smi(["-q", "-d", "COMPUTE"]) or "") if found else None
     return [gpu | ({} if cuda is None else {"cuda": cuda}) for gpu in found]
 
 
-def _printed(arguments: Sequence[str]) -> str:
+def nvidia_smi(arguments: Sequence[str]) -> str | None:
+    """Return what nvidia-smi prints on this host; None where there is none, or where it fails."""
     try:
         return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=30, check=True).stdout
     except (subprocess.SubprocessError, OSError):
-        return ""
+        return None
