@@ -10,12 +10,11 @@ from kveval.analysis.cells import ArmSize, by_size, cell_of
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import undeclared, unlike
-from kveval.report.tables.results import text
 
 # Part of a reason -> what would do away with it; the first that fits.
 _SETTLED_BY = {

@@ -11,7 +11,7 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of, rank_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
 from kveval.report.data.contrasts import pair
 
 TTFT = "ttft_ms_p50"
@@ -186,11 +186,6 @@ def _p_value(value: float) -> str:
     if pd.isna(value):
         return ""
     return "< 0.001" if value < 0.001 else f"{value:.2g}"
-
-
-def text(value: Any) -> str:
-    """Return a text cell of a table, nothing for a missing one."""
-    return value if isinstance(value, str) else ""
 
 
 def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
