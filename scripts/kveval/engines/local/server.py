@@ -15,7 +15,7 @@ import psutil
 
 from kveval.engines.counters import read_counters
 from kveval.engines.local.sidecars import fill, sidecars
-from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
+from kveval.engines.protocol import Check, DeploymentError, ServerDied
 from kveval.engines.servers import answers, declared
 from kveval.engines.servers.answers import Questioned
 from kveval.engines.servers.program import Sidecar, SidecarPortTaken
@@ -28,7 +28,7 @@ from kveval.host.ports import foreign_listeners
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session, lives, title_of
 from kveval.spec.specification import Specification
-from kveval.store.run_file import Answers
+from kveval.store.run_file import Answers, SidecarRecord
 
 _PORT_ATTEMPTS = 3
 _HEALTH_ANSWER_S = 2.0
@@ -96,9 +96,9 @@ class Deployment:
         return {self.program.software.name: self.metrics_url} | others
 
     @property
-    def sidecar_facts(self) -> list[SidecarFacts]:
+    def sidecar_facts(self) -> list[SidecarRecord]:
         """The sidecars, as run.json describes them."""
-        return [SidecarFacts(found.program.name, found.version, found.program.argv) for found in self.sidecars]
+        return [SidecarRecord(found.program.name, found.version, found.program.argv) for found in self.sidecars]
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
         """Return the watch that finds it hanging."""
