@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kveval.analysis.levels.server_counters import server_delta
-from kveval.config.campaign import Cell
 from kveval.load import levels as workloads
 from kveval.spec.curve.demands import demands
 from kveval.spec.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.spec.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.spec.servers.registry import software_of
 from kveval.spec.specification import Specification
-from kveval.store.run_file import Change, Run
+from kveval.store.run_file import Cell, Change, Run
 
 # Levels of runs that a speed is found from, and simulations of each size.
 _FITTED = 4

@@ -22,12 +22,12 @@ from tests.support.config_files import (
     on_gpus,
 )
 
-from kveval.config.campaign import Cell
 from kveval.config.catalogue import name_for
 from kveval.config.json_schema import json_schema
 from kveval.config.problems import ConfigError, closest
 from kveval.spec import __main__ as module
 from kveval.spec.loading import load_config
+from kveval.store.run_file import Cell
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from tests.support.paths import REPOSITORY
 from tests.support.stored_runs import measured
 
 from kveval.analysis import benefit as analysis
-from kveval.config.campaign import Cell
 from kveval.spec.loading import load_config
+from kveval.store.run_file import Cell
 from kveval.store.store import Store
 from kveval.workflow.planning.benefit import BenefitRow, benefit_row, level_benefits
 from kveval.workflow.planning.benefit_text import benefit_lines

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from kveval.config.campaign import Cell
 from kveval.load.workload import WorkloadSpec
 from kveval.report.data.run_facts import WEIGHTS
 from kveval.spec.warnings import sentence
 from kveval.store.listing import size_text
+from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.plan import Plan, PlannedRun
 from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, pinned_notes, reuse_rows
