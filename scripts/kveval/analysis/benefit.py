@@ -7,6 +7,7 @@ the change between two simulations of one server, with and without a tier, appli
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +37,7 @@ _PILED_UP = 0.1
 _LEAST_COPIED_BYTES = 1e6
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A value, and the range that contains nine in ten of its simulations."""
 
     value: float

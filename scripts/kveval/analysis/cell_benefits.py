@@ -160,7 +160,7 @@ def _of_model(
             intervals: list[Interval] = [getattr(benefit, name) for name in _PREDICTED]
             yield (
                 *(cell.model, cell.scenario, cell.cpu_blocks, level, len(basis.levels[level])),
-                *(value for one in intervals for value in (one.value, one.low, one.high)),
+                *(value for one in intervals for value in one),
                 *(100 * benefit.busy, benefit.saturates, blocks, None if blocks is None else blocks * block_gib),
             )
 
