@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 SECOND = 1_000_000_000
 _LENGTHS_S = {
@@ -108,7 +108,8 @@ def _in_words(text: str, start_ns: int, end_ns: int) -> datetime:
         )
     except (ValueError, OverflowError, LookupError):
         raise ValueError(f"{text!r}: {rest!r} is not a date, time, zone, day or length of time") from None
-    return found + relativedelta(months=months, seconds=seconds + 86400 * sum(days))
+    shifted_s = (found + relativedelta(months=months)).timestamp() + seconds + 86400 * sum(days)
+    return datetime.fromtimestamp(shifted_s, UTC)
 
 
 def _zone(name: str | None, east_s: int | None) -> int | None:
