@@ -3,7 +3,8 @@
 import csv
 from pathlib import Path
 
-from kveval.report.figures.reuse import write_curves
+from kveval.report.figures.draw import write_alone
+from kveval.report.figures.reuse import draw_curves
 from kveval.spec.config import Config
 from kveval.workflow.planning.benefit import level_benefits
 from kveval.workflow.planning.benefit_text import benefit_lines
@@ -28,6 +29,7 @@ def write_curve_files(config: Config, store: Path, table: Path, figure: Path) ->
                     ("",) * len(_PREDICTED) if found is None else (*found.throughput_percent, *found.ttft_ms_p50)
                 )
                 writer.writerow((*row, *predicted))
-    write_curves([curve_panel(config, one) for one in curves], figure)
+    panels = [curve_panel(config, one) for one in curves]
+    write_alone("What does a tier of each size serve?", lambda: draw_curves(panels), figure)
     notes = [benefit_lines(config, *both) for both in zip(curves, bought, strict=True)]
     return "\n".join([*curve_lines(config, curves, notes), "", f"Table: {table}", f"Figure: {figure}", ""])
