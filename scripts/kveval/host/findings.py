@@ -71,6 +71,13 @@ def table(findings: Sequence[Finding], width: int = 120) -> str:
     return "\n".join([*lines, "", ", ".join(words)])
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with columns that begin below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+    return [line.rstrip() for line in lines]
+
+
 def counted(count: int, word: str) -> str:
     """Return a number of things in words."""
     return f"{count} {word}{'' if count == 1 else 's'}"
