@@ -16,7 +16,7 @@ from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
 from kveval.workflow.check.campaign import BLOCKS, CheckError, CheckPlan, check_plan
 from kveval.workflow.check.comment import FIGURE, CheckFacts, comment, draw_check
-from kveval.workflow.check.judging import BuildClaim, Judged, Verdict, claims_of, design_of, judged, verdict_of
+from kveval.workflow.check.judging import FAILING, BuildClaim, Judged, Verdict, claims_of, design_of, judged, verdict_of
 from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
 from kveval.workflow.planning.order import campaign_pointer
 
@@ -36,8 +36,8 @@ class CheckResult:
 
 def run_check(
     asked: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str], places: Places
-) -> tuple[Verdict, Iterator[str]]:
-    """Measure until the verdict is clear; return it, and the lines to be told.
+) -> tuple[bool, Iterator[str]]:
+    """Measure until the verdict is clear; return whether the candidate passes, and the lines to be told.
 
     `asked`: the campaign's values, of `files` if it is not the default one; `options`: base, candidate, check_arms,
     check_blocks of --config. Raises a Failure for what cannot be checked.
@@ -57,7 +57,7 @@ def run_check(
         lambda block: measure_block(config, plan.values, block, places),
         command_of("check", options, files),
     )
-    return checked.verdict, iter(write_check(checked, Path(config.campaign.results)))
+    return checked.verdict not in FAILING, iter(write_check(checked, Path(config.campaign.results)))
 
 
 def arms_of(options: Mapping[str, Any]) -> list[str]:
