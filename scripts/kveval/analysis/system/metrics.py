@@ -7,7 +7,7 @@ value. Units come from the recording; where PCP has none, the catalogue's `scale
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, judge
 from kveval.analysis.system import checks, hit_ratio
+from kveval.analysis.system.checks import Reduced
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
 from kveval.config.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
@@ -78,23 +79,6 @@ class _Unavailable(Exception):
 
 class _TooFew(_Unavailable):
     """There are fewer samples in the window than are needed."""
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """The metrics of one window: column -> value, samples in it, why values are missing, and values per instance.
-
-    `absent`: metrics that were not recorded though they should be; `refused`: those with an implausible value;
-    `unscaled`: fractions that the catalogue does not turn into per cent.
-    """
-
-    values: dict[str, float]
-    samples: int
-    notes: list[str]
-    breakdown: dict[str, str] = field(default_factory=dict)
-    absent: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    unscaled: tuple[str, ...] = ()
 
 
 def parse_metrics(catalogue: Mapping[str, Any]) -> dict[str, Metric]:
