@@ -6,14 +6,13 @@ All effects are 0 unless said, so that every "better" and "worse" is wrong.
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kveval.analysis.estimators.planning import parity_power
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics.campaign import Comparisons, compare_all
 from kveval.config.campaign import Comparison
 
-Array = npt.NDArray[np.float64]
 THROUGHPUT = {"throughput_tok_s": True}
 # Hours that a run takes.
 _RUN = 0.2

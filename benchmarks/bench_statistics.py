@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.stats import false_discovery_control
 
@@ -29,13 +28,13 @@ from kveval.analysis.estimators.intervals import (
     mean_interval,
     welch,
 )
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.estimators.survival import Observed, quantiles
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.level_selection import cross_fit
 from kveval.analysis.statistics.uncertainty import allowing_for
 from kveval.config.campaign import Comparison
 
-Array = npt.NDArray[np.float64]
 MARGIN = 0.05
 BLOCK_SD = 0.03
 

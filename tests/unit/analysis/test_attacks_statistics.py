@@ -4,16 +4,15 @@ One test a row of what was tried, self-contained; each with its counterpart that
 """
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pytest
 from tests.support.synthetic import level_row
 
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import METRICS, compare_all
 from kveval.config.campaign import Comparison
 
-Array = npt.NDArray[np.float64]
 SETTINGS = Comparison()
 HOUR = 3600.0
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kveval.analysis.estimators.intervals import Array, Contrast, welch
+from kveval.analysis.estimators.intervals import Contrast, welch
+from kveval.analysis.estimators.spreads import Array
 
 SIGNIFICANCE = 0.005
 """The p value that a change point has at most."""

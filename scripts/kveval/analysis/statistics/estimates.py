@@ -8,10 +8,10 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kveval.analysis.estimators.intervals import Contrast, contrasts, holm, welch
 from kveval.analysis.estimators.planning import parity_power, runs_to_resolve
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics.comparison import Cell, ComparedCell
 from kveval.analysis.statistics.evidence import Evidence, Sides
 from kveval.analysis.statistics.failed_requests import bounds
@@ -19,7 +19,6 @@ from kveval.analysis.statistics.pairing import seconds
 from kveval.analysis.statistics.run_times import Drift, constant_offset, drift, session_effect, sessions
 from kveval.analysis.statistics.uncertainty import Rows, allowing_for
 
-Array = npt.NDArray[np.float64]
 # Each half of the runs chose the level at which the other one is looked at. Where levels are alike, halves that choose
 # the same one are both high and else both low: a correlation of 0.29 (8 levels) to 0.36 (3) between them, which no
 # spread of runs shows.

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import ValidationError
 
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, judge
 from kveval.analysis.system import checks, hit_ratio
 from kveval.analysis.system.checks import Reduced
@@ -55,7 +56,6 @@ UNIT_FACTORS: dict[tuple[str, str], float] = {
 _UNITLESS = ("", "count")
 # Why a level has no metrics at all.
 NO_RECORDING, NO_WINDOW = "no recording of this run", "the level has no window"
-Array = npt.NDArray[np.float64]
 _OVER_TIME: Mapping[str, Callable[[Array], float]] = {
     "mean": lambda values: float(np.mean(values)),
     "max": lambda values: float(np.max(values)),
