@@ -9,20 +9,19 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.levels.checks import MIN_RUNS, STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import failed_checks
-from kveval.analysis.statistics.evidence import Evidence, Sides
+from kveval.analysis.statistics.evidence import Evidence, Rows, Sides
 from kveval.analysis.statistics.inputs import of_levels
 from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
-from kveval.analysis.statistics.uncertainty import Rows, Starvation, starvation
+from kveval.analysis.statistics.uncertainty import Starvation, starvation
 
-Cell = tuple[str, str, int]
 # (run, level) -> row of complete_metrics.csv
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak", "copies"]
@@ -75,8 +74,8 @@ class ComparedCell:
     what it rests on, by name; `cells`: how many were measured in its blocks.
     """
 
-    arm: Cell
-    reference: Cell | None
+    arm: CellKey
+    reference: CellKey | None
     kind: Kind
     row: dict[str, Any]
     pair: Pair = field(default_factory=Pair)
@@ -115,7 +114,7 @@ class Selection:
     reference_levels: Mapping[int, int]
 
 
-def contrast_cells(cells: Sequence[Cell], one: str, other: str) -> list[tuple[Cell, Cell]]:
+def contrast_cells(cells: Sequence[CellKey], one: str, other: str) -> list[tuple[CellKey, CellKey]]:
     """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
     alone all sizes, paired with equal ones of the other side, or with its only one.
     """
@@ -128,7 +127,7 @@ def contrast_cells(cells: Sequence[Cell], one: str, other: str) -> list[tuple[Ce
     return found
 
 
-def _named(cells: Sequence[Cell], name: str) -> list[Cell]:
+def _named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
     scenario, _, blocks = name.partition("/")
     return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
 

@@ -5,7 +5,7 @@ Nothing here refuses a comparison: it widens intervals and moves the hypotheses 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +16,8 @@ from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import uneven
-from kveval.analysis.statistics.evidence import number
+from kveval.analysis.statistics.evidence import Rows, number
 
-Rows = Sequence[Mapping[str, Any]]
 COLUMNS = (
     *("throughput_se", "throughput_cut", "throughput_drift", "throughput_drift_se", "concurrency_shortfall"),
     *("concurrency_mean", "e2e_ms_mean"),

@@ -67,7 +67,7 @@ def _missing_cells(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     """Comparisons without a verdict, those of one model and metric with the same reason together."""
     table = measured.compared
-    open_ = table[~table["verdict"].isin([words.BETTER, words.WORSE, words.PARITY])]
+    open_ = table[~table["verdict"].isin(words.DECIDED)]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
         reason = row["reason"] if isinstance(row["reason"], str) else ""

@@ -16,7 +16,6 @@ from kveval.report.data.contrasts import pair
 
 TTFT = "ttft_ms_p50"
 _PARITY_CHANCE = "chance that parity would show, %"
-_DECIDED = (words.BETTER, words.WORSE, words.PARITY)
 
 
 def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
@@ -174,7 +173,7 @@ def qualifier(row: Mapping[Any, Any]) -> str:
 
 def emphasised(verdict: str) -> str:
     """Return a verdict as a table shows it: in bold if it decides something."""
-    return f"**{verdict}**" if verdict in _DECIDED else verdict
+    return f"**{verdict}**" if verdict in words.DECIDED else verdict
 
 
 def count(value: float) -> str:
@@ -203,7 +202,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
                 named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
             if qualifier(row):
                 named += f" ({qualifier(row)})"
-            found.setdefault(verdict if verdict in _DECIDED else "open", []).append(named)
+            found.setdefault(verdict if verdict in words.DECIDED else "open", []).append(named)
             if row["baseline"]:
                 baselines[baseline_label(row)] = None
         if found:
