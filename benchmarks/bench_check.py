@@ -19,9 +19,9 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from kveval.analysis.estimators.sequential import Design
-from kveval.config.campaign import Cell
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
+from kveval.store.run_file import Cell
 from kveval.workflow.check.bisect import BLOCKS, Side, search, step_design
 from kveval.workflow.check.judging import FIRST_LOOK, BuildClaim, Judged, judged, verdict_of
 from kveval.workflow.check.measuring import COLD, Values, values_of

@@ -22,7 +22,8 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from kveval.analysis.peaks import read_table
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import compare_all
+from kveval.config.campaign import Comparison
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESAMPLED = 1000
@@ -61,7 +62,7 @@ def tables(folder: Path) -> pd.DataFrame:
 def compared(levels: pd.DataFrame) -> pd.DataFrame:
     """Compare the arms of a campaign as the workflow does."""
     baselines = {name: "no-offload" if name != "no-offload" else None for name in levels["scenario"].unique()}
-    return compare_all(levels, baselines, ComparisonSettings(), METRICS).baseline
+    return compare_all(levels, baselines, Comparison(), METRICS).baseline
 
 
 def resampled(blocks: list[pd.DataFrame], runs: int, generator: np.random.Generator) -> pd.DataFrame:

@@ -6,13 +6,13 @@ All effects are 0 unless said, so that every "better" and "worse" is wrong.
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kveval.analysis.estimators.planning import parity_power
-from kveval.analysis.statistics.campaign import Comparisons, ComparisonSettings, compare_all
+from kveval.analysis.estimators.spreads import Array
+from kveval.analysis.statistics.campaign import Comparisons, compare_all
+from kveval.config.campaign import Comparison
 
-Array = npt.NDArray[np.float64]
 THROUGHPUT = {"throughput_tok_s": True}
 # Hours that a run takes.
 _RUN = 0.2
@@ -37,7 +37,7 @@ def compared(logs: Array, starts: Array, same: tuple[int, ...] = ()) -> Comparis
         }
     )
     baselines = {f"c{number}": "c0" if number else None for number in range(table.shape[1])}
-    return compare_all(frame, baselines, ComparisonSettings(), THROUGHPUT)
+    return compare_all(frame, baselines, Comparison(), THROUGHPUT)
 
 
 def in_order(runs: int, cells: int) -> Array:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.stats import false_discovery_control
 
@@ -29,12 +28,13 @@ from kveval.analysis.estimators.intervals import (
     mean_interval,
     welch,
 )
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.estimators.survival import Observed, quantiles
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.level_selection import cross_fit
 from kveval.analysis.statistics.uncertainty import allowing_for
+from kveval.config.campaign import Comparison
 
-Array = npt.NDArray[np.float64]
 MARGIN = 0.05
 BLOCK_SD = 0.03
 
@@ -213,7 +213,7 @@ def whole_campaigns(count: int, runs: int = 5, levels: int = 4, sd: float = 0.02
         blocks = generator.normal(0, BLOCK_SD, runs + 1)[table["run"]]
         rates = 500 * np.exp(blocks + generator.normal(0, sd, len(table)))
         found = compare_all(
-            table.assign(throughput_tok_s=rates), baselines, ComparisonSettings(), {"throughput_tok_s": True}
+            table.assign(throughput_tok_s=rates), baselines, Comparison(), {"throughput_tok_s": True}
         ).baseline
         # The 95 % interval; beside parity the table has that of 90 %.
         held += int((found["p_value"] >= 0.05).sum())

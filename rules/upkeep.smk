@@ -180,7 +180,7 @@ rule bisect_builds:
     message:
         "Measuring builds until the first slower one is found"
     script:
-        "../scripts/bisect_builds.py"
+        "../scripts/check.py"
 
 
 # The campaign's results beside earlier ones: --config history=FOLDER history_of=PROGRAM.

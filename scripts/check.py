@@ -1,25 +1,27 @@
-"""Measure two builds until it is clear whether the candidate is slower; exits with 1 if it is, or fails."""
+"""Measure builds until it is clear which is slower: `check` two of them, `bisect_builds` many; exits with 0 or 1."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
 from kveval.host.errors import Failure
+from kveval.workflow.check.bisect import run_bisect
 from kveval.workflow.check.check import run_check
-from kveval.workflow.check.judging import FAILING
 from kveval.workflow.check.measuring import Places
 
+TARGETS = {"check": run_check, "bisect_builds": run_bisect}
 
-def main(log: Path, places: dict[str, str], **asked: Any) -> None:
-    """`asked`: what `run_check` takes besides `places`, which is text here."""
+
+def main(rule: str, log: Path, places: dict[str, str], **asked: Any) -> None:
+    """`asked`: what the target takes besides `places`, which is text here."""
     try:
-        verdict, lines = run_check(**asked, places=Places.of(places))
+        good, lines = TARGETS[rule](**asked, places=Places.of(places))
     except Failure as failure:
         log.write_text(f"FAILED: {failure}\n")
         sys.exit(1)
     log.write_text("\n".join([*lines, ""]))
-    sys.exit(verdict in FAILING)
+    sys.exit(not good)
 
 
 if __name__ == "__main__":
-    main(Path(snakemake.log[0]), **dict(snakemake.params.items()))
+    main(snakemake.rule, Path(snakemake.log[0]), **dict(snakemake.params.items()))

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from kveval.analysis.peaks import read_table
-from kveval.analysis.statistics.campaign import ComparisonSettings
 from kveval.analysis.verdict_tables import verdict_tables
+from kveval.config.campaign import Comparison
 
 
 def main(complete: str, peaks: str, comparison: Mapping[str, Any], outputs: Mapping[str, str]) -> None:
     """`comparison`: the campaign's settings, and each scenario's baseline; `outputs`: table name -> CSV."""
-    settings = ComparisonSettings(**comparison["settings"])
+    settings = Comparison(**comparison["settings"])
     tables = verdict_tables(read_table(Path(complete)), read_table(Path(peaks)), comparison["baselines"], settings)
     for name, path in outputs.items():
         tables[name].to_csv(path, index=False)

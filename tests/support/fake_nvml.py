@@ -5,7 +5,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
 
 
 class NVMLError(Exception):
@@ -23,22 +23,17 @@ B = "GPU-0b7a4a4e-1d0c-9f5e-77aa-5f2d3c4b5a02"
 class FakeNvml:
     """The module: nvidia-ml-py 13's names and units - milliwatts, bytes, MHz, millijoules; GPU 1 supports the least.
 
-    `broken`: the driver does not answer; `old`: neither driver nor module has the newer name of throttle reasons.
+    `old`: neither driver nor module has the newer name of throttle reasons.
     """
 
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = NVML_CLOCK_SM, NVML_TEMPERATURE_GPU
     NVMLError = NVMLError
 
-    def __init__(self, *, broken: bool = False, old: bool = False) -> None:
-        self.broken, self.old, self.open = broken, old, 0
+    def __init__(self, *, old: bool = False) -> None:
+        self.old = old
 
     def nvmlInit(self) -> None:
-        if self.broken:
-            raise NVMLError("Driver Not Loaded")
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
+        pass
 
     def nvmlDeviceGetCount(self) -> int:
         return 2
@@ -46,26 +41,11 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
 
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.95.05"
-
-    def nvmlSystemGetCudaDriverVersion(self) -> int:
-        return 13000
-
     def nvmlDeviceGetUUID(self, handle: int) -> str | bytes:
         return (A, B.encode())[handle]
 
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return ("NVIDIA H200", "NVIDIA GeForce RTX 3080")[handle]
-
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
         return SimpleNamespace(total=150754820096, used=1000 * (handle + 1), free=0)
-
-    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:
-        return SimpleNamespace(busId=(b"00000000:1B:00.0", b"00000000:3D:00.0")[handle])
-
-    def nvmlDeviceGetMaxClockInfo(self, handle: int, clock: int) -> int:
-        return {NVML_CLOCK_SM: 1980, NVML_CLOCK_MEM: 3201}[clock]
 
     def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:
         return 1755
@@ -79,20 +59,8 @@ class FakeNvml:
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
         return self._only_first(handle, 5_000)
 
-    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: int) -> int:
-        return self._only_first(handle, 700_000)
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:
-        return self._only_first(handle, 650_000)
-
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
         return 64
-
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: int) -> int:
-        return 5
-
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: int) -> int:
-        return 16
 
     def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: int) -> int:
         return self._only_first(handle, 4)

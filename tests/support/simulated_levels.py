@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.levels.requests import Requests
 from kveval.load.reports import RequestRecord
 
-Array = npt.NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 TOKENS = 128
 

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import compare_all
+from kveval.config.campaign import Comparison
 from kveval.store.run_file import Run
 
 WORKLOAD = "prompt_tokens=64;output_tokens=64;prefix_tokens=2000;prefix_count=20;turns=3;primed=0"
@@ -106,7 +107,7 @@ def peaks_table(levels: pd.DataFrame) -> pd.DataFrame:
 
 def comparison_table(levels: pd.DataFrame, **settings: Any) -> pd.DataFrame:
     """comparison.csv of a table of levels."""
-    return compare_all(levels, BASELINES, ComparisonSettings(**settings)).baseline
+    return compare_all(levels, BASELINES, Comparison(**settings)).baseline
 
 
 def required_counters(scenario: str) -> list[dict[str, Any]]:

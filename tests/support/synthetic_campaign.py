@@ -16,7 +16,8 @@ from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metri
 
 from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import compare_all
+from kveval.config.campaign import Comparison
 from kveval.pcp.conversion.conversion import convert
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Change, Run
@@ -174,9 +175,7 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
     """Everything that is made from a table of levels."""
     groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
     peaks = pd.DataFrame([peak_row(cell, list(METRICS)) for _, cell in groups])
-    return Measured(
-        runs_of(levels), levels, peaks, compare_all(levels, BASELINES, ComparisonSettings(**settings)).baseline
-    )
+    return Measured(runs_of(levels), levels, peaks, compare_all(levels, BASELINES, Comparison(**settings)).baseline)
 
 
 def with_reuse(measured: Measured) -> Measured:

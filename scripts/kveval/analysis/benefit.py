@@ -7,18 +7,18 @@ simulations of one server, with and without a tier, applied to what was measured
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from kveval.analysis.levels.server_counters import server_delta
-from kveval.config.campaign import Cell
 from kveval.load import levels as workloads
 from kveval.spec.curve.demands import demands
 from kveval.spec.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.spec.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.spec.servers.registry import software_of
 from kveval.spec.specification import Specification
-from kveval.store.run_file import Change, Run
+from kveval.store.run_file import Cell, Change, Run
 
 # The number of levels that the server's speed is fitted to, and of simulations for each tier size.
 _FITTED = 4
@@ -37,8 +37,7 @@ _PILED_UP = 0.1
 _LEAST_COPIED_BYTES = 1e6
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A value, and the range that contains 90 % of its simulations."""
 
     value: float

@@ -14,11 +14,10 @@ import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel, basis_of, tier_copies
 from kveval.analysis.cells import KEYS, CellKey, common_level
-from kveval.config.campaign import Cell
 from kveval.config.types import BLOCK_TOKENS
 from kveval.spec.curve.of_cells import CellCurves, curves_of, serving_of
 from kveval.spec.specification import Specification, SpecificationError
-from kveval.store.run_file import IMPORTED, Run
+from kveval.store.run_file import IMPORTED, Cell, Run
 
 RUNS_READ = 3
 """Number of the baseline's runs that a prediction uses; each takes a second or more to simulate."""
@@ -141,7 +140,7 @@ def _of_model(
     level: int,
     baselines: Mapping[str, str | None],
 ) -> Iterator[tuple[Any, ...]]:
-    first = {_cell(run): run for run in sorted(runs, key=lambda run: -run.run)}
+    first = {run.cell: run for run in sorted(runs, key=lambda run: -run.run)}
     specifications = {cell: known for cell, run in first.items() if (known := _specification(run, level)) is not None}
     machines = {run.hardware.get("fingerprint") for run in runs}
     tiers = {cell: baselines.get(cell.scenario) for cell in specifications if cell.cpu_blocks}
@@ -161,13 +160,9 @@ def _of_model(
             intervals: list[Interval] = [getattr(benefit, name) for name in _PREDICTED]
             yield (
                 *(cell.model, cell.scenario, cell.cpu_blocks, level, len(basis.levels[level])),
-                *(value for one in intervals for value in (one.value, one.low, one.high)),
+                *(value for one in intervals for value in one),
                 *(100 * benefit.busy, benefit.saturates, blocks, None if blocks is None else blocks * block_gib),
             )
-
-
-def _cell(run: Run) -> Cell:
-    return Cell(run.cell.model, run.cell.scenario, run.cell.cpu_blocks)
 
 
 def _specification(run: Run, level: int) -> Specification | None:
@@ -194,7 +189,7 @@ def _basis(
     rows = levels[(levels[[*KEYS]] == [*key]).all(axis=1) & levels["level"].isin(specification.workload.given_levels)]
     rows = rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])]
     found = {} if requests is None else measured_levels(rows, requests)
-    facts = (run.server.get("facts", {}) for run in runs if _cell(run) == cell)
+    facts = (run.server.get("facts", {}) for run in runs if run.cell == cell)
     reported = (tokens for one in facts if (tokens := one.get("kv_cache_tokens")))
     held = specification.budget.device_tokens or next(reported, None)
     most = max((seen.requests for each in found.values() for seen in each), default=0)

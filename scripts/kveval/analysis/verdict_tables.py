@@ -10,11 +10,12 @@ from kveval.analysis.check_rules import CHECKS, check_table
 from kveval.analysis.checks import Tables
 from kveval.analysis.levels.outcomes import judge
 from kveval.analysis.statistics.averages import averages
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import compare_all
+from kveval.config.campaign import Comparison
 
 
 def verdict_tables(
-    complete: pd.DataFrame, peaks: pd.DataFrame, baselines: Mapping[str, str | None], settings: ComparisonSettings
+    complete: pd.DataFrame, peaks: pd.DataFrame, baselines: Mapping[str, str | None], settings: Comparison
 ) -> dict[str, pd.DataFrame]:
     """Return comparison, contrasts, peak_comparison, averages and checks, by the names of their files.
 

@@ -1,6 +1,5 @@
 """The model of a campaign: which cells, on which server, under which workload, how often."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -25,20 +24,7 @@ from kveval.config.types import (
 )
 from kveval.config.value import GoodputLimits, Prices
 from kveval.config.workload import Workload
-
-
-@dataclass(frozen=True, order=True)
-class Cell:
-    """One point of the evaluation. `cpu_blocks` are 16-token blocks of the model as served; 0 without a CPU tier."""
-
-    model: str
-    scenario: str
-    cpu_blocks: int
-
-    @property
-    def path(self) -> str:
-        """The cell's folder below the campaign's results."""
-        return f"{self.model}/{self.scenario}/{self.cpu_blocks}"
+from kveval.store.run_file import Cell
 
 
 def _relative(path: str) -> str:

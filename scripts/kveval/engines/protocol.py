@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from kveval.host.errors import Failure
 from kveval.load.guidellm import Level, Primed
-from kveval.store.run_file import Answers
+from kveval.store.run_file import Answers, SidecarRecord
 from kveval.store.store import Key, Store
 
 Say = Callable[[str], None]
@@ -29,15 +29,6 @@ class ServerDied(DeploymentError):
 
     Facts: `log`, where it is on this host, and `offset`, where this deployment begins in it, bytes.
     """
-
-
-@dataclass(frozen=True)
-class SidecarFacts:
-    """A server beside vLLM, as run.json describes it."""
-
-    name: str
-    version: str
-    argv: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ class Server(Protocol):
         """Its environment, without secrets."""
 
     @property
-    def sidecar_facts(self) -> Sequence[SidecarFacts]:
+    def sidecar_facts(self) -> Sequence[SidecarRecord]:
         """The servers that its arm needs."""
 
     def require_alive(self) -> None:

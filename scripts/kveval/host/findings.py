@@ -67,9 +67,17 @@ def table(findings: Sequence[Finding], width: int = 120) -> str:
         lines += [" " * indent + line for line in rest]
         lines += [f"{' ' * indent}fix: {finding.fix}"] if finding.fix else []
     counts = {level: sum(finding.level == level for finding in findings) for level in _MARKS}
-    words = [_counted(counts["error"], "error"), _counted(counts["warning"], "warning"), f"{counts['ok']} ok"]
+    words = [counted(counts["error"], "error"), counted(counts["warning"], "warning"), f"{counts['ok']} ok"]
     return "\n".join([*lines, "", ", ".join(words)])
 
 
-def _counted(count: int, word: str) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with columns that begin below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+    return [line.rstrip() for line in lines]
+
+
+def counted(count: int, word: str) -> str:
+    """Return a number of things in words."""
     return f"{count} {word}{'' if count == 1 else 's'}"

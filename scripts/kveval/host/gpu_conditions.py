@@ -5,10 +5,11 @@ import os
 import re
 import shutil
 import statistics
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from kveval.host.gpus.details import nvidia_smi
 
 INTERVAL_S = 10.0
 Smi = Callable[[Sequence[str]], str | None]
@@ -113,7 +114,7 @@ def local_watch(environment: Mapping[str, str] = os.environ) -> GpuWatch | None:
     """Return the watch of this host's GPUs, those that CUDA_VISIBLE_DEVICES names; None without nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None
-    return GpuWatch(_here, visible_gpus(environment))
+    return GpuWatch(nvidia_smi, visible_gpus(environment))
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> str:
@@ -121,13 +122,6 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> str:
     # nvidia-smi and NVML's indices know no parts of GPUs: with MIG all are looked at.
     named = environment.get("CUDA_VISIBLE_DEVICES", "")
     return named if re.fullmatch(r"(?:(?:\d+|GPU-[\w-]+),?)+", named) else ""
-
-
-def _here(asked: Sequence[str]) -> str | None:
-    try:
-        return subprocess.run(["nvidia-smi", *asked], capture_output=True, text=True, timeout=30, check=True).stdout
-    except (subprocess.SubprocessError, OSError):
-        return None
 
 
 def _one(index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:

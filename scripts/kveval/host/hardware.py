@@ -2,15 +2,13 @@
 
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from kveval.host.gpus.details import gpu_details
+from kveval.host.gpus.details import gpu_details, nvidia_smi
 from kveval.host.hashing import content_hash
 
 GPU_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
@@ -34,14 +32,8 @@ def gpus() -> list[dict[str, Any]]:
     """
     if found := gpu_details():
         return found
-    if shutil.which("nvidia-smi") is None:
-        return []
-    try:
-        # A driver that refuses one field refuses the whole question.
-        query = ["nvidia-smi", *GPU_QUERY]
-        return gpus_told(subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout)
-    except (subprocess.SubprocessError, OSError):
-        return []
+    # A driver that refuses one field refuses the whole question.
+    return gpus_told(nvidia_smi(GPU_QUERY) or "")
 
 
 def gpus_told(text: str) -> list[dict[str, Any]]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from kveval.config.campaign import Cell
 from kveval.config.compare import named_on
 from kveval.config.problems import ConfigError
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.spec.config import Config
 from kveval.spec.differences import described, differences
+from kveval.store.run_file import Cell
 
 # The keys with which a campaign declares a release, and those of a specification that follow from it.
 _DECLARED = ("vllm", "guidellm", "lmcache", "build", "release", "images")

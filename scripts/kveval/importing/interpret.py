@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kveval.config.campaign import Cell
 from kveval.config.catalogue import Catalogue, Model, Scenario
 from kveval.config.imports import Import
 from kveval.config.result_names import (
@@ -31,6 +30,7 @@ from kveval.importing.settings import (
     parse_settings,
     ranks,
 )
+from kveval.store.run_file import Cell
 
 IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
 UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"

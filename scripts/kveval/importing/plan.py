@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from kveval.config.campaign import Cell
 from kveval.config.catalogue import Catalogue
 from kveval.config.imports import Import, ImportCampaign
 from kveval.host.hashing import content_hash
@@ -17,6 +16,7 @@ from kveval.importing.index import read_tree
 from kveval.importing.interpret import AMBIGUOUS, COPY, LEFT_OUT, Remark, Result, import_pattern, interpret
 from kveval.importing.runs import PlacedLevel, drafts_of, joined
 from kveval.importing.trees import LeftOut, Tree, stamps_of
+from kveval.store.run_file import Cell
 
 _ALIKE = "configured_alike"
 

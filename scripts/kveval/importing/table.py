@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kveval.host.findings import counted
 from kveval.importing.interpret import IMPORTED, LEFT_OUT, NOT_SELECTED, effective
 from kveval.importing.plan import ImportPlan, Listed
 
@@ -44,12 +45,8 @@ def summary(plan: ImportPlan) -> str:
         counts[listed.result.status] = counts.get(listed.result.status, 0) + 1
     imported = counts.pop(IMPORTED, 0)
     rest = "".join(f", {count} {status}" for status, count in sorted(counts.items()))
-    made = f" ({_count(len(plan.runs), 'run')} of {_count(len(plan.cells), 'cell')})" if imported else ""
-    return f"{_count(len(plan.listed), 'result')} found: {imported} imported{made}{rest}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    made = f" ({counted(len(plan.runs), 'run')} of {counted(len(plan.cells), 'cell')})" if imported else ""
+    return f"{counted(len(plan.listed), 'result')} found: {imported} imported{made}{rest}"
 
 
 def findings(plan: ImportPlan, shown: int = 12) -> str:

@@ -149,12 +149,8 @@ class Attempt:
                 **_reported(specification, server.facts.get("tier_bytes")),
             },
             "companions": [
-                {
-                    "name": sidecar.name,
-                    "version": sidecar.version,
-                    "argv": [session.anonymous(argument) for argument in sidecar.argv],
-                }
-                for sidecar in server.sidecar_facts
+                {**msgspec.structs.asdict(beside), "argv": [session.anonymous(argument) for argument in beside.argv]}
+                for beside in server.sidecar_facts
             ],
             "clock_offset_s": 0.0,
             "levels": levels,

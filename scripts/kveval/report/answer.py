@@ -15,13 +15,13 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, rows_of, text
 from kveval.report.data.contrasts import pair
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
 from kveval.report.next_steps import next_steps
 from kveval.report.tables.goodput import goodput_sentence
-from kveval.report.tables.results import effect_text, is_against_baseline, qualifier, text
+from kveval.report.tables.results import effect_text, is_against_baseline, qualifier
 from kveval.report.tables.tiers import tier_text
 
 TTFT = "ttft_ms_p50"
@@ -122,7 +122,7 @@ def _key_row(measured: Measured, row: Mapping[Any, Any], metric: str) -> KeyRow:
         arm=cell_label(cell),
         against=cell_label(against) if against else "",
         metric=metric,
-        level=_whole(row["level"]),
+        level=whole(row["level"]),
         effect=float(row["effect_percent"]),
         low=float(row["low_percent"]),
         high=float(row["high_percent"]),
@@ -131,12 +131,13 @@ def _key_row(measured: Measured, row: Mapping[Any, Any], metric: str) -> KeyRow:
         other=found.other_value if found else numerals.MISSING,
         verdict=f"{verdict}: {indication}" if indication else verdict,
         reason=text(row["reason"]),
-        runs=_whole(row["runs"]),
+        runs=whole(row["runs"]),
         bound=text(row.get("bound")),
     )
 
 
-def _whole(value: Any) -> int | None:
+def whole(value: Any) -> int | None:
+    """Return a whole number of a table, None for a missing one."""
     return None if pd.isna(value) else int(value)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Set
 
-from kveval.config.campaign import Campaign, Cell, ServerConfig
+from kveval.config.campaign import Campaign, ServerConfig
 from kveval.config.catalogue import Catalogue, Companion, Model, Scenario
 from kveval.config.problems import ConfigProblem, unknown_name
 from kveval.config.workload import Workload
@@ -11,6 +11,7 @@ from kveval.spec.arms import REPLACEABLE
 from kveval.spec.builds import BESIDE, ArmBuild
 from kveval.spec.servers.registry import SERVERS
 from kveval.spec.specification import SidecarSpec
+from kveval.store.run_file import Cell
 
 
 def unknown_names(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> Iterator[ConfigProblem]:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kveval.config.campaign import Campaign, Cell
+from kveval.config.campaign import Campaign
 from kveval.config.catalogue import Catalogue, Model
 from kveval.config.compare import CompareCampaign, Compared, named_on
 from kveval.config.problems import ConfigError, ConfigProblem, unknown_name
+from kveval.store.run_file import Cell
 
 if TYPE_CHECKING:
     from kveval.spec.config import Config

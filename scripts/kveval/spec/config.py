@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from kveval.config.campaign import Campaign, Cell
+from kveval.config.campaign import Campaign
 from kveval.config.catalogue import BuildSource, Catalogue
 from kveval.config.compare import Compared
 from kveval.config.imports import Import, ImportCampaign
@@ -19,6 +19,7 @@ from kveval.spec.differences import described, differences
 from kveval.spec.resolve import required_counters, resolve_cell
 from kveval.spec.specification import Specification
 from kveval.spec.warnings import cluster_warnings, idle_tiers, noted
+from kveval.store.run_file import Cell
 
 # The same values as in kveval.analysis.levels, which takes a second to import.
 MIN_RUNS = 3

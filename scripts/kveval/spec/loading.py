@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.config.campaign import Campaign, Cell, MatrixEntry
+from kveval.config.campaign import Campaign, MatrixEntry
 from kveval.config.catalogue import Catalogue
 from kveval.config.compare import CompareCampaign
 from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
@@ -16,6 +16,7 @@ from kveval.config.inheritance import CampaignSource, read_campaign
 from kveval.config.problems import ConfigError, ConfigProblem, problems_of
 from kveval.spec.compared import compared_campaigns, compared_catalogue, with_contrasts
 from kveval.spec.config import Config
+from kveval.store.run_file import Cell
 
 
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from kveval.config.campaign import Campaign, Cell, ServerConfig
+from kveval.config.campaign import Campaign, ServerConfig
 from kveval.config.catalogue import Catalogue, Counter, Model, Scenario, name_for
 from kveval.config.problems import ConfigProblem
 from kveval.config.types import BLOCK_TOKENS
@@ -29,6 +29,7 @@ from kveval.spec.random_model import miniature_geometry
 from kveval.spec.servers.registry import SERVERS
 from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.specification import CacheSizes, ServedModel, Specification
+from kveval.store.run_file import Cell
 
 
 def served_model(name: str, model: Model, scenario: Scenario, server: ServerConfig) -> ServedModel:

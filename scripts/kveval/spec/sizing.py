@@ -6,30 +6,14 @@ ranks, whatever block size the server itself runs with.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
+from kveval.config.catalogue import Geometry
 from kveval.config.types import BLOCK_TOKENS
 
 GIB = 2**30
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float32": 4}
-
-
-class CacheGeometry(Protocol):
-    """The dimensions that the size of a KV cache depends on."""
-
-    @property
-    def layers(self) -> int:
-        """Transformer layers, each with a cache of its own."""
-
-    @property
-    def kv_heads(self) -> int:
-        """Key/value heads of a layer (fewer than attention heads under grouped-query attention)."""
-
-    @property
-    def head_dim(self) -> int:
-        """Elements of one head's key or value vector."""
 
 
 def element_bytes(kv_cache_dtype: str, dtype: str = "bfloat16") -> int:
@@ -40,39 +24,7 @@ def element_bytes(kv_cache_dtype: str, dtype: str = "bfloat16") -> int:
     return _DTYPE_BYTES[name]
 
 
-def rank_kv_bytes_per_token(
-    geometry: CacheGeometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
-) -> int:
-    """Return the bytes of cache one rank holds per token; with more ranks than KV heads, heads are replicated."""
-    heads = max(1, geometry.kv_heads // tensor_parallel_size)
-    return 2 * geometry.layers * heads * geometry.head_dim * element_bytes(kv_cache_dtype, dtype)
-
-
-class ModelGeometry(CacheGeometry, Protocol):
-    """The dimensions that a model's number of parameters depends on, apart from biases, which are few."""
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the residual stream."""
-
-    @property
-    def attention_heads(self) -> int:
-        """Query heads of a layer."""
-
-    @property
-    def intermediate_size(self) -> int:
-        """Width of a layer's gated feed-forward network."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens of the vocabulary."""
-
-    @property
-    def tie_word_embeddings(self) -> bool:
-        """Whether input and output embeddings are one matrix."""
-
-
-def parameter_count(geometry: ModelGeometry) -> int:
+def parameter_count(geometry: Geometry) -> int:
     """Return the parameters of a dense decoder with grouped-query attention and a gated feed-forward network.
 
     Embeddings, then per layer the projections of queries and outputs, of keys and values, and the three matrices of the
@@ -86,14 +38,15 @@ def parameter_count(geometry: ModelGeometry) -> int:
 
 
 def kv_bytes_per_token(
-    geometry: CacheGeometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
+    geometry: Geometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
 ) -> int:
-    """Return the bytes of cache per token over all ranks."""
-    return tensor_parallel_size * rank_kv_bytes_per_token(geometry, kv_cache_dtype, tensor_parallel_size, dtype)
+    """Return the bytes of cache per token over all ranks; with more ranks than KV heads, heads are replicated."""
+    heads = tensor_parallel_size * max(1, geometry.kv_heads // tensor_parallel_size)
+    return 2 * geometry.layers * heads * geometry.head_dim * element_bytes(kv_cache_dtype, dtype)
 
 
 def bytes_per_block(
-    geometry: CacheGeometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
+    geometry: Geometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
 ) -> int:
     """Return the bytes of one 16-token block over all ranks."""
     return BLOCK_TOKENS * kv_bytes_per_token(geometry, kv_cache_dtype, tensor_parallel_size, dtype)
@@ -172,7 +125,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def budget(
-    geometry: CacheGeometry,
+    geometry: Geometry,
     cpu_blocks: int,
     *,
     block_size: int = BLOCK_TOKENS,

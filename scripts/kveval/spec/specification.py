@@ -10,13 +10,13 @@ from typing import Any, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from kveval.config.campaign import Cell
 from kveval.config.catalogue import Geometry
 from kveval.config.types import on_cpu
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.load.workload import WorkloadSpec
 from kveval.spec.sizing import Budget
+from kveval.store.run_file import Cell
 
 
 class SpecificationError(Failure):

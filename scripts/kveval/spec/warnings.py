@@ -4,13 +4,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from kveval.config.campaign import Campaign, Cell
+from kveval.config.campaign import Campaign
 from kveval.config.catalogue import Catalogue
 from kveval.config.types import BLOCK_TOKENS
 from kveval.host.findings import Finding, warning
 from kveval.spec.deployment import replicas
 from kveval.spec.reuse import LevelReuse, reuse_of
 from kveval.spec.specification import Specification
+from kveval.store.run_file import Cell
 
 WORKLOAD = "workload"
 """Check of the warnings of arms that can have no effect with the workload."""

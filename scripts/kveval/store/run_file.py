@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,9 @@ class CopyBandwidth(msgspec.Struct, frozen=True):
     device_to_host_gb_s: float | None = None
 
 
-class CellName(msgspec.Struct, frozen=True):
-    """The cell that was measured."""
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One point of the evaluation. `cpu_blocks` are 16-token blocks of the model as served; 0 without a CPU tier."""
 
     model: str
     scenario: str
@@ -151,7 +153,7 @@ class CellName(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """MODEL/SCENARIO/BLOCKS."""
+        """The cell's folder below the campaign's results."""
         return f"{self.model}/{self.scenario}/{self.cpu_blocks}"
 
 
@@ -161,7 +163,7 @@ class Run(msgspec.Struct, frozen=True):
     schema: int
     measurement: str
     run: int
-    cell: CellName
+    cell: Cell
     specification: dict[str, Any]
     engine: str
     weights: str
@@ -264,7 +266,7 @@ def renamed(run: Run, scenario: str | None) -> Run:
     """Return a run under another scenario's name, unchanged for None."""
     if scenario is None:
         return run
-    return msgspec.structs.replace(run, cell=msgspec.structs.replace(run.cell, scenario=scenario))
+    return msgspec.structs.replace(run, cell=replace(run.cell, scenario=scenario))
 
 
 def scenario_name(pointer: Path) -> str | None:

@@ -17,7 +17,6 @@ from snakemake.exceptions import WorkflowError
 
 from kveval.analysis.cells import by_size
 from kveval.analysis.levels.pilot import frozen_levels
-from kveval.config.campaign import Cell
 from kveval.host.errors import Failure
 from kveval.importing.campaign import import_plan
 from kveval.importing.compared import Combination, combination, require_measured
@@ -26,6 +25,7 @@ from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.spec.sizing import kv_bytes_per_token, parameter_count
+from kveval.store.run_file import Cell
 from kveval.workflow.planning.order import planned_runs, priority
 from kveval.workflow.so_far import SoFar, measured_so_far, pointed_values
 

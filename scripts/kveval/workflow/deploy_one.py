@@ -19,6 +19,7 @@ from kveval.engines.kubernetes.api.kinds import POD, Document, condition
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.run_place import component_of
 from kveval.host.errors import Failure
+from kveval.host.findings import aligned
 from kveval.host.redaction import Redactor
 from kveval.measure.progress import Progress
 from kveval.measure.transaction import Job, measure
@@ -112,7 +113,7 @@ def deploy_one(config: Config, cell: str, folder: Path, server_environment: Path
             failure = ""
         except Failure as error:
             failure = redact(str(error))
-    text = f"{table([_HEADER, *(pod.row() for pod in pods.values())])}\n\n"
+    text = "\n".join([*aligned([_HEADER, *(pod.row() for pod in pods.values())]), "", ""])
     if failure:
         return False, f"{text}FAILED: {failure}\nIts files: {folder}"
     kept = " All of it is removed, but for the volume of the model cache." if site.model_cache else " All is removed."
@@ -164,10 +165,3 @@ def _after(pod: Document, kind: str) -> float | None:
         return None
     made, since = pod["metadata"]["creationTimestamp"], found["lastTransitionTime"]
     return (datetime.fromisoformat(since) - datetime.fromisoformat(made)).total_seconds()
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Return rows as lines with columns that begin below each other."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)

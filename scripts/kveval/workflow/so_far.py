@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kveval.config.campaign import Cell
 from kveval.host.errors import Failure
 from kveval.measure.failures import cause
-from kveval.store.run_file import read_run, stored_run
+from kveval.store.run_file import Cell, read_run, stored_run
 from kveval.store.store import listed, verify_file
 
 

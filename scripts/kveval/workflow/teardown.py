@@ -1,18 +1,15 @@
 """Removing what a campaign has left running, on a cluster or on this host, and nothing else."""
 
-from collections.abc import Callable
-
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.leases import holder_of, living
 from kveval.engines.kubernetes.teardown import remove
+from kveval.engines.protocol import Say
 from kveval.host.errors import Failure
 from kveval.host.lock import LOCK, holder, host_lock
 from kveval.host.registry import registry_path, remove_leftovers
 from kveval.spec.config import Config
-
-Say = Callable[[str], None]
 
 
 class StillMeasuring(Failure):

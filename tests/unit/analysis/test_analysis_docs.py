@@ -12,8 +12,8 @@ from tests.unit.analysis.test_level_tables import measurement  # noqa: F401  (a 
 from kveval.analysis.check_rules import CHECKS, RULES
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.reuse import NUMBERS, TEXTS
-from kveval.analysis.statistics.campaign import ComparisonSettings
 from kveval.analysis.verdict_tables import verdict_tables
+from kveval.config.campaign import Comparison
 
 TEXT = "".join((REPOSITORY / "docs" / name).read_text() for name in ("analysis.md", "comparisons.md"))
 NAMED = set(re.findall(r"`([a-z0-9_]+)`", TEXT))
@@ -31,9 +31,7 @@ def test_every_column_of_a_level_is_documented(measurement) -> None:  # noqa: F8
 @pytest.mark.parametrize("table", ["comparison", "contrasts", "peak_comparison", "averages", "checks", "peaks"])
 def test_every_column_of_a_table_is_documented(table: str) -> None:
     levels = levels_table()
-    tables = verdict_tables(levels, peaks_table(levels), BASELINES, ComparisonSettings()) | {
-        "peaks": peaks_table(levels)
-    }
+    tables = verdict_tables(levels, peaks_table(levels), BASELINES, Comparison()) | {"peaks": peaks_table(levels)}
     metrics = {*yaml.safe_load((REPOSITORY / "config" / "metrics.yaml").read_text()), *METRICS}
     assert [name for name in tables[table] if not documented(name) and name not in metrics] == []
 

@@ -4,16 +4,16 @@ One test a row of what was tried, self-contained; each with its counterpart that
 """
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pytest
 from tests.support.synthetic import level_row
 
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import METRICS, ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import METRICS, compare_all
+from kveval.config.campaign import Comparison
 
-Array = npt.NDArray[np.float64]
-SETTINGS = ComparisonSettings()
+SETTINGS = Comparison()
 HOUR = 3600.0
 
 
@@ -33,9 +33,7 @@ def campaign(logs: Array, starts: Array, model: str = "m", copies: int = 0, hour
     return pd.DataFrame(rows)
 
 
-def judged(
-    table: pd.DataFrame, metric: str = "throughput_tok_s", settings: ComparisonSettings = SETTINGS
-) -> pd.DataFrame:
+def judged(table: pd.DataFrame, metric: str = "throughput_tok_s", settings: Comparison = SETTINGS) -> pd.DataFrame:
     """The comparisons of a metric, by arm."""
     baselines = {name: None if name == "no-offload" else "no-offload" for name in table["scenario"]}
     return compare_all(table, baselines, settings, {metric: METRICS[metric]}).baseline.set_index("scenario")
@@ -163,7 +161,7 @@ def test_verdicts_on_the_primary_metric_share_one_error_rate_over_models() -> No
     assert primary["p_holm"].min() == pytest.approx(min(1.0, 12 * smallest))
     first = other[other["model"] == "m0"]
     assert first["p_holm"].min() == pytest.approx(min(1.0, 3 * first["p_value"].min()))
-    declared = ComparisonSettings(primary="ttft_ms_p50")
+    declared = Comparison(primary="ttft_ms_p50")
     assert set(judged(table, "ttft_ms_p50", declared)["family"]) == {"primary"}
     assert set(judged(table, settings=declared)["family"]) == {"exploratory"}
 

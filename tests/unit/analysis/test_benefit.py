@@ -9,12 +9,11 @@ from tests.support.paths import REPOSITORY
 from tests.support.synthetic import run_description
 
 from kveval.analysis.benefit import Basis, MeasuredLevel, TierCopies, basis_of, context_share, tier_copies
-from kveval.config.campaign import Cell
 from kveval.spec.curve.service import ServerSpeed
 from kveval.spec.curve.speed import FittedSpeed
 from kveval.spec.loading import load_config
 from kveval.spec.specification import Specification
-from kveval.store.run_file import CellName, Change, LevelRun, Run
+from kveval.store.run_file import Cell, Change, LevelRun, Run
 
 CONFIG = REPOSITORY / "config"
 SPEED = ServerSpeed(token_s=5e-5, context_share=2e-4, batch_s=0.004, answer_s=0.0005, request_s=0.01)
@@ -119,7 +118,7 @@ def test_copies_are_those_that_tiers_counted():
     }
     described = run_description("Qwen3-0.6B", "native-offload", 500, 1)
     run = Run(
-        **described | {"cell": CellName(**described["cell"]), "levels": [LevelRun(2, counters=counters), LevelRun(4)]}
+        **described | {"cell": Cell(**described["cell"]), "levels": [LevelRun(2, counters=counters), LevelRun(4)]}
     )
     found = tier_copies([run])
     assert found == TierCopies((2e9,), (), ("Qwen3-0.6B/native-offload/500",))

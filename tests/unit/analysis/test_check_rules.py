@@ -23,8 +23,7 @@ from kveval.analysis.levels.outcomes import Check, Outcome, checks_in, columns, 
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.system import checks as checks_system
-from kveval.analysis.system.checks import Sampled
-from kveval.analysis.system.metrics import Reduced
+from kveval.analysis.system.checks import Reduced, Sampled
 from kveval.store.run_file import Run
 
 GEOMETRY = {"layers": 28, "kv_heads": 8, "head_dim": 128}

@@ -10,11 +10,12 @@ from tests.support.synthetic import BASELINES, level_row, levels_table, peaks_ta
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.averages import averages
-from kveval.analysis.statistics.campaign import Comparisons, ComparisonSettings, compare_all, method_hash
+from kveval.analysis.statistics.campaign import Comparisons, compare_all, method_hash
 from kveval.analysis.statistics.comparison import OPEN_LOOP, OTHER_HARDWARE, contrast_cells
 from kveval.analysis.statistics.level_selection import log_table, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs
 from kveval.analysis.verdict_tables import verdict_tables
+from kveval.config.campaign import Comparison
 
 HOUR = 3600.0
 
@@ -25,7 +26,7 @@ def spans(first: float, count: int, length: float = 0.2, number: int = 1) -> dic
 
 
 def compared(levels: pd.DataFrame, **settings: object) -> Comparisons:
-    return compare_all(levels, BASELINES, ComparisonSettings(**settings))
+    return compare_all(levels, BASELINES, Comparison(**settings))
 
 
 def throughput(table: pd.DataFrame) -> pd.DataFrame:
@@ -278,19 +279,14 @@ def test_peaks_are_compared_apart() -> None:
 
 def test_the_method_has_a_number_that_changes_with_it() -> None:
     table = compared(levels_table()).baseline
-    assert set(table["method_hash"]) == {method_hash(ComparisonSettings())}
+    assert set(table["method_hash"]) == {method_hash(Comparison())}
     others = [
-        ComparisonSettings(margin=0.03),
-        ComparisonSettings(alpha=0.01),
-        ComparisonSettings(level=8),
-        ComparisonSettings(contrasts=[["a", "b"]]),
+        Comparison(margin=0.03),
+        Comparison(alpha=0.01),
+        Comparison(level=8),
+        Comparison(contrasts=[["a", "b"]]),
     ]
-    assert (
-        len(
-            {method_hash(settings) for settings in [ComparisonSettings(), *others, ComparisonSettings(method="paired")]}
-        )
-        == 6
-    )
+    assert len({method_hash(settings) for settings in [Comparison(), *others, Comparison(method="paired")]}) == 6
     assert set(compared(levels_table(), method="paired").baseline["method"]) == {"paired"}
 
 
@@ -331,7 +327,7 @@ def test_the_geometric_mean_treats_ratios_alike() -> None:
 
 def test_the_tables_of_verdicts_are_whole() -> None:
     levels = levels_table(["a", "b"])
-    tables = verdict_tables(levels, peaks_table(levels), BASELINES, ComparisonSettings())
+    tables = verdict_tables(levels, peaks_table(levels), BASELINES, Comparison())
     assert list(tables) == ["comparison", "contrasts", "peak_comparison", "averages", "checks"]
     assert set(tables["checks"]["check"]) == {"peak_bracketed"}
     assert tables["comparison"]["q_value"].notna().sum() == tables["comparison"]["p_holm"].notna().sum()

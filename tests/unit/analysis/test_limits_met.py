@@ -12,11 +12,12 @@ from tests.support.synthetic_value import with_goodput
 from kveval.analysis.estimators.intervals import contrasts
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.peaks import peak_row, read_table
-from kveval.analysis.statistics.campaign import METRICS, ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import METRICS, compare_all
 from kveval.analysis.statistics.limits_met import NONE_IN_EITHER, UNKNOWN, comparable
 from kveval.analysis.statistics.uncertainty import allowing_for
 from kveval.analysis.statistics.verdicts import BETTER, NOT_ASSESSED, PARITY, WORSE
 from kveval.analysis.verdict_tables import verdict_tables
+from kveval.config.campaign import Comparison
 
 Share = Callable[[str, int], float]
 # The baseline meets its limits up to 8 streams, this arm up to 32.
@@ -152,5 +153,5 @@ def test_a_peak_names_the_level_of_the_most_goodput(tmp_path: Any) -> None:
 def test_the_campaigns_own_checks_find_nothing_in_it() -> None:
     table = campaign()
     peaks = pd.DataFrame([peak_row(rows) for _, rows in table.groupby(["model", "scenario"], sort=False)])
-    checks = verdict_tables(table, peaks, BASELINES, ComparisonSettings())["checks"]
+    checks = verdict_tables(table, peaks, BASELINES, Comparison())["checks"]
     assert list(checks[checks["severity"] == "fail"]["message"]) == []

@@ -13,12 +13,12 @@ from tests.support.synthetic import run_description
 from tests.unit.analysis.test_tier_activity import DEVICE, run
 
 from kveval.analysis.reuse import NUMBERS, TOLERANCE_POINTS, read_curve, served_shares, with_predictions
-from kveval.config.campaign import Cell
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
 from kveval.report.tables.reuse import likely_cause
 from kveval.spec.loading import load_config
 from kveval.spec.specification import Specification
+from kveval.store.run_file import Cell
 
 CONFIG = REPOSITORY / "config"
 TIERED = "native-offload", 10_000

@@ -13,11 +13,11 @@ from tests.support.synthetic import level_row
 from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
 
 from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.system.checks import Reduced
 from kveval.analysis.system.metrics import (
     NO_RECORDING,
     NO_WINDOW,
     MetricsError,
-    Reduced,
     SystemRecording,
     parse_metrics,
     with_system_metrics,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kveval.analysis.system.tier_activity import COLUMNS, tier_activity
-from kveval.store.run_file import CellName, Change, LevelRun, Run
+from kveval.store.run_file import Cell, Change, LevelRun, Run
 
 DEVICE = {"vllm:prefix_cache_queries_total": 200_000.0, "vllm:prefix_cache_hits_total": 130_000.0}
 
@@ -15,7 +15,7 @@ def run(scenario, level=4, **counters):
         schema=1,
         measurement="id",
         run=1,
-        cell=CellName("tiny", scenario, 2000),
+        cell=Cell("tiny", scenario, 2000),
         specification={"model": {"kv_bytes_per_token": 1024}},
         engine="local",
         weights="miniature",

@@ -15,9 +15,10 @@ from tests.support.synthetic import BASELINES, levels_table, run_description
 
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.campaign import ComparisonSettings, compare_all
+from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import PAST_THE_PEAK
 from kveval.analysis.statistics.verdicts import BETTER, INCONCLUSIVE, NOT_ASSESSED, PARITY, WORSE
+from kveval.config.campaign import Comparison
 from kveval.report.tables.results import effect_text
 
 LEVEL, TOKENS = 2, 16
@@ -65,7 +66,7 @@ def story(rate: float, in_flight: float = LEVEL, ttft_s: float = 0.1, seconds: f
 
 def compared(levels: pd.DataFrame, **settings: Any) -> dict[str, dict[str, Any]]:
     """The rows of comparison.csv by metric."""
-    found = compare_all(levels, BASELINES, ComparisonSettings(**settings)).baseline
+    found = compare_all(levels, BASELINES, Comparison(**settings)).baseline
     return {str(row["metric"]): row for row in found.to_dict("records")}
 
 

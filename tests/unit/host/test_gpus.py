@@ -1,4 +1,4 @@
-"""GPUs from what nvidia-smi prints and what NVML tells, whole or in part; the exporter; which software fits them."""
+"""GPUs from what nvidia-smi prints, whole or in part; the exporter by NVML; which software fits them."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from tests.support.paths import REPOSITORY
 from kveval.host import hardware
 from kveval.host.errors import Failure
 from kveval.host.gpus import details
-from kveval.host.gpus.details import cuda_of, gpu_details, numa_node, parse, told_by_nvml
+from kveval.host.gpus.details import cuda_of, gpu_details, numa_node, parse
 from kveval.host.gpus.exporter import chosen, exposition
 from kveval.host.gpus.stacks import Stack, fitting, judge_stack, read_stacks, same_release
 from kveval.pcp.direct.prometheus import Exporter
@@ -56,19 +56,6 @@ def test_the_numa_node_is_the_kernel_s(tmp_path: Path) -> None:
     assert told == [1, None, None, None]
 
 
-def test_nvml_tells_the_same_facts_in_the_same_units() -> None:
-    nvml = FakeNvml()
-    first, second = told_by_nvml(nvml)
-    assert first | {"memory_bytes": 0} == parse(H200)[0] | {"memory_bytes": 0, "cuda": "13.0"}
-    assert (second["uuid"], second["pcie_generation_max"]) == (B, 5)
-    assert {"power_limit_w", "pcie_generation"}.isdisjoint(second)
-    assert nvml.open == 0
-
-
-def test_a_driver_that_is_not_loaded_has_no_gpus() -> None:
-    assert told_by_nvml(FakeNvml(broken=True)) == []
-
-
 def shim(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     """Put a program nvidia-smi first on the path."""
     program = folder / "nvidia-smi"
@@ -87,18 +74,9 @@ def test_a_host_is_asked_through_nvidia_smi(tmp_path: Path, monkeypatch: pytest.
     assert (found["numa_node"], found["cuda"], found["power_limit_w"]) == (0, "13.0", 650.0)
 
 
-def test_nvml_is_asked_where_there_is_no_nvidia_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
-    assert [gpu["uuid"] for gpu in gpu_details(tmp_path)] == [A, B]
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
-    assert gpu_details(tmp_path) == []
-
-
 def test_a_driver_that_refuses_the_details_still_names_its_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
     shim(tmp_path, monkeypatch, "[[ $1 == *pcie* || $1 == -q ]] && exit 2; echo 'NVIDIA H200, 143771, 580.95.05'")
     assert hardware.gpus() == [{"name": "NVIDIA H200", "memory_bytes": 143771 * 2**20, "driver": "580.95.05"}]
 

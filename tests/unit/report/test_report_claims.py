@@ -16,8 +16,8 @@ from tests.support.synthetic import run_description
 from tests.unit.report import test_report as small
 
 from kveval.analysis.levels.outcomes import Outcome, columns
-from kveval.analysis.statistics.campaign import ComparisonSettings
 from kveval.analysis.verdict_tables import verdict_tables
+from kveval.config.campaign import Comparison
 from kveval.report import report
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names
@@ -40,7 +40,7 @@ def campaign(runs: int = 3, contrasts: bool = False) -> tuple[ReportPlan, Measur
     keys = large.cells(MODELS if runs > 2 else MODELS[:1], ARMS)
     levels = large.levels_table(keys, runs, levels=(1, 200, 400))
     measured = large.measured(levels)
-    settings = ComparisonSettings(contrasts=CONTRASTS if contrasts else ())
+    settings = Comparison(contrasts=CONTRASTS if contrasts else ())
     tables = verdict_tables(levels, measured.peaks, large.BASELINES, settings)
     kept = {name: tables[name] for name in ("comparison", "contrasts", "averages", "checks")}
     return large.plan(keys, runs=runs), dataclasses.replace(measured, **kept)

@@ -6,7 +6,7 @@ from tests.unit.analysis.test_ceilings import ARM, BASELINE
 
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.ceilings import ceilings_table
-from kveval.store.run_file import CellName, CopyBandwidth, LevelRun
+from kveval.store.run_file import Cell, CopyBandwidth, LevelRun
 
 EMPTY = pd.DataFrame()
 PLAIN, TIERED = ("whole", "no-offload", 0), ("whole", "native-offload", 2000)
@@ -18,7 +18,7 @@ def of(run, cell, profile, levels):
     specification = run.specification | {"workload": {"profile": profile, "levels": levels}}
     entries = [LevelRun(level=level, counters=run.levels[0].counters) for level in levels]
     copying = CopyBandwidth(host_gb_s=8.0)
-    return replace(run, cell=CellName(*cell), specification=specification, levels=entries, copy_bandwidth=copying)
+    return replace(run, cell=Cell(*cell), specification=specification, levels=entries, copy_bandwidth=copying)
 
 
 def rows(cell, ttft_ms):

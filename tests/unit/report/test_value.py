@@ -14,8 +14,8 @@ from tests.support.synthetic_value import LIMITS, with_goodput
 
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import ComparisonSettings
 from kveval.analysis.verdict_tables import verdict_tables
+from kveval.config.campaign import Comparison
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.reading import figure_data
@@ -40,7 +40,7 @@ def share(scenario: str, level: int) -> float:
 def of_levels(levels: pd.DataFrame) -> Measured:
     groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
     peaks = pd.DataFrame([peak_row(rows, list(large.METRICS)) for _, rows in groups])
-    tables = verdict_tables(levels, peaks, large.BASELINES, ComparisonSettings())
+    tables = verdict_tables(levels, peaks, large.BASELINES, Comparison())
     beside = {name: tables[name] for name in ("contrasts", "averages", "checks", "peak_comparison")}
     return Measured(large.runs_of(levels), levels, peaks, tables["comparison"], **beside)
 

@@ -9,11 +9,12 @@ from tests.support import source_trees
 from tests.support.config_files import BASE, CELLS, CONFIG, NATIVE, RAW, changed, ids, load, load_raw, on_cluster
 from tests.support.source_trees import CONNECTOR, git, source_tree
 
-from kveval.config.campaign import Cell, ServerConfig
+from kveval.config.campaign import ServerConfig
 from kveval.config.catalogue import BuildSource
 from kveval.config.problems import ConfigError
 from kveval.spec.builds import ArmBuild, BuildError, find_build, with_build
 from kveval.spec.loading import load_config
+from kveval.store.run_file import Cell
 
 SERVER = ServerConfig.model_validate(RAW["config"]["server"])
 OTHER = Cell("Qwen3-0.6B", "candidate", 10_000)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tests.support.paths import REPOSITORY
 
-from kveval.config.campaign import Cell
 from kveval.load import traces
 from kveval.spec.config import Config
 from kveval.spec.curve.of_cells import curves_of, needed_sizes, prompts_of
 from kveval.spec.loading import load_config
 from kveval.spec.specification import Specification
+from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import curve_lines, curve_panel, curve_rows, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 

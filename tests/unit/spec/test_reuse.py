@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW, changed, load, load_raw, on_cluster, on_gpus
 
-from kveval.config.campaign import Cell
 from kveval.spec.loading import load_config
 from kveval.spec.reuse import Caches, Demand, LevelReuse, caches_of, demand_of, prefixes_held, reuse_of, visited
 from kveval.spec.warnings import no_gain, sentence
+from kveval.store.run_file import Cell
 
 MARGIN = 0.05
 BASE, SMALL, LARGE = (

@@ -21,7 +21,6 @@ from kveval.spec.sizing import (
     gib,
     kv_bytes_per_token,
     pinned_bytes,
-    rank_kv_bytes_per_token,
     server_blocks,
 )
 from kveval.spec.specification import CacheSizes
@@ -77,7 +76,7 @@ def test_an_unknown_dtype_is_refused_with_what_is_known():
 
 def test_more_ranks_than_heads_replicate_heads():
     shape = Shape(layers=1, kv_heads=2, head_dim=64)
-    assert rank_kv_bytes_per_token(shape, "auto", 8) == 2 * 64 * 2
+    assert kv_bytes_per_token(shape, "auto", 8) == 8 * (2 * 64 * 2)
     assert kv_bytes_per_token(shape, "auto", 8) == 4 * kv_bytes_per_token(shape, "auto", 2)
 
 
@@ -89,9 +88,7 @@ def test_size_is_proportional_to_layers(shape, dtype, factor):
 
 @given(shapes, dtypes, ranks)
 def test_ranks_share_the_heads_and_hold_everything_together(shape, dtype, count):
-    whole, one = kv_bytes_per_token(shape, dtype, count), rank_kv_bytes_per_token(shape, dtype, count)
-    assert whole == count * one
-    assert whole == kv_bytes_per_token(shape, dtype) or count > shape.kv_heads
+    assert kv_bytes_per_token(shape, dtype, count) == kv_bytes_per_token(shape, dtype) or count > shape.kv_heads
 
 
 @given(shapes, dtypes, ranks, block_sizes, counts)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.config_files import CONFIG
 
-from kveval.config.campaign import Cell
 from kveval.config.catalogue import Geometry
 from kveval.load.workload import (
     BurstSpec,
@@ -30,6 +29,7 @@ from kveval.spec.specification import (
     Specification,
     SpecificationError,
 )
+from kveval.store.run_file import Cell
 
 CAMPAIGNS = sorted((CONFIG / "campaigns").glob("*.yaml"))
 COUNTS = st.integers(0, 2**53)

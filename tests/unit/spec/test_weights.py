@@ -3,10 +3,10 @@
 import pytest
 from tests.support.config_files import CONFIG, NATIVE, ROOT, changed, load, on_cluster, on_gpus
 
-from kveval.config.campaign import Cell
 from kveval.config.problems import ConfigError
 from kveval.spec.loading import load_config
 from kveval.spec.specification import Specification
+from kveval.store.run_file import Cell
 
 CELL = Cell("Qwen3-8B", "native-offload", 10_000)
 WHOLE = Cell("Qwen3-0.6B-float32", "native-offload", 200)

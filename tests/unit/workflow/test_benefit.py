@@ -7,10 +7,10 @@ from tests.support.paths import REPOSITORY
 from tests.support.stored_runs import measured
 
 from kveval.analysis import benefit as analysis
-from kveval.config.campaign import Cell
 from kveval.spec.loading import load_config
+from kveval.store.run_file import Cell
 from kveval.store.store import Store
-from kveval.workflow.planning.benefit import BenefitRow, benefit_row, level_benefits
+from kveval.workflow.planning.benefit import level_benefits
 from kveval.workflow.planning.benefit_text import benefit_lines
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
@@ -28,7 +28,7 @@ def test_before_any_measurement_it_says_what_it_would_take(config, tmp_path):
     store = StoreIndex.read(tmp_path)
     curves = [*level_curves(config, store)]
     [bought] = level_benefits(config, curves, store)
-    assert bought is None and benefit_row(bought, TIER) == BenefitRow()
+    assert bought is None
     [line] = benefit_lines(config, curves[0], bought)
     assert line.endswith("snakemake --cores 4 results/Qwen3-0.6B/no-offload/0/peak.csv")
 
@@ -48,7 +48,7 @@ def test_from_a_measurement_without_a_tier_it_predicts_each_size(config, tmp_pat
     assert bought.basis.runs == [1, 2]
     assert set(bought.cells) == {cell for cell in config.cells if cell.cpu_blocks}
     assert set(bought.measured) == {TIER}
-    assert benefit_row(bought, TIER).throughput_percent > 0 == benefit_row(bought, config.cells[1]).throughput_percent
+    assert bought.cells[TIER].throughput_percent.value > 0 == bought.cells[config.cells[1]].throughput_percent.value
     text = "\n".join(benefit_lines(config, curves[0], bought))
     # Measured: twice the tokens of what was measured without.
     assert "measured +100 %" in text and f"({-(-bought.knee[0] // 16):,} blocks)" in text

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW
 from tests.support.source_trees import CONNECTOR, git, source_tree
 
-from kveval.config.campaign import Cell
 from kveval.spec.builds import BuildError
 from kveval.spec.config import Config
+from kveval.store.run_file import Cell
 from kveval.workflow.check import bisect, check
 from kveval.workflow.check.bisect import MOST_OPEN, run_bisect, search, step_design
 from kveval.workflow.check.campaign import CheckError

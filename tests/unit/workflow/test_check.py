@@ -11,9 +11,9 @@ import pytest
 from tests.support.config_files import CONFIG, RAW
 from tests.support.source_trees import CONNECTOR, source_tree
 
-from kveval.config.campaign import Cell
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
+from kveval.store.run_file import Cell
 from kveval.workflow.check import check
 from kveval.workflow.check.campaign import ARMS, BLOCKS, CheckError, CheckPlan, check_plan, source_of
 from kveval.workflow.check.check import command_of, until_clear, write_check

@@ -9,9 +9,10 @@ from tests.support.fake_cluster import Call, FakeTransport, made, ok
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
+from kveval.host.findings import aligned
 from kveval.load.workload import BurstSpec
 from kveval.spec.loading import load_config
-from kveval.workflow.deploy_one import PodStory, TrialError, demand, deploy_one, note, table, trial_of
+from kveval.workflow.deploy_one import PodStory, TrialError, demand, deploy_one, note, trial_of
 
 SPECIFICATION = cells(RELEASES[1])[0]["Qwen3-0.6B/native-offload/10000"]
 MADE = "2026-01-01T00:00:00Z"
@@ -82,4 +83,4 @@ def test_what_a_pod_waits_for_is_said_once_and_its_times_are_kept() -> None:
 
 
 def test_columns_begin_below_each_other() -> None:
-    assert table([("pod", "node"), ("server-0", "a")]) == "pod       node\nserver-0  a"
+    assert aligned([("pod", "node"), ("server-0", "a")]) == ["pod       node", "server-0  a"]

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
 
-from kveval.config.campaign import Cell
 from kveval.config.problems import ConfigError
 from kveval.spec.differences import described, differences
 from kveval.spec.loading import load_config
 from kveval.spec.warnings import sentence
+from kveval.store.run_file import Cell
 from kveval.workflow.planning import tier_sizes
 from kveval.workflow.planning.costs import cost, disk, shortages, window_s
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority

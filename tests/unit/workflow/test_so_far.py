@@ -7,7 +7,7 @@ import pytest
 from tests.support.stored_runs import CELL, measured
 
 from kveval.analysis.peaks import PeaksError
-from kveval.config.campaign import Cell
+from kveval.store.run_file import Cell
 from kveval.store.store import Store
 from kveval.workflow.lacking import reason_in, reason_instead_of, reasons, with_tables
 from kveval.workflow.so_far import measured_so_far

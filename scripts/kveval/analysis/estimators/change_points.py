@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kveval.analysis.estimators.intervals import Array, Contrast, welch
+from kveval.analysis.estimators.intervals import Contrast, welch
+from kveval.analysis.estimators.spreads import Array
 
 SIGNIFICANCE = 0.005
 """The largest p value of a change point."""

@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
-from kveval.analysis.estimators.spreads import Spreads, unequal
-
-Array = npt.NDArray[np.float64]
+from kveval.analysis.estimators.spreads import Array, Spreads, unequal
 
 
 def t_quantile(probability: float, df: float) -> float:

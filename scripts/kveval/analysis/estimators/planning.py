@@ -8,13 +8,11 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from kveval.analysis.estimators.intervals import t_quantile
-from kveval.analysis.estimators.spreads import TESTABLE_RUNS
+from kveval.analysis.estimators.spreads import TESTABLE_RUNS, Array
 
-Array = npt.NDArray[np.float64]
 # Simulated campaigns behind each probability, which makes it exact to half a percentage point.
 _CAMPAIGNS = 4000
 

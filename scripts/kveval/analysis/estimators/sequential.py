@@ -14,13 +14,12 @@ from functools import cache
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 from scipy.optimize import brentq
 
 from kveval.analysis.estimators.intervals import Contrast, contrasts
+from kveval.analysis.estimators.spreads import Array
 
-Array = npt.NDArray[np.float64]
 Answer = Literal["better", "worse", "equal", "open"]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 # The probability beyond this many standard deviations is neglected.

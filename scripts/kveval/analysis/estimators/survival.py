@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from kveval.analysis.estimators.spreads import Array
 
 # A risk set smaller than this share of the subjects that enter later is ignored: a single early event in a set of one
 # would end the curve (Lai and Ying 1991 give such sets weight 0, too). A set that is small because most subjects have

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.levels.noise import renewal_error
-from kveval.analysis.levels.requests import Array, Requests
+from kveval.analysis.levels.requests import Requests
 
 GOODPUT = "goodput_per_s"
 """The column that is compared: requests, or sessions, per second that meet the limits."""

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from scipy import special
 
 from kveval.analysis.estimators.intervals import t_quantile
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.estimators.survival import Observed, effective_count, quantiles
-from kveval.analysis.levels.requests import Array, Requests
+from kveval.analysis.levels.requests import Requests
 
 _BEYOND = {"p50": 2, "p90": 2, "p99": 10}
 """Observed values needed beyond a quantile: the 90th percentile of nine values would just be the largest. In heavy

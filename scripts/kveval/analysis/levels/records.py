@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from kveval.analysis.estimators.intervals import batch_means, compound_poisson
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.estimators.survival import Observed, quantiles
 from kveval.analysis.levels.noise import QUANTILES, quantile_error, quantile_interval, whole
-from kveval.analysis.levels.requests import Array, Requests
+from kveval.analysis.levels.requests import Requests
 from kveval.load.reports import CLOSED_LOOP, LevelReport
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")

@@ -10,9 +10,8 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
+from kveval.analysis.estimators.spreads import Array
 from kveval.load.reports import RequestRecord
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, partner
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, partner
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
@@ -23,7 +22,6 @@ from kveval.analysis.statistics import limits_met
 from kveval.analysis.statistics.comparison import (
     OTHER_HARDWARE,
     PAST_THE_PEAK,
-    Cell,
     CellRows,
     ComparedCell,
     Kind,
@@ -46,6 +44,7 @@ from kveval.analysis.statistics.replicates import configurations, pooled_spread,
 from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import judge, overview
+from kveval.config.campaign import Comparison
 
 METHOD = 4
 """Version of the comparison method; part of the method's hash, raised when verdicts may change."""
@@ -61,28 +60,9 @@ METRICS: dict[str, bool] = {
 }
 
 
-@dataclass(frozen=True)
-class ComparisonSettings:
-    """How to compare: the campaign's key `comparison`.
-
-    `margin` 0.05 means 5 %; `alpha` is the error rate of all verdicts on the `primary` metric together, and for other
-    metrics of those per model; `level` is a level or "baseline peak"; `contrasts` are pairs of arms, as SCENARIO or
-    SCENARIO/CPU_BLOCKS; `method` is "blocks" (with paired differences where spreads differ) or "paired"; `q` is the
-    false discovery rate of the overview over models.
-    """
-
-    margin: float = 0.05
-    alpha: float = 0.05
-    primary: str = THROUGHPUT
-    level: int | str = "baseline peak"
-    contrasts: Sequence[Sequence[str]] = ()
-    method: str = "blocks"
-    q: float = 0.05
-
-
-def method_hash(settings: ComparisonSettings) -> str:
+def method_hash(settings: Comparison) -> str:
     """Return 12 hex digits that change with anything that may change a verdict on the same data."""
-    facts = {"method": METHOD, "metrics": METRICS, "settings": asdict(settings)}
+    facts = {"method": METHOD, "metrics": METRICS, "settings": settings.model_dump()}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -97,7 +77,7 @@ class Comparisons(NamedTuple):
 def compare_all(
     complete: pd.DataFrame,
     baselines: Mapping[str, str | None],
-    settings: ComparisonSettings | None = None,
+    settings: Comparison | None = None,
     metrics: Mapping[str, bool] | None = None,
 ) -> Comparisons:
     """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
@@ -108,7 +88,7 @@ def compare_all(
     models, else over those of one model and metric. `q_value` is over all models of a metric (Benjamini, Hochberg).
     `metrics`: by default METRICS, and goodput where the levels have it.
     """
-    settings = settings or ComparisonSettings()
+    settings = settings or Comparison()
     metrics = metrics or METRICS | ({GOODPUT: True} if GOODPUT in complete else {})
     campaign = _Campaign(complete, baselines, settings, metrics)
     common: list[ComparedCell] = []
@@ -150,7 +130,7 @@ _NEEDED = (
     *("requests_completed", "rate_req_s", "configuration", "hardware", "run_started", "run_finished"),
     *(*COLUMNS, *INPUT_COLUMNS, *limits_met.COLUMNS),
 )
-Question = tuple[Cell, Cell | None, Kind]
+Question = tuple[CellKey, CellKey | None, Kind]
 
 
 def _table(entries: Sequence[ComparedCell]) -> pd.DataFrame:
@@ -164,7 +144,7 @@ class _Campaign:
         self,
         complete: pd.DataFrame,
         baselines: Mapping[str, str | None],
-        settings: ComparisonSettings,
+        settings: Comparison,
         metrics: Collection[str],
     ) -> None:
         self.settings = settings
@@ -172,10 +152,10 @@ class _Campaign:
         self._baselines = baselines
         complete = limits_met.comparable(complete)
         needed = complete[[name for name in complete if _needed(str(name), metrics)]].astype(object)
-        self._tables: dict[Cell, pd.DataFrame] = {
+        self._tables: dict[CellKey, pd.DataFrame] = {
             _cell(key): table for key, table in needed.groupby(list(KEYS), sort=False)
         }
-        self.rows: dict[Cell, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
+        self.rows: dict[CellKey, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
         self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
         self._spans = {cell: run_spans(rows.values()) for cell, rows in self.rows.items()}
         self.pauses = pauses(span for spans in self._spans.values() for span in spans.values())
@@ -185,8 +165,8 @@ class _Campaign:
             for metric in (THROUGHPUT, GOODPUT)
             if metric == THROUGHPUT or (metric in table and not limits_met.nothing_met(table))
         }
-        self._common: dict[tuple[Cell, str], Chosen] = {}
-        self._pairings: dict[tuple[Cell, Cell], Pairing] = {}
+        self._common: dict[tuple[CellKey, str], Chosen] = {}
+        self._pairings: dict[tuple[CellKey, CellKey], Pairing] = {}
         self._configurations = configurations(self.rows)
         self.replicates = replicate_groups(self.rows)
 
@@ -206,18 +186,18 @@ class _Campaign:
         asked = [(arm, reference) for arm, reference, _ in self.questions(model)]
         return [(arm, reference, "copies") for arm, reference in uncompared_copies(groups, asked)]
 
-    def _baseline(self, cell: Cell) -> Cell | None:
+    def _baseline(self, cell: CellKey) -> CellKey | None:
         """Return the baseline of a cell, None if it is missing or not unique."""
         name = self._baselines.get(cell[1])
         return partner(cell, [other for other in self._tables if other[0] == cell[0] and other[1] == name])
 
-    def pairing(self, arm: Cell, reference: Cell) -> Pairing:
+    def pairing(self, arm: CellKey, reference: CellKey) -> Pairing:
         """Return which runs of two cells are compared with each other."""
         if (arm, reference) not in self._pairings:
             self._pairings[arm, reference] = pair_runs(self._spans[arm], self._spans[reference])
         return self._pairings[arm, reference]
 
-    def common_level(self, cell: Cell, metric: str = THROUGHPUT) -> tuple[Cell, Chosen]:
+    def common_level(self, cell: CellKey, metric: str = THROUGHPUT) -> tuple[CellKey, Chosen]:
         """Return the level of all comparisons with `cell` as the reference, and the cell whose peak that is.
 
         Goodput is compared where the baseline's goodput is best, everything else at the peak of its throughput.
@@ -284,7 +264,7 @@ class _Campaign:
             limits_met.require_comparable(entry)
         return entry
 
-    def _peak(self, cell: Cell, other: Cell, metric: str) -> Chosen:
+    def _peak(self, cell: CellKey, other: CellKey, metric: str) -> Chosen:
         """A cell's own peak; the other cell's peak for a cell in which nothing met the limits at any level."""
         found = self._peaks.get((cell, metric))
         if found is None and (other, metric) in self._peaks:
@@ -337,7 +317,7 @@ def _needed(name: str, metrics: Collection[str]) -> bool:
     return name in _NEEDED or name in metrics or name.removesuffix("_se") in metrics
 
 
-def _cell(key: Any) -> Cell:
+def _cell(key: Any) -> CellKey:
     return str(key[0]), str(key[1]), int(key[2])
 
 

@@ -7,23 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.estimators.intervals import Contrast
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.levels.checks import MIN_RUNS, STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import failed_checks
-from kveval.analysis.statistics.evidence import Evidence, Sides
+from kveval.analysis.statistics.evidence import Evidence, Rows, Sides
 from kveval.analysis.statistics.inputs import of_levels
 from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
-from kveval.analysis.statistics.uncertainty import Rows, Starvation, starvation
+from kveval.analysis.statistics.uncertainty import Starvation, starvation
 
-Array = npt.NDArray[np.float64]
-Cell = tuple[str, str, int]
 # (run, level) -> row of complete_metrics.csv
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak", "copies"]
@@ -76,8 +74,8 @@ class ComparedCell:
     `evidence`: its inputs by name; `cells`: how many cells were measured in its blocks.
     """
 
-    arm: Cell
-    reference: Cell | None
+    arm: CellKey
+    reference: CellKey | None
     kind: Kind
     row: dict[str, Any]
     pair: Pair = field(default_factory=Pair)
@@ -116,7 +114,7 @@ class Selection:
     reference_levels: Mapping[int, int]
 
 
-def contrast_cells(cells: Sequence[Cell], one: str, other: str) -> list[tuple[Cell, Cell]]:
+def contrast_cells(cells: Sequence[CellKey], one: str, other: str) -> list[tuple[CellKey, CellKey]]:
     """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
     alone names all sizes, each paired with the same size of the other side, or with its only cell.
     """
@@ -129,7 +127,7 @@ def contrast_cells(cells: Sequence[Cell], one: str, other: str) -> list[tuple[Ce
     return found
 
 
-def _named(cells: Sequence[Cell], name: str) -> list[Cell]:
+def _named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
     scenario, _, blocks = name.partition("/")
     return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
 

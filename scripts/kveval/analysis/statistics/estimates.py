@@ -8,18 +8,18 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kveval.analysis.cells import CellKey
 from kveval.analysis.estimators.intervals import Contrast, contrasts, holm, welch
 from kveval.analysis.estimators.planning import parity_power, runs_to_resolve
-from kveval.analysis.statistics.comparison import Cell, ComparedCell
-from kveval.analysis.statistics.evidence import Evidence, Sides
+from kveval.analysis.estimators.spreads import Array
+from kveval.analysis.statistics.comparison import ComparedCell
+from kveval.analysis.statistics.evidence import Evidence, Rows, Sides
 from kveval.analysis.statistics.failed_requests import bounds
 from kveval.analysis.statistics.pairing import seconds
 from kveval.analysis.statistics.run_times import Drift, constant_offset, drift, session_effect, sessions
-from kveval.analysis.statistics.uncertainty import Rows, allowing_for
+from kveval.analysis.statistics.uncertainty import allowing_for
 
-Array = npt.NDArray[np.float64]
 # Each half of the runs is evaluated at the level chosen by the other half. If levels are alike, both halves are high
 # when they choose the same level, else both low: a correlation of 0.29 (8 levels) to 0.36 (3), which the spread of runs
 # does not show; the variance is raised by it.
@@ -51,7 +51,7 @@ def _of_blocks(
     members: Sequence[ComparedCell], margin: float, alpha: float, method: str, parted: Sequence[float]
 ) -> None:
     """Estimate the comparisons of cells that were measured in the same blocks."""
-    columns: dict[Cell, tuple[Array, Array]] = {}
+    columns: dict[CellKey, tuple[Array, Array]] = {}
     for entry in members:
         assert entry.reference is not None
         columns.setdefault(entry.reference, (entry.pair.reference, _starts(entry.pair.reference_rows)))
@@ -158,8 +158,8 @@ def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: f
 
 
 def uncompared_copies(
-    groups: Sequence[Sequence[Cell]], asked: Sequence[tuple[Cell, Cell | None]]
-) -> list[tuple[Cell, Cell]]:
+    groups: Sequence[Sequence[CellKey]], asked: Sequence[tuple[CellKey, CellKey | None]]
+) -> list[tuple[CellKey, CellKey]]:
     """Return the pairs of cells that ran the same configuration and are not compared in `asked`."""
     known = {frozenset(pair) for pair in asked}
     pairs = (pair for group in groups for pair in combinations(group, 2))

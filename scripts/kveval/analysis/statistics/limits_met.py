@@ -13,7 +13,8 @@ import pandas as pd
 
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics.comparison import ComparedCell
-from kveval.analysis.statistics.uncertainty import FLOOR, Rows
+from kveval.analysis.statistics.evidence import Rows
+from kveval.analysis.statistics.uncertainty import FLOOR
 
 COLUMNS = ("goodput_met", "goodput_settled", "goodput_cut", "duration_s")
 """Columns of a level that a comparison of goodput needs in addition."""

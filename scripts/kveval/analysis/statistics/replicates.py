@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kveval.analysis.statistics.comparison import Cell, CellRows, usable
+from kveval.analysis.cells import CellKey
+from kveval.analysis.statistics.comparison import CellRows, usable
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Spread:
     df: int
 
 
-def configurations(cells: Mapping[Cell, CellRows]) -> dict[Cell, str]:
+def configurations(cells: Mapping[CellKey, CellRows]) -> dict[CellKey, str]:
     """Return the configuration that each cell ran, as a hash; "" if it is not known, or its runs differ."""
     found = {}
     for cell, rows in cells.items():
@@ -27,9 +28,9 @@ def configurations(cells: Mapping[Cell, CellRows]) -> dict[Cell, str]:
     return found
 
 
-def replicate_groups(cells: Mapping[Cell, CellRows]) -> list[list[Cell]]:
+def replicate_groups(cells: Mapping[CellKey, CellRows]) -> list[list[CellKey]]:
     """Return the groups of two or more cells of one model that ran the same configuration."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
+    groups: dict[tuple[str, str], list[CellKey]] = {}
     for cell, configuration in configurations(cells).items():
         if configuration and configuration != "nan":
             groups.setdefault((cell[0], configuration), []).append(cell)
@@ -37,7 +38,10 @@ def replicate_groups(cells: Mapping[Cell, CellRows]) -> list[list[Cell]]:
 
 
 def pooled_spread(
-    cells: Mapping[Cell, CellRows], groups: Iterable[Sequence[Cell]], metric: str, levels: Mapping[str, int | None]
+    cells: Mapping[CellKey, CellRows],
+    groups: Iterable[Sequence[CellKey]],
+    metric: str,
+    levels: Mapping[str, int | None],
 ) -> Spread | None:
     """Return the spread of replicates about the mean of their group, run by run, at each model's compared level.
 

@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
-from kveval.analysis.estimators.spreads import residuals
+from kveval.analysis.estimators.spreads import Array, residuals
 from kveval.analysis.statistics.pairing import Span
 
-Array = npt.NDArray[np.float64]
 # With fewer runs no trend has a standard error.
 _FEWEST = 3
 # A session ends where no run of the campaign was measured for this many times the duration of a run.

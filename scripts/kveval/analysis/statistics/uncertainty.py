@@ -5,7 +5,7 @@ Nothing here prevents a verdict: noise and biases widen intervals and shift the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,8 @@ from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import uneven
+from kveval.analysis.statistics.evidence import Rows, number
 
-Rows = Sequence[Mapping[str, Any]]
 COLUMNS = (
     *("throughput_se", "throughput_cut", "throughput_drift", "throughput_drift_se", "concurrency_shortfall"),
     *("concurrency_mean", "e2e_ms_mean"),
@@ -105,7 +105,7 @@ def _bias(rows: Rows, metric: str) -> float:
 
 
 def _rise(row: Mapping[str, Any], metric: str) -> float:
-    short = float(np.nan_to_num(_value(row, "concurrency_shortfall")))
+    short = float(np.nan_to_num(number(row, "concurrency_shortfall")))
     if short <= 0:
         return 0.0
     if metric == GOODPUT or short >= 1:
@@ -113,19 +113,14 @@ def _rise(row: Mapping[str, Any], metric: str) -> float:
     if metric == THROUGHPUT:
         return float(-np.log1p(-short))
     name, quantile = metric.split("_ms_")
-    longer = _value(row, "e2e_ms_mean") * (1 / (1 - short) - 1)
-    whole, first = _value(row, f"e2e_ms_{quantile}"), _value(row, f"ttft_ms_{quantile}")
+    longer = number(row, "e2e_ms_mean") * (1 / (1 - short) - 1)
+    whole, first = number(row, f"e2e_ms_{quantile}"), number(row, f"ttft_ms_{quantile}")
     of = {"ttft": first, "itl": whole - first}.get(name, whole)
     return float(np.log1p(longer / of)) if of > 0 and longer >= 0 else np.inf
 
 
 def _values(rows: Rows, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([_value(row, column) for row in rows], dtype=np.float64)
-
-
-def _value(row: Mapping[str, Any], column: str) -> float:
-    value = row.get(column)
-    return np.nan if value is None else float(value)
+    return np.array([number(row, column) for row in rows], dtype=np.float64)
 
 
 def _mean(rows: Rows, column: str) -> float:

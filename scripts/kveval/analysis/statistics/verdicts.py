@@ -12,7 +12,8 @@ from kveval.analysis.statistics.estimates import plan_runs, show_interval
 from kveval.analysis.statistics.evidence import columns as evidence_columns
 
 BETTER, WORSE, PARITY, INCONCLUSIVE = "better", "worse", "parity", "inconclusive"
-VERDICTS = (BETTER, WORSE, PARITY, INCONCLUSIVE)
+DECIDED = (BETTER, WORSE, PARITY)
+VERDICTS = (*DECIDED, INCONCLUSIVE)
 INDICATIVE, INDICATIVE_TIME = "indicative", "indicative (measured at another time)"
 INDICATIVE_ACTIVITY = "indicative (activity not shown)"
 SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = "not assessed (single run)", "not assessed", "not exercised"

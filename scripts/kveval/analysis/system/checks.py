@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.system import hit_ratio
+from kveval.load.reports import CLOSED_LOOP
 
 # Blocks are allocated while a prompt is processed, so that running requests hold only a part of theirs for a while.
 _PARTLY = 0.5
 # A hit ratio that rises evenly by 0.15 changes by as much from the first third to the last.
 _FILLED = 0.1
 _KV_USAGE = ("kv_cache_usage_percent", "kv_cache_usage_max_percent")
-_CLOSED_LOOP = ("synchronous", "concurrent")
 
 
-class Findings(Protocol):
-    """Findings of reducing a window, besides its values; see `metrics.Reduced`."""
+@dataclass(frozen=True)
+class Reduced:
+    """The metrics of one window: column -> value, samples in it, why values are missing, and values per instance.
 
-    @property
-    def samples(self) -> int:
-        """Samples in the window."""
+    `absent`: metrics that should have been recorded but were not; `refused`: those with an implausible value;
+    `unscaled`: fractions that the catalogue does not convert to per cent.
+    """
 
-    @property
-    def absent(self) -> Sequence[str]:
-        """Metrics that should have been recorded but were not."""
-
-    @property
-    def refused(self) -> Sequence[str]:
-        """Metrics with an implausible value."""
-
-    @property
-    def unscaled(self) -> Sequence[str]:
-        """Fractions that the catalogue does not convert to per cent."""
+    values: dict[str, float]
+    samples: int
+    notes: list[str]
+    breakdown: dict[str, str] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    unscaled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Sampled:
     """A level's row with its system metrics, and the findings from reducing them; `least` samples are needed."""
 
     row: Mapping[str, Any]
-    found: Findings
+    found: Reduced
     least: int
 
     def value(self, name: str) -> float:
@@ -132,7 +129,7 @@ def caches_filled(sampled: Sampled) -> Outcome | None:
 @check("R4")
 def queues(sampled: Sampled) -> Outcome | None:
     """The server had no more requests than were sent: else the samples are of another time or another server."""
-    if sampled.row.get("strategy", "concurrent") not in _CLOSED_LOOP:
+    if sampled.row.get("strategy", "concurrent") not in CLOSED_LOOP:
         return None
     inside = sampled.value("requests_running") + sampled.value("requests_waiting")
     if not inside > 1.05 * sampled.streams:

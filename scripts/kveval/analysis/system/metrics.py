@@ -7,7 +7,7 @@ Units come from the recording; where PCP has none, the catalogue's `scale` is th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import ValidationError
 
+from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, judge
 from kveval.analysis.system import checks, hit_ratio
+from kveval.analysis.system.checks import Reduced
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
 from kveval.config.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
@@ -54,7 +56,6 @@ UNIT_FACTORS: dict[tuple[str, str], float] = {
 _UNITLESS = ("", "count")
 # Why a level has no metrics at all.
 NO_RECORDING, NO_WINDOW = "no recording of this run", "the level has no window"
-Array = npt.NDArray[np.float64]
 _OVER_TIME: Mapping[str, Callable[[Array], float]] = {
     "mean": lambda values: float(np.mean(values)),
     "max": lambda values: float(np.max(values)),
@@ -78,23 +79,6 @@ class _Unavailable(Exception):
 
 class _TooFew(_Unavailable):
     """There are fewer samples in the window than are needed."""
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """The metrics of one window: column -> value, samples in it, why values are missing, and values per instance.
-
-    `absent`: metrics that should have been recorded but were not; `refused`: those with an implausible value;
-    `unscaled`: fractions that the catalogue does not convert to per cent.
-    """
-
-    values: dict[str, float]
-    samples: int
-    notes: list[str]
-    breakdown: dict[str, str] = field(default_factory=dict)
-    absent: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    unscaled: tuple[str, ...] = ()
 
 
 def parse_metrics(catalogue: Mapping[str, Any]) -> dict[str, Metric]:

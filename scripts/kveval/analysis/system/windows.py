@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kveval.analysis.estimators.spreads import Array
 from kveval.pcp.parquet.bulk import Samples
 
-Array = npt.NDArray[np.float64]
 Times = npt.NDArray[np.int64]
 Window = tuple[int, int]
 

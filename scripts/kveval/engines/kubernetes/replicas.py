@@ -19,7 +19,7 @@ from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.sidecars import PodSidecar, command_line, environment
 from kveval.engines.kubernetes.wait.rollout import require_unchanged
 from kveval.engines.kubernetes.wait.wait import RolloutError
-from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
+from kveval.engines.protocol import Check, DeploymentError, ServerDied
 from kveval.engines.servers import answers, declared
 from kveval.engines.servers.answers import Questioned
 from kveval.engines.servers.lmcache import same_release
@@ -27,7 +27,7 @@ from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.watchdog import StallWatch, Work, read_work
 from kveval.host.http import HttpError
 from kveval.host.logs import last_words
-from kveval.store.run_file import Answers
+from kveval.store.run_file import Answers, SidecarRecord
 
 SERVER = "server"
 _LOOK_S = 2.0
@@ -92,9 +92,9 @@ class ClusterServer:
         return environment(self.replicas[0].pod, SERVER)
 
     @property
-    def sidecar_facts(self) -> list[SidecarFacts]:
+    def sidecar_facts(self) -> list[SidecarRecord]:
         """The sidecars, as run.json describes them."""
-        return [SidecarFacts(found.name, found.version, found.argv) for found in self.sidecars]
+        return [SidecarRecord(found.name, found.version, found.argv) for found in self.sidecars]
 
     def require_alive(self) -> None:
         """Raise ServerDied when a pod is gone, restarted, or will not run on; asked every two seconds."""

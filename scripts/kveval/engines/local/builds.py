@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from kveval.engines.protocol import Say
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.host.hashing import content_hash
@@ -40,7 +41,6 @@ specs = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
 found["packages"] = {n: list(s.submodule_search_locations or [])[:1] for n, s in specs.items() if s is not None}
 print(json.dumps(found))
 """
-Say = Callable[[str], None]
 
 
 class BuildFailed(Failure):

@@ -32,7 +32,6 @@ from kveval.pcp.direct.recorder import EXPORTERS_ALONE, DirectRecording, direct_
 from kveval.pcp.installation import installed_pcp
 from kveval.pcp.recording import Recording, RecordingSettings, recording
 from kveval.spec.random_model import write_served
-from kveval.spec.specification import Specification
 from kveval.store.store import Key, Store
 
 _SHARED_MEMORY_CHECK_S = 10.0
@@ -238,7 +237,7 @@ class HostSession:
             write_served(model.geometry, model_dir, dtype=model.dtype, quantization=model.quantization)
         starting = local.deployed(
             self._processes,
-            _server_plan(specification),
+            specification,
             environment=self._environment,
             installed=self._job.server_environment,
             model_dir=model_dir,
@@ -267,17 +266,3 @@ class HostSession:
         }
         members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]
         return RecordingSettings(openmetrics=endpoints, processes=[member.pid for member in members])
-
-
-def _server_plan(specification: Specification) -> local.ServerPlan:
-    return local.ServerPlan(
-        argv=specification.argv,
-        env=specification.env,
-        served_model=specification.model.served_name,
-        versions=specification.versions,
-        device_tokens=specification.budget.device_tokens,
-        sidecars=specification.sidecars,
-        tier_bytes=specification.budget.host_bytes,
-        tier_split=specification.budget.split,
-        file_tier=specification.file_tier,
-    )

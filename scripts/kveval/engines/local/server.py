@@ -15,7 +15,7 @@ import psutil
 
 from kveval.engines.counters import read_counters
 from kveval.engines.local.sidecars import fill, sidecars
-from kveval.engines.protocol import Check, DeploymentError, ServerDied, SidecarFacts
+from kveval.engines.protocol import Check, DeploymentError, ServerDied
 from kveval.engines.servers import answers, declared
 from kveval.engines.servers.answers import Questioned
 from kveval.engines.servers.program import Sidecar, SidecarPortTaken
@@ -27,8 +27,8 @@ from kveval.host.logs import exit_words, last_words
 from kveval.host.ports import foreign_listeners
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session, lives, title_of
-from kveval.spec.specification import SidecarSpec
-from kveval.store.run_file import Answers
+from kveval.spec.specification import Specification
+from kveval.store.run_file import Answers, SidecarRecord
 
 _PORT_ATTEMPTS = 3
 _HEALTH_ANSWER_S = 2.0
@@ -36,28 +36,6 @@ _HEALTH_ANSWER_S = 2.0
 
 class PortTaken(DeploymentError):
     """Another process has the server's port."""
-
-
-@dataclass(frozen=True)
-class ServerPlan:
-    """The server to start: arguments and environment with paths and ports open, and what must answer.
-
-    `sidecars`: what to start before the server, as the specification has it; `versions`: the releases declared, by
-    program; `tier_bytes`: what the arm's tier in host memory is to have, 0 for none; `file_tier`: whether a tier of
-    files stands behind it.
-    """
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    served_model: str
-    versions: Mapping[str, str]
-    device_tokens: int | None
-    sidecars: Sequence[SidecarSpec] = ()
-    tier_bytes: int = 0
-    tier_split: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of its parts, where two tiers share it."""
-    file_tier: bool = False
-    start_timeout_s: float = 600.0
 
 
 @dataclass
@@ -118,9 +96,9 @@ class Deployment:
         return {self.program.software.name: self.metrics_url} | others
 
     @property
-    def sidecar_facts(self) -> list[SidecarFacts]:
+    def sidecar_facts(self) -> list[SidecarRecord]:
         """The sidecars, as run.json describes them."""
-        return [SidecarFacts(found.program.name, found.version, found.program.argv) for found in self.sidecars]
+        return [SidecarRecord(found.program.name, found.version, found.program.argv) for found in self.sidecars]
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
         """Return the watch that finds it hanging."""
@@ -194,7 +172,7 @@ def server_environment(
 @contextlib.contextmanager
 def deployed(
     supervisor: Supervisor,
-    plan: ServerPlan,
+    specification: Specification,
     *,
     environment: Path,
     installed: Path | None = None,
@@ -203,6 +181,7 @@ def deployed(
     log: Path,
     ports: dict[str, int] | None = None,
     secrets: Sequence[str] = (),
+    start_timeout_s: float = 600.0,
 ) -> Iterator[Deployment]:
     """Start the server and its sidecars, wait until all answer as declared, and tear them down on leaving.
 
@@ -212,11 +191,12 @@ def deployed(
     of an earlier deployment to be used again, completed by those chosen here; `secrets`: environment variables passed
     on to the server.
 
-    Raises DeploymentError when the server does not come up within the plan's time, is another version or model, or
-    reports a device cache or a tier more than 2 % off what was asked for; SidecarError for a sidecar; PortTaken
-    when another process has the server's port.
+    Raises DeploymentError when the server does not come up in time, is another version or model, or reports a device
+    cache or a tier more than 2 % off what was asked for; SidecarError for a sidecar; PortTaken when another process
+    has the server's port.
     """
-    program = program_of(plan.versions)
+    versions, served_model, budget = specification.versions, specification.model.served_name, specification.budget
+    program = program_of(versions)
     ports = {} if ports is None else ports
     port = ports.setdefault("port", free_port())
     begin = time.monotonic()
@@ -226,20 +206,20 @@ def deployed(
         beside = stack.enter_context(
             sidecars(
                 supervisor,
-                plan.sidecars,
+                specification.sidecars,
                 environment=environment,
                 installed=installed,
                 base_env=server_environment({}, temporary),
-                versions=plan.versions,
+                versions=versions,
                 logs=log.parent,
                 ports=ports,
             )
         )
-        files = stack.enter_context(supervisor.temporary_folder(files_in)) if plan.file_tier else None
+        files = stack.enter_context(supervisor.temporary_folder(files_in)) if specification.file_tier else None
         folders = {"model_dir": model_dir, "fs_dir": files}
         argv = program.command(environment)
-        argv += [fill(argument, {**ports, **folders}) for argument in plan.argv]
-        env = {name: fill(value, {**ports, **folders}) for name, value in plan.env.items()}
+        argv += [fill(argument, {**ports, **folders}) for argument in specification.argv]
+        env = {name: fill(value, {**ports, **folders}) for name, value in specification.env.items()}
         process = stack.enter_context(
             supervisor.supervised(
                 program.software.name,
@@ -250,19 +230,17 @@ def deployed(
             )
         )
         url = f"http://127.0.0.1:{port}"
-        deployment = Deployment(
-            program, url, plan.served_model, argv, env, 0.0, {}, "", log, process, beside, files, offset
-        )
-        _wait_until_healthy(deployment, begin + plan.start_timeout_s)
+        deployment = Deployment(program, url, served_model, argv, env, 0.0, {}, "", log, process, beside, files, offset)
+        _wait_until_healthy(deployment, begin + start_timeout_s)
         members = Session.led_by(process.pid, program.software.name).members()
         _require_own_port(port, members, log)
         deployment.parts = [(title, member) for member in members if program.is_part(title := title_of(member))]
         deployment.startup_s = time.monotonic() - begin
-        deployment.version = declared.require_declared(program, deployment.ask, plan.served_model, plan.versions)
+        deployment.version = declared.require_declared(program, deployment.ask, served_model, versions)
         deployment.facts = program.software.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
         sizes = [reported for sidecar in beside if (reported := sidecar.reported_bytes()) is not None]
-        declared.require_device_cache(deployment.facts.get("kv_cache_tokens"), plan.device_tokens, log)
-        declared.check_tiers(deployment.facts, sizes, plan.tier_bytes, plan.tier_split, log)
+        declared.require_device_cache(deployment.facts.get("kv_cache_tokens"), budget.device_tokens, log)
+        declared.check_tiers(deployment.facts, sizes, budget.host_bytes, budget.split, log)
         yield deployment
 
 

@@ -1,12 +1,10 @@
 """Facts of each GPU that do not change: name and memory, limits of clocks and power, its place on the bus.
 
-From nvidia-smi, else from NVML where nvidia-ml-py is installed; what neither reports is left out.
+From nvidia-smi; what it does not report is left out.
 """
 
 import contextlib
-import importlib
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,12 +41,13 @@ def gpu_details(pci: Path = _PCI) -> list[dict[str, Any]]:
     clocks in MHz and of power in W, generation and width of the PCIe link: as it is now (an idle GPU slows its link
     down) and at most.
     """
-    found = _told_by_smi()
-    if not found:
-        with contextlib.suppress(ImportError):
-            found = told_by_nvml(importlib.import_module("pynvml"))
+    found = parse(nvidia_smi(QUERY) or "")
+    cuda = cuda_of(nvidia_smi(["-q", "-d", "COMPUTE"]) or "") if found else None
+    shared = {} if cuda is None else {"cuda": cuda}
     nodes = [numa_node(str(gpu.get("pci_bus", "")), pci) for gpu in found]
-    return [gpu if node is None else {**gpu, "numa_node": node} for gpu, node in zip(found, nodes, strict=True)]
+    return [
+        gpu | shared | ({} if node is None else {"numa_node": node}) for gpu, node in zip(found, nodes, strict=True)
+    ]
 
 
 def parse(text: str) -> list[dict[str, Any]]:
@@ -85,78 +84,9 @@ def numa_node(bus: str, pci: Path = _PCI) -> int | None:
     return node if node >= 0 else None
 
 
-def told_by_nvml(nvml: Any) -> list[dict[str, Any]]:
-    """Ask NVML, the module pynvml, for the same; empty where the library or the driver is not there."""
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return []
-    try:
-        shared = {"driver": _asked(nvml, "SystemGetDriverVersion"), "cuda": _cuda_of_nvml(nvml)}
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return [
-            {name: fact for name, fact in _one(nvml, handle, shared).items() if fact is not None} for handle in handles
-        ]
-    except nvml.NVMLError:
-        return []
-    finally:
-        with contextlib.suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
-
-
-def _one(nvml: Any, handle: Any, shared: Mapping[str, Any]) -> dict[str, Any]:
-    def device(name: str, *arguments: Any) -> Any:
-        return _asked(nvml, f"Device{name}", handle, *arguments)
-
-    memory, pci = device("GetMemoryInfo"), device("GetPciInfo")
-    watts = {
-        "power_default_w": device("GetPowerManagementDefaultLimit"),
-        "power_limit_w": device("GetEnforcedPowerLimit"),
-    }
-    return {
-        "uuid": device("GetUUID"),
-        "name": device("GetName"),
-        "memory_bytes": None if memory is None else int(memory.total),
-        **shared,
-        "pci_bus": None if pci is None else _text(pci.busId),
-        "clock_limit_mhz": device("GetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        "memory_clock_limit_mhz": device("GetMaxClockInfo", nvml.NVML_CLOCK_MEM),
-        **{name: None if value is None else value / 1000 for name, value in watts.items()},
-        "pcie_generation_max": device("GetMaxPcieLinkGeneration"),
-        "pcie_width_max": device("GetMaxPcieLinkWidth"),
-        "pcie_generation": device("GetCurrPcieLinkGeneration"),
-        "pcie_width": device("GetCurrPcieLinkWidth"),
-    }
-
-
-def _cuda_of_nvml(nvml: Any) -> str | None:
-    version = _asked(nvml, "SystemGetCudaDriverVersion")
-    return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _asked(nvml: Any, name: str, *arguments: Any) -> Any:
-    """Call a function of NVML by its name without the prefix; None for what this driver or GPU does not support."""
-    try:
-        return _text(getattr(nvml, f"nvml{name}")(*arguments))
-    except (nvml.NVMLError, AttributeError):
-        return None
-
-
-def _text(value: Any) -> Any:
-    # Bytes, from nvidia-ml-py before 12.
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _told_by_smi() -> list[dict[str, Any]]:
-    if shutil.which("nvidia-smi") is None:
-        return []
-    found = parse(_printed(QUERY))
-    cuda = cuda_of(_printed(["-q", "-d", "COMPUTE"])) if found else None
-    return [gpu | ({} if cuda is None else {"cuda": cuda}) for gpu in found]
-
-
-def _printed(arguments: Sequence[str]) -> str:
+def nvidia_smi(arguments: Sequence[str]) -> str | None:
+    """Return what nvidia-smi prints on this host; None where there is none, or where it fails."""
     try:
         return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=30, check=True).stdout
     except (subprocess.SubprocessError, OSError):
-        return ""
+        return None

@@ -36,12 +36,12 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     end: float | None
     prompt_tokens: int | None
     output_tokens: int
-    ttft_ms: float | None
-    tpot_ms: float | None
-    itl_ms: float | None
-    e2e_ms: float | None
-    conversation: str | None
-    turn: int | None
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    itl_ms: float | None = None
+    e2e_ms: float | None = None
+    conversation: str | None = None
+    turn: int | None = 0
     due: float | None = None
 
 

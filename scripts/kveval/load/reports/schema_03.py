@@ -41,8 +41,6 @@ class _Request03(msgspec.Struct):
             tpot_ms=None if last is None else 1000 * (last - self.start_time) / tokens,
             itl_ms=1000 * (last - first) / (tokens - 1) if tokens > 1 and first is not None and last else None,
             e2e_ms=1000 * (self.end_time - self.start_time) if status == "completed" else None,
-            conversation=None,
-            turn=0,
         )
 
 

@@ -53,8 +53,6 @@ class _Request(msgspec.Struct):
             tpot_ms=self.time_per_output_token_ms,
             itl_ms=self.inter_token_latency_ms,
             e2e_ms=None if self.request_latency is None else 1000 * self.request_latency,
-            conversation=None,
-            turn=0,
         )
 
 

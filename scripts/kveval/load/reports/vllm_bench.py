@@ -191,7 +191,8 @@ def _requests(records: _Records, window: tuple[float, float]) -> tuple[RequestRe
         prompt = None if np.isnan(records.prompts[number]) else int(records.prompts[number])
         start = began + clock if began and len(ends) else None
         if not done or start is None:
-            made.append(_failed(start, prompt))
+            # When it failed is not in the file.
+            made.append(RequestRecord("errored", start, None, None, start, prompt, 0))
             continue
         ttft, latency = float(records.ttft[number]), float(records.latency[number])
         made.append(
@@ -207,30 +208,9 @@ def _requests(records: _Records, window: tuple[float, float]) -> tuple[RequestRe
                 tpot_ms=1000 * latency / tokens,
                 itl_ms=1000 * (latency - ttft) / (tokens - 1) if tokens > 1 else None,
                 e2e_ms=1000 * latency,
-                conversation=None,
-                turn=0,
             )
         )
     return tuple(made)
-
-
-def _failed(start: float | None, prompt_tokens: int | None) -> RequestRecord:
-    """Return the record of a request that failed; when it did is not in the file."""
-    return RequestRecord(
-        status="errored",
-        start=start,
-        end=start,
-        prompt_tokens=prompt_tokens,
-        output_tokens=0,
-        turn=0,
-        first_token=None,
-        last_token=None,
-        ttft_ms=None,
-        tpot_ms=None,
-        itl_ms=None,
-        e2e_ms=None,
-        conversation=None,
-    )
 
 
 def _aggregate(result: _Result, records: _Records) -> Aggregate:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from kveval.pcp.archive.files import opened
 from kveval.pcp.archive.loading import Archive, load_all
 from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.conversion.chunks import Chunk, Ints
+from kveval.pcp.conversion.catalog import Ints
+from kveval.pcp.conversion.chunks import Chunk
 from kveval.pcp.conversion.conversion import ConversionSummary, Scan
 from kveval.pcp.conversion.decode import EXACT_LIMIT, wide_integers
 from kveval.pcp.conversion.footer import encode

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.conversion.chunks import Chunk, Ints
+from kveval.pcp.conversion.catalog import Ints
+from kveval.pcp.conversion.chunks import Chunk
 from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo, encode
 from kveval.pcp.conversion.table import LongWriter
 

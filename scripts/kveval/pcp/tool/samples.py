@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kveval.pcp.archive.records import Block
 from kveval.pcp.archive.units import DOUBLE, FLOAT, I32, I64, STRING, U32, U64
-from kveval.pcp.conversion.catalog import Catalog
+from kveval.pcp.conversion.catalog import Catalog, Ints
 from kveval.pcp.conversion.chunks import Chunk
 
 # Rows held in memory, of 16 bytes each; the chunks that come later go to files.
@@ -21,7 +21,6 @@ NATIVE: dict[int, np.dtype[Any]] = {
     **{FLOAT: np.dtype(np.float32), DOUBLE: np.dtype(np.float64), STRING: np.dtype(np.object_)},
 }
 """Type codes that have a column, and the type of its values."""
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kveval.pcp.archive.units import DOUBLE, FLOAT, I32, I64, STRING, U32, U64
 from kveval.pcp.tool.domains import Inventory
-from kveval.pcp.tool.interpolation import COUNTER, DISCRETE, Moments, present, rates, sampled
+from kveval.pcp.tool.interpolation import COUNTER, DISCRETE, Flags, Moments, present, rates, sampled
 from kveval.pcp.tool.samples import NATIVE, SampleStore
 from kveval.pcp.tool.selection import Reporting, Wanted
 
@@ -27,7 +27,6 @@ TYPES = {
     **{I32: pa.int32(), U32: pa.uint32(), I64: pa.int64(), U64: pa.uint64()},
     **{FLOAT: pa.float32(), DOUBLE: pa.float64(), STRING: pa.string()},
 }
-Flags = NDArray[np.bool_]
 Cells = tuple[NDArray[Any], Flags]
 
 

@@ -223,6 +223,11 @@ def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
     return table[mask]
 
 
+def text(value: Any) -> str:
+    """Return a text cell of a table, nothing for a missing one."""
+    return value if isinstance(value, str) else ""
+
+
 def cell_label(cell: CellKey) -> str:
     """Return a cell's name in tables and figures, without its model."""
     return ArmSize(cell[1], cell[2]).label

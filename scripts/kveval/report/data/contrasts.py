@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured
+from kveval.report.data.campaign import Measured, text
 
 UNDECLARED = "not declared as a contrast"
 _MIRRORED = {words.BETTER: words.WORSE, words.WORSE: words.BETTER}
@@ -62,7 +61,7 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     if mirrored:
         effect, low, high = (100 * (1 / (1 + value / 100) - 1) for value in (effect, high, low))
         verdict = _MIRRORED.get(verdict, verdict)
-    reason, bound, qualifier = (_text(row.get(name)) for name in ("reason", "bound", "qualifier"))
+    reason, bound, qualifier = (text(row.get(name)) for name in ("reason", "bound", "qualifier"))
     confidence = float(row.get("interval_percent", 95.0))
     return ContrastPair(level, value, other_value, effect, low, high, verdict, reason, bound, qualifier, confidence)
 
@@ -75,7 +74,3 @@ def _described(measured: Measured, cell: CellKey, other: CellKey, level: int | N
         logs = np.log(columns[0].loc[both].to_numpy(dtype=float)) - np.log(columns[1].loc[both].to_numpy(dtype=float))
     known = logs[np.isfinite(logs)]
     return float(100 * np.expm1(known.mean())) if len(known) else math.nan
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

@@ -13,12 +13,11 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named
-from kveval.report.answer import CampaignAnswer, answer_of
-from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of
+from kveval.report.answer import CampaignAnswer, answer_of, whole
+from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of, text
 from kveval.report.data.run_facts import key_of, tiers_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.configuration import method_of
-from kveval.report.tables.results import text
 
 Part = dict[str, Any]
 
@@ -103,7 +102,7 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
     return {
         **{name: row[name] for name in (*KEYS, "metric")},
         "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True)) if row["baseline"] else None,
-        "level": _whole(row["level"]),
+        "level": whole(row["level"]),
         "effect_percent": _effect(row),
         "interval_percent": _number(row["interval_percent"]),
         "bound": text(row.get("bound")) or None,
@@ -113,8 +112,8 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         "qualifier": text(row.get("qualifier")) or None,
         "indication": text(row.get("indication")) or None,
         "reason": text(row["reason"]),
-        "runs": _whole(row["runs"]),
-        "runs_to_resolve": _whole(row["runs_to_resolve"]),
+        "runs": whole(row["runs"]),
+        "runs_to_resolve": whole(row["runs_to_resolve"]),
     }
 
 
@@ -141,10 +140,6 @@ def _parts(joined: Any) -> list[str]:
 
 def _number(value: Any) -> float | None:
     return None if pd.isna(value) or not math.isfinite(value) else float(value)
-
-
-def _whole(value: Any) -> int | None:
-    return None if pd.isna(value) else int(value)
 
 
 def dump(report: Part) -> str:

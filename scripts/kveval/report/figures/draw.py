@@ -5,7 +5,7 @@ family, which is imported when one of its figures is drawn.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -51,6 +51,14 @@ def write_figure(name: str, data: FigureData, outputs: Sequence[Path]) -> None:
         for output in outputs:
             stamp = {"Software": None} if output.suffix == ".png" else {"Date": None}
             figure.savefig(output, metadata=stamp)
+
+
+def write_alone(title: str, drawn: Callable[[], Figure], output: Path) -> None:
+    """Draw a figure that belongs to no family into a PNG, with its title above it."""
+    with mpl.rc_context(fname=STYLE):
+        figure = drawn()
+        write_title(figure, title)
+        figure.savefig(output, metadata={"Software": None})
 
 
 def write_family(family: str, data: FigureData, folder: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,8 +19,8 @@ from kveval.analysis.cells import ArmSize
 from kveval.analysis.history import HIGHER_IS_BETTER, BuildSeries, percent
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.style import look_of
-from kveval.report.figures.axes import GREY, WIDTH, thousands, write_title
-from kveval.report.figures.draw import STYLE
+from kveval.report.figures.axes import GREY, WIDTH, thousands
+from kveval.report.figures.draw import write_alone
 
 _BETTER, _WORSE = "#009E73", "#D55E00"
 # The most labels that fit along the axis.
@@ -103,9 +103,8 @@ def write_history(series: Sequence[BuildSeries], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for metric in dict.fromkeys(each.metric for each in series):
         path = folder / f"{metric}.png"
-        with mpl.rc_context(fname=STYLE):
-            figure = draw_history(shown_series([each for each in series if each.metric == metric]))
-            write_title(figure, f"{METRIC_TITLES.get(metric, metric)} from build to build: where does it change?")
-            figure.savefig(path)
+        shown = shown_series([each for each in series if each.metric == metric])
+        title = f"{METRIC_TITLES.get(metric, metric)} from build to build: where does it change?"
+        write_alone(title, partial(draw_history, shown), path)
         paths.append(path)
     return paths

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,8 +12,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from kveval.config.types import BLOCK_TOKENS
-from kveval.report.figures.axes import GREY, PLAIN, WIDTH, write_title
-from kveval.report.figures.draw import STYLE
+from kveval.report.figures.axes import GREY, PLAIN, WIDTH
 from kveval.spec.curve.curve import ReuseCurve
 
 _CURVE, _DEVICE = "#333333", "#0072B2"
@@ -90,11 +87,3 @@ def _panel(axes: Axes, panel: CurvePanel) -> None:
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
         )
     axes.set_title(panel.title)
-
-
-def write_curves(panels: Sequence[CurvePanel], output: Path) -> None:
-    """Write a figure of predicted curves, which needs no measurement."""
-    with mpl.rc_context(fname=STYLE):
-        figure = draw_curves(panels)
-        write_title(figure, "What does a tier of each size serve?")
-        figure.savefig(output)

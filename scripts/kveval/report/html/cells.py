@@ -16,7 +16,6 @@ _NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 _DIGITS = re.compile(r"\d+")
 # The longest cell, in characters, that is kept on one line: an arm, a model, a verdict.
 _SHORT = 28
-_DECIDED = (words.BETTER, words.WORSE, words.PARITY)
 
 
 def inline(text: object) -> Markup:
@@ -55,7 +54,7 @@ def cell_attributes(text: str, number: bool) -> Markup:
     """
     shown, key = _shown(text), sort_key(text, number)
     word = shown.partition(",")[0]
-    kind = word if word in _DECIDED else "number" if number else "short" if len(shown) <= _SHORT else "prose"
+    kind = word if word in words.DECIDED else "number" if number else "short" if len(shown) <= _SHORT else "prose"
     sorting = Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
     return Markup(' class="{}"{}').format(kind, sorting)
 

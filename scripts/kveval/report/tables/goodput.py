@@ -10,8 +10,8 @@ from kveval.analysis.cells import CellKey, cell_named, cell_of
 from kveval.analysis.levels.goodput import GOODPUT, in_words
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
-from kveval.report.tables.results import effect_text, is_against_baseline, text, verdict_text
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of, text
+from kveval.report.tables.results import effect_text, is_against_baseline, verdict_text
 
 NONE_MET = "none met"
 UNKNOWN = "not known"

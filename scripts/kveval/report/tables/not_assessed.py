@@ -10,12 +10,11 @@ from kveval.analysis.cells import ArmSize, by_size, cell_of
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import undeclared, unlike
-from kveval.report.tables.results import text
 
 # Part of a reason -> what would remove it; the first match counts.
 _SETTLED_BY = {
@@ -68,7 +67,7 @@ def _missing_cells(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
     table = measured.compared
-    open_ = table[~table["verdict"].isin([words.BETTER, words.WORSE, words.PARITY])]
+    open_ = table[~table["verdict"].isin(words.DECIDED)]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
         reason = row["reason"] if isinstance(row["reason"], str) else ""

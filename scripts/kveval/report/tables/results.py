@@ -11,12 +11,11 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of, rank_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
 from kveval.report.data.contrasts import pair
 
 TTFT = "ttft_ms_p50"
 _PARITY_CHANCE = "chance that parity would show, %"
-_DECIDED = (words.BETTER, words.WORSE, words.PARITY)
 
 
 def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
@@ -174,7 +173,7 @@ def qualifier(row: Mapping[Any, Any]) -> str:
 
 def emphasised(verdict: str) -> str:
     """Return a verdict for a table, in bold if it is better, worse or parity."""
-    return f"**{verdict}**" if verdict in _DECIDED else verdict
+    return f"**{verdict}**" if verdict in words.DECIDED else verdict
 
 
 def count(value: float) -> str:
@@ -186,11 +185,6 @@ def _p_value(value: float) -> str:
     if pd.isna(value):
         return ""
     return "< 0.001" if value < 0.001 else f"{value:.2g}"
-
-
-def text(value: Any) -> str:
-    """Return a text cell of a table, "" for a missing one."""
-    return value if isinstance(value, str) else ""
 
 
 def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -208,7 +202,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
                 named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
             if qualifier(row):
                 named += f" ({qualifier(row)})"
-            found.setdefault(verdict if verdict in _DECIDED else "open", []).append(named)
+            found.setdefault(verdict if verdict in words.DECIDED else "open", []).append(named)
             if row["baseline"]:
                 baselines[baseline_label(row)] = None
         if found:

@@ -10,12 +10,13 @@ from typing import Any
 from kveval.analysis.estimators.sequential import Design
 from kveval.host.files import write_json, write_text
 from kveval.host.hardware import probe
+from kveval.report.figures.draw import write_alone
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
 from kveval.workflow.check.campaign import BLOCKS, CheckError, CheckPlan, check_plan
-from kveval.workflow.check.comment import FIGURE, CheckFacts, comment, write_figure
-from kveval.workflow.check.judging import BuildClaim, Judged, Verdict, claims_of, design_of, judged, verdict_of
+from kveval.workflow.check.comment import FIGURE, CheckFacts, comment, draw_check
+from kveval.workflow.check.judging import FAILING, BuildClaim, Judged, Verdict, claims_of, design_of, judged, verdict_of
 from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
 from kveval.workflow.planning.order import campaign_pointer
 
@@ -35,8 +36,8 @@ class CheckResult:
 
 def run_check(
     asked: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str], places: Places
-) -> tuple[Verdict, Iterator[str]]:
-    """Measure until the verdict is clear; return it, and the lines to be told.
+) -> tuple[bool, Iterator[str]]:
+    """Measure until the verdict is clear; return whether the candidate passes, and the lines to be told.
 
     `asked`: the campaign's values, of `files` if it is not the default one; `options`: base, candidate, check_arms,
     check_blocks of --config. Raises a Failure for what cannot be checked.
@@ -56,7 +57,7 @@ def run_check(
         lambda block: measure_block(config, plan.values, block, places),
         command_of("check", options, files),
     )
-    return checked.verdict, iter(write_check(checked, Path(config.campaign.results)))
+    return checked.verdict not in FAILING, iter(write_check(checked, Path(config.campaign.results)))
 
 
 def arms_of(options: Mapping[str, Any]) -> list[str]:
@@ -124,7 +125,8 @@ def write_check(checked: CheckResult, folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     text = comment(checked.verdict, checked.found, checked.design, checked.facts)
     write_text(folder / "COMMENT.md", text)
-    write_figure(folder / FIGURE, checked.found, checked.design, "Is the candidate slower than the base?")
+    title = "Is the candidate slower than the base?"
+    write_alone(title, lambda: draw_check(checked.found, checked.design), folder / FIGURE)
     write_json(folder / "verdict.json", plain(checked))
     return [text, f"Comment: {folder / 'COMMENT.md'}", f"Figure: {folder / FIGURE}"]
 

@@ -3,17 +3,14 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from kveval.analysis.estimators.sequential import Design, blocks_for_equality
 from kveval.report.data.numbers import MISSING
-from kveval.report.figures.axes import GREY, WIDTH, write_title
-from kveval.report.figures.draw import STYLE
+from kveval.report.figures.axes import GREY, WIDTH
 from kveval.workflow.check.judging import Judged, Verdict
 
 FIGURE = "effects.png"
@@ -145,11 +142,3 @@ def draw_check(found: Sequence[Judged], design: Design) -> Figure:
     axes.set_xlim(-widest, widest)
     axes.set_xlabel("effect, % of the base; grey: the margin; hollow: does not decide")
     return figure
-
-
-def write_figure(path: Path, found: Sequence[Judged], design: Design, title: str) -> None:
-    """Draw the effects into a file."""
-    with mpl.rc_context(fname=STYLE):
-        figure = draw_check(found, design)
-        write_title(figure, title)
-        figure.savefig(path, metadata={"Software": None})

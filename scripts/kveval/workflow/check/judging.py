@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from kveval.analysis.estimators.sequential import Design, Look, look
-from kveval.config.campaign import Cell
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.spec.config import Config
+from kveval.store.run_file import Cell
 from kveval.workflow.check.measuring import COLD, SHOWN, Values
 
 Verdict = Literal[

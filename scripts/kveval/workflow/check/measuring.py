@@ -13,12 +13,11 @@ import pandas as pd
 
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics.comparison import unfit
-from kveval.config.campaign import Cell
 from kveval.host.errors import Failure
 from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
 from kveval.spec.config import Config
-from kveval.store.run_file import read_run, stored_run
+from kveval.store.run_file import Cell, read_run, stored_run
 from kveval.workflow.planning.order import campaign_pointer, in_order, planned_runs, requested_file
 
 COLD = "cold_prefixes_per_s"

@@ -3,16 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
 from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
 from kveval.analysis.levels.tables import run_tables
-from kveval.config.campaign import Cell
 from kveval.spec.config import Config
-from kveval.store.run_file import Run
+from kveval.store.run_file import Cell, Run
 from kveval.workflow.planning.costs import device_tokens
 from kveval.workflow.planning.curves import LevelCurves
 from kveval.workflow.planning.stored import StoreIndex
@@ -33,26 +31,6 @@ class LevelBenefits:
     cells: Mapping[Cell, Benefit]
     measured: Mapping[Cell, Sequence[MeasuredLevel]]
     knee: tuple[int, Benefit] | None
-
-
-class BenefitRow(NamedTuple):
-    """A cell at a level: what a tier of its size is predicted to do; of a cell without one, or unknown, nothing."""
-
-    throughput_percent: float | None = None
-    throughput_percent_low: float | None = None
-    throughput_percent_high: float | None = None
-    ttft_ms_p50: float | None = None
-    ttft_ms_p50_low: float | None = None
-    ttft_ms_p50_high: float | None = None
-
-
-def benefit_row(bought: LevelBenefits | None, cell: Cell) -> BenefitRow:
-    """Return the predicted figures of a cell."""
-    found = None if bought is None else bought.cells.get(cell)
-    if found is None:
-        return BenefitRow()
-    gain, ttft = found.throughput_percent, found.ttft_ms_p50
-    return BenefitRow(gain.value, gain.low, gain.high, ttft.value, ttft.low, ttft.high)
 
 
 def level_benefits(config: Config, all_curves: Sequence[LevelCurves], store: StoreIndex) -> list[LevelBenefits | None]:

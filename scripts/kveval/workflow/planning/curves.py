@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kveval.config.campaign import Cell
 from kveval.config.types import BLOCK_TOKENS
 from kveval.load import levels as workloads
 from kveval.report.figures.reuse import CurvePanel
 from kveval.spec.config import Config
 from kveval.spec.curve.of_cells import CellCurves, curves_of, needed_sizes, order_is_assumed
 from kveval.spec.specification import Specification
+from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import device_tokens, reported_device
 from kveval.workflow.planning.stored import StoreIndex
 

@@ -3,8 +3,8 @@
 import random
 from pathlib import Path
 
-from kveval.config.campaign import Cell
 from kveval.spec.config import Config
+from kveval.store.run_file import Cell
 
 _PLACES = 1_000_000
 

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from kveval.config.campaign import Cell
 from kveval.load.workload import WorkloadSpec
 from kveval.spec.reuse import LevelReuse, reuse_of
 from kveval.spec.servers.registry import held_bytes
 from kveval.spec.sizing import gib
 from kveval.spec.specification import Specification
+from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import completed_req_s, device_tokens, reported_device, window_s
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.stored import StoreIndex

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kveval.analysis.levels.pilot import frozen_levels
-from kveval.config.campaign import Cell
 from kveval.spec.config import Config
 from kveval.store.listing import StoreEntry, contents, size_bytes
-from kveval.store.run_file import Run, RunFileError, read_run
+from kveval.store.run_file import Cell, Run, RunFileError, read_run
 from kveval.store.store import SUMS
 
 

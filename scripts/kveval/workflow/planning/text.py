@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from kveval.config.campaign import Cell
+from kveval.host.findings import aligned
 from kveval.load.workload import WorkloadSpec
 from kveval.report.data.run_facts import WEIGHTS
 from kveval.spec.warnings import sentence
 from kveval.store.listing import size_text
+from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.plan import Plan, PlannedRun
 from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, pinned_notes, reuse_rows
@@ -88,7 +89,7 @@ class PlanText:
         )
         rows: list[tuple[str, ...]] = [("cell", "runs", "h", "GPU h", "why", "times")]
         rows += [self._row(cell, runs) for cell, runs in list(cells.items())[:_ROWS]]
-        yield from _aligned(rows)
+        yield from (f"  {line}" for line in aligned(rows))
         if len(cells) > _ROWS:
             yield f"  ... and {len(cells) - _ROWS} more cells, in the table"
 
@@ -120,7 +121,7 @@ class PlanText:
         yield ""
         yield "What the workload can show, by server: sizes in tokens, shares of the prompt tokens in a steady state"
         yield "(assumes prefixes drawn at random, and caches that drop the least recently used blocks)"
-        yield from _aligned([HEADER, *rows[:_ROWS]])
+        yield from (f"  {line}" for line in aligned([HEADER, *rows[:_ROWS]]))
         if len(rows) > _ROWS:
             yield f"  ... and {len(rows) - _ROWS} more"
         yield from device_notes(self.plan, self.store)
@@ -197,9 +198,3 @@ def _bridge_lines(cells: Mapping[Cell, str]) -> Iterator[str]:
     yield "  bridges:"
     for (scenario, blocks), names in models.items():
         yield f"    - {{models: [{', '.join(names)}], scenarios: [{scenario}], cpu_blocks: [{blocks}]}}"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    for row in rows:
-        yield "  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

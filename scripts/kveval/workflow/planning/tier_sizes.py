@@ -4,12 +4,12 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator
 
-from kveval.config.campaign import Cell
 from kveval.config.types import BLOCK_TOKENS
 from kveval.load import levels as workloads
 from kveval.spec.config import Config
 from kveval.spec.curve.of_cells import block_count, needed_sizes
 from kveval.spec.reuse import reuse_of
+from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import (
     NOTHING_POINTS,
     LevelCurves,

@@ -16,6 +16,7 @@ from typing import Any
 
 from kveval.host.errors import Failure
 from kveval.host.files import clock_s, last_change_s, make_folder
+from kveval.host.findings import aligned
 from kveval.store.listing import PRUNED, Contents, Pointer, StoreEntry, contents, pointers, size_text, written_s
 from kveval.store.lock import abandoned, store_lock
 from kveval.store.run_file import IMPORTED
@@ -104,12 +105,9 @@ class Pruning:
         for one in sorted(self.candidates, key=lambda one: (one.kind, -one.bytes)):
             why = KINDS[one.kind]
             rows.append((one.kind, size_text(one.bytes), f"{one.days:.0f}", one.label, why, str(one.entry.place)))
-        widths = [max(len(row[column]) for row in rows) for column in range(5)]
-        lines = [
-            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[5]]) for row in rows
-        ]
         total = size_text(sum(one.bytes for one in self.candidates))
-        lines = [*lines, "", f"{len(self.candidates)} entries, {total}"] if self.candidates else ["Nothing to prune."]
+        found = [*aligned(rows), "", f"{len(self.candidates)} entries, {total}"]
+        lines = found if self.candidates else ["Nothing to prune."]
         lines += [f"kept: {one.entry.place}: {one.why}" for one in self.spared]
         lines += [
             f"cannot be read, what it refers to is not known: {name}: {why}" for name, why in self.unreadable.items()

@@ -3,11 +3,12 @@
 import os
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from kveval.engines.local.server import ServerPlan, _folder_counters, deployed, server_environment
+from kveval.engines.local.server import _folder_counters, deployed, server_environment
 from kveval.engines.protocol import DeploymentError, ServerDied
 from kveval.engines.servers.declared import check_tiers, require_tier
 from kveval.host.logs import last_words
@@ -57,8 +58,8 @@ def start(tmp_path):
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/stand_in.py "$@"\n')
     python.chmod(0o755)
 
-    def start(behaviour="", **changed):
-        plan = {
+    def start(behaviour="", served_model="tiny", device_tokens=17920, start_timeout_s=20.0, **changed):
+        specification = {
             "argv": [
                 "--model",
                 "{model_dir}",
@@ -68,14 +69,16 @@ def start(tmp_path):
                 '{"kv_role":"kv_both"}',
             ],
             "env": {"BEHAVIOUR": behaviour, "WHERE": "127.0.0.1:{port}"},
-            "served_model": "tiny",
             "versions": {"vllm": "0.32.0"},
-            "device_tokens": 17920,
-            "start_timeout_s": 20.0,
+            "sidecars": (),
+            "file_tier": False,
+            "model": SimpleNamespace(served_name=served_model),
+            "budget": SimpleNamespace(device_tokens=device_tokens, host_bytes=0, split={}),
         } | changed
         return deployed(
             processes,
-            ServerPlan(**plan),
+            SimpleNamespace(**specification),
+            start_timeout_s=start_timeout_s,
             environment=tmp_path / "environment",
             model_dir=tmp_path / "model",
             files_in=tmp_path,

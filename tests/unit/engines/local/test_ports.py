@@ -8,13 +8,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from tests.support.fault_chain import stand_in_environment
 
 from kveval.engines.local import server as local
-from kveval.engines.local.server import Deployment, LocalServerHandle, PortTaken, ServerPlan, deployed
+from kveval.engines.local.server import Deployment, LocalServerHandle, PortTaken, deployed
 from kveval.host.ports import foreign_listeners
 from kveval.host.processes import supervisor
 
@@ -58,14 +59,29 @@ def handle(
 ) -> Iterator[Callable[[Callable[[str], None]], LocalServerHandle]]:
     # Whoever holds the port may accept and never answer.
     monkeypatch.setattr(local, "_HEALTH_ANSWER_S", 0.3)
-    plan = ServerPlan(["--port", "{port}"], ENV, "tiny", {"vllm": "0.32.0"}, 17920, start_timeout_s=20.0)
+    specification = SimpleNamespace(
+        argv=["--port", "{port}"],
+        env=ENV,
+        versions={"vllm": "0.32.0"},
+        sidecars=(),
+        file_tier=False,
+        model=SimpleNamespace(served_name="tiny"),
+        budget=SimpleNamespace(device_tokens=17920, host_bytes=0, split={}),
+    )
     environment = stand_in_environment(tmp_path / "server")
     with supervisor(tmp_path / "registry.json") as processes, contextlib.ExitStack() as stack:
 
         def deploy(ports: dict[str, int]) -> contextlib.AbstractContextManager[Deployment]:
             log = tmp_path / "server.log"
             return deployed(
-                processes, plan, environment=environment, model_dir=tmp_path, files_in=tmp_path, log=log, ports=ports
+                processes,
+                specification,
+                environment=environment,
+                model_dir=tmp_path,
+                files_in=tmp_path,
+                log=log,
+                ports=ports,
+                start_timeout_s=20.0,
             )
 
         def make(say: Callable[[str], None]) -> LocalServerHandle:
