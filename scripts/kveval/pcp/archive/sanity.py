@@ -12,7 +12,7 @@ from kveval.pcp.archive.wire import Label
 NOT_SUPPORTED = -1
 # Logged derived metrics have PMIDs of this domain, but instance domains of other domains.
 DYNAMIC = 511
-# PM_SPACE_EBYTE and PM_TIME_HOUR, the largest units.
+# PM_SPACE_EBYTE and PM_TIME_HOUR, the largest for pmlogcheck; libpcp prints Zbyte and Ybyte, but does not convert them.
 _LARGEST_SPACE, _LARGEST_TIME = 6, 5
 _LARGEST_DIMENSION = 2
 
