@@ -179,6 +179,6 @@ def _inside(name: str, *, climbing: bool = True) -> str | None:
     """A name relative to the tar's root, without ".."; None if nothing is left or, unless `climbing`, if outside it."""
     if not climbing:
         name = posixpath.normpath(name)
-        if name.startswith(".."):
+        if name.split("/")[0] == "..":
             return None
     return "/".join(part for part in name.split("/") if part not in ("", "..", ".")) or None
