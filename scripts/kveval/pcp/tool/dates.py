@@ -226,7 +226,7 @@ _FORMS: list[tuple[str, re.Pattern[str], Callable[[_Date, re.Match[str]], None]]
     (
         "day",
         re.compile(
-            rf"(?:(?P<ordinal>\d+|second|{_WORDS})\s+)?"
+            rf"(?:(?P<ordinal>\d+|{_WORDS})\s+)?"
             r"(?P<name>(?:sun|mon|tue|wed|thu|fri|sat)(?:[a-z]*day|s|nes|r|rs)?\.?)(?![a-z])"
         ),
         _take_weekday,
