@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 SECOND = 1_000_000_000
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = r"(?P<month>(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?)"
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = rf"(?P<month>(?:{'|'.join(MONTHS)})[a-z]*\.?)"
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _UNIT_S = {
     **{"fortnight": 14 * 86400, "week": 7 * 86400, "day": 86400, "hour": 3600},
@@ -149,7 +149,7 @@ def _moment(date: _Date, now_s: int) -> int:
 
 def _take_date(date: _Date, match: re.Match[str]) -> None:
     month, year = match["month"], match["year"] if "year" in match.groupdict() else None
-    date.month = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
+    date.month = int(month) if month.isdigit() else MONTHS.index(month[:3]) + 1
     date.day = int(match["day"])
     if not (1 <= date.month <= 12 and 1 <= date.day <= 31):
         raise ValueError(f"{match[0]!r} is not a date")
