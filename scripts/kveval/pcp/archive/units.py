@@ -9,8 +9,8 @@ TYPES = (
     *("32", "U32", "64", "U64", "float", "double", "string"),
     *("aggregate", "static aggregate", "event record array", "highres event record array"),
 )
-COUNTER = 1
-SEMANTICS = {COUNTER: "counter", 3: "instant", 4: "discrete"}
+COUNTER, INSTANT, DISCRETE = 1, 3, 4
+SEMANTICS = {COUNTER: "counter", INSTANT: "instant", DISCRETE: "discrete"}
 
 _SPACE = ("byte", "Kbyte", "Mbyte", "Gbyte", "Tbyte", "Pbyte", "Ebyte", "Zbyte", "Ybyte")
 _TIME = ("nanosec", "microsec", "millisec", "sec", "min", "hour")
