@@ -7,10 +7,10 @@ import os.path
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from kveval.pcp.archive.meta import Desc
 from kveval.pcp.archive.units import COUNTER, STRING
+from kveval.pcp.conversion.conversion import matches
 from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.samples import NATIVE
 from kveval.pcp.tool.scaling import Scaling, scaling, unpacked
@@ -28,7 +28,7 @@ class MetricSpec:
 
     def matches(self, name: str) -> bool:
         """Whether a metric of this name is selected."""
-        return name == self.pattern or name.startswith(self.pattern + ".") or fnmatchcase(name, self.pattern)
+        return matches(name, self.pattern)
 
 
 @dataclass(frozen=True)
