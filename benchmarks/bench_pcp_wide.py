@@ -35,10 +35,10 @@ from kveval.pcp.archive.files import opened  # noqa: E402
 from kveval.pcp.archive.loading import load_all  # noqa: E402
 from kveval.pcp.archive.meta import Desc  # noqa: E402
 from kveval.pcp.archive.problems import ArchiveError, ProblemLog  # noqa: E402
-from kveval.pcp.archive.units import STRING, U64  # noqa: E402
+from kveval.pcp.archive.units import COUNTER, STRING, U64  # noqa: E402
 from kveval.pcp.conversion.conversion import Scan  # noqa: E402
 from kveval.pcp.tool.domains import Inventory  # noqa: E402
-from kveval.pcp.tool.interpolation import COUNTER, Moments, present, rates  # noqa: E402
+from kveval.pcp.tool.interpolation import Moments, present, rates  # noqa: E402
 from kveval.pcp.tool.intervals import parse_interval  # noqa: E402
 from kveval.pcp.tool.samples import SampleStore, SeriesSamples  # noqa: E402
 from kveval.pcp.tool.scaling import scaling  # noqa: E402

@@ -9,11 +9,11 @@ from kveval.pcp.archive.files import split_name
 from kveval.pcp.archive.index import read_index
 from kveval.pcp.archive.member import Member
 from kveval.pcp.archive.problems import ProblemLog
+from kveval.pcp.archive.tars import TARS
 from kveval.pcp.archive.wire import Label
 
 # The index of a logger that was killed ends before its data does.
 _UNINDEXED_NS = 120 * 10**9
-_TARS = (".tar", ".tgz", ".txz", ".tzst", ".tar.xz", ".tar.zst", ".tar.gz", ".tar.bz2")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Span:
 
 def is_tar(path: str) -> bool:
     """Whether a file is a packed archive; to learn what time it covers, it would have to be unpacked."""
-    return path.lower().endswith(_TARS)
+    return path.lower().endswith(TARS)
 
 
 def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from kveval.importing.interpret import FoundLevel, Result, effective
 from kveval.load.levels import OPEN_LOOP
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
+from kveval.store.run_file import time_text
 
 UNKNOWN_RELEASE = "0"
 # Requests per minute: the rounding error of a rate that is written in requests per second.
@@ -68,8 +68,8 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
         },
         "engine": "imported",
         "weights": "full",
-        "started": _iso(min(starts)),
-        "finished": _iso(max(ends)),
+        "started": time_text(min(starts)),
+        "finished": time_text(max(ends)),
         "hardware": _hardware(first),
         "versions": {**versions, "kveval": __version__},
         "server": {"argv": argv, "env": dict(first.settings.env), "facts": {"kv_cache_tokens": device_tokens}},
@@ -147,7 +147,3 @@ def _hardware(result: Result) -> Mapping[str, Any]:
         "software": declared.software if declared else None,
         "gpus": [],
     }
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -34,8 +34,8 @@ class LegacyRow:
 
     @property
     def incomplete_share(self) -> float:
-        """Share of the requests of the fastest strategy that were cut off."""
-        return self.incomplete / (self.completed + self.incomplete)
+        """Share of the requests of the fastest strategy that were cut off; 0 where all failed."""
+        return self.incomplete / max(1, self.completed + self.incomplete)
 
 
 def legacy_row(report: LoadReport, name: str) -> LegacyRow:

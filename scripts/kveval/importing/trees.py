@@ -15,12 +15,13 @@ import msgspec
 
 from kveval.config.result_names import NamePattern
 from kveval.importing.settings import CONFIG_NAME
+from kveval.pcp.archive.tars import TARS
 
 REPORT_NAME = "guidellm-results.json"
 ARCHIVES_NAME = "pcp-archives"
 _REPORT = re.compile(rf"{re.escape(REPORT_NAME)}(\.zst)*")
 _BENCHMARK = re.compile(r"(?P<stem>benchmark_\d{8}_\d{6}_(?P<parameters>.+))_guidellm\.json(\.zst)*")
-_TAR = re.compile(r"(?P<stem>.+)_pcp\.(tar(\.(xz|zst|gz|bz2))?|tgz|txz|tzst)")
+_TAR = re.compile(rf"(?P<stem>.+)_pcp({'|'.join(map(re.escape, TARS))})")
 _JSON = re.compile(r".+\.jsonl?(\.zst)*")
 _LOG = re.compile(r"vllm-startup\.log(\.zst)*")
 # Trees are shallow: results, perhaps a folder for each campaign or repetition, a folder for each level.

@@ -74,7 +74,7 @@ def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
 
 
 def problems(rows: Iterable[TraceRow], hash_tokens: int) -> Iterator[str]:
-    """Yield what is wrong with requests: lengths that do not fit their ids, ids that follow different ids."""
+    """Yield what is wrong with requests: lengths that do not fit their ids, negative ids, ids after different ids."""
     before: dict[int, int] = {}
     for number, row in enumerate(rows, 1):
         if row.input_length < 1 or row.output_length < 0 or not 0 <= row.timestamp < float("inf"):
@@ -86,8 +86,11 @@ def problems(rows: Iterable[TraceRow], hash_tokens: int) -> Iterator[str]:
             )
         last = -1
         for one in row.hash_ids:
-            if one < 0 or before.setdefault(one, last) != last:
-                yield f"request {number}: id {one} stands after {last}, elsewhere after {before.get(one)}"
+            if one < 0:
+                yield f"request {number}: id {one} is negative; ids count from 0"
+                break
+            if before.setdefault(one, last) != last:
+                yield f"request {number}: id {one} stands after {last}, elsewhere after {before[one]}"
                 break
             last = one
 

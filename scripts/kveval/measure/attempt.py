@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from kveval.pcp.archive_tools import pack_archives, verify_archive
 from kveval.pcp.direct.checking import verify_direct
 from kveval.spec.servers.registry import held_bytes, software_of
 from kveval.spec.specification import Specification
-from kveval.store.run_file import Answers, Repeat
+from kveval.store.run_file import Answers, Repeat, time_text
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0
@@ -261,5 +260,5 @@ def _reported(specification: Specification, tier_bytes: int | None) -> dict[str,
 
 
 def utc_now() -> str:
-    """Return the time, UTC, in ISO 8601 to the microsecond."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """Return the time now as run.json has it."""
+    return time_text(time.time())

@@ -13,6 +13,7 @@ from pathlib import Path
 import zstandard
 
 from kveval.host.files import make_last, replacing
+from kveval.pcp.archive.files import split_name
 from kveval.pcp.installation import Pcp, RecordingError, base_environment, find_pcp
 
 
@@ -29,8 +30,8 @@ class ArchiveFacts:
 
 def archive_files(base: Path) -> list[Path]:
     """Return the files of the archive ``base``: volumes, .meta and .index."""
-    pattern = re.compile(re.escape(base.name) + r"\.(\d+|meta|index)(\.(xz|gz|bz2|zst))?$")
-    return sorted(path for path in base.parent.glob("*") if pattern.match(path.name))
+    found = ((path, split_name(path.name)) for path in base.parent.glob("*"))
+    return sorted(path for path, parts in found if parts is not None and parts[0] == base.name)
 
 
 def verify_archive(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,11 @@ class Run(msgspec.Struct, frozen=True):
         """The workload as it was asked for."""
         workload: dict[str, Any] = self.specification.get("workload", {})
         return workload
+
+
+def time_text(epoch_s: float) -> str:
+    """Return a time as run.json has it: UTC, in ISO 8601 to the microsecond."""
+    return datetime.fromtimestamp(epoch_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def read_run(directory: Path) -> Run:

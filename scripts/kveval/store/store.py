@@ -59,6 +59,9 @@ class Key:
     run: int
     hardware: str
 
+    def __str__(self) -> str:
+        return f"run {self.run} of measurement {self.measurement} on hardware {self.hardware}"
+
 
 def listed(directory: Path) -> dict[str, str]:
     """Return name -> checksum of the files that a stored run consists of. Raises StoreError without a list."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,12 @@ def test_takes_the_highest_rate_and_plain_means() -> None:
     assert row.max_output_tok_s == pytest.approx(stories[1].delivered / 60)
     assert row.ttft_ms == pytest.approx(200)
     assert row.strategies == 2
+
+
+def test_a_sweep_in_which_every_request_failed_cut_none_off() -> None:
+    report = decode_report(json.dumps(document("0.3")).encode(), "r")
+    failed = tuple(replace(level, completed=0, incomplete=0) for level in report.levels)
+    assert legacy_row(replace(report, levels=failed), "r").incomplete_share == 0
 
 
 def test_a_report_without_the_statistics_is_refused_and_the_others_are_printed(

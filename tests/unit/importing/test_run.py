@@ -180,14 +180,16 @@ def test_the_span_of_an_archive_is_read_from_its_files(tmp_path: Path) -> None:
     assert found[0].end_ns == round((START + 80) * 1e9)
 
 
-def test_an_archive_packed_whole_beside_an_older_report(tree: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "suffix"), [("xztar", ".tar.xz"), ("bztar", ".tbz"), ("bztar", ".tbz2")])
+def test_an_archive_packed_whole_beside_an_older_report(tree: Path, tmp_path: Path, form: str, suffix: str) -> None:
     stem = "benchmark_20251101_120000_Qwen3-0.6B_no-offload_rate4"
     story = Story(streams=4)
     write_report(tree / f"{stem}_guidellm.json", [story], layers=0, generation="0.4")
     write_archive(tmp_path / "archive", story)
-    shutil.make_archive(str(tree / f"{stem}_pcp"), "xztar", tmp_path / "archive")
+    packed = shutil.make_archive(str(tmp_path / "packed"), form, tmp_path / "archive")
+    shutil.move(packed, tree / f"{stem}_pcp{suffix}")
     place = imported(tree)
-    assert facts(place)["recording"]["sources"] == ["raw/pcp-0004.tar.xz"]
+    assert facts(place)["recording"]["sources"] == [f"raw/pcp-0004{suffix}"]
     convert_recording(place, tmp_path / "pcp.parquet")
     assert describe(tmp_path / "pcp.parquet")["mem.util.used"].samples > 20
 

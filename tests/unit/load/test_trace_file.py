@@ -55,6 +55,13 @@ def test_what_is_wrong_with_a_trace_is_named(tmp_path):
     assert code(written(tmp_path / "c", [dict(ROWS[0], input_length=0, hash_ids=[])])) == "inconsistent"
 
 
+@pytest.mark.parametrize("ids", [[-3], [0, -3]])
+def test_a_negative_id_is_called_that(tmp_path, ids):
+    row = {"timestamp": 0, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids}
+    with pytest.raises(TraceError, match="-3 is negative"):
+        read(written(tmp_path / "a", [row]), 512)
+
+
 @given(st.integers(1, 5000), st.sampled_from([1, 7, 32, 512]), st.sampled_from([1, 32, 64, 512]))
 def test_scaling_keeps_the_number_of_blocks_and_which_are_whole(tokens, hash_tokens, to):
     ids = list(range(-(-tokens // hash_tokens)))

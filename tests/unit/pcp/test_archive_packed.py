@@ -113,18 +113,21 @@ def test_a_tar_cut_between_two_members_is_named(tmp_path: Path) -> None:
     assert ("truncated", "pcp.tar") in found(target)
 
 
+@pytest.mark.parametrize("name", ["data.bin.0", "..data.0"])
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
-def test_links_within_a_tar_are_followed(tmp_path: Path, kind: bytes) -> None:
+def test_links_within_a_tar_are_followed(tmp_path: Path, kind: bytes, name: str) -> None:
     base = volumes(tmp_path / "archive")
-    stored = base.with_name("data.bin.0")
+    stored = base.with_name(name)
     base.with_name("test.1").rename(stored)
 
     def link(tar: tarfile.TarFile) -> None:
         entry = tarfile.TarInfo("test.1")
-        entry.type, entry.linkname = kind, "data.bin.0"
+        entry.type, entry.linkname = kind, name
         tar.addfile(entry)
 
-    assert rows(packed_tar(base, tmp_path / "pcp.tar", more=link)) >= 6
+    target = packed_tar(base, tmp_path / "pcp.tar", more=link)
+    assert rows(target) >= 6
+    assert "unreadable" not in {kind for kind, _ in found(target)}
 
 
 def test_what_is_no_file_in_a_tar_is_named(tmp_path: Path) -> None:
@@ -139,13 +142,14 @@ def test_what_is_no_file_in_a_tar_is_named(tmp_path: Path) -> None:
             ("test.2", tarfile.FIFOTYPE, ""),
             ("test.3", tarfile.DIRTYPE, ""),
             ("test.4", tarfile.SYMTYPE, "test.4"),
+            ("test.5", tarfile.SYMTYPE, "../test.meta"),
         ):
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname = kind, target
             tar.addfile(entry)
 
     named = [where for kind, where in found(packed_tar(base, tmp_path / "pcp.tar", more=odd)) if kind == "unreadable"]
-    assert named == ["test.0", "test.1", "test.2", "test.3", "test.4"]
+    assert named == ["test.0", "test.1", "test.2", "test.3", "test.4", "test.5"]
 
 
 def test_what_is_no_file_in_a_folder_is_named_and_never_opened(tmp_path: Path) -> None:

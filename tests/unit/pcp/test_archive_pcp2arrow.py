@@ -41,6 +41,9 @@ for name, cells in columns.items():
     if not pa.types.is_string(kind) and not pa.types.is_floating(kind):
         cells = [None if cell is None else int(cell) for cell in cells]
     arrays.append(pa.array(cells, kind))
+if "twice" in str(source):
+    arrays[1:1] = [pa.nulls(len(times), array.type) for array in arrays[1:]]
+    columns = [*columns, *columns]
 output.mkdir()
 pq.write_table(pa.Table.from_arrays(arrays, ["timestamp", *columns]), output / "part-0.parquet")
 """
@@ -71,6 +74,13 @@ def test_the_same_long_form(tmp_path: Path) -> None:
     assert len(left_out) == 7
     assert sum(problem.message.startswith("5 of 5 ") and " one.u64 " in problem.message for problem in left_out) == 1
     assert theirs.metrics["disk.u32"].units == "byte"
+
+
+@pytest.mark.usefixtures("tool")
+def test_of_columns_with_the_same_name_the_last_is_read(tmp_path: Path) -> None:
+    for folder in ("once", "twice"):
+        from_pcp2arrow(archive(tmp_path / folder), tmp_path / f"{folder}.parquet")
+    assert pq.read_table(tmp_path / "twice.parquet").equals(pq.read_table(tmp_path / "once.parquet"))
 
 
 @pytest.mark.usefixtures("tool")

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.pcp.test_archive_writer import units
 
-from kveval.pcp.tool.interpolation import COUNTER, DISCRETE, INSTANT, Moments, present, rates, sampled
+from kveval.pcp.archive.units import COUNTER, DISCRETE, INSTANT
+from kveval.pcp.tool.interpolation import Moments, present, rates, sampled
 from kveval.pcp.tool.samples import SeriesSamples
 from kveval.pcp.tool.scaling import Scaling, Units, parse_units, scaling, unpacked
 

@@ -86,6 +86,8 @@ def test_a_run_of_another_id_or_number_is_not_taken_for_this_one(store: Store) -
     with pytest.raises(StoreError) as error:
         verify(place, Key(KEY.measurement, 3, KEY.hardware))
     assert (error.value.defect, error.value.code) == ("wrong", "other_run")
+    assert f"run 2 of measurement {KEY.measurement}" in str(error.value)
+    assert "Key(" not in str(error.value)
 
 
 def test_other_hardware_gets_a_place_of_its_own_and_both_stay(store: Store) -> None:

@@ -1,1 +1,1 @@
-"""From runs to effects and verdicts: pairing, level selection, intervals, multiplicity, averages over models."""
+"""Effects and verdicts from runs: pairing, level selection, intervals, multiplicity, averages over models."""

@@ -189,6 +189,7 @@ def _requests(records: _Records, window: tuple[float, float]) -> tuple[RequestRe
         began = float(records.start[number])
         tokens = int(records.tokens[number])
         prompt = None if np.isnan(records.prompts[number]) else int(records.prompts[number])
+        # 0.0 is what the client leaves where it noted no start; its clock never shows that.
         start = began + clock if began and len(ends) else None
         if not done or start is None:
             # When it failed is not in the file.

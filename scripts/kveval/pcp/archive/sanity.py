@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from kveval.pcp.archive.meta import INDOM_NULL, Desc, Metadata
 from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.units import SEMANTICS, TYPES, type_name
+from kveval.pcp.archive.units import SEMANTICS, TYPES, indom_string, type_name
 from kveval.pcp.archive.wire import Label
 
 NOT_SUPPORTED = -1
 # Logged derived metrics have PMIDs of this domain, but instance domains of other domains.
 DYNAMIC = 511
-# PM_SPACE_EBYTE and PM_TIME_HOUR, the largest units.
+# PM_SPACE_EBYTE and PM_TIME_HOUR, the largest for pmlogcheck; libpcp prints Zbyte and Ybyte, but does not convert them.
 _LARGEST_SPACE, _LARGEST_TIME = 6, 5
 _LARGEST_DIMENSION = 2
 
@@ -27,7 +27,7 @@ def check_metadata(metadata: Metadata, where: str, label: Label, end_ns: int | N
     for indom, history in metadata.domains.items():
         damaged = [name for _, _, name in history.events if not _is_text(name)]
         if damaged:
-            said = f"domain {indom >> 22 & 0x1FF}.{indom & 0x3FFFFF} has {len(damaged):,} names that are not text"
+            said = f"domain {indom_string(indom)} has {len(damaged):,} names that are not text"
             problems.add("odd metadata", where, f"{said}, such as {damaged[0]!r:.60}")
     last = 0
     for offset, time in metadata.stamps:

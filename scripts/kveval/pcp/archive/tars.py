@@ -15,7 +15,7 @@ from kveval.pcp.archive.compression import READ_ERRORS, SUFFIXES, TooLarge, cred
 from kveval.pcp.archive.member import Member, Part, Stream
 from kveval.pcp.archive.problems import ProblemLog
 
-_NAMES = (".tar", ".tgz", ".txz", ".tzst", ".tbz", ".tbz2", *(f".tar{suffix}" for suffix in SUFFIXES))
+TARS = (".tar", ".tgz", ".txz", ".tzst", ".tbz", ".tbz2", *(f".tar{suffix}" for suffix in SUFFIXES))
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
 # A piece that is cut off by the end of the tar is lost as a whole, so pieces are small.
 _PIECE = 4096
@@ -24,7 +24,7 @@ _LINKS = 40
 
 def is_tar(name: str) -> bool:
     """Whether a file is named as a tar, compressed or not."""
-    return name.lower().endswith(_NAMES) and not name.startswith(".")
+    return name.lower().endswith(TARS) and not name.startswith(".")
 
 
 def _compression(source: Path) -> str:
@@ -152,7 +152,7 @@ def _entries(stream: Stream, headers: _Headers) -> Iterator[tuple[tarfile.TarFil
 
 @dataclass
 class _Headers:
-    """What tarfile does not report: the number of damaged headers, and whether the end mark was seen."""
+    """Facts that tarfile does not report: the number of damaged headers, and whether the end mark was seen."""
 
     damaged: int = 0
     ended: bool = False
@@ -179,6 +179,6 @@ def _inside(name: str, *, climbing: bool = True) -> str | None:
     """A name relative to the tar's root, without ".."; None if nothing is left or, unless `climbing`, if outside it."""
     if not climbing:
         name = posixpath.normpath(name)
-        if name.startswith(".."):
+        if name.split("/")[0] == "..":
             return None
     return "/".join(part for part in name.split("/") if part not in ("", "..", ".")) or None

@@ -1,4 +1,4 @@
-"""PCP's names for types, semantics and units (pmTypeStr(3), pmSemStr(3), pmUnitsStr(3) of PCP 7.2)."""
+"""PCP's names for types, semantics and units (pmTypeStr(3), pmSemStr(3), pmUnitsStr(3) of PCP 7.2), and its numbers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ TYPES = (
     *("32", "U32", "64", "U64", "float", "double", "string"),
     *("aggregate", "static aggregate", "event record array", "highres event record array"),
 )
-COUNTER = 1
-SEMANTICS = {COUNTER: "counter", 3: "instant", 4: "discrete"}
+COUNTER, INSTANT, DISCRETE = 1, 3, 4
+SEMANTICS = {COUNTER: "counter", INSTANT: "instant", DISCRETE: "discrete"}
 
 _SPACE = ("byte", "Kbyte", "Mbyte", "Gbyte", "Tbyte", "Pbyte", "Ebyte", "Zbyte", "Ybyte")
 _TIME = ("nanosec", "microsec", "millisec", "sec", "min", "hour")
@@ -21,6 +21,16 @@ _EXTRA = (
     ("current", ("A", "mA", "uA")),
     ("power", ("kW", "W", "mW", "uW")),
 )
+
+
+def pmid_string(pmid: int) -> str:
+    """domain.cluster.item, as PCP writes it."""
+    return f"{pmid >> 22 & 0x1FF}.{pmid >> 10 & 0xFFF}.{pmid & 0x3FF}"
+
+
+def indom_string(indom: int) -> str:
+    """domain.serial, as PCP writes it."""
+    return f"{indom >> 22 & 0x1FF}.{indom & 0x3FFFFF}"
 
 
 def type_name(code: int) -> str:

@@ -1,4 +1,4 @@
-"""From (metric, instance number, time) to a series number: one per (metric, instance name), in sorted order."""
+"""Numbers series: (metric, instance number, time) -> one number per (metric, instance name), in sorted order."""
 
 from __future__ import annotations
 

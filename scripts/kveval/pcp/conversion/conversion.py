@@ -19,18 +19,12 @@ from kveval.pcp.archive.meta import Desc
 from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block, Volume, time_at
 from kveval.pcp.archive.sanity import check_metadata
+from kveval.pcp.archive.units import indom_string, pmid_string
 from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE
 from kveval.pcp.conversion import catalog as cat
 from kveval.pcp.conversion.chunks import CHUNK_ROWS, Chunk, Chunker
 from kveval.pcp.conversion.decode import Decoder
-from kveval.pcp.conversion.footer import (
-    ArchiveInfo,
-    MetricInfo,
-    encode,
-    indom_string,
-    metric_info,
-    pmid_string,
-)
+from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo, encode, metric_info
 from kveval.pcp.conversion.labels import LabelHistory, instance_labels
 from kveval.pcp.conversion.table import LongWriter
 from kveval.pcp.conversion.times import Order
@@ -269,11 +263,12 @@ def matcher(patterns: Sequence[str] | None) -> Callable[[Desc], bool]:
     """Selects metrics by name, by a name's prefix at a dot (`kernel.all`) or by a shell pattern (`disk.*.read`)."""
     if not patterns:
         return lambda desc: True
-    return lambda desc: any(
-        name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
-        for name in desc.names
-        for pattern in patterns
-    )
+    return lambda desc: any(matches(name, pattern) for name in desc.names for pattern in patterns)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a metric's name is the pattern, lies below it at a dot, or fits it as a shell pattern."""
+    return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 
 def convert(

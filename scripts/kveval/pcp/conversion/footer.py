@@ -14,7 +14,7 @@ import zstandard
 from kveval.pcp.archive import meta as m
 from kveval.pcp.archive.meta import Desc, Labels, Metadata
 from kveval.pcp.archive.problems import ArchiveProblem
-from kveval.pcp.archive.units import semantics_name, type_name, units_string
+from kveval.pcp.archive.units import indom_string, pmid_string, semantics_name, type_name, units_string
 from kveval.pcp.archive.wire import Label
 from kveval.pcp.conversion.labels import LabelHistory, metric_labels
 
@@ -55,16 +55,6 @@ class MetricInfo:
         """The labels of the metric through time on one of the recording's hosts."""
         history = [(time, labels) for of_host, time, labels in self.label_history if of_host == host]
         return history or [(0, self.labels)]
-
-
-def pmid_string(pmid: int) -> str:
-    """domain.cluster.item, as PCP writes it."""
-    return f"{pmid >> 22 & 0x1FF}.{pmid >> 10 & 0xFFF}.{pmid & 0x3FF}"
-
-
-def indom_string(indom: int) -> str:
-    """domain.serial, as PCP writes it."""
-    return f"{indom >> 22 & 0x1FF}.{indom & 0x3FFFFF}"
 
 
 def metric_info(

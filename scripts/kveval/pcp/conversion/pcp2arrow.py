@@ -100,12 +100,14 @@ def _chunks(result: Path) -> Iterator[tuple[Chunk, ColumnNames]]:
     """The tool's table as sorted chunks, some columns at a time."""
     for path in sorted(result.rglob("*.parquet")) if result.is_dir() else [result]:
         file = pq.ParquetFile(path)
-        # Of several columns with the same name (two instances may share one) only the last can be read.
         names = ColumnNames([name for name in dict.fromkeys(file.schema_arrow.names) if name != "timestamp"])
         times = file.read(columns=["timestamp"])["timestamp"].cast(pa.timestamp("ns")).cast(pa.int64()).to_numpy()
         for begin in range(0, len(names.columns), COLUMNS_AT_ONCE):
             part = names.columns[begin : begin + COLUMNS_AT_ONCE]
-            chunk = _chunk(file.read(columns=part).select(part), begin, times)
+            table = file.read(columns=part)
+            # Of several columns with the same name (two instances may share one) the last is taken.
+            last = {name: at for at, name in enumerate(table.column_names)}
+            chunk = _chunk(table.select([last[name] for name in part]), begin, times)
             if len(chunk.times):
                 yield chunk, names
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kveval.pcp.archive.units import COUNTER, DISCRETE
 from kveval.pcp.conversion.catalog import Ints
 from kveval.pcp.tool.samples import SeriesSamples
 
 Flags = NDArray[np.bool_]
 Values = NDArray[Any]
-COUNTER, INSTANT, DISCRETE = 1, 3, 4
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,15 @@ import re
 import time
 from dataclasses import dataclass, replace
 
-from kveval.pcp.tool.dates import Broken, broken, moment_of_date, moment_of_fields
-
-SECOND = 1_000_000_000
+from kveval.pcp.tool.dates import SECOND, Broken, broken, moment_of_date, moment_of_fields
 
 _UNITS = {
     **{"nanosecond": 1e-9, "nsec": 1e-9, "microsecond": 1e-6, "usec": 1e-6, "millisecond": 1e-3, "msec": 1e-3},
     **{"second": 1.0, "sec": 1.0, "s": 1.0, "minute": 60.0, "min": 60.0, "m": 60.0},
     **{"hour": 3600.0, "hr": 3600.0, "h": 3600.0, "day": 86400.0, "d": 86400.0},
 }
-_ELEMENT = re.compile(r"\s*([+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([a-zA-Z]*)")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_ELEMENT = re.compile(r"\s*([+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([a-zA-Z]*)")
 # "[Mon] [Mar] [4] [13[:07[:47[.5]]]] [pm] [1996]": the order of ctime(3), every part optional.
 _CTIME = re.compile(
     r"\s*(?:sun|mon|tue|wed|thu|fri|sat)?\s*(?P<month>" + "|".join(_MONTHS) + r")?"
@@ -89,7 +87,7 @@ def _ctime(text: str) -> Broken | None:
         return None
     numbers = {name: int(match[name]) if match[name] else None for name in ("day", "hour", "minute", "year")}
     day, hour, minute, year = (numbers[name] for name in ("day", "hour", "minute", "year"))
-    month = _MONTHS.index(match["month"].lower()) + 1 if match["month"] else None
+    month = MONTHS.index(match["month"].lower()) + 1 if match["month"] else None
     if match["colon"]:
         hour, minute = hour or 0, minute or 0
     elif day is not None and month is None and year is None:

@@ -7,15 +7,13 @@ import os.path
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from kveval.pcp.archive.meta import Desc
-from kveval.pcp.archive.units import STRING
+from kveval.pcp.archive.units import COUNTER, STRING
+from kveval.pcp.conversion.conversion import matches
 from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.samples import NATIVE
 from kveval.pcp.tool.scaling import Scaling, scaling, unpacked
-
-_COUNTER = 1
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class MetricSpec:
 
     def matches(self, name: str) -> bool:
         """Whether a metric of this name is selected."""
-        return name == self.pattern or name.startswith(self.pattern + ".") or fnmatchcase(name, self.pattern)
+        return matches(name, self.pattern)
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def _wanted(
             return None
         hidden = frozenset(set(instances) - set(chosen)) if how.rank_first else frozenset()
         instances = instances if how.rank_first else list(chosen)
-    counter = desc.semantics == _COUNTER and desc.type != STRING
+    counter = desc.semantics == COUNTER and desc.type != STRING
     raw = how.raw or how.raw_counters or spec.raw
     text = desc.type == STRING
     units = None if text else spec.units or _units_by_dimension(desc.units, how)

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.units import DOUBLE, FLOAT, I32, I64, STRING, U32, U64
+from kveval.pcp.archive.units import COUNTER, DISCRETE, DOUBLE, FLOAT, I32, I64, STRING, U32, U64
 from kveval.pcp.tool.domains import Inventory
-from kveval.pcp.tool.interpolation import COUNTER, DISCRETE, Flags, Moments, present, rates, sampled
+from kveval.pcp.tool.interpolation import Flags, Moments, present, rates, sampled
 from kveval.pcp.tool.samples import NATIVE, SampleStore
 from kveval.pcp.tool.selection import Reporting, Wanted
 
