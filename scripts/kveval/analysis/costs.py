@@ -32,7 +32,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class ServersPaid:
-    """The resources of all servers of a run together: GPUs, and GiB of host memory for tiers; NaN for what is not known."""
+    """The resources of all servers of a run: GPUs, and GiB of host memory for tiers; NaN for what is not known."""
 
     servers: int
     gpus: float

@@ -87,7 +87,7 @@ def _ctime(text: str) -> Broken | None:
         return None
     numbers = {name: int(match[name]) if match[name] else None for name in ("day", "hour", "minute", "year")}
     day, hour, minute, year = (numbers[name] for name in ("day", "hour", "minute", "year"))
-    month = MONTHS.index(match["month"].lower()) + 1 if match["month"] else None
+    month = _MONTHS.index(match["month"].lower()) + 1 if match["month"] else None
     if match["colon"]:
         hour, minute = hour or 0, minute or 0
     elif day is not None and month is None and year is None:
