@@ -41,7 +41,7 @@ def test_the_profile_says_what_a_level_counts(values, streams, rate, unit):
     [
         ({}, "fixed lengths", "without pause"),
         ({"profile": "constant"}, "fixed lengths", "evenly spaced"),
-        ({"profile": "poisson", "prompt_spread": SPREAD}, "drawn at random", "at random, whatever"),
+        ({"profile": "poisson", "prompt_spread": SPREAD}, "drawn at random", "at random, whether or not"),
         ({"profile": "bursts", "bursts": BURSTS}, "fixed lengths", "in random bursts"),
         ({"profile": "prefix-length", "prefix_count": 3}, "fixed lengths", "without pause"),
     ],
@@ -92,8 +92,8 @@ def test_a_stored_workload_of_another_kind_is_named():
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"profile": "bursts"}, "go together"),
-        ({"bursts": BURSTS}, "go together"),
+        ({"profile": "bursts"}, "bursts"),
+        ({"bursts": BURSTS}, "bursts"),
         ({"profile": "bursts", "bursts": BURSTS, "turns": 2}, "turns must be 1"),
         ({"profile": "bursts", "bursts": BURSTS | {"share": 0.5}}, "with at most 0.2"),
         ({"profile": "prefix-length", "prefix_count": 3, "prefix_tokens": 10}, "no prefix_tokens"),

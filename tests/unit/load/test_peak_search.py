@@ -122,7 +122,7 @@ def test_nothing_tried_has_no_outcome():
         ((10, 10, 0.1, 5), "from 10 to 10"),
         ((1, 10, 0.0, 5), "resolution"),
         ((1, 10, 0.1, 2), "takes 3"),
-        ((1, 10, 0.1, 5, 1.0), "no share"),
+        ((1, 10, 0.1, 5, 1.0), "below 1"),
     ],
 )
 def test_what_could_never_end_or_find_is_refused(arguments, message):
