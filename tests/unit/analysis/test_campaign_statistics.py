@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.support.synthetic import comparison_table, levels_table
 
-from kveval.analysis.estimators.intervals import contrasts, holm
+from kveval.analysis.estimators.intervals import contrasts, holm, welch
 from kveval.analysis.estimators.planning import runs_to_resolve
+from kveval.analysis.estimators.spreads import bartlett
 from kveval.analysis.statistics import verdicts as words
 
 tables = st.tuples(st.integers(3, 6), st.integers(2, 5)).flatmap(
@@ -60,6 +61,16 @@ def test_the_intervals_cover_what_they_say() -> None:
             covered += low <= effect <= high
             total += 1
     assert 0.93 <= covered / total <= 0.97
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bartletts_and_welchs_formulas_give_what_scipys_do(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    runs, cells = generator.integers(3, 12), generator.integers(3, 9)
+    logs = generator.normal(5, 0.02, (runs, cells)) * generator.uniform(1, 3, cells)
+    assert bartlett(logs.var(axis=0, ddof=1), runs - 1) == pytest.approx(scipy.stats.bartlett(*logs.T).pvalue, rel=1e-9)
+    found, known = welch(logs[:, 0], logs[1:, 1]), scipy.stats.ttest_ind(logs[:, 0], logs[1:, 1], equal_var=False)
+    assert (found.df, found.theta / found.se) == pytest.approx((known.df, known.statistic), rel=1e-9)
 
 
 def test_unequal_spread_uses_each_pairs_own_differences() -> None:
