@@ -15,12 +15,18 @@ from kveval.engines.protocol import LoadResult
 from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
+from kveval.measure import level_run
 from kveval.measure.level_run import Levels
 from kveval.measure.progress import Progress
 from kveval.spec.loading import load_config
 
 SPECIFICATION = load_config(RAW["config"], CONFIG).specification(BASE)
 SECONDS = SPECIFICATION.workload.seconds
+
+
+@pytest.fixture(autouse=True)
+def no_cause_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(level_run, "_SETTLING_S", 0.0)
 
 
 @dataclass
