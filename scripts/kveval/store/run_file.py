@@ -206,6 +206,12 @@ class Run(msgspec.Struct, frozen=True):
         return str(self.recording.get("archive", "")).endswith(".parquet")
 
     @property
+    def replicas(self) -> int:
+        """How many servers shared the load: as deployed on a cluster, or as an import's names say; else 1."""
+        deployment = self.specification.get("deployment") or {}
+        return int(deployment.get("replicas") or self.declared.get("replicas") or 1)
+
+    @property
     def workload(self) -> dict[str, Any]:
         """The workload as it was asked for."""
         workload: dict[str, Any] = self.specification.get("workload", {})

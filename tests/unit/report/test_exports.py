@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pandas as pd
 import pytest
 import yaml
@@ -122,6 +123,18 @@ def test_a_benchmark_report_is_the_median_run_at_the_peak_level(measured: Measur
     assert load["prefix"]["num_prefixes"] == 160
     engine = content["scenario"]["stack"][0]["standardized"]
     assert (engine["model"]["name"], engine["accelerator"]["count"]) == ("Qwen/Qwen3-14B", 2)
+
+
+def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
+    """A cluster's runs say how many servers they had, imported ones by their names; one is said of neither."""
+    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    deployed = msgspec.structs.replace(run, specification=run.specification | {"deployment": {"replicas": 3}})
+    for several in (deployed, msgspec.structs.replace(run, declared={"replicas": 3})):
+        stack = level_report(row, several, "large")["scenario"]["stack"]
+        assert stack[0]["standardized"]["replicas"] == 3
+        gaps = gap_table(plan, dataclasses.replace(measured, runs=[several]), {})
+        assert not any("one replica" in cells[1] for cells in gaps.rows)
+    assert any("one replica" in cells[1] for cells in gap_table(plan, measured, {}).rows)
 
 
 def test_tpot_goes_by_the_name_that_means_it(measured: Measured) -> None:

@@ -121,7 +121,7 @@ def _stack(run: Run) -> list[Part]:
         "tool": _server(run),
         "tool_version": server_version(run.versions, "unknown"),
         "role": "replica",
-        "replicas": int(run.specification.get("replicas", 1)),
+        "replicas": run.replicas,
         "model": {"name": str(name)},
         "accelerator": {
             "model": gpus[0] if gpus else str(facts.get("cpu_model", "unknown")),

@@ -145,8 +145,7 @@ def _absent_pairs(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
 
 
 def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
-    replicas = {int(run.specification.get("replicas", 1)) for run in measured.runs}
-    if replicas == {1}:
+    if {run.replicas for run in measured.runs} == {1}:
         yield [
             "routing over replicas, and indexing for it",
             "one replica was measured, so there was nothing to choose",
