@@ -125,6 +125,16 @@ def test_a_benchmark_report_is_the_median_run_at_the_peak_level(measured: Measur
     assert (engine["model"]["name"], engine["accelerator"]["count"]) == ("Qwen/Qwen3-14B", 2)
 
 
+@pytest.mark.parametrize(
+    ("profile", "said"), [("concurrent", "1 concurrent,"), ("poisson", "1 requests/min,"), ("sweep", "strategy 1,")]
+)
+def test_a_level_is_named_by_what_it_counts(measured: Measured, profile: str, said: str) -> None:
+    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    workload = run.workload | {"profile": profile}
+    sent = msgspec.structs.replace(run, specification=run.specification | {"workload": workload})
+    assert said in level_report(row, sent, "large")["run"]["description"]
+
+
 def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
     """A cluster's runs say how many servers they had, imported ones by their names; one is said of neither."""
     row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]

@@ -24,6 +24,7 @@ from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, cell_label, rows_of
+from kveval.report.data.level_units import unit_of
 from kveval.report.data.run_facts import key_of
 from kveval.spec.servers.registry import IMPORTED, served_by, server_version
 from kveval.store.run_file import Run
@@ -91,6 +92,7 @@ def level_report(row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1)
 def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Part:
     start, end = (pd.Timestamp(row[name]).floor("us").to_pydatetime() for name in ("window_start", "window_end"))
     of_run = f"{run.measurement}/{run.run}/{row['level']}"
+    at = unit_of([workload_of(run.workload)]).at(row["level"])
     which = f"run {run.run}, the median of {runs} by throughput" if runs > 1 else f"run {run.run}"
     return {
         "uid": str(uuid.uuid5(_NAMESPACE, of_run)),
@@ -100,7 +102,7 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
             **{name: time.isoformat().replace("+00:00", "Z") for name, time in (("start", start), ("end", end))},
             "duration": f"PT{(end - start).total_seconds():g}S",
         },
-        "description": f"{run.cell.model} [{campaign}: {cell_label(key_of(run))}], {row['level']} concurrent, {which}",
+        "description": f"{run.cell.model} [{campaign}: {cell_label(key_of(run))}], {at}, {which}",
         "keywords": ["kveval", campaign, run.cell.scenario, run.weights],
     }
 
