@@ -263,9 +263,9 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
 
 
 def _shortfall(run: Run, level: LevelRun, report: LevelReport, achieved: float) -> float:
-    """Return the share by which requests in flight fell short of a closed loop's streams, at least 0."""
+    """Return the share by which requests in flight fell short of a closed loop's streams, at least 0 if known."""
     asked = workloads.streams_at(workload_of(run.workload), level.level) or report.streams
-    return max(0.0, 1 - achieved / asked) if report.closed_loop and asked else np.nan
+    return float(np.maximum(0.0, 1 - achieved / asked)) if report.closed_loop and asked else np.nan
 
 
 def _noise(
