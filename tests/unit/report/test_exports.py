@@ -166,6 +166,15 @@ def test_latencies_nobody_observed_and_metrics_nobody_recorded_are_left_out(meas
     assert observed["kv_cache_usage"]["units"] == "percent"
 
 
+def test_how_many_requests_were_in_flight_may_be_unknown(measured: Measured) -> None:
+    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row["concurrency_mean"] = float("nan")
+    swept = msgspec.structs.replace(run, specification={"workload": run.workload | {"profile": "sweep"}})
+    content = level_report(row, swept, "large")
+    jsonschema.validate(content, BENCHMARK_SCHEMA)
+    assert content["scenario"]["load"]["standardized"]["concurrency"] == 1
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -177,8 +178,8 @@ def _load(row: Mapping[str, Any], run: Run) -> Part:
         "output_seq_len": _length(load.output_tokens),
         "prefix": {**prefix, "num_prefixes": prefixes} if prefixes else None,
         "multi_turn": {"enabled": True, "max_turns": _length(load.turns)} if load.turns > 1 else None,
-        # In an open loop, the mean number of requests in flight.
-        "concurrency": streams_at(load, level) or max(1, round(row["concurrency_mean"])),
+        # In an open loop, the mean number of requests in flight; the schema wants 1 at least, also where it is unknown.
+        "concurrency": streams_at(load, level) or max(1, round(np.nan_to_num(row["concurrency_mean"]))),
     }
     command = next((entry.command for entry in run.levels if entry.level == level), [])
     return {
