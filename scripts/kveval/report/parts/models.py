@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kveval.analysis.cells import cell_of
 from kveval.config.arm_kinds import kinds_of
 from kveval.load.levels import in_words
-from kveval.load.workload import workload_of
+from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label
 from kveval.report.data.run_facts import WEIGHTS, hardware, repeats
 from kveval.report.parts.blocks import Pictures, of_models
@@ -144,8 +144,8 @@ def _repeated(measured: Measured) -> Iterator[str]:
 
 
 def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
-    for words in dict.fromkeys(in_words(workload_of(run.workload)) for run in measured.runs):
-        yield f"The workload is synthetic: {words}."
+    for words in dict.fromkeys(_made(workload_of(run.workload)) for run in measured.runs):
+        yield f"The workload {words}."
     if measured.runs[0].weights == "random":
         yield f"{WEIGHTS['random'].capitalize()}: lengths of answers and what they say are not the model's."
     yield "One workload was measured, at the levels listed; nothing is known of other levels."
@@ -159,6 +159,12 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         yield f"{cells} ran the same configuration: a difference between them is noise."
     if len(hardware(measured.runs)) > 1:
         yield "The runs are from different machines."
+
+
+def _made(workload: WorkloadSpec) -> str:
+    """How the requests are made, as the end of a sentence."""
+    kind = "is synthetic" if workload.trace is None else "replays a trace, whose words are made up"
+    return f"{kind}: {in_words(workload)}"
 
 
 def _first(names: list[str], most: int = 3) -> str:
