@@ -13,10 +13,13 @@ import yaml
 from tests.support import synthetic_campaign as campaign
 from tests.support.markdown import numbers
 
-from kveval.analysis.cells import CellKey
+from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.levels.checks import MIN_RUNS
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.analysis.system.metrics import with_system_metrics
 from kveval.report.answer import answer_of
@@ -29,7 +32,7 @@ from kveval.report.figures.names import find_figure
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import provenance_commands, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
-from kveval.report.tables.not_assessed import alike, gap_table
+from kveval.report.tables.not_assessed import alike, gap_table, settled_by
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
     arms_table,
@@ -333,6 +336,32 @@ def test_what_is_open_comes_with_what_would_settle_it(plan: ReportPlan, measured
     few = campaign.measured(campaign.levels_table(only, levels=LEVELS))
     open_ = column(gap_table(campaign.plan(only), few, {}), "not assessed")
     assert all(any(what in subject for subject in open_) for what in ("Valkey", "native offload", "tier's size"))
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "advice"),
+    [
+        ("ttft_ms_p50", {"ttft_count": 1}, "longer levels"),
+        (GOODPUT, {"goodput_settled": 4}, "longer levels"),
+        (GOODPUT, {"concurrency_shortfall": 0.2}, "a load generator"),
+        (THROUGHPUT, {"checks_failed": "no_reuse"}, "prompts with shared prefixes"),
+        (THROUGHPUT, {"checks_failed": "window"}, "levels that pass"),
+        (THROUGHPUT, {"activity": "not shown"}, "a recording of the server's metrics"),
+        (THROUGHPUT, {"run": [1, 8, 9]}, f"`runs: {MIN_RUNS}`"),
+        (THROUGHPUT, {"run": [1, 2, 9]}, f"`runs: {MIN_RUNS}`"),
+        (THROUGHPUT, {"model": "other"}, "measure its baseline"),
+    ],
+)
+def test_a_reason_leads_to_what_removes_it(metric: str, values: dict[str, object], advice: str) -> None:
+    """Each reason is the one that the comparison gives where an arm's levels have these values."""
+    levels = campaign.levels_table([("Qwen3-8B", arm, 0) for arm in ("no-offload", "llm-d-redis")], levels=(50,))
+    goodput = {GOODPUT: 1.0, f"{GOODPUT}_se": 0.1, "goodput_met": 90, "goodput_settled": 100, "goodput_cut": 0.0}
+    levels = levels.assign(**goodput, concurrency_shortfall=0.0, activity="shown")
+    for name, value in values.items():
+        levels.loc[levels["scenario"] == "llm-d-redis", name] = value
+    table = compare_all(levels, campaign.BASELINES).baseline
+    (row,) = table[table["metric"] == metric].to_dict("records")
+    assert settled_by(row).startswith(advice), row["reason"]
 
 
 def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None:
