@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from kveval.analysis.cells import KEYS, CellKey, common_level
 from kveval.analysis.estimators.change_points import ChangePoint, change_points
-from kveval.analysis.estimators.intervals import mean_interval
+from kveval.analysis.estimators.intervals import mean_interval, percent
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics.campaign import METRICS
 from kveval.spec.servers.registry import served_by
@@ -196,11 +196,6 @@ def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
         hardware=series.conditions["hardware"],
         workload=series.conditions["workload"],
     )
-
-
-def percent(difference: float) -> float:
-    """Return a difference on the ln scale in per cent."""
-    return 100 * float(np.expm1(difference))
 
 
 def _also_changed(before: Build, after: Build) -> list[str]:
