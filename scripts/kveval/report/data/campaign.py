@@ -228,6 +228,17 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def shortened(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
+    """Return names as a list: all if there are at most one more than `most`, else so many and the number of the rest.
+
+    >>> shortened(["a", "b", "c"], 2), shortened(["a", "b", "c", "d"], 2)
+    ('a, b, c', 'a, b and 2 more')
+    """
+    shown = names if len(names) <= most + 1 else names[:most]
+    rest = len(names) - len(shown)
+    return separator.join(shown) + (f" and {rest} more" if rest else "")
+
+
 def cell_label(cell: CellKey) -> str:
     """Return a cell's name in tables and figures, without its model."""
     return ArmSize(cell[1], cell[2]).label

@@ -8,7 +8,7 @@ from kveval.analysis.cells import cell_of
 from kveval.config.arm_kinds import kinds_of
 from kveval.load.levels import in_words
 from kveval.load.workload import WorkloadSpec, workload_of
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
 from kveval.report.data.run_facts import WEIGHTS, hardware, repeats
 from kveval.report.parts.blocks import Pictures, of_models
 from kveval.report.parts.value import value
@@ -152,7 +152,7 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     edge = measured.peaks[~measured.peaks["bracketed"].astype(bool) & (measured.peaks["levels_measured"] > 1)]
     if len(edge):
         named = [f"{row['model']}, {cell_label(cell_of(row))}" for row in edge.to_dict("records")]
-        yield f"The highest throughput lies on the first or last level measured: {_first(named)}."
+        yield f"The highest throughput lies on the first or last level measured: {shortened(named, separator='; ')}."
     if plan.runs < 5:
         yield ("With so few runs small differences stay undecided, and parity is seldom shown even where it holds.")
     for cells in alike(measured):
@@ -165,8 +165,3 @@ def _made(workload: WorkloadSpec) -> str:
     """How the requests are made, as the end of a sentence."""
     kind = "is synthetic" if workload.trace is None else "replays a trace, whose words are made up"
     return f"{kind}: {in_words(workload)}"
-
-
-def _first(names: list[str], most: int = 3) -> str:
-    shown = names if len(names) <= most + 1 else names[:most]
-    return "; ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
