@@ -84,8 +84,7 @@ def costs(
     """
     took: dict[CellKey, ServersPaid] = {}
     for run in runs:
-        cell = run.cell.model, run.cell.scenario, run.cell.cpu_blocks
-        took.setdefault(cell, ServersPaid.of(run, store=run.cell.scenario in stores))
+        took.setdefault(run.cell.key, ServersPaid.of(run, store=run.cell.scenario in stores))
     throughput = comparison[comparison["metric"] == THROUGHPUT]
     compared = {cell_of(row): row for row in throughput.to_dict("records")}
     rows = []

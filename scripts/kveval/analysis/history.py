@@ -37,10 +37,7 @@ def history_rows(
     `complete`, `comparison` and `peaks` are the campaign's tables, `runs` its runs. Values are those at the level at
     which the model's cells are compared; a value that a run lacks has no row.
     """
-    software = {
-        (run.cell.model, run.cell.scenario, run.cell.cpu_blocks, run.run): json.dumps(run.software, sort_keys=True)
-        for run in runs
-    }
+    software = {(*run.cell.key, run.run): json.dumps(run.software, sort_keys=True) for run in runs}
     levels = {model: common_level(comparison, peaks, model) for model in map(str, complete["model"].unique())}
     rows = complete[complete["level"] == complete["model"].map(levels)]
     names = [*KEYS, "level", "measurement", "run", "run_started", "checks_failed", *_CONDITIONS]

@@ -152,6 +152,11 @@ class Cell:
     cpu_blocks: int
 
     @property
+    def key(self) -> tuple[str, str, int]:
+        """The cell as tables name it."""
+        return self.model, self.scenario, self.cpu_blocks
+
+    @property
     def path(self) -> str:
         """The cell's folder below the campaign's results."""
         return f"{self.model}/{self.scenario}/{self.cpu_blocks}"

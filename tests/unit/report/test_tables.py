@@ -27,7 +27,6 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import provenance_commands, software_table
@@ -374,7 +373,7 @@ def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None
 
 def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
     assert alike(measured) == []
-    first = {key_of(run): run for run in measured.runs}
+    first = {run.cell.key: run for run in measured.runs}
     one, other = (first["Qwen3-8B", arm, 0] for arm in ("no-offload", "llm-d-redis"))
     twin = msgspec.structs.replace(other, specification=one.specification)
     (same,) = alike(dataclasses.replace(measured, runs=[one, twin]))

@@ -16,7 +16,6 @@ from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
-from kveval.report.data.run_facts import key_of
 from kveval.store.run_file import Run
 
 _CELL = re.compile(r"(?<![\w/.-])([\w.-]+)/([A-Za-z][\w.+-]*)/(\d+)(?![\w/.])")
@@ -168,7 +167,7 @@ class Measured:
     def _runs_by_cell(self) -> dict[CellKey, list[Run]]:
         found: dict[CellKey, list[Run]] = {}
         for run in sorted(self.runs, key=lambda run: run.run):
-            found.setdefault(key_of(run), []).append(run)
+            found.setdefault(run.cell.key, []).append(run)
         return found
 
     @cached_property

@@ -26,7 +26,6 @@ from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, cell_label, rows_of
 from kveval.report.data.level_units import unit_of
-from kveval.report.data.run_facts import key_of
 from kveval.spec.servers.registry import IMPORTED, served_by, server_version
 from kveval.store.run_file import Run
 
@@ -97,13 +96,13 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
     which = f"run {run.run}, the median of {runs} by throughput" if runs > 1 else f"run {run.run}"
     return {
         "uid": str(uuid.uuid5(_NAMESPACE, of_run)),
-        "eid": str(uuid.uuid5(_NAMESPACE, f"{campaign}/{'/'.join(map(str, key_of(run)))}")),
+        "eid": str(uuid.uuid5(_NAMESPACE, f"{campaign}/{run.cell.path}")),
         "cid": str(run.hardware.get("fingerprint", "unknown")),
         "time": {
             **{name: time.isoformat().replace("+00:00", "Z") for name, time in (("start", start), ("end", end))},
             "duration": f"PT{(end - start).total_seconds():g}S",
         },
-        "description": f"{run.cell.model} [{campaign}: {cell_label(key_of(run))}], {at}, {which}",
+        "description": f"{run.cell.model} [{campaign}: {cell_label(run.cell.key)}], {at}, {which}",
         "keywords": ["kveval", campaign, run.cell.scenario, run.weights],
     }
 
@@ -140,7 +139,7 @@ def _stack(run: Run) -> list[Part]:
     native = {"args": _arguments(server.get("argv", ())), "envars": dict(server.get("env", {}))}
     return [
         {"metadata": _metadata(run.measurement, label=f"{_server(run)}-0"), "standardized": engine, "native": native},
-        {"metadata": _metadata(_hash([*key_of(run)[1:]]), label=_ARM), "standardized": arm, "native": {}},
+        {"metadata": _metadata(_hash([*run.cell.key[1:]]), label=_ARM), "standardized": arm, "native": {}},
     ]
 
 

@@ -22,7 +22,6 @@ from kveval.analysis.statistics.inputs import NO_COUNTER
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT
 from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import undeclared, unlike
 
@@ -180,5 +179,5 @@ def alike(measured: Measured) -> list[str]:
         # An equal workload alone does not make the servers equal.
         if set(effective) - {"workload"}:
             text = json.dumps(effective, sort_keys=True, default=str)
-            found.setdefault((run.cell.model, text), {})[cell_label(key_of(run))] = None
+            found.setdefault((run.cell.model, text), {})[cell_label(run.cell.key)] = None
     return [f"{model}: {' and '.join(names)}" for (model, _), names in found.items() if len(names) > 1]
