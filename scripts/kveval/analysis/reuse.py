@@ -286,7 +286,7 @@ _BESIDE = ("failed", "unfinished", "evicted", "generated", "token_bytes", "varie
 def _beside(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     """Yield rows with what `tier_activity` lacks: the keys, then the columns of _BESIDE."""
     for run in runs:
-        token_bytes = run.specification.get("model", {}).get("kv_bytes_per_token", np.nan)
+        token_bytes = run.kv_bytes_per_token or np.nan
         varied = any(run.workload.get(name) for name in ("prompt_spread", "output_spread"))
         for level in run.levels:
             moved = {name: change.delta for name, change in level.counters.items()}

@@ -217,6 +217,12 @@ class Run(msgspec.Struct, frozen=True):
         return int(deployment.get("replicas") or self.declared.get("replicas") or 1)
 
     @property
+    def kv_bytes_per_token(self) -> int | None:
+        """Bytes of KV cache of a token of the model as served, over all ranks; None where nothing says it."""
+        found = self.specification.get("model", {}).get("kv_bytes_per_token")
+        return None if found is None else int(found)
+
+    @property
     def workload(self) -> dict[str, Any]:
         """The workload as it was asked for."""
         workload: dict[str, Any] = self.specification.get("workload", {})

@@ -339,7 +339,7 @@ def _exercised(run: Run, required: Sequence[Mapping[str, Any]], counters: Mappin
     if not required:
         return None
     tokens = _SERVED * float(np.nan_to_num(server_delta(counters, "prefix_cache_queries")))
-    least = {"tokens": tokens, "bytes": tokens * run.specification.get("model", {}).get("kv_bytes_per_token", 0)}
+    least = {"tokens": tokens, "bytes": tokens * (run.kv_bytes_per_token or 0)}
     return all(
         entry["counter"] in counters
         and counters[entry["counter"]].delta >= max(entry.get("at_least", 1), least.get(entry.get("unit", ""), 0))
