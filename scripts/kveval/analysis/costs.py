@@ -32,7 +32,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class ServersPaid:
-    """What all servers of a run use together: GPUs, and GiB of host memory for tiers; NaN for what is not known."""
+    """GPUs, and GiB of host memory for tiers, that all servers of a run use together; NaN for what is not known."""
 
     servers: int
     gpus: float

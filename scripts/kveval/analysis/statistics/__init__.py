@@ -1,1 +1,1 @@
-"""From runs to effects and verdicts: pairing, level selection, intervals, multiplicity, averages over models."""
+"""The way from runs to effects and verdicts: pairs, level selection, intervals, multiplicity, averages over models."""

@@ -154,7 +154,7 @@ def _taken(entries: Iterable[os.DirEntry[str]], folder: Path) -> dict[str, Archi
 
 
 def _odd(path: Path) -> str | None:
-    """What a path is, in words, if it is not a regular file; None if it is one."""
+    """The kind of a path, in words, if it is not a regular file; None if it is one."""
     try:
         mode = path.stat().st_mode
     except OSError as error:

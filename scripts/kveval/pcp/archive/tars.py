@@ -152,7 +152,7 @@ def _entries(stream: Stream, headers: _Headers) -> Iterator[tuple[tarfile.TarFil
 
 @dataclass
 class _Headers:
-    """What tarfile does not report: the number of damaged headers, and whether the end mark was seen."""
+    """Facts that tarfile does not report: the number of damaged headers, and whether the end mark was seen."""
 
     damaged: int = 0
     ended: bool = False

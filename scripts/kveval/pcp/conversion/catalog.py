@@ -1,4 +1,4 @@
-"""From (metric, instance number, time) to a series number: one per (metric, instance name), in sorted order."""
+"""Series numbers by (metric, instance number, time): one per (metric, instance name), in sorted order."""
 
 from __future__ import annotations
 
