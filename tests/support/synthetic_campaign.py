@@ -202,7 +202,7 @@ def with_reuse(measured: Measured) -> Measured:
     }
     runs = []
     for run in measured.runs:
-        key = (run.cell.model, run.cell.scenario, run.cell.cpu_blocks, run.run)
+        key = (*run.cell.key, run.run)
         counted = {
             level: {name: Change(0.0, delta, delta) for name, delta in moved.items()}
             for (*of, level), moved in hits.items()

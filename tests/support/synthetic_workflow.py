@@ -12,7 +12,6 @@ from tests.support.paths import REPOSITORY
 
 from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import collect
-from kveval.report.data.run_facts import key_of
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 # The site and the release of the published evaluation.
@@ -33,7 +32,7 @@ def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
     results = folder / "results"
     recording = campaign.recording(results / "recording", cpus=48)
     for run in measured.runs:
-        place = results.joinpath(*map(str, key_of(run)), f"run-{run.run}")
+        place = results.joinpath(run.cell.path, f"run-{run.run}")
         stored = Path("results/measurements") / run.measurement / f"run-{run.run}"
         place.mkdir(parents=True)
         (folder / stored).mkdir(parents=True)

@@ -131,7 +131,7 @@ def february(tmp_path_factory):
 
 def finish(folder, config, recording):
     """Write what the workflow makes of a campaign's runs, up to the cells' tables."""
-    keys = [(cell.model, cell.scenario, cell.cpu_blocks) for cell in config.cells]
+    keys = [cell.key for cell in config.cells]
     measured = tables.measured(tables.levels_table(keys, runs=1, levels=LEVELS))
     results = folder / config.campaign.results
     for cell, key in zip(config.cells, keys, strict=True):

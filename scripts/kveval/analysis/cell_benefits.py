@@ -184,9 +184,8 @@ def _basis(
     levels: pd.DataFrame,
     requests_of: Callable[[CellKey], pd.DataFrame | None],
 ) -> Basis | None:
-    key = (cell.model, cell.scenario, cell.cpu_blocks)
-    requests = requests_of(key)
-    rows = levels[(levels[[*KEYS]] == [*key]).all(axis=1) & levels["level"].isin(specification.workload.given_levels)]
+    requests, given = requests_of(cell.key), specification.workload.given_levels
+    rows = levels[(levels[[*KEYS]] == [*cell.key]).all(axis=1) & levels["level"].isin(given)]
     rows = rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])]
     found = {} if requests is None else measured_levels(rows, requests)
     facts = (run.server.get("facts", {}) for run in runs if run.cell == cell)

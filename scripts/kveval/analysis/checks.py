@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import KEYS
+from kveval.analysis.estimators.correlations import MIN_POINTS
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
@@ -21,14 +22,12 @@ from kveval.analysis.statistics.averages import ARM, averages
 from kveval.analysis.statistics.verdicts import BETTER, PARITY, VERDICTS, WORSE
 from kveval.store.run_file import IMPORTED
 
-_MIN_POINTS = 10
-
 
 @dataclass(frozen=True)
 class Tables:
     """The campaign's tables: complete_metrics, peak_throughput_all, comparison, contrasts, peak_comparison, averages.
 
-    `correlations`: columns model, x, y, n, r, low, high; model is "" or "all" for a correlation pooled over models.
+    `correlations`: of system metrics with throughput, see `within_models`; model is "" or "all" if pooled over models.
     """
 
     levels: pd.DataFrame
@@ -211,8 +210,8 @@ def correlations_within_models(tables: Tables) -> Iterator[Outcome]:
         where = f"{row['x']} and {row['y']}, {model or 'all models'}"
         if model.lower() in ("", "all", "nan"):
             yield fail("pools models", where)
-        if not row["n"] >= _MIN_POINTS:
-            yield fail(f"{row['n']} points, {_MIN_POINTS} needed", where)
+        if not row["n"] >= MIN_POINTS:
+            yield fail(f"{row['n']} points, {MIN_POINTS} needed", where)
         if not (np.isfinite(row["low"]) and np.isfinite(row["high"])):
             yield fail("has no interval", where)
 

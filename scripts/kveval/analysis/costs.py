@@ -32,7 +32,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class ServersPaid:
-    """The resources of all servers of a run: GPUs, and GiB of host memory for tiers; NaN for what is not known."""
+    """GPUs, and GiB of host memory for tiers, that all servers of a run use together; NaN for what is not known."""
 
     servers: int
     gpus: float
@@ -43,14 +43,13 @@ class ServersPaid:
         """Return what a run used. `store`: whether its arm has a store, whose memory limit counts as used."""
         specification = run.specification
         deployment, model = specification.get("deployment") or {}, specification.get("model") or {}
-        servers = int(deployment.get("replicas") or run.declared.get("replicas") or 1)
         gpus = deployment.get("gpus", model.get("tensor_parallel_size", np.nan))
         tier = run.budget.get("tier_bytes", run.budget.get("requested_bytes", np.nan)) if run.cell.cpu_blocks else 0
         held = sum(map(_limit_bytes, specification.get("companions", ()))) if store else 0
         return cls(
-            servers,
-            0.0 if on_cpu(specification.get("build")) else float(servers * gpus),
-            (servers * tier + (held or np.nan if store else 0)) / GIB,
+            run.replicas,
+            0.0 if on_cpu(specification.get("build")) else float(run.replicas * gpus),
+            (run.replicas * tier + (held or np.nan if store else 0)) / GIB,
         )
 
     def usd_per_hour(self, prices: Mapping[str, float], *, memory: bool = True) -> float:
@@ -85,8 +84,7 @@ def costs(
     """
     took: dict[CellKey, ServersPaid] = {}
     for run in runs:
-        cell = run.cell.model, run.cell.scenario, run.cell.cpu_blocks
-        took.setdefault(cell, ServersPaid.of(run, store=run.cell.scenario in stores))
+        took.setdefault(run.cell.key, ServersPaid.of(run, store=run.cell.scenario in stores))
     throughput = comparison[comparison["metric"] == THROUGHPUT]
     compared = {cell_of(row): row for row in throughput.to_dict("records")}
     rows = []

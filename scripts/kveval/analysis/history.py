@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from kveval.analysis.cells import KEYS, CellKey, common_level
 from kveval.analysis.estimators.change_points import ChangePoint, change_points
-from kveval.analysis.estimators.intervals import mean_interval
+from kveval.analysis.estimators.intervals import mean_interval, percent
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics.campaign import METRICS
 from kveval.spec.servers.registry import served_by
@@ -37,10 +37,7 @@ def history_rows(
     `complete`, `comparison` and `peaks` are the campaign's tables, `runs` its runs. Values are those at the level at
     which the model's cells are compared; a value that a run lacks has no row.
     """
-    software = {
-        (run.cell.model, run.cell.scenario, run.cell.cpu_blocks, run.run): json.dumps(run.software, sort_keys=True)
-        for run in runs
-    }
+    software = {(*run.cell.key, run.run): json.dumps(run.software, sort_keys=True) for run in runs}
     levels = {model: common_level(comparison, peaks, model) for model in map(str, complete["model"].unique())}
     rows = complete[complete["level"] == complete["model"].map(levels)]
     names = [*KEYS, "level", "measurement", "run", "run_started", "checks_failed", *_CONDITIONS]
@@ -196,11 +193,6 @@ def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
         hardware=series.conditions["hardware"],
         workload=series.conditions["workload"],
     )
-
-
-def percent(difference: float) -> float:
-    """Return a difference on the ln scale in per cent."""
-    return 100 * float(np.expm1(difference))
 
 
 def _also_changed(before: Build, after: Build) -> list[str]:

@@ -286,8 +286,7 @@ _BESIDE = ("failed", "unfinished", "evicted", "generated", "token_bytes", "varie
 def _beside(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     """Yield rows with what `tier_activity` lacks: the keys, then the columns of _BESIDE."""
     for run in runs:
-        cell = (run.cell.model, run.cell.scenario, run.cell.cpu_blocks)
-        token_bytes = run.specification.get("model", {}).get("kv_bytes_per_token", np.nan)
+        token_bytes = run.kv_bytes_per_token or np.nan
         varied = any(run.workload.get(name) for name in ("prompt_spread", "output_spread"))
         for level in run.levels:
             moved = {name: change.delta for name, change in level.counters.items()}
@@ -299,4 +298,4 @@ def _beside(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
             failed = sum(delta for name, delta in moved.items() if "fail" in name and "{" not in name)
             generated = server_delta(level.counters, "generation_tokens")
             counted = (failed, lmcache[0] - lmcache[1], lmcache[2], generated, token_bytes, varied)
-            yield *cell, run.run, level.level, *counted
+            yield *run.cell.key, run.run, level.level, *counted

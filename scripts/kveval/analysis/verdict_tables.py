@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.check_rules import CHECKS, check_table
 from kveval.analysis.checks import Tables
+from kveval.analysis.estimators.correlations import CORRELATED, within_models
 from kveval.analysis.levels.outcomes import judge
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.statistics.campaign import compare_all
@@ -23,7 +25,8 @@ def verdict_tables(
     """
     compared = compare_all(complete, baselines, settings)
     means = averages(compared.baseline, settings.alpha)
-    tables = Tables(complete, peaks, compared.baseline, compared.contrasts, compared.peaks, means, alpha=settings.alpha)
+    related = within_models(complete, CORRELATED, THROUGHPUT)
+    tables = Tables(complete, peaks, *compared, means, related, settings.alpha)
     return {
         "comparison": compared.baseline,
         "contrasts": compared.contrasts,

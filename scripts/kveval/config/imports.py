@@ -73,10 +73,10 @@ def names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """Yield the catalogues' names that a campaign's imports use, as read: key, name, kind."""
     imports = campaign.get("import")
     for index, entry in enumerate(imports if isinstance(imports, list | tuple) else ()):
-        for key, kind in (("models", "models"), ("scenarios", "scenarios")):
-            names = entry.get(key) if isinstance(entry, Mapping) else None
+        for kind in ("models", "scenarios"):
+            names = entry.get(kind) if isinstance(entry, Mapping) else None
             for name, meant in names.items() if isinstance(names, Mapping) else ():
-                yield f"import[{index}].{key}.{name}", meant, kind
+                yield f"import[{index}].{kind}.{name}", meant, kind
         sizes = entry.get("cpu_blocks") if isinstance(entry, Mapping) else None
         for name in sizes if isinstance(sizes, Mapping) else ():
             yield f"import[{index}].cpu_blocks.{name}", name, "scenarios"

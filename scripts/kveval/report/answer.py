@@ -15,7 +15,7 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label, rows_of, text
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, rows_of, shortened, text
 from kveval.report.data.contrasts import pair
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
@@ -235,14 +235,7 @@ def _said(plan: ReportPlan, rows: Sequence[KeyRow]) -> Iterator[str]:
         title = "no verdict" if row.verdict.startswith("not assessed") else row.verdict
         why = f" ({row.reason})" if row.reason else ""
         grouped.setdefault(said.get(row.verdict, f"{title}{why}"), []).append(f"{row.arm}{change}")
-    yield from (f"{title}: {_few(names)}" for title, names in grouped.items())
-
-
-def _few(names: Sequence[str]) -> str:
-    """Names as a list, shortened if there are many."""
-    shown = names if len(names) <= _NAMED + 1 else names[:_NAMED]
-    rest = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+    yield from (f"{title}: {shortened(names)}" for title, names in grouped.items())
 
 
 def _hits(measured: Measured, rows: Sequence[KeyRow]) -> Iterator[str]:
@@ -260,9 +253,9 @@ def _hits(measured: Measured, rows: Sequence[KeyRow]) -> Iterator[str]:
         if share == 0 and preempted > 0 and reloaded > 0:
             reloads.append(f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {row.arm}")
     if reloads:
-        yield f"For preempted requests, tokens were loaded from the tier, not computed again: {_few(reloads)}."
+        yield f"For preempted requests, tokens were loaded from the tier, not computed again: {shortened(reloads)}."
     elif shares:
-        yield f"Share of the prompt tokens that the tier behind the device served: {_few(shares)}."
+        yield f"Share of the prompt tokens that the tier behind the device served: {shortened(shares)}."
 
 
 def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], metric: str) -> Iterator[str]:
@@ -281,7 +274,7 @@ def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[KeyRow], met
         yield "There is no verdict yet."
     worse = sorted((row for row in rows if row.verdict == words.WORSE), key=lambda row: -abs(row.effect))
     if worse:
-        yield f"Worse: {_few([f'{row.model} with {row.arm} {row.change}' for row in worse])}."
+        yield f"Worse: {shortened([f'{row.model} with {row.arm} {row.change}' for row in worse])}."
     rest = {
         f"at parity within {100 * plan.margin:g} %": sum(row.verdict == words.PARITY for row in rows),
         "undecided": sum(row.verdict == words.INCONCLUSIVE for row in rows),
@@ -328,7 +321,7 @@ def _without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         at = measured.levels_of(cell, peak["level"])
         shown.append(f"{cell_label(cell)} on {cell[0]} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s")
     if shown:
-        yield f"Measured at the peak: {_few(shown)}."
+        yield f"Measured at the peak: {shortened(shown)}."
 
 
 _WEIGHTS = {"miniature": ", with random weights", "random": ", with random weights, full geometry"}

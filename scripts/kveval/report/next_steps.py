@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -11,13 +12,12 @@ import pandas as pd
 from kveval.analysis.cells import CellKey, cell_of
 from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.statistics import verdicts as words
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
 from kveval.report.tables.not_assessed import settled_by
 from kveval.report.tables.results import is_against_baseline
 
 _MOST = 4
-# The most arms that a step names.
-_NAMED = 3
+_few = partial(shortened, most=2)
 # More runs than this are not proposed.
 _WORTHWHILE = 20
 
@@ -92,8 +92,3 @@ def _edge(measured: Measured, name: Callable[[CellKey], str]) -> Iterator[str]:
 def _miniature(measured: Measured) -> Iterator[str]:
     if measured.runs[0].weights == "miniature":
         yield "The same campaign with `weights: full` on a GPU: a miniature does not show a GPU's speed."
-
-
-def _few(names: list[str]) -> str:
-    shown = names if len(names) <= _NAMED else names[: _NAMED - 1]
-    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")

@@ -153,6 +153,11 @@ class Cell:
     cpu_blocks: int
 
     @property
+    def key(self) -> tuple[str, str, int]:
+        """The cell as tables name it."""
+        return self.model, self.scenario, self.cpu_blocks
+
+    @property
     def path(self) -> str:
         """The cell's folder below the campaign's results."""
         return f"{self.model}/{self.scenario}/{self.cpu_blocks}"
@@ -205,6 +210,18 @@ class Run(msgspec.Struct, frozen=True):
     def recorded_by_exporters(self) -> bool:
         """Whether the recording was made without Performance Co-Pilot."""
         return str(self.recording.get("archive", "")).endswith(".parquet")
+
+    @property
+    def replicas(self) -> int:
+        """How many servers shared the load: as deployed on a cluster, or as an import's names say; else 1."""
+        deployment = self.specification.get("deployment") or {}
+        return int(deployment.get("replicas") or self.declared.get("replicas") or 1)
+
+    @property
+    def kv_bytes_per_token(self) -> int | None:
+        """Bytes of KV cache of a token of the model as served, over all ranks; None where nothing says it."""
+        found = self.specification.get("model", {}).get("kv_bytes_per_token")
+        return None if found is None else int(found)
 
     @property
     def workload(self) -> dict[str, Any]:

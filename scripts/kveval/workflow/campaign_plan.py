@@ -309,7 +309,7 @@ class WorkflowPlan:
             "description": "\n\n".join(filter(None, [campaign.description, self._found_elsewhere])),
             # Nobody asked for imported runs: as many as the cell with the most has.
             "runs": max((run.run for run in self.elsewhere.runs), default=campaign.runs),
-            "cells": [(cell.model, cell.scenario, cell.cpu_blocks) for cell in self.cells],
+            "cells": [cell.key for cell in self.cells],
             "cell_runs": [runs[cell] for cell in self.cells],
             "scenarios": {
                 name: {

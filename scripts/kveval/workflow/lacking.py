@@ -32,8 +32,14 @@ def reason_in(table: Path) -> str | None:
 
 
 def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
-    """Return those of `files` that are of no cell whose peak.csv, among `peaks`, has a reason instead of a table."""
-    lacking = {peak.parent for peak in peaks if reason_in(peak) is not None}
+    """Return those of `files` that are of no cell whose peak.csv, among `peaks`, has a reason instead of a table.
+
+    Raises Failure with the reasons where no cell has a table.
+    """
+    found = {peak.parent: reason_in(peak) for peak in peaks}
+    lacking = {folder for folder, reason in found.items() if reason is not None}
+    if found and lacking == found.keys():
+        raise Failure(f"no cell has a peak: {'; '.join(map(str, found.values()))}", code="no_peak")
     return [file for file in files if not lacking.intersection((file.parent, file.parent.parent))]
 
 

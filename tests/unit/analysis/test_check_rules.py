@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.support import document_checks as checks_document
+from tests.support import synthetic_campaign as campaign
 from tests.support.document_checks import Document, Percentage
 from tests.support.synthetic import comparison_table, level_row, levels_table, peaks_table, run_description
 from tests.unit.analysis.test_checks import level, steady
@@ -24,6 +25,8 @@ from kveval.analysis.levels.requests import Requests
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.system import checks as checks_system
 from kveval.analysis.system.checks import Reduced, Sampled
+from kveval.analysis.verdict_tables import verdict_tables
+from kveval.config.campaign import Comparison
 from kveval.store.run_file import Run
 
 GEOMETRY = {"layers": 28, "kv_heads": 8, "head_dim": 128}
@@ -291,6 +294,13 @@ def test_two_builds_of_one_arm_are_noted_and_no_fault() -> None:
     arm = alike.levels["scenario"] == "native-offload"
     alike.levels.loc[arm, "server_build"] = "vllm 0.32.0 checkout-1a2b"
     assert {found.severity for found in outcomes(checks_campaign.one_build, alike)} == {"note"}
+
+
+def test_the_correlations_of_a_campaign_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=(1, 50, 300))
+    monkeypatch.setattr(checks_campaign, "MIN_POINTS", 1_000)
+    found = verdict_tables(levels, campaign.measured(levels).peaks, campaign.BASELINES, Comparison())["checks"]
+    assert (found["rule"] == "R17").any()
 
 
 def test_a_change_without_an_error_is_no_change_of_a_cache() -> None:

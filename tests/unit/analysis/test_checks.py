@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -151,6 +152,21 @@ def test_nothing_known_is_nothing_failed() -> None:
     unknown = level(throughput_server_difference=np.nan, ttft_ms_p50=np.nan, ttft_ms_p90=np.nan, ttft_ms_mean=np.nan)
     assert "server_tokens" not in found(unknown)
     assert "percentiles" not in found(unknown)
+    unknown = level(concurrency_mean=np.nan, e2e_ms_p50=np.nan, e2e_ms_p90=np.nan, e2e_ms_mean=np.nan)
+    assert found(unknown) == {}
+
+
+def test_no_message_has_a_number_that_is_not_known() -> None:
+    unknown = {"concurrency_mean": np.nan, "e2e_ms_p50": np.nan, "requests_completed": 199}
+    at_once = replace(open_loop(**unknown), report=replace(level().report, strategy="throughput", streams=None))
+    at_once.run.specification["workload"] |= {"profile": "sweep"}
+    said = {
+        outcome.name: outcome.message
+        for judged in (level(**unknown), at_once)
+        for outcome in judge(LEVEL_CHECKS, judged)
+    }
+    assert {"few_completions", "saturated_open_loop"} <= said.keys()
+    assert not [message for message in said.values() if re.search(r"\bnan\b", message)]
 
 
 def test_columns_sort_names_by_severity_and_hold_the_outcomes_themselves() -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import pearsonr
 
-from kveval.analysis.estimators.correlations import within_level
+from kveval.analysis.estimators.correlations import COLUMNS, within_level, within_models
 
 
 def levels(cells: int, grid: tuple[int, ...], slope: float, noise: float, seed: int = 1) -> pd.DataFrame:
@@ -45,6 +45,16 @@ def test_too_few_points_give_none(cells: int, grid: tuple[int, ...], slope: floa
 def test_a_metric_that_does_not_vary_gives_none() -> None:
     table = levels(7, (1, 10, 100), 0, 0).assign(x=lambda rows: 0.1 * rows["level"])
     assert np.isnan(within_level(table, "x", "y").r)
+
+
+def test_models_are_never_pooled() -> None:
+    """Within neither model the metric moves with throughput; over both it would."""
+    one, other = (levels(7, (1, 10, 100), 0, 1, seed) for seed in (1, 2))
+    both = pd.concat([one.assign(model="one"), other.assign(model="other", x=other["x"] + 9e3, y=other["y"] * 9)])
+    found = within_models(both, ("x", "absent"), "y")
+    assert list(found.columns) == [*COLUMNS]
+    assert found[["model", "x", "y", "n"]].to_numpy().tolist() == [["one", "x", "y", 21], ["other", "x", "y", 21]]
+    assert (found["low"] < 0).all() and (found["high"] > 0).all()
 
 
 def test_the_interval_covers_as_it_says() -> None:

@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import DATA
 from tests.support.synthetic import run_description
+from tests.support.vllm_bench import result
 
 from kveval.analysis.levels.records import request_tokens
 from kveval.analysis.levels.requests import Requests, delivered_tokens
-from kveval.analysis.levels.tables import LevelsError, run_tables, working_set_tokens
+from kveval.analysis.levels.tables import LevelsError, level_row, run_tables, working_set_tokens
 from kveval.load.reports import read_report
-from kveval.store.run_file import RunFileError
+from kveval.load.reports.vllm_bench import results_of
+from kveval.store.run_file import IMPORTED, LevelRun, Run, RunFileError
 
 REPORT = DATA / "guidellm-0.8.1-0008.json.zst"
 START, END = 1795249881.91359, 1795249897.92842
@@ -263,6 +265,16 @@ def test_a_level_says_what_it_was_measured_under(measurement: Callable[..., Path
     other = only(run_tables(measurement(server={"argv": ["vllm", "serve", "--port", "1"], "env": {}}))[0])
     again = only(run_tables(measurement(server={"argv": ["vllm", "serve", "--port", "2"], "env": {}}))[0])
     assert row["configuration"] != other["configuration"] == again["configuration"]
+
+
+def test_a_report_without_latencies_does_not_say_that_every_stream_was_busy() -> None:
+    """`vllm bench serve` writes none unless it is asked for them, and requests in flight follow from latencies."""
+    described = msgspec.convert(run_description("m", "native-offload", 1, 1), Run)
+    run, entry = msgspec.structs.replace(described, engine=IMPORTED), LevelRun(level=8)
+    for latencies, shortfall in ({}, 0.0), ({"mean_e2el_ms": None}, np.nan):
+        (report,) = results_of(json.dumps(result(streams=8, detailed=False, **latencies)).encode()) or []
+        row = level_row(run, entry, report, "")
+        assert row["concurrency_shortfall"] == pytest.approx(shortfall, abs=0.01, nan_ok=True)
 
 
 def test_what_ran_and_of_which_build_are_told_apart(measurement: Callable[..., Path]) -> None:

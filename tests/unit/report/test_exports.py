@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pandas as pd
 import pytest
 import yaml
@@ -124,6 +125,28 @@ def test_a_benchmark_report_is_the_median_run_at_the_peak_level(measured: Measur
     assert (engine["model"]["name"], engine["accelerator"]["count"]) == ("Qwen/Qwen3-14B", 2)
 
 
+@pytest.mark.parametrize(
+    ("profile", "said"), [("concurrent", "1 concurrent,"), ("poisson", "1 requests/min,"), ("sweep", "strategy 1,")]
+)
+def test_a_level_is_named_by_what_it_counts(measured: Measured, profile: str, said: str) -> None:
+    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    workload = run.workload | {"profile": profile}
+    sent = msgspec.structs.replace(run, specification=run.specification | {"workload": workload})
+    assert said in level_report(row, sent, "large")["run"]["description"]
+
+
+def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
+    """A cluster's runs say how many servers they had, imported ones by their names; one is said of neither."""
+    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    deployed = msgspec.structs.replace(run, specification=run.specification | {"deployment": {"replicas": 3}})
+    for several in (deployed, msgspec.structs.replace(run, declared={"replicas": 3})):
+        stack = level_report(row, several, "large")["scenario"]["stack"]
+        assert stack[0]["standardized"]["replicas"] == 3
+        gaps = gap_table(plan, dataclasses.replace(measured, runs=[several]), {})
+        assert not any("one replica" in cells[1] for cells in gaps.rows)
+    assert any("one replica" in cells[1] for cells in gap_table(plan, measured, {}).rows)
+
+
 def test_tpot_goes_by_the_name_that_means_it(measured: Measured) -> None:
     """kveval's TPOT holds the first token: that is the normalised time per output token there, not their TPOT."""
     row = measured.levels_of(CELL).iloc[0].to_dict()
@@ -141,6 +164,15 @@ def test_latencies_nobody_observed_and_metrics_nobody_recorded_are_left_out(meas
     observed = content["results"]["observability"]["components"][0]["aggregate"]
     assert "gpu_utilization" not in observed
     assert observed["kv_cache_usage"]["units"] == "percent"
+
+
+def test_how_many_requests_were_in_flight_may_be_unknown(measured: Measured) -> None:
+    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row["concurrency_mean"] = float("nan")
+    swept = msgspec.structs.replace(run, specification={"workload": run.workload | {"profile": "sweep"}})
+    content = level_report(row, swept, "large")
+    jsonschema.validate(content, BENCHMARK_SCHEMA)
+    assert content["scenario"]["load"]["standardized"]["concurrency"] == 1
 
 
 @pytest.mark.parametrize(

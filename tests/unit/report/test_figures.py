@@ -18,7 +18,7 @@ from tests.support.synthetic_value import with_goodput
 
 from kveval.analysis.cells import ArmSize, CellKey, by_size, rank_of
 from kveval.report.data.figures import FigureData
-from kveval.report.data.run_facts import key_of, tiers_of
+from kveval.report.data.run_facts import tiers_of
 from kveval.report.data.style import look_of
 from kveval.report.figures import arms, names
 from kveval.report.figures.axes import WIDTH, NothingToDraw, panels
@@ -72,8 +72,8 @@ def made_of(cells: list[CellKey], recording: Path, levels: Sequence[int] = LEVEL
         runs=measured.runs,
         parameters=campaign.PARAMETERS,
         baselines=frozenset({"no-offload"}),
-        tiers={key_of(run): tiers_of(run) for run in measured.runs},
-        recordings={(key_of(run), run.run): recording for run in measured.runs},
+        tiers={run.cell.key: tiers_of(run) for run in measured.runs},
+        recordings={(run.cell.key, run.run): recording for run in measured.runs},
         metrics={**campaign.METRICS, "lmcache_hit_tok_s": {"title": "LMCache hits", "unit": "tok/s"}},
         server_version="0.32.0",
     )

@@ -1,6 +1,7 @@
 import functools
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -135,6 +136,16 @@ def test_runs_of_different_kinds_do_not_mix() -> None:
     with pytest.raises(ReportError) as error:
         report_tree(plan(), Measured([], one.levels, one.peaks, one.comparison), {})
     assert error.value.code == "no_run"
+
+
+def test_a_replayed_trace_is_not_called_synthetic() -> None:
+    drawn = measured()
+    trace = {"profile": "trace", "trace": {"sha256": "f00d", "hash_tokens": 16, "tokens": 16}}
+    replayed = [msgspec.structs.replace(run, specification={"workload": run.workload | trace}) for run in drawn.runs]
+    for found, said in (drawn.runs, "is synthetic"), (replayed, "replays a trace"):
+        text = files(plan(), replace(drawn, runs=found))["REPORT.md"]
+        (line,) = [line for line in text.splitlines() if line.startswith("- The workload ")]
+        assert line.startswith(f"- The workload {said}")
 
 
 def test_machines_that_differ_are_pointed_out() -> None:

@@ -13,10 +13,13 @@ import yaml
 from tests.support import synthetic_campaign as campaign
 from tests.support.markdown import numbers
 
-from kveval.analysis.cells import CellKey
+from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.levels.checks import MIN_RUNS
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.analysis.system.metrics import with_system_metrics
 from kveval.report.answer import answer_of
@@ -24,12 +27,11 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.contrasts import UNDECLARED, pair
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import provenance_commands, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
-from kveval.report.tables.not_assessed import alike, gap_table
+from kveval.report.tables.not_assessed import alike, gap_table, settled_by
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
     arms_table,
@@ -335,6 +337,32 @@ def test_what_is_open_comes_with_what_would_settle_it(plan: ReportPlan, measured
     assert all(any(what in subject for subject in open_) for what in ("Valkey", "native offload", "tier's size"))
 
 
+@pytest.mark.parametrize(
+    ("metric", "values", "advice"),
+    [
+        ("ttft_ms_p50", {"ttft_count": 1}, "longer levels"),
+        (GOODPUT, {"goodput_settled": 4}, "longer levels"),
+        (GOODPUT, {"concurrency_shortfall": 0.2}, "a load generator"),
+        (THROUGHPUT, {"checks_failed": "no_reuse"}, "prompts with shared prefixes"),
+        (THROUGHPUT, {"checks_failed": "window"}, "levels that pass"),
+        (THROUGHPUT, {"activity": "not shown"}, "a recording of the server's metrics"),
+        (THROUGHPUT, {"run": [1, 8, 9]}, f"`runs: {MIN_RUNS}`"),
+        (THROUGHPUT, {"run": [1, 2, 9]}, f"`runs: {MIN_RUNS}`"),
+        (THROUGHPUT, {"model": "other"}, "measure its baseline"),
+    ],
+)
+def test_a_reason_leads_to_what_removes_it(metric: str, values: dict[str, object], advice: str) -> None:
+    """Each reason is the one that the comparison gives where an arm's levels have these values."""
+    levels = campaign.levels_table([("Qwen3-8B", arm, 0) for arm in ("no-offload", "llm-d-redis")], levels=(50,))
+    goodput = {GOODPUT: 1.0, f"{GOODPUT}_se": 0.1, "goodput_met": 90, "goodput_settled": 100, "goodput_cut": 0.0}
+    levels = levels.assign(**goodput, concurrency_shortfall=0.0, activity="shown")
+    for name, value in values.items():
+        levels.loc[levels["scenario"] == "llm-d-redis", name] = value
+    table = compare_all(levels, campaign.BASELINES).baseline
+    (row,) = table[table["metric"] == metric].to_dict("records")
+    assert settled_by(row).startswith(advice), row["reason"]
+
+
 def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None:
     levels = campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS).assign(rate_req_s=1.0)
     table = gap_table(plan, campaign.measured(levels), {})
@@ -345,7 +373,7 @@ def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None
 
 def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
     assert alike(measured) == []
-    first = {key_of(run): run for run in measured.runs}
+    first = {run.cell.key: run for run in measured.runs}
     one, other = (first["Qwen3-8B", arm, 0] for arm in ("no-offload", "llm-d-redis"))
     twin = msgspec.structs.replace(other, specification=one.specification)
     (same,) = alike(dataclasses.replace(measured, runs=[one, twin]))

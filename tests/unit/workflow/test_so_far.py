@@ -7,6 +7,7 @@ import pytest
 from tests.support.stored_runs import CELL, measured
 
 from kveval.analysis.peaks import PeaksError
+from kveval.host.errors import Failure
 from kveval.store.run_file import Cell
 from kveval.store.store import Store
 from kveval.workflow.lacking import reason_in, reason_instead_of, reasons, with_tables
@@ -60,6 +61,9 @@ def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:
     assert reasons([whole, lacking]) == {("Qwen3-8B", "broken", 0): "failed: no level with a throughput"}
     files = [path.parent / name for path in (whole, lacking) for name in ("levels.csv", "run-1/pcp.parquet")]
     assert with_tables(files, [whole, lacking]) == files[:2]
+    assert with_tables(files, []) == files
+    with pytest.raises(Failure, match="no level with a throughput"):
+        with_tables(files[2:], [lacking])
     assert with_tables(files, []) == files
 
 

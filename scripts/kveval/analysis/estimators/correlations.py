@@ -10,6 +10,13 @@ import pandas as pd
 from scipy.special import ndtri
 
 MIN_POINTS = 10
+CORRELATED = (
+    *("kv_cache_usage_percent", "prefix_cache_hit_percent", "external_cache_hit_percent"),
+    *("requests_running", "requests_waiting", "offload_load_mb_s", "offload_store_mb_s"),
+    *("cpu_utilisation_percent", "gpu_utilisation_percent", "gpu_power_w", "memory_used_gib"),
+)
+"""The system metrics that are correlated with throughput."""
+COLUMNS = ("model", "x", "y", "n", "r", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,17 @@ def within_level(levels: pd.DataFrame, metric: str, target: str) -> Correlation:
     half = float(ndtri(0.975)) / np.sqrt(freedom)
     low, high = np.tanh(np.arctanh(r) + np.array([-half, half]))
     return Correlation(r, float(low), float(high), count)
+
+
+def within_models(levels: pd.DataFrame, metrics: Sequence[str], target: str) -> pd.DataFrame:
+    """Return a row of COLUMNS for each metric and model that have a correlation with `target`, see `within_level`."""
+    rows = []
+    for name in recorded(levels, metrics):
+        for model, of_model in levels.groupby("model", sort=False):
+            one = within_level(of_model, name, target)
+            if np.isfinite(one.r):
+                rows.append((model, name, target, one.points, one.r, one.low, one.high))
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def recorded(levels: pd.DataFrame, metrics: Sequence[str]) -> list[str]:

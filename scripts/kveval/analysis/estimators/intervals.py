@@ -26,6 +26,12 @@ def t_tail(value: float, df: float) -> float:
     return float(special.stdtr(df, -value))
 
 
+def percent(logarithm: float) -> float:
+    """Return a difference of logarithms in per cent of the reference; infinite where it is, as at an early look."""
+    with np.errstate(over="ignore"):
+        return float(100 * np.expm1(logarithm))
+
+
 def half_width(values: Array, confidence: float = 0.95) -> float:
     """Return half the width of the t interval of a mean; NaN with fewer than two values."""
     count = len(values)

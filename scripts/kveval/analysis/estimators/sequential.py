@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 from scipy.optimize import brentq
 
-from kveval.analysis.estimators.intervals import Contrast, contrasts
+from kveval.analysis.estimators.intervals import Contrast, contrasts, percent
 from kveval.analysis.estimators.spreads import Array
 
 Answer = Literal["better", "worse", "equal", "open"]
@@ -114,11 +114,11 @@ def look(base: Array, candidate: Array, design: Design, *, more_is_better: bool 
         return Look(blocks, "open")
     (found,) = contrasts(np.column_stack([base, candidate]), method="paired")
     level = design.difference_level(blocks)
-    low, high = (_percent(end) for end in found.interval(1 - level))
+    low, high = (percent(end) for end in found.interval(1 - level))
     answer = _answer(found, design, blocks, more_is_better=more_is_better)
     p_equality = found.p_equivalence(design.margin)
     sd = found.se * float(np.sqrt(blocks))
-    return Look(blocks, answer, _percent(found.theta), low, high, found.p_difference(), p_equality, sd)
+    return Look(blocks, answer, percent(found.theta), low, high, found.p_difference(), p_equality, sd)
 
 
 def blocks_for_equality(sd: float, design: Design) -> int | None:
@@ -141,9 +141,3 @@ def _answer(found: Contrast, design: Design, blocks: int, *, more_is_better: boo
     if found.p_difference() < design.difference_level(blocks) and beyond:
         return "better" if (found.theta > 0) == more_is_better else "worse"
     return "open"
-
-
-def _percent(theta: float) -> float:
-    # At an early look the interval may be infinite.
-    with np.errstate(over="ignore"):
-        return float(100 * np.expm1(theta))

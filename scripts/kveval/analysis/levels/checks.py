@@ -155,9 +155,10 @@ def few_completions(level: JudgedLevel) -> Outcome | None:
     """The window is several times as long as a request, and holds enough of them."""
     done, latency_s = level.row["requests_completed"], level.row["e2e_ms_p50"] / 1000
     wanted, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
-    if done >= wanted and seconds >= 10 * latency_s:
+    if done >= wanted and not seconds < 10 * latency_s:
         return None
-    return note(f"{done} requests completed (enough: {wanted}) in {seconds:.0f} s, median latency {latency_s:.2g} s")
+    median = "" if np.isnan(latency_s) else f", median latency {latency_s:.2g} s"
+    return note(f"{done} requests completed (enough: {wanted}) in {seconds:.0f} s{median}")
 
 
 @check("R8")
@@ -174,7 +175,7 @@ def few_latencies(level: JudgedLevel) -> Outcome | None:
 def closed_loop(level: JudgedLevel) -> Outcome | None:
     """The generator kept as many requests in flight as asked for; fewer bias throughput and latencies downwards."""
     achieved = level.row["concurrency_mean"]
-    if not level.report.closed_loop or achieved >= (1 - STARVED) * level.in_flight:
+    if not level.report.closed_loop or not achieved < (1 - STARVED) * level.in_flight:
         return None
     return warn(f"{achieved:.2f} requests in flight on average, {level.streams} asked for: verdicts allow for that")
 

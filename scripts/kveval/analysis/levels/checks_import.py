@@ -94,7 +94,8 @@ def saturated_open_loop(level: JudgedLevel) -> Outcome | None:
             " rate that was sent"
         )
     if sent is None:
-        message = f"strategy {report.strategy} sends everything at once ({in_flight:.0f} in flight)"
+        known = "" if np.isnan(in_flight) else f" ({in_flight:.0f} in flight)"
+        message = f"strategy {report.strategy} sends everything at once{known}"
     elif not _missing(level, sent):
         return None
     else:

@@ -128,7 +128,7 @@ def alone_on_nodes(level: JudgedLevel) -> Outcome | None:
 def kv_bytes(level: JudgedLevel) -> Outcome | None:
     """Bytes per token and the tier's size follow from the model's geometry."""
     model = level.run.specification.get("model", {})
-    geometry, declared = model.get("geometry"), model.get("kv_bytes_per_token")
+    geometry, declared = model.get("geometry"), level.run.kv_bytes_per_token
     if not geometry or declared is None:
         return None
     expected = _bytes_per_token(model, geometry)
@@ -181,7 +181,7 @@ def tier_capacity(level: JudgedLevel) -> Outcome | None:
     """
     run, budget = level.run, level.run.budget
     asked = run.cell.cpu_blocks * BLOCK_TOKENS
-    per_token = run.specification.get("model", {}).get("kv_bytes_per_token")
+    per_token = run.kv_bytes_per_token
     sizes = {"its budget is": budget.get("tokens"), "the server reported": budget.get("reported_tokens")}
     if per_token and budget.get("tier_bytes"):
         sizes["its bytes are those of"] = budget["tier_bytes"] // per_token
@@ -212,7 +212,7 @@ def hardware_probed(level: JudgedLevel) -> Outcome | None:
     if lacking:
         return warn(f"not probed: {', '.join(lacking)}")
     tokens = run.server.get("facts", {}).get("kv_cache_tokens")
-    per_token = run.specification.get("model", {}).get("kv_bytes_per_token")
+    per_token = run.kv_bytes_per_token
     memory = sum(gpu["memory_bytes"] for gpu in gpus)
     if gpus and tokens and per_token and tokens * per_token > memory:
         cache = f"{sizing.gib(tokens * per_token):.3g} GiB"

@@ -263,9 +263,9 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
 
 
 def _shortfall(run: Run, level: LevelRun, report: LevelReport, achieved: float) -> float:
-    """Return the share by which requests in flight fell short of a closed loop's streams, at least 0."""
+    """Return the share by which requests in flight fell short of a closed loop's streams, at least 0 if known."""
     asked = workloads.streams_at(workload_of(run.workload), level.level) or report.streams
-    return max(0.0, 1 - achieved / asked) if report.closed_loop and asked else np.nan
+    return float(np.maximum(0.0, 1 - achieved / asked)) if report.closed_loop and asked else np.nan
 
 
 def _noise(
@@ -339,7 +339,7 @@ def _exercised(run: Run, required: Sequence[Mapping[str, Any]], counters: Mappin
     if not required:
         return None
     tokens = _SERVED * float(np.nan_to_num(server_delta(counters, "prefix_cache_queries")))
-    least = {"tokens": tokens, "bytes": tokens * run.specification.get("model", {}).get("kv_bytes_per_token", 0)}
+    least = {"tokens": tokens, "bytes": tokens * (run.kv_bytes_per_token or 0)}
     return all(
         entry["counter"] in counters
         and counters[entry["counter"]].delta >= max(entry.get("at_least", 1), least.get(entry.get("unit", ""), 0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.estimators.intervals import mean_interval
+from kveval.analysis.estimators.intervals import mean_interval, percent
 
 ARM = ("scenario", "cpu_blocks")
 _COLUMNS = [*ARM, "metric", "effect_percent", "low_percent", "high_percent", "models", "panel", "missing"]
@@ -38,7 +38,7 @@ def averages(comparison: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
             rows.append(
                 {
                     **{"scenario": scenario, "cpu_blocks": blocks, "metric": metric},
-                    "effect_percent": 100 * np.expm1(logs.mean()) if len(logs) else np.nan,
+                    "effect_percent": percent(logs.mean()) if len(logs) else np.nan,
                     **{"low_percent": low, "high_percent": high, "models": len(logs)},
                     "panel": ";".join(map(str, panel.columns)),
                     "missing": ";".join(missing),

@@ -20,6 +20,7 @@ from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import limits_met
 from kveval.analysis.statistics.comparison import (
+    NO_BASELINE,
     OTHER_HARDWARE,
     PAST_THE_PEAK,
     CellRows,
@@ -305,7 +306,7 @@ class _Campaign:
         }
         entry = ComparedCell(arm, reference, kind, row)
         if reference is None:
-            entry.obstacle = "its baseline was not measured, or is not unique"
+            entry.obstacle = NO_BASELINE
         else:
             known = self._configurations[arm]
             entry.replicate = bool(known) and known == self._configurations[reference]

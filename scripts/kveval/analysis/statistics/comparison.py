@@ -20,15 +20,20 @@ from kveval.analysis.statistics.evidence import Evidence, Rows, Sides
 from kveval.analysis.statistics.inputs import of_levels
 from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
-from kveval.analysis.statistics.uncertainty import Starvation, starvation
+from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
 
 # (run, level) -> row of complete_metrics.csv
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak", "copies"]
 MIN_SETTLED = 10
 """The fewest settled requests, or sessions, of a level for a verdict on its goodput."""
-# Why an open loop's throughput has no verdict.
+# Why there is no verdict, whole or in part; by these the report chooses its advice.
 OPEN_LOOP = "the throughput of an open loop is the rate at which requests are sent: compare latencies"
+NO_BASELINE = "its baseline was not measured, or is not unique"
+FEW_RUNS = f"both cells, {MIN_RUNS} needed"
+FEW_LATENCIES = "latencies observed"
+FEW_SETTLED = "met or missed the limits"
+FAILED = "failed"
 OTHER_HARDWARE = "measured on other hardware than its baseline"
 _BLOCKS = {
     "blocks": Evidence("blocks", "shared blocks"),
@@ -37,7 +42,7 @@ _BLOCKS = {
     "other time": Evidence("blocks", "measured at another time", "indicates"),
 }
 PAST_THE_PEAK = (
-    "fewer requests were in flight than asked for, at a level above the cell's peak, where fewer deliver more: "
+    f"fewer requests were {IN_FLIGHT}, at a level above the cell's peak, where fewer deliver more: "
     "compare at a lower level, or give the load generator more processors"
 )
 
@@ -157,7 +162,7 @@ def usable(row: Mapping[str, Any], metric: str) -> bool:
 def unfit(row: Mapping[str, Any], metric: str) -> str:
     """Return why a level may not enter a verdict on a metric, "" if it may."""
     if failed := failed_checks(row, metric == THROUGHPUT):
-        return f"failed {', '.join(failed)}"
+        return f"{FAILED} {', '.join(failed)}"
     if metric == THROUGHPUT and row.get("rate_req_s", np.nan) > 0:
         return OPEN_LOOP
     if metric == THROUGHPUT:
@@ -166,15 +171,15 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
         return _unfit_for_goodput(row)
     counted = row["ttft_count" if metric.startswith("ttft") else "requests_completed"]
     needed = needed_for(metric.rsplit("_", 1)[1])
-    return "" if counted >= needed else f"{counted:.0f} latencies observed, {needed} needed"
+    return "" if counted >= needed else f"{counted:.0f} {FEW_LATENCIES}, {needed} needed"
 
 
 def _unfit_for_goodput(row: Mapping[str, Any]) -> str:
     """Return why a level's goodput gets no verdict: under too little load, limits are easier to meet."""
     if row["concurrency_shortfall"] > STARVED:
-        return f"{100 * row['concurrency_shortfall']:.0f} % fewer requests in flight than asked for"
+        return f"{100 * row['concurrency_shortfall']:.0f} % fewer requests {IN_FLIGHT}"
     few = row["goodput_settled"] < MIN_SETTLED
-    return f"{row['goodput_settled']:.0f} met or missed the limits, {MIN_SETTLED} needed" if few else ""
+    return f"{row['goodput_settled']:.0f} {FEW_SETTLED}, {MIN_SETTLED} needed" if few else ""
 
 
 @dataclass
@@ -272,5 +277,5 @@ def _obstacle(known: int, fit: int, reasons: str) -> str:
     if not known:
         return "the level was not measured in both cells"
     if reasons:
-        return f"{fit} of {known} runs usable in both cells, {MIN_RUNS} needed: {reasons}"
-    return "single run" if fit == 1 else f"{fit} runs of both cells, {MIN_RUNS} needed"
+        return f"{fit} of {known} runs usable in {FEW_RUNS}: {reasons}"
+    return "single run" if fit == 1 else f"{fit} runs of {FEW_RUNS}"

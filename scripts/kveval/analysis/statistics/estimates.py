@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kveval.analysis.cells import CellKey
-from kveval.analysis.estimators.intervals import Contrast, contrasts, holm, welch
+from kveval.analysis.estimators.intervals import Contrast, contrasts, holm, percent, welch
 from kveval.analysis.estimators.planning import parity_power, runs_to_resolve
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics.comparison import ComparedCell
@@ -176,8 +176,3 @@ def plan_runs(entry: ComparedCell, margin: float, alpha: float, comparisons: int
         "runs_to_resolve": runs_to_resolve(sd, margin, entry.cells, alpha, count),
         "parity_power_percent": 100 * parity_power(sd, margin, runs, entry.cells, alpha, count),
     }
-
-
-def percent(logarithm: float) -> float:
-    """Return a difference of logarithms as per cent of the reference."""
-    return float(100 * np.expm1(logarithm))

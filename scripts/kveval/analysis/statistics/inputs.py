@@ -19,6 +19,7 @@ COLUMNS = (
 """Columns of a level that the inputs are read from."""
 # The check that fails if a tier does not have the cell's size.
 TIER_CHECK = "tier_capacity"
+NO_COUNTER = "no counter of the server was recorded that shows the arm active: record the server's metrics"
 _LIMITS = {"gpu_power_limit_w": ("power limits", "W"), "gpu_clock_limit_mhz": ("clock limits", "MHz")}
 # Limits are set; clocks move a little with temperature and load.
 _SAME_LIMIT = 0.01
@@ -57,8 +58,7 @@ def activity(sides: Sides) -> Evidence | None:
     for rows in (sides.arm, sides.reference):
         found = {str(row.get("activity") or "") for row in rows}
         if "not shown" in found and not found & {"shown", "none"}:
-            reason = "no counter of the server was recorded that shows the arm active: record the server's metrics"
-            return Evidence("activity", "activity not shown", "indicates", reason)
+            return Evidence("activity", "activity not shown", "indicates", NO_COUNTER)
     return None
 
 

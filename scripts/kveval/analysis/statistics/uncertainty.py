@@ -27,6 +27,8 @@ COLUMNS = (
 # that differ by this noise only would cover 98.7 %; with half of it they cover 96 %.
 FLOOR = 0.5
 """The share of the noise within runs below which the standard error cannot fall."""
+# Part of every reason that rests on a shortfall; by it the report chooses its advice.
+IN_FLIGHT = "in flight than asked for"
 _CUT = {THROUGHPUT: "throughput_cut", GOODPUT: "goodput_cut"}
 # If an effect changes evenly, by D from the first third to the last, its values are uniform over a range of 1.5 D.
 _EVENLY = 1.5 / np.sqrt(12)
@@ -56,7 +58,7 @@ class Starvation:
         """Return by how much which side fell short, as a reason for a table; "" if none did."""
         held = {"the arm": self.arm, "the cell it is compared with": self.reference}
         said = [f"{100 * share:.0f} % in {who}" for who, share in held.items() if share > STARVED]
-        return f"fewer requests in flight than asked for, by {' and '.join(said)}" if said else ""
+        return f"fewer requests {IN_FLIGHT}, by {' and '.join(said)}" if said else ""
 
 
 def starvation(reference: Rows, arm: Rows) -> Starvation:

@@ -52,8 +52,7 @@ def served(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Served:
     sums = {name: sum(server_delta(counters, name) for counters in counted) for name in _COUNTERS}
     asked, external = sums["prefix_cache_queries"], sums["external_prefix_cache_hits"]
     found = sums["prefix_cache_hits"] + (0.0 if math.isnan(external) else external)
-    model = runs[0].specification.get("model", {}) if runs else {}
-    per_token = float(model.get("kv_bytes_per_token", math.nan))
+    per_token = float(runs[0].kv_bytes_per_token or math.nan) if runs else math.nan
     prompt_tokens, ttft_ms = (_mean(rows, name) for name in ("request_prompt_tokens", "ttft_ms_mean"))
     return Served(
         ttft_s=ttft_ms / 1000,

@@ -6,9 +6,8 @@ LMCache's CPU tier are chunks times chunk size; those of a store are the traffic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,13 +57,13 @@ def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
 def _row(level: LevelRun, run: Run) -> dict[str, float]:
     moved = _mover(level)
     served = partial(server_delta, level.counters)
-    asked = served("prefix_cache_queries")
-    chunk_mb = LMCACHE_CHUNK_TOKENS * _bytes_per_token(run.specification) / 1e6
+    asked, per_token = served("prefix_cache_queries"), run.kv_bytes_per_token or np.nan
+    chunk_mb = LMCACHE_CHUNK_TOKENS * per_token / 1e6
     chunks_loaded, chunks_stored = (
         moved("lmcache_mp_num_chunks_loaded_total"),
         moved("lmcache_mp_l1_write_chunks_total"),
     )
-    loaded_tokens = served("offload_load_bytes") / _bytes_per_token(run.specification)
+    loaded_tokens = served("offload_load_bytes") / per_token
     store_read = [moved(f"{name}_sent_bytes_total") for name in _STORES]
     store_written = [moved(f"{name}_received_bytes_total") for name in _STORES]
     return {
@@ -94,10 +93,6 @@ def _mover(level: LevelRun) -> Callable[[str], float]:
 def _after(level: LevelRun, name: str) -> float:
     change = level.counters.get(name)
     return np.nan if change is None else change.after
-
-
-def _bytes_per_token(specification: Mapping[str, Any]) -> float:
-    return float(specification.get("model", {}).get("kv_bytes_per_token", np.nan))
 
 
 def _share(part: float, whole: float) -> float:

@@ -16,7 +16,6 @@ from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
-from kveval.report.data.run_facts import key_of
 from kveval.store.run_file import Run
 
 _CELL = re.compile(r"(?<![\w/.-])([\w.-]+)/([A-Za-z][\w.+-]*)/(\d+)(?![\w/.])")
@@ -168,7 +167,7 @@ class Measured:
     def _runs_by_cell(self) -> dict[CellKey, list[Run]]:
         found: dict[CellKey, list[Run]] = {}
         for run in sorted(self.runs, key=lambda run: run.run):
-            found.setdefault(key_of(run), []).append(run)
+            found.setdefault(run.cell.key, []).append(run)
         return found
 
     @cached_property
@@ -226,6 +225,17 @@ def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
 def text(value: Any) -> str:
     """Return a text cell of a table, nothing for a missing one."""
     return value if isinstance(value, str) else ""
+
+
+def shortened(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
+    """Return names as a list: all if there are at most one more than `most`, else so many and the number of the rest.
+
+    >>> shortened(["a", "b", "c"], 2), shortened(["a", "b", "c", "d"], 2)
+    ('a, b, c', 'a, b and 2 more')
+    """
+    shown = names if len(names) <= most + 1 else names[:most]
+    rest = len(names) - len(shown)
+    return separator.join(shown) + (f" and {rest} more" if rest else "")
 
 
 def cell_label(cell: CellKey) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, text
@@ -73,4 +74,4 @@ def _described(measured: Measured, cell: CellKey, other: CellKey, level: int | N
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(columns[0].loc[both].to_numpy(dtype=float)) - np.log(columns[1].loc[both].to_numpy(dtype=float))
     known = logs[np.isfinite(logs)]
-    return float(100 * np.expm1(known.mean())) if len(known) else math.nan
+    return percent(float(known.mean())) if len(known) else math.nan

@@ -12,7 +12,7 @@ from kveval.analysis.peaks import read_table
 from kveval.config.types import on_cpu
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.figures import FigureData, Tiers
-from kveval.report.data.run_facts import footer, key_of, tiers_of
+from kveval.report.data.run_facts import footer, tiers_of
 from kveval.store.run_file import Run, collected_runs
 
 
@@ -37,7 +37,9 @@ def read_measured(
     `comparison`.
     """
     found = collected_runs(runs)
-    recorded = {(key_of(run), run.run): path for run, path in zip(found, recordings, strict=True)} if recordings else {}
+    recorded = (
+        {(run.cell.key, run.run): path for run, path in zip(found, recordings, strict=True)} if recordings else {}
+    )
     beside = {
         name: read_table(path)
         for name in ("contrasts", "averages", "checks", "peak_comparison", "predicted")
@@ -84,5 +86,5 @@ def _tiers(runs: Sequence[Run]) -> dict[CellKey, Tiers]:
     """The capacities of each cell by its first run."""
     found: dict[CellKey, Tiers] = {}
     for run in runs:
-        found.setdefault(key_of(run), tiers_of(run))
+        found.setdefault(run.cell.key, tiers_of(run))
     return found

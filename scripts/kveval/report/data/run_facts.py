@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kveval.analysis.cells import CellKey
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.report.data.figures import Tiers
@@ -23,11 +22,6 @@ WEIGHTS = {
     "full": "full weights",
 }
 """Descriptions of the kinds of weights, in all outputs."""
-
-
-def key_of(run: Run) -> CellKey:
-    """Return the cell of a run."""
-    return run.cell.model, run.cell.scenario, run.cell.cpu_blocks
 
 
 def footer(runs: Sequence[Run], name: str) -> str:

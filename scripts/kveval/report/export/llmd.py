@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -24,7 +25,7 @@ from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, cell_label, rows_of
-from kveval.report.data.run_facts import key_of
+from kveval.report.data.level_units import unit_of
 from kveval.spec.servers.registry import IMPORTED, served_by, server_version
 from kveval.store.run_file import Run
 
@@ -91,16 +92,17 @@ def level_report(row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1)
 def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Part:
     start, end = (pd.Timestamp(row[name]).floor("us").to_pydatetime() for name in ("window_start", "window_end"))
     of_run = f"{run.measurement}/{run.run}/{row['level']}"
+    at = unit_of([workload_of(run.workload)]).at(row["level"])
     which = f"run {run.run}, the median of {runs} by throughput" if runs > 1 else f"run {run.run}"
     return {
         "uid": str(uuid.uuid5(_NAMESPACE, of_run)),
-        "eid": str(uuid.uuid5(_NAMESPACE, f"{campaign}/{'/'.join(map(str, key_of(run)))}")),
+        "eid": str(uuid.uuid5(_NAMESPACE, f"{campaign}/{run.cell.path}")),
         "cid": str(run.hardware.get("fingerprint", "unknown")),
         "time": {
             **{name: time.isoformat().replace("+00:00", "Z") for name, time in (("start", start), ("end", end))},
             "duration": f"PT{(end - start).total_seconds():g}S",
         },
-        "description": f"{run.cell.model} [{campaign}: {cell_label(key_of(run))}], {row['level']} concurrent, {which}",
+        "description": f"{run.cell.model} [{campaign}: {cell_label(run.cell.key)}], {at}, {which}",
         "keywords": ["kveval", campaign, run.cell.scenario, run.weights],
     }
 
@@ -121,7 +123,7 @@ def _stack(run: Run) -> list[Part]:
         "tool": _server(run),
         "tool_version": server_version(run.versions, "unknown"),
         "role": "replica",
-        "replicas": int(run.specification.get("replicas", 1)),
+        "replicas": run.replicas,
         "model": {"name": str(name)},
         "accelerator": {
             "model": gpus[0] if gpus else str(facts.get("cpu_model", "unknown")),
@@ -137,7 +139,7 @@ def _stack(run: Run) -> list[Part]:
     native = {"args": _arguments(server.get("argv", ())), "envars": dict(server.get("env", {}))}
     return [
         {"metadata": _metadata(run.measurement, label=f"{_server(run)}-0"), "standardized": engine, "native": native},
-        {"metadata": _metadata(_hash([*key_of(run)[1:]]), label=_ARM), "standardized": arm, "native": {}},
+        {"metadata": _metadata(_hash([*run.cell.key[1:]]), label=_ARM), "standardized": arm, "native": {}},
     ]
 
 
@@ -175,8 +177,8 @@ def _load(row: Mapping[str, Any], run: Run) -> Part:
         "output_seq_len": _length(load.output_tokens),
         "prefix": {**prefix, "num_prefixes": prefixes} if prefixes else None,
         "multi_turn": {"enabled": True, "max_turns": _length(load.turns)} if load.turns > 1 else None,
-        # In an open loop, the mean number of requests in flight.
-        "concurrency": streams_at(load, level) or max(1, round(row["concurrency_mean"])),
+        # In an open loop, the mean number of requests in flight; the schema wants 1 at least, also where it is unknown.
+        "concurrency": streams_at(load, level) or max(1, round(np.nan_to_num(row["concurrency_mean"]))),
     }
     command = next((entry.command for entry in run.levels if entry.level == level), [])
     return {

@@ -15,7 +15,7 @@ import pandas as pd
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named
 from kveval.report.answer import CampaignAnswer, answer_of, whole
 from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of, text
-from kveval.report.data.run_facts import key_of, tiers_of
+from kveval.report.data.run_facts import tiers_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.configuration import method_of
 
@@ -71,7 +71,7 @@ def _cell(plan: ReportPlan, measured: Measured, cell: CellKey) -> Part:
     tiers = tiers_of(runs[0]) if runs else None
     return {
         **dict(zip(KEYS, cell, strict=True)),
-        "runs": [f"{run.measurement}/run-{run.run}" for run in runs if key_of(run) == cell],
+        "runs": [f"{run.measurement}/run-{run.run}" for run in runs if run.cell.key == cell],
         "peak": _peak(plan, peaks.iloc[0]) if len(peaks) else None,
         "missing": None if runs else measured.failures.get(cell, "not measured"),
         "device_cache_tokens": _number(tiers.device) if tiers else None,

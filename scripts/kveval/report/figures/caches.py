@@ -171,7 +171,7 @@ def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> 
     logarithmic(axes.xaxis)
     axes.set_xlabel("size of the tier, cpu_blocks")
     run = next(run for run in data.runs if run.cell.model == shares[0].cell[0])
-    per_block = BLOCK_TOKENS * float(run.specification["model"]["kv_bytes_per_token"]) / 2**30
+    per_block = BLOCK_TOKENS * (run.kv_bytes_per_token or np.nan) / 2**30
     above = axes.secondary_xaxis(
         "top", functions=(lambda size: np.multiply(size, per_block), lambda gib: np.divide(gib, per_block))
     )

@@ -16,7 +16,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator
 
 from kveval.analysis.cells import ArmSize
-from kveval.analysis.history import HIGHER_IS_BETTER, BuildSeries, percent
+from kveval.analysis.estimators.intervals import percent
+from kveval.analysis.history import HIGHER_IS_BETTER, BuildSeries
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.style import look_of
 from kveval.report.figures.axes import GREY, WIDTH, thousands

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import seaborn as sns
 from matplotlib.figure import Figure
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.correlations import Correlation, recorded, within_level
+from kveval.analysis.estimators.correlations import CORRELATED, recorded, within_models
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import NothingToDraw, from_zero, model_panels, panels, thousands
 from kveval.report.figures.level_axes import against_concurrency, not_recorded
@@ -16,7 +19,7 @@ _DEVICE = {
     "GPU": ("gpu_utilisation_percent", "GPU active, %"),
     "CPU": ("cpu_utilisation_percent", "CPU time not idle, % (the CPU is the device)"),
 }
-_CORRELATED = {
+_NAMES = {
     "kv_cache_usage_percent": "KV cache in use",
     "prefix_cache_hit_percent": "device hit rate",
     "external_cache_hit_percent": "external hit rate",
@@ -68,36 +71,33 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
 
 def pcp_correlation_heatmap(data: FigureData) -> Figure:
     """Correlation of system metrics with throughput at equal concurrency, within each model, with interval and n."""
-    metrics = recorded(data.levels, list(_CORRELATED))
-    found = {
-        (name, model): within_level(data.levels[data.levels["model"] == model], name, THROUGHPUT)
-        for name in metrics
-        for model in data.models
-    }
-    metrics = [name for name in metrics if any(np.isfinite(found[name, model].r) for model in data.models)]
+    table = within_models(data.levels, CORRELATED, THROUGHPUT)
+    found = {(row["x"], row["model"]): row for row in table.to_dict("records")}
+    metrics = list(dict.fromkeys(table["x"]))
     if not metrics:
         raise NothingToDraw("no model has enough cells and levels for a correlation, or no metric varies")
     figure, grid = panels(data, (1, 1), 0.32 * len(metrics) + 1.2)
     axes = grid[0, 0]
-    values = np.array([[found[name, model].r for model in data.models] for name in metrics])
-    said = np.array([[_said(found[name, model]) for model in data.models] for name in metrics])
+    cells = [[found.get((name, model)) for model in data.models] for name in metrics]
+    values = np.array([[cell["r"] if cell else np.nan for cell in row] for row in cells])
+    said = np.array([[_said(cell) if cell else "" for cell in row] for row in cells])
     bar = {"location": "top", "label": "correlation with ln throughput at equal concurrency", "aspect": 45}
     colours = {"cmap": "PuOr_r", "vmin": -1, "vmax": 1, "linewidths": 0.5}
-    names = [_CORRELATED[name] for name in metrics]
+    names = [_NAMES[name] for name in metrics]
     marks = {"xticklabels": data.models, "yticklabels": names, "annot": said, "fmt": "", "annot_kws": {"fontsize": 7.5}}
     sns.heatmap(values, ax=axes, cbar_kws=bar, **colours, **marks)
     axes.set_facecolor("#EDEDED")
     axes.grid(visible=False)
     axes.tick_params(length=0)
     axes.tick_params(axis="y", rotation=0)
-    shown = [found[name, model] for name in metrics for model in data.models if np.isfinite(found[name, model].r)]
+    shown = [cell for row in cells for cell in row if cell]
     for letters, one in zip(axes.texts, shown, strict=True):
-        letters.set_fontweight("normal" if one.low <= 0 <= one.high else "bold")
+        letters.set_fontweight("normal" if one["low"] <= 0 <= one["high"] else "bold")
     return figure
 
 
-def _said(one: Correlation) -> str:
-    return f"{_signed(one.r)} ({_signed(one.low)} to {_signed(one.high)}), n {one.points}"
+def _said(one: Mapping[Any, Any]) -> str:
+    return f"{_signed(one['r'])} ({_signed(one['low'])} to {_signed(one['high'])}), n {one['n']}"
 
 
 def _signed(value: float) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from kveval.analysis.cells import cell_of
 from kveval.config.arm_kinds import kinds_of
 from kveval.load.levels import in_words
-from kveval.load.workload import workload_of
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label
+from kveval.load.workload import WorkloadSpec, workload_of
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
 from kveval.report.data.run_facts import WEIGHTS, hardware, repeats
 from kveval.report.parts.blocks import Pictures, of_models
 from kveval.report.parts.value import value
@@ -144,15 +144,15 @@ def _repeated(measured: Measured) -> Iterator[str]:
 
 
 def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
-    for words in dict.fromkeys(in_words(workload_of(run.workload)) for run in measured.runs):
-        yield f"The workload is synthetic: {words}."
+    for words in dict.fromkeys(_made(workload_of(run.workload)) for run in measured.runs):
+        yield f"The workload {words}."
     if measured.runs[0].weights == "random":
         yield f"{WEIGHTS['random'].capitalize()}: lengths of answers and what they say are not the model's."
     yield "One workload was measured, at the levels listed; nothing is known of other levels."
     edge = measured.peaks[~measured.peaks["bracketed"].astype(bool) & (measured.peaks["levels_measured"] > 1)]
     if len(edge):
         named = [f"{row['model']}, {cell_label(cell_of(row))}" for row in edge.to_dict("records")]
-        yield f"The highest throughput lies on the first or last level measured: {_first(named)}."
+        yield f"The highest throughput lies on the first or last level measured: {shortened(named, separator='; ')}."
     if plan.runs < 5:
         yield ("With so few runs small differences stay undecided, and parity is seldom shown even where it holds.")
     for cells in alike(measured):
@@ -161,6 +161,7 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         yield "The runs are from different machines."
 
 
-def _first(names: list[str], most: int = 3) -> str:
-    shown = names if len(names) <= most + 1 else names[:most]
-    return "; ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+def _made(workload: WorkloadSpec) -> str:
+    """How the requests are made, as the end of a sentence."""
+    kind = "is synthetic" if workload.trace is None else "replays a trace, whose words are made up"
+    return f"{kind}: {in_words(workload)}"

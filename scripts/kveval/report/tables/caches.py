@@ -26,19 +26,11 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
     rows = []
     for model in plan.models_by_size:
         weights = {model: plan.models.get(model, {}).get("kv_bytes_per_token")}
-        served = _served_bytes(measured, model)
+        served = next((run.kv_bytes_per_token for run in measured.runs if run.cell.model == model), None)
         if served is not None and served != weights[model]:
             weights[f"{model}, as served (miniature)"] = served
         rows += [_weights(name, bytes_, sizes) for name, bytes_ in weights.items() if bytes_]
     return Table(header, rows, frozenset(range(1, 4 + 2 * len(sizes))))
-
-
-def _served_bytes(measured: Measured, model: str) -> int | None:
-    for run in measured.runs:
-        if run.cell.model == model:
-            found = run.specification.get("model", {}).get("kv_bytes_per_token")
-            return None if found is None else int(found)
-    return None
 
 
 def _weights(name: str, per_token: int, sizes: Sequence[int]) -> list[str]:

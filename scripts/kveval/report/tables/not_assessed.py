@@ -8,28 +8,39 @@ from typing import Any
 
 from kveval.analysis.cells import ArmSize, by_size, cell_of
 from kveval.analysis.levels.checks import MIN_RUNS
+from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.comparison import OPEN_LOOP
+from kveval.analysis.statistics.comparison import (
+    FAILED,
+    FEW_LATENCIES,
+    FEW_RUNS,
+    FEW_SETTLED,
+    NO_BASELINE,
+    OPEN_LOOP,
+)
+from kveval.analysis.statistics.inputs import NO_COUNTER
+from kveval.analysis.statistics.uncertainty import IN_FLIGHT
 from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import key_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import undeclared, unlike
 
-# Part of a reason -> what would remove it; the first match counts.
+_MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
+# Part of a reason, or a check in it -> what would remove it; the first match counts.
 _SETTLED_BY = {
-    "no counter of the server": "a recording of the server's metrics",
+    NO_COUNTER: "a recording of the server's metrics",
     OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
-    "observed": "longer levels",
-    "delivered": "longer levels",
-    "no_reuse": "prompts with shared prefixes or several turns: without any, no tier can serve anything",
-    "saturated_open_loop": "rates that the server keeps up with, or a closed loop (`profile: concurrent`)",
-    "failed": "levels that pass the checks: the appendix Checks says what was found",
-    "run": f"`runs: {MIN_RUNS}` or more; what is measured already is kept",
-    "baseline": "measure its baseline",
+    FEW_LATENCIES: "longer levels",
+    FEW_SETTLED: "longer levels",
+    no_reuse.name: "prompts with shared prefixes or several turns: without any, no tier can serve anything",
+    saturated_open_loop.name: "rates that the server keeps up with, or a closed loop (`profile: concurrent`)",
+    FAILED: "levels that pass the checks: the appendix Checks says what was found",
+    FEW_RUNS: _MORE_RUNS,
+    NO_BASELINE: "measure its baseline",
 }
 
 _SETTLED_BY_VERDICT = {
+    **dict.fromkeys((words.SINGLE_RUN, words.INDICATIVE), _MORE_RUNS),
     words.NOT_EXERCISED: "a larger tier, or prompts that exceed the device's cache and fit into the tier",
     words.INDICATIVE_TIME: "measure its baseline again together with it: `plan` proposes the lines for `bridges`",
 }
@@ -96,7 +107,7 @@ def settled_by(row: Mapping[Any, Any]) -> str:
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
     if verdict in _SETTLED_BY_VERDICT:
         return _SETTLED_BY_VERDICT[verdict]
-    if "in flight" in reason:
+    if IN_FLIGHT in reason:
         return "a load generator that keeps up: processors of its own, or a lower level"
     if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith("qualifies"):
         return "a server that answers every request: see its log"
@@ -145,8 +156,7 @@ def _absent_pairs(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
 
 
 def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
-    replicas = {int(run.specification.get("replicas", 1)) for run in measured.runs}
-    if replicas == {1}:
+    if {run.replicas for run in measured.runs} == {1}:
         yield [
             "routing over replicas, and indexing for it",
             "one replica was measured, so there was nothing to choose",
@@ -169,5 +179,5 @@ def alike(measured: Measured) -> list[str]:
         # An equal workload alone does not make the servers equal.
         if set(effective) - {"workload"}:
             text = json.dumps(effective, sort_keys=True, default=str)
-            found.setdefault((run.cell.model, text), {})[cell_label(key_of(run))] = None
+            found.setdefault((run.cell.model, text), {})[cell_label(run.cell.key)] = None
     return [f"{model}: {' and '.join(names)}" for (model, _), names in found.items() if len(names) > 1]

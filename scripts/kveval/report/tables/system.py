@@ -13,7 +13,6 @@ from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, labelled
-from kveval.report.data.run_facts import key_of
 from kveval.report.tables.results import count, effect_text
 
 
@@ -204,7 +203,7 @@ def provenance_table(measured: Measured) -> Table:
     rows = [
         [
             run.cell.model,
-            cell_label(key_of(run)),
+            cell_label(run.cell.key),
             str(run.run),
             f"`{run.measurement}`",
             run.started[:19].replace("T", " "),
