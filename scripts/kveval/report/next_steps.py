@@ -51,7 +51,7 @@ def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str])
     """Yield steps that would give verdicts, each with the arms without a verdict that need it."""
     steps: dict[str, list[str]] = {}
     for row in rows:
-        if row["verdict"] not in words.VERDICTS:
+        if row["verdict"] not in words.VERDICTS and not row.get("replicate"):
             steps.setdefault(settled_by(row), []).append(name(cell_of(row)))
     for step, names in steps.items():
         yield f"For {_few(names)}: {step}."

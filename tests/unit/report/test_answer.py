@@ -165,6 +165,12 @@ def test_runs_that_would_decide_are_named_where_they_are_affordable() -> None:
         assert any("longer levels" in step and "lmcache-redis" in step for step in said(many).next_steps)
 
 
+def test_a_replicate_needs_no_step() -> None:
+    noise = {"verdict": words.NOT_ASSESSED, "replicate": True, "reason": "configured exactly as its baseline"}
+    found = said(changed(small.measured(), "lmcache-redis", "throughput_tok_s", **noise))
+    assert not any("lmcache-redis" in step for step in found.next_steps)
+
+
 def test_a_campaign_as_large_as_a_published_one_has_an_answer() -> None:
     keys = large.cells()
     found = answer_of(large.plan(keys), large.measured(large.levels_table(keys, levels=(1, 50, 300))))
