@@ -46,7 +46,7 @@ tool() { PYTHONPATH=scripts "$staging/env/bin/python" -m kveval.host.setup.wheel
 logged "preparing" "$log" "$staging/env/bin/python" -m pip install --disable-pip-version-check --no-deps \
     "$(grep -o '^packaging==[^ ;]*' envs/workflow.lock)" || fail "no package index could be reached (log: $log)"
 
-# The oldest C library first: its wheels run everywhere. On the other host a wheel for a newer library counts as missing.
+# The oldest C library first: its wheels run everywhere. The other host ignores wheels for a newer library than its own.
 architecture=$(uname -m)
 platforms=(--platform "manylinux2014_$architecture" --platform "manylinux1_$architecture")
 for minor in 5 12 17 24 26 27 28 31 34 35; do platforms+=(--platform "manylinux_2_${minor}_$architecture"); done

@@ -45,7 +45,7 @@ half_configured() {
 
 has_library() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *"$1"* ]]; }
 
-# packages COMMAND...: runs apt-get or dpkg without starting PCP's and Redis' services (the workflow starts its own), and
+# packages COMMAND...: runs apt-get or dpkg without starting PCP's and Redis' services (runs start their own), and
 # so that configuring PCP does not fail where systemd is installed but not running, as in most containers:
 # the package calls `systemctl daemon-reload` unconditionally.
 packages() {
@@ -100,9 +100,9 @@ ensure_pcp() {
         say "PCP: $(pminfo --version 2>&1)"
     elif [[ -n $bundle ]]; then
         ensure_packages_of_bundle "${pcp_packages[@]}" && pcp_works ||
-            say "PCP: not installed, and the bundle cannot install it here; only the exporters are recorded, and reports say so"
+            say "PCP: not installed, and not installable from the bundle; only exporters are recorded, as reports say"
     elif [[ ! -e /etc/pcp.conf ]] && ! can_be_root; then
-        say "PCP: not installed, and this user has neither root nor sudo; only the exporters are recorded, and reports say so." \
+        say "PCP: not installed, and this user is not root and has no sudo; only exporters are recorded, as reports say." \
             "To record with PCP, ask an administrator for: apt-get install ${pcp_packages[*]}"
     else
         ensure_packages "Performance Co-Pilot is missing or incomplete" "${pcp_packages[@]}"
@@ -301,7 +301,7 @@ print(pathlib.Path(torch.__file__).parents[1])
 TORCH
 }
 
-# The .pth file puts the host's packages after the environment's own on sys.path, so that locked packages take precedence.
+# The .pth file puts the host's packages after the environment's own on sys.path, so that locked packages win.
 install_server_gpu() {
     local found
     if found=$(torch_of_host); then

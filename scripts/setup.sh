@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the workflow needs and is missing: PCP, Redis, the workflow's environment (.venv), and a separate one for
+# Installs what is missing of: PCP, Redis, the workflow's environment (.venv), and a separate environment for
 # the server (.server-venv: vLLM's CPU build, GuideLLM, LMCache, Valkey).
 # usage: bash scripts/setup.sh [pcp] [redis] [workflow] [server | server-gpu] [execution] [execution-kubernetes] [test] [test-s3]
 #        (default: pcp redis workflow server)

@@ -1,4 +1,4 @@
-"""Tables that could not be made, in a report over the runs that exist: a file with the reason takes their place."""
+"""Tables that could not be made, in a report on the runs that exist: their files hold the reason instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARK = "FAILED: "
 
 @contextlib.contextmanager
 def reason_instead_of(outputs: Sequence[Path]) -> Iterator[None]:
-    """Write, where the body raises a Failure, why the tables were not made into their files; raise it without files."""
+    """Write the message of a Failure in the body into `outputs`, instead of tables; without outputs raise it."""
     try:
         yield
     except Failure as failure:
@@ -32,13 +32,13 @@ def reason_in(table: Path) -> str | None:
 
 
 def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
-    """Return those of `files` that are of no cell whose peak.csv, among `peaks`, has a reason instead of a table."""
+    """Return `files` without those of cells whose peak.csv, one of `peaks`, has a reason instead of a table."""
     lacking = {peak.parent for peak in peaks if reason_in(peak) is not None}
     return [file for file in files if not lacking.intersection((file.parent, file.parent.parent))]
 
 
 def reasons(peaks: Iterable[Path]) -> dict[CellKey, str]:
-    """Return the cells whose peak.csv, .../MODEL/SCENARIO/CPU_BLOCKS/peak.csv, has a reason instead of a table."""
+    """Return cell -> reason, for cells whose .../MODEL/SCENARIO/CPU_BLOCKS/peak.csv has one instead of a table."""
     found: dict[CellKey, str] = {}
     for peak in peaks:
         if (reason := reason_in(peak)) is not None:
