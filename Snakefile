@@ -4,7 +4,7 @@ from snakemake.utils import min_version
 
 min_version("9.27")
 
-# Before the default campaign is read: a campaign that is given takes its place and is not merged into it.
+# `config` as given, before the default campaign is loaded below: a given campaign replaces the default, unmerged.
 GIVEN = deepcopy(config)
 
 
@@ -29,8 +29,8 @@ include: "rules/link.smk"
 include: "rules/upkeep.smk"
 
 
-# The image that `--sdm apptainer` runs the rules below in, if one is named: envs/workflow.def. What measures, imports or
-# looks at this host, above, stays outside.
+# The image (envs/workflow.def) in which `--sdm apptainer` runs the rules below, if KVEVAL_IMAGE names one. The rules
+# above measure, import or inspect this host, and run outside it.
 container: os.environ.get("KVEVAL_IMAGE")
 
 
@@ -53,8 +53,8 @@ rule report:
     localrule: True
 
 
-# Over whatever has been measured, in a folder of its own: with keep-going one failed job keeps `report` from running. It
-# takes the runs as they are, and no rule that measures makes anything it asks for.
+# A report on the runs that exist, in a folder of its own: with keep-going, one failed job keeps `report` from running.
+# It uses the existing runs as they are and never starts a measurement.
 rule report_so_far:
     input:
         REPORT.format(so_far=SO_FAR),

@@ -1,9 +1,9 @@
-"""Does the history find the changes that were made? Simulated histories with known truth; a test runs few of them.
+"""How reliably the history finds changes: simulated histories with known changes; a test runs a few of them.
 
     python benchmarks/bench_change_points.py [HISTORIES]
 
 A history has 200 commits with a standard deviation of 2 % and steps of 5 %: down, up and down again, or none. A step
-counts as found by a change point at most 3 commits off; every other change point is false.
+counts as found if a change point is at most 3 commits away; every other change point is false.
 """
 
 import sys
@@ -20,13 +20,13 @@ from kveval.analysis.estimators.change_points import change_points
 
 COMMITS, STEP, SD, NEAR = 200, 0.05, 0.02, 3
 STEPS = (-1, 1, -1)
-# Between steps, and before the first and after the last.
+# Fewest commits between steps, before the first and after the last.
 APART = 20
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found in one history: steps found, steps missed, false change points, stretches that hold their step."""
+    """The result for one history: steps found, steps missed, false change points, intervals that contain their step."""
 
     found: int
     missed: int
@@ -35,7 +35,7 @@ class Outcome:
 
 
 def simulate(seed: int, steps: Sequence[int] = STEPS) -> Outcome:
-    """Return what is found in a history with steps at random places."""
+    """Return the result for a simulated history with steps at random places."""
     random = np.random.default_rng(seed)
     free = np.sort(random.integers(0, COMMITS - APART * (len(steps) + 1), len(steps)))
     places = free + APART * np.arange(1, len(steps) + 1)

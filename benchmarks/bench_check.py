@@ -1,12 +1,12 @@
-"""Checks and bisections resampled from real runs: how often is a slowed build found, an identical one called slower?
+"""Checks and bisections resampled from real runs: how often slowed builds are found, and identical ones called slower.
 
 usage: python benchmarks/bench_check.py CAMPAIGN.yaml BASE CANDIDATE [BLOCKS [CHECKS]]
 
-A measured campaign whose BASE and CANDIDATE, scenarios at one size, have runs of the same numbers; run it in the folder
-that has its results. A check draws blocks, pairs of runs of one number, with replacement, and judges throughput and
-cold prompts by the code of `snakemake check`. An identical build is made of the real runs in two ways: the same pairs
-without their mean difference; and neighbouring runs of BASE, in random order, which differ in their requests, too. A
-bisection is over 16 builds: the pairs as they are from a random build on, those without their mean before it.
+CAMPAIGN.yaml is a measured campaign in which the scenarios BASE and CANDIDATE, at one size, have runs with the same
+numbers; start this in the folder that has its results. A check draws blocks (pairs of runs with one number) with
+replacement, and judges throughput and cold prompts with the code of `snakemake check`. Identical builds are made from
+the real runs in two ways: the same pairs without their mean difference; and neighbouring runs of BASE, in random order,
+which also differ in their requests. A bisection has 16 builds: identical ones up to a random build, slowed ones after.
 """
 
 import sys
@@ -65,7 +65,7 @@ def main(campaign: str, base: str, candidate: str, budget: int = 6, checks: int 
 
 
 def ln_values(config: Config, cell: Cell, level: int) -> dict[int, list[float]]:
-    """Return ln of the quantities by run."""
+    """Return run -> ln of the quantities at a level."""
     found = {run: values_of(config, cell, run)[0] for run in range(1, config.campaign.runs + 1)}
     return {
         run: [float(np.log(values.get((cell, level, name), np.nan))) for name in _QUANTITIES]
@@ -77,7 +77,7 @@ def ln_values(config: Config, cell: Cell, level: int) -> dict[int, list[float]]:
 def checked(
     claims: list[BuildClaim], pairs: Pairs, design: Design, generator: np.random.Generator
 ) -> tuple[list[list[Judged]], str]:
-    """Draw blocks until the verdict is clear; return the looks, and the verdict."""
+    """Draw blocks until the verdict is clear; return the evaluations after each block, and the verdict."""
     blocks: list[Values] = []
     looks: list[list[Judged]] = []
     verdict = "not enough"
@@ -97,7 +97,7 @@ def checked(
 def bisected(
     claims: list[BuildClaim], slowed: Pairs, identical: Pairs, generator: np.random.Generator
 ) -> dict[str, int]:
-    """Bisect as `snakemake bisect_builds` does; return how it ended, and how many builds were measured."""
+    """Bisect as `snakemake bisect_builds` does; return counts of the outcome, of builds and of blocks measured."""
     first = int(generator.integers(1, BUILDS))
     whole = Design(FIRST_LOOK, BLOCKS, comparisons=len(claims))
     looks, verdict = checked(claims, slowed, whole, generator)

@@ -1,11 +1,11 @@
-"""Reuse curves of large traces: seconds, memory, and the shares of blocks found that are known of Mooncake's.
+"""Reuse curves of large traces: seconds, memory, and for Mooncake's trace the known shares of blocks found.
 
 python benchmarks/bench_curve.py [TRACE.jsonl.gz | --sample]
 
-With Mooncake's conversation trace, of single blocks in order of use, 4.4, 21.1, 32.6, 35.5, 36.4 and 36.6 % of the
-blocks are found with room for 1k, 10k, 30k, 50k, 100k and all. Then a load of the size of Harvard's: 327,548 requests.
-With --sample a hundred million blocks in place of it, of which a sample is followed, and how far a sample of a fifth of
-them is from all of that fifth.
+For Mooncake's conversation trace, block by block in order of use, a cache of 1k, 10k, 30k, 50k, 100k and all blocks
+serves 4.4, 21.1, 32.6, 35.5, 36.4 and 36.6 %. Then follows a load of the size of Harvard's trace, 327,548 requests.
+With --sample instead a hundred million blocks, of which a sample is simulated, and for a fifth of them the difference
+between a sample and all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZES = (1_000, 10_000, 30_000, 50_000, 100_000, 10**9)
 
 
 def shown(name: str, distances: np.ndarray, seconds: float) -> None:
-    """Print the shares of blocks that are found by size."""
+    """Print the share of blocks that are found, for each cache size."""
     found = [f"{100 * np.mean((distances != FIRST) & (distances < size)):.2f}" for size in SIZES]
     print(f"{name}: {len(distances):,} blocks in {seconds:.2f} s; found, %: {', '.join(found)}")
 
@@ -48,7 +48,7 @@ def popular(requests: int) -> Prompts:
 
 
 def sampled() -> None:
-    """Measure a hundred million blocks of 16 tokens, then a sample against all of a fifth of them."""
+    """Measure a hundred million blocks of 16 tokens by a sample, then a fifth of them by a sample and in full."""
     begin = time.perf_counter(), time.process_time()
     prompts = popular(310_000)
     curve = device_curve([prompts], 16)

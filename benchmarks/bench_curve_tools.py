@@ -2,9 +2,9 @@
 
 python benchmarks/bench_curve_tools.py TRACE.jsonl.gz --lmcache PYTHON --llmtrafficlens PYTHON
 
-Each PYTHON is an interpreter that has the tool; nothing of them is installed here. Shares of the prompt tokens that a
-cache of so many whole blocks of 512 tokens serves. What differs is the order in which a request's blocks are used, and
-that here the block with a prompt's last token is computed in any case; the second row has neither rule.
+Each PYTHON is an interpreter that has the tool; this repository does not install them. Prints the shares of the prompt
+tokens that caches of whole blocks of 512 tokens serve. The tools differ in the order in which a request's blocks are
+used; and here the block with a prompt's last token is always computed. The second row is without both rules.
 """
 
 from __future__ import annotations

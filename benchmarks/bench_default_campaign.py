@@ -1,10 +1,10 @@
-"""Does the default campaign answer, time after time? Measures it again and again, and resamples campaigns from blocks.
+"""How often the default campaign reaches a verdict: measures it several times, and resamples campaigns from blocks.
 
     python benchmarks/bench_default_campaign.py FOLDER [CAMPAIGNS] [--beside-a-busy-core]
 
-Every campaign has a store of its own, empty at first, in FOLDER/N (FOLDER/N-busy where another process keeps a core
-busy meanwhile); those that have a report are not measured again. A resampled campaign takes three blocks, a run of
-every cell measured next to each other, at random and with replacement from all blocks of the undisturbed campaigns.
+Every campaign has its own store, empty at first, in FOLDER/N (FOLDER/N-busy if another process keeps a core busy
+meanwhile); those that have a report are not measured again. A resampled campaign has three blocks (runs of all cells
+that were measured together), drawn with replacement from all blocks of the undisturbed campaigns.
 """
 
 import argparse
@@ -34,7 +34,7 @@ COLUMNS = ["scenario", "cpu_blocks", "metric", "verdict", "effect_percent", "low
 
 @contextmanager
 def busy_core() -> Iterator[None]:
-    """Have another process compute meanwhile, on whatever core it gets."""
+    """Keep one core busy with another process while the body runs."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield

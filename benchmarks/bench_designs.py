@@ -1,6 +1,6 @@
-"""Campaigns whose design misleads, simulated whole: tables in, verdicts out. Rows of the table of bench_statistics.py.
+"""Simulations of whole campaigns with misleading designs, from tables to verdicts: rows for bench_statistics.py.
 
-All effects are 0 unless said, so that every "better" and "worse" is wrong.
+All effects are 0 unless stated, so that every "better" and "worse" is wrong.
 """
 
 from collections.abc import Iterator
@@ -41,12 +41,12 @@ def compared(logs: Array, starts: Array, same: tuple[int, ...] = ()) -> Comparis
 
 
 def in_order(runs: int, cells: int) -> Array:
-    """Hours of start of blocks that are all measured in one order."""
+    """Start times in hours, runs x cells, of blocks that are all measured in the same order."""
     return _RUN * (np.arange(runs)[:, None] * cells + np.arange(cells))
 
 
 def at_random(generator: np.random.Generator, runs: int, cells: int) -> Array:
-    """Hours of start of blocks, each in an order of its own."""
+    """Start times in hours, runs x cells, of blocks that are each measured in a random order."""
     return _RUN * (np.arange(runs)[:, None] * cells + generator.permuted(np.tile(np.arange(cells), (runs, 1)), axis=1))
 
 
@@ -55,7 +55,7 @@ def _differ(found: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _covered(found: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether the 95 % interval holds 0: beside parity the table has that of 90 %."""
+    """Whether the 95 % interval contains 0, by the p value, because for parity the table has the 90 % interval."""
     return found["p_value"] >= 0.05
 
 
@@ -78,9 +78,9 @@ def with_drift(
 
 
 def later_day(count: int, days: float = 0.04) -> tuple[float, float]:
-    """Share of campaigns in which an arm of a later day is called different, and any arm that was there before.
+    """Share of campaigns in which an arm added on a later day is called different, and any of the earlier arms.
 
-    Three runs of four cells; on another day two more, and five of a new arm. Days differ by `days`.
+    Three runs of four cells; on another day two more runs, and five of a new arm. `days`: SD of the days' difference.
     """
     generator, new, old = np.random.default_rng(22), 0, 0
     for _ in range(count):
@@ -93,7 +93,7 @@ def later_day(count: int, days: float = 0.04) -> tuple[float, float]:
 
 
 def sessions(cells: int, groups: tuple[int, ...], share: float, count: int, pause: float = 20.0) -> dict[str, float]:
-    """Coverage and family-wise error where runs of a session share so much of the variance of a run.
+    """Coverage and family-wise error where the runs of a session have the part `share` of their variance in common.
 
     `groups`: runs of each session; between sessions lie `pause` hours.
     """
@@ -111,13 +111,13 @@ def sessions(cells: int, groups: tuple[int, ...], share: float, count: int, paus
 
 
 def copies(apart: float, effect: float, count: int) -> tuple[float, float]:
-    """Share of campaigns in which an arm of no effect, and one of `effect`, is called different.
+    """Share of campaigns in which an arm without effect, and one with `effect`, is called different.
 
-    Beside two cells that ran the same and differ by `apart`; 5 runs, SD 1.5 %.
+    The campaigns also have two cells with one configuration that differ by `apart`; 5 runs, SD 1.5 %.
     """
     generator, wrong, right = np.random.default_rng(24), 0, 0
     for _ in range(count):
-        # The third is as far from the baseline as the copies from each other: by no effect of its own.
+        # The third cell, without an effect, is about as far from the baseline as the copies are from each other.
         logs = np.array([0.0, effect, 0.9 * apart, 0.0, apart]) + generator.normal(0, 0.015, (5, 5))
         differ = _differ(compared(logs, at_random(generator, 5, 5), same=(3, 4)).baseline)
         wrong, right = wrong + bool(differ.iloc[1]), right + bool(differ.iloc[0])

@@ -1,4 +1,4 @@
-"""Time and memory of importing an existing result tree, the first time and again.
+"""Time and memory of importing an existing result tree, the first and the second time.
 
 python benchmarks/bench_import.py [--folders 1700] [--requests 1000] [--folder DIR] [--keep] [--workflow]
 

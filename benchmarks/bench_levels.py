@@ -1,9 +1,9 @@
-"""Do the numbers of single levels hold? Simulated windows with known truth, as tables; the tests run them shorter.
+"""Accuracy of the numbers of single levels: simulated windows with known truth, as tables; tests run fewer of them.
 
     python benchmarks/bench_levels.py [REPETITIONS]
 
-A window cuts a closed loop at both ends: requests that were running when it opened are seen from then on, those that
-run when it closes until then. The first table is of its p99 latency, the second of what is called unsteady.
+A window cuts a closed loop at both ends: requests that run when it opens are seen from then on, and requests that run
+when it closes until then. The first table is about p99 latency, the second about the levels called unsteady.
 """
 
 import sys
@@ -21,12 +21,12 @@ from kveval.analysis.levels.records import measured  # noqa: E402
 
 
 def tails(loop: ClosedLoop, count: int, seed: int = 1) -> tuple[float, float, float, float]:
-    """Return the mean and median relative error of e2e_ms_p99, and how many of its intervals hold it and are known."""
+    """Return mean and median relative error of e2e_ms_p99, and the shares of its intervals that hold and are known."""
     generator = np.random.default_rng(seed)
     truth = loop.true_quantile(0.99)
     rows = [measured(requests, *window) for requests, window in (loop.window(generator) for _ in range(count))]
     found, low, high = (np.array([row[f"e2e_ms_p99{end}"] for row in rows]) for end in ("", "_low", "_high"))
-    # An end that is not known leaves everything on its side.
+    # An unknown end counts as infinite.
     held = (np.nan_to_num(low) <= truth) & (truth <= np.where(np.isnan(high), np.inf, high))
     known = ~np.isnan(low) & ~np.isnan(high)
     return np.nanmean(found) / truth - 1, np.nanmedian(found) / truth - 1, held.mean(), known.mean()

@@ -1,4 +1,4 @@
-"""Speed and memory of the archive converter on archives made here, beside PCP's own tools in the same run.
+"""Speed and memory of the archive converter on archives made here, compared with PCP's own tools.
 
 python benchmarks/bench_pcp.py [--folder DIR] [--scale 1.0] [--keep] [--repeats 3]
 
@@ -67,7 +67,7 @@ def wide(folder: Path, scale: float) -> tuple[Path, int]:
     for step in range(samples):
         groups = []
         for number, size in enumerate(sizes):
-            # Counters as they are: some idle, the others with their own pace; gauges that wander.
+            # Like real counters: some are idle, the others have their own pace; gauges drift.
             moving = rng.random(size) < 0.7
             values[number] += moving * rng.integers(0, steps[number])
             kind = (U32, U64, DOUBLE)[number % 3]

@@ -1,12 +1,12 @@
-"""Damages PCP archives at random and shows that no loss goes unnamed and nothing takes hours or gigabytes.
+"""Damages PCP archives at random and checks that losses are reported and nothing takes hours or gigabytes.
 
 python benchmarks/bench_pcp_damage.py ARCHIVES_DIR... [--mutations 20000] [--archives 20] [--seed 1] [--pmlogcheck PATH]
 
 ARCHIVES_DIR: folders of sound archives, such as qa/archives of PCP's sources. Each mutation damages a copy of one of
 them, plain, compressed member by member, or packed in a tar; it is converted and the values are compared with those of
-the sound archive. With pmlogcheck (of PATH, or the one given) a loss in silence that it names is a failure, and so is
-any traceback, any input that takes more than 10 s, and a worker that takes more than 512 MiB. Other losses without a
-word are counted by what was damaged and how.
+the sound archive. Failures are: losses that only pmlogcheck (of PATH, or the one given) reports, tracebacks, inputs
+that take more than 10 s, and workers that take more than 512 MiB. Other unreported losses are counted by what was
+damaged and how.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Files = dict[str, bytes]
 
 @dataclass
 class Outcome:
-    """One damaged archive: what was done to it, and what came of it."""
+    """One damaged archive: what was done to it, and the result."""
 
     how: str
     verdict: str
@@ -98,7 +98,7 @@ def sound(folders: list[Path], count: int, rng: random.Random) -> list[Files]:
                     candidates.append((folder / files.base, dict(_parts(files))))
     rng.shuffle(candidates)
     chosen: list[Files] = []
-    # Archives of several volumes are rare and have more that can go wrong.
+    # Prefer archives of several volumes: they are rare, and more can go wrong with them.
     for base, members in sorted(candidates, key=lambda candidate: len(candidate[1]) < 4):
         if len(chosen) < count and not any(problem.damage for problem in check(base)[1]):
             data = {part: _plain(member.path, member.suffix) for part, member in members.items()}
@@ -252,7 +252,7 @@ def rows_of(folder: Path, out: Path) -> tuple[Counter[int], list[str], bool]:
 
 @dataclass
 class Sound:
-    """An archive before it is damaged: its rows, and what is said about it all the same."""
+    """An archive before it is damaged: its rows, and the problems that are reported even so."""
 
     rows: Counter[int]
     said: set[str]
@@ -260,7 +260,7 @@ class Sound:
 
 
 def worker(job: tuple[list[Files], int, int, int, str | None]) -> tuple[list[Outcome], int]:
-    """Damage archives and judge what comes of it, in a process whose memory is watched."""
+    """Damage archives and judge the results, in a process whose peak memory is measured."""
     archives, seed, first, count, pmlogcheck = job
     known: dict[int, Sound] = {}
     outcomes = []

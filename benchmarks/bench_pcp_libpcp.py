@@ -49,7 +49,7 @@ TYPES = {
 
 
 class Difference(Counter[str]):
-    """Differences of one archive, by kind; `explained` those that a check accounts for."""
+    """Unexplained differences of one archive, by kind; `explained`: those that a check accounts for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ def compare_labels(reading: Reading, file: LongFile, found: Difference) -> None:
             mine = labels_at(metrics[name].labels_of(host), moment, first=True)
             if labels[name] == mine:
                 continue
-            # What is absent yet comes later, and then libpcp has all that we have.
+            # Labels that libpcp lacks at this time and has at a later one.
             if labels[name].keys() < mine.keys() and any(later[name] == mine for _, later in reading["labels"][at:]):
                 found.explained["labels before their first record, which we let hold from the beginning"] += 1
             else:

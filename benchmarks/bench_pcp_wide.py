@@ -1,11 +1,11 @@
-"""pcp-parquet --wide beside PCP's own pcp2arrow, value by value, on archives that are given.
+"""Compares pcp-parquet --wide with PCP's own pcp2arrow, value by value, on the given archives.
 
 python benchmarks/bench_pcp_wide.py ARCHIVES_DIR... [--pcp2arrow COMMAND] [--keep DIR] [--only PATTERN]
 
 For each archive both tools run three times: records as they are (-r), samples of rates (-t), and samples of counters
 (-t -R); the interval is a 37th of the recording, so that most samples lie between records. Prints the number of values
 that pcp2arrow has and that are equal to the last bit, what only one of the two has, and why. Exit code 1 if a value,
-a name, a type or the order differs for no reason that is known. `COMMAND` runs pcp2arrow of PCP 6.2 or later
+a name, a type or the order differs without a known reason. `COMMAND` runs pcp2arrow of PCP 6.2 or later
 ("bash -c '. env.sh; exec pcp2arrow \"$@\"' -"); its results are kept in DIR and used again.
 """
 
@@ -48,7 +48,7 @@ MODES = {"raw": ["-r"], "rates": ["-t"], "samples": ["-R", "-t"]}
 
 
 class Facts:
-    """What is needed of an archive to say why the two differ."""
+    """The facts about an archive that explain differences between the two tools."""
 
     def __init__(self, archive: Path) -> None:
         problems = ProblemLog()
@@ -85,7 +85,7 @@ class Facts:
         return f"{max(self.span_s / 37.3, 0.05):.3f}"
 
     def explained(self, column: str, theirs: pa.ChunkedArray, mode: str) -> str:
-        """Why libpcp has other values of an unsigned 64-bit counter, if it makes just `theirs` of the records."""
+        """Why libpcp's values of an unsigned 64-bit counter differ: the reason that yields `theirs` exactly, or ""."""
         desc, instance = self.desc(column), column.partition("[")[2].removesuffix("]") or None
         with tempfile.TemporaryDirectory() as folder, opened(self.archive, ProblemLog()) as found:
             store = SampleStore(Path(folder))
@@ -111,7 +111,7 @@ class Facts:
 
 
 def signed(series: SeriesSamples, moments: Moments) -> tuple[np.ndarray, np.ndarray]:
-    """Values of an unsigned 64-bit counter, and where there is one, as interp.c has them: its samples are signed."""
+    """Values of an unsigned 64-bit counter, and where they exist, as PCP's interp.c has them: with signed samples."""
     times, at = series.times_ns, moments.at_ns
     before = np.maximum(np.searchsorted(times, at, side="right") - 1, 0)
     after = np.minimum(np.searchsorted(times, at), len(times) - 1)

@@ -1,11 +1,11 @@
-"""A search for the peak against a fine grid, on the real miniature: levels, time, and the throughput at the peak.
+"""Compares a search for the peak with a fine grid, on the real miniature: levels, time, and throughput at the peak.
 
 python benchmarks/bench_peak_search.py [--campaign FILE] [--levels 1,2,...]
 
 Runs snakemake in a copy of the workflow: first the pilot of the campaign's baseline, then the same cell at the levels
 of a grid, as long a level each. Prints both curves and, as ratios: the throughput that the grid measured at the level
 nearest to the search's peak over the grid's best, the levels tried over the grid's, the seconds of both runs. Exit
-status 1 when the first is below 0.9 or the second above one half. Wants a quiet machine; about 12 minutes on two cores.
+status 1 if the first is below 0.9 or the second above 0.5. Needs a quiet machine; about 12 minutes on two cores.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""How long a plan of a large campaign takes, beside a bare workflow of the same jobs.
+"""How long a plan of a large campaign takes, compared with a minimal workflow of the same jobs.
 
 python benchmarks/bench_planning.py [--cells 1000 ...] [--runs 3] [--repeat 3] [--finished] [--folder DIR]
 
-Makes a campaign of so many cells (10 + 90 x a number of sizes: 100, 1000, 10000) and a toy: the same rules, jobs, files
-and edges in Snakemake's plainest words. Prints seconds and seconds of CPU of `snakemake -n report` for both, the least
-of --repeat, and their ratio; rules and numbers of jobs must agree. Of several numbers of cells it says how the plan
-grows. With --finished also the plan of a finished campaign, all files there, and `report` with nothing to do. On a busy
-machine the seconds of CPU are what to go by.
+Makes a campaign of --cells cells (10 + 90 x a number of sizes: 100, 1000, 10000) and a toy: a minimal Snakefile with
+the same rules, jobs, files and edges. Prints seconds and CPU seconds of `snakemake -n report` for both, the smallest of
+--repeat, and their ratio; rules and numbers of jobs must agree. For several numbers of cells it prints how the time
+grows. With --finished also the plan of a finished campaign, and `report` with nothing to do. On a busy machine compare
+the CPU seconds.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ that keep every request, a recording of 1,500 metrics at 1 s - and runs, as a us
 3. `snakemake report` again, which has nothing to do.
 
 Prints for each, and for the first two together, the wall seconds, the seconds of CPU of all its processes, and the peak
-memory of snakemake and all of its jobs together (the sum of resident sets, sampled: an upper bound, pages they share
-count in each). On a machine that does nothing else wall seconds are the figure, on a busy one look at the seconds of
-CPU. Last come seconds by rule, and the seconds of CPU that a job's imports take before it does anything.
+memory of snakemake and all of its jobs together (the sum of resident sets, sampled: an upper bound, because shared
+pages count in each). On an idle machine compare wall seconds, on a busy one CPU seconds. Last come the seconds by rule,
+and the CPU seconds of a job's imports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do the statistics keep what they promise? Simulations with known truth, as a table; the tests run them shorter.
+"""Coverage and error rates of the statistics: simulations with known truth, as a table; tests run fewer of them.
 
     python benchmarks/bench_statistics.py [REPETITIONS]
 
@@ -63,7 +63,7 @@ def coverage_by_cell(runs: int, sds: Array, count: int) -> Array:
 
 
 def floor_coverage(runs: int, cells: int, between: float, count: int, within: float = 0.02) -> float:
-    """Coverage where every run knows the noise within it, and runs differ by `between` times as much besides."""
+    """Coverage where every run knows its own noise, and runs differ by a further `between` times as much."""
     generator = np.random.default_rng(10)
     rows = [{"throughput_se": within}] * runs
     held = 0
@@ -77,9 +77,9 @@ def floor_coverage(runs: int, cells: int, between: float, count: int, within: fl
 
 
 def starved_verdicts(shortfall: float, saturated: bool, count: int) -> tuple[float, float]:
-    """Share of campaigns of two equal cells, the arm starved, in which it is called different, and alike.
+    """Share of campaigns of two equal cells in which an arm with too few requests is called different, or at parity.
 
-    Saturated, fewer requests in flight deliver as much; else as much less.
+    If `saturated`, throughput stays the same with fewer requests in flight; else it falls in proportion.
     """
     generator = np.random.default_rng(11)
     short, full = [{"concurrency_shortfall": shortfall}] * 3, [{"concurrency_shortfall": 0.0}] * 3
@@ -108,7 +108,7 @@ def parity_found(runs: int, sd: float, cells: int, count: int) -> float:
 
 
 def false_parity(runs: int, sd: float, cells: int, count: int) -> float:
-    """Share of campaigns with any parity found, all scenarios lying exactly on the margin."""
+    """Share of campaigns with any parity found, although all scenarios are exactly on the margin."""
     effects = np.r_[0.0, np.full(cells - 1, np.log1p(MARGIN))]
     wrong = 0
     for logs in campaigns(runs, np.full(cells, sd), effects, count):
@@ -117,7 +117,7 @@ def false_parity(runs: int, sd: float, cells: int, count: int) -> float:
 
 
 def false_discoveries(models: int, count: int) -> float:
-    """Mean share of wrong ones among discoveries at q = 0.05; half of the models have no effect, half one of 6 %."""
+    """Mean share of false discoveries at q = 0.05; half of the models have no effect, half have one of 6 %."""
     shares = []
     effects = np.where(np.arange(models) % 2, 0.06, 0.0)
     for number in range(count):
@@ -223,9 +223,9 @@ def whole_campaigns(count: int, runs: int = 5, levels: int = 4, sd: float = 0.02
 
 
 def latency_bias(window: float, count: int) -> tuple[float, float]:
-    """Relative bias of the 90th percentile of latency in a window of so many mean latencies.
+    """Relative bias of the 90th percentile of latency in a window that is `window` mean latencies long.
 
-    Of the requests that began and ended in it, and estimated with those that it cut off.
+    First by the requests that began and ended in the window, then estimated with those that it cut off as well.
     """
     generator = np.random.default_rng(9)
     truth = float(np.exp(-0.5 + 1.2816))

@@ -1,4 +1,4 @@
-"""A made-up campaign as files: run.json, GuideLLM 0.8 reports and pcp.parquet of every run, as the workflow has them.
+"""A made-up campaign as files: run.json, GuideLLM 0.8 reports and pcp.parquet of every run, as in the workflow.
 
 The campaign is that of the published evaluation - 4 models, 34 cells, 8 levels of 120 s - or a smaller or larger one.
 The pcp.parquet is one file, linked into every run: 1,500 metrics at 1 s, most of them ballast.

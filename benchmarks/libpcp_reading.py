@@ -33,12 +33,12 @@ MERGED_SIZE = 65536
 
 
 def text(raw: bytes) -> str:
-    """Text of bytes that are perhaps no UTF-8."""
+    """Decode bytes that may not be valid UTF-8."""
     return raw.decode("utf-8", "backslashreplace")
 
 
 def taken(pointer_to_text: c_char_p) -> str:
-    """The text that libpcp allocated, freed."""
+    """Return a text that libpcp allocated, and free it."""
     found = text(pointer_to_text.value or b"")
     pmapi.LIBC.free(pointer_to_text)
     return found
@@ -63,7 +63,7 @@ class Reading:
         self.others: dict[str, int] = {}
 
     def read(self) -> int:
-        """Every record; the code with which libpcp ended."""
+        """Read every record; return the status code with which libpcp ended."""
         while True:
             record = POINTER(pmapi.pmResult)()
             status = int(LIBPCP.pmFetchArchive(byref(record)))
@@ -80,7 +80,7 @@ class Reading:
             LIBPCP.pmFreeResult(record)
 
     def take(self, record: Any, number: int, time: int, now: dict[tuple[int, int], tuple[str, bool]]) -> None:
-        """One value set."""
+        """Add the values of one value set."""
         pmid, count = record.get_pmid(number), record.get_numval(number)
         if (desc := self.desc(pmid)) is None:
             self.unknown[pmid] = self.unknown.get(pmid, 0) + 1
@@ -164,7 +164,7 @@ class Reading:
             entry["semantics"] = SEMANTICS.get(desc.sem, f"unknown semantics {desc.sem}")
             entry["units"] = text(LIBPCP.pmUnitsStr(byref(desc.units)))
             entry["indom"] = None if desc.indom == c.PM_INDOM_NULL else text(LIBPCP.pmInDomStr(desc.indom))
-            # Where there is one of the texts only, libpcp gives it for both.
+            # If only one of the two texts exists, libpcp returns it for both.
             helps = self.help(pmid, c.PM_TEXT_ONELINE), self.help(pmid, c.PM_TEXT_HELP)
             entry["help"] = "\n".join(filter(None, dict.fromkeys(helps)))
         return found

@@ -5,8 +5,8 @@
 Starts the job script and returns at once, as sbatch does, printing the number of the process. When the job ends, a line
 of JSON is added to the file RECORDS: the fields of `Usage`, and of the job its rule, threads and resources.
 
-Snakemake's own `benchmark:` says less: it looks at the process of the script, not at the snakemake that a batch system
-starts around it, whose memory the job's limit counts too, and after 15 s it looks every 30 s only.
+Snakemake's own `benchmark:` measures less: only the script's process, not the snakemake that a batch system starts
+around it, whose memory counts against the job's limit too; and after 15 s it samples only every 30 s.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measure(command: Sequence[str], **options: object) -> tuple[int, Usage]:
         usage.memory_mib = max(usage.memory_mib, sum(rss for rss, _, _ in members.values()) / _MIB)
         usage.proportional_mib = max(usage.proportional_mib, sum(pss for _, pss, _ in members.values()) / _MIB)
         if (now := time.monotonic()) - then >= _BUSY_S:
-            # Of a process that was not there before, all it has used.
+            # For a new process this is all that it has used.
             spent = sum(cpu - used.get(pid, 0.0) for pid, (_, _, cpu) in members.items())
             usage.busiest_cores = max(usage.busiest_cores, spent / (now - then))
             then, used = now, {pid: cpu for pid, (_, _, cpu) in members.items()}
@@ -66,7 +66,7 @@ def measure(command: Sequence[str], **options: object) -> tuple[int, Usage]:
 
 
 def _members(process: psutil.Process) -> dict[int, tuple[int, int, float]]:
-    """Of a process and all below it: resident and proportional bytes, seconds of CPU."""
+    """Return, for a process and all its descendants, pid -> resident and proportional bytes, seconds of CPU."""
     found: dict[int, tuple[int, int, float]] = {}
     try:
         family = [process, *process.children(recursive=True)]
@@ -82,7 +82,7 @@ def _members(process: psutil.Process) -> dict[int, tuple[int, int, float]]:
 
 
 def main() -> None:
-    """Start what measures the job, or be it."""
+    """Start the measuring process and return; or, with a third argument, be that process."""
     records, script, *measuring = sys.argv[1:]
     if not measuring:
         # Snakemake reads what this prints until nobody holds its end of the pipe.

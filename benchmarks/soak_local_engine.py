@@ -1,12 +1,12 @@
-"""One cell measured many times in a row on this machine: does anything stay behind, does the start-up time drift?
+"""Measures one cell many times in a row on this machine, to see leftovers and a drift of the start-up time.
 
 python benchmarks/soak_local_engine.py [--runs 10] [--cell MODEL/SCENARIO/CPU_BLOCKS] [--seconds 10] [--folder DIR]
 
 Runs snakemake in a copy of the workflow, one run of the cell at a time, and prints for each: seconds of the start-up
 and altogether, whether the stored measurement verifies, and what was left: processes, listening ports, shared memory
 (POSIX and System V), temporary files, registry entries, unfinished runs. Ends with the drift of the start-up time,
-seconds a run with its 95 % interval. Exit status 1 when a run failed or anything was left. Wants a quiet machine: of
-most things only what the runs' own processes made counts, but new files in /tmp have no owner and all count.
+seconds per run with its 95 % interval. Exit status 1 if a run failed or anything was left. Needs a quiet machine: most
+leftovers count only if the runs' processes made them, but all new files in /tmp count.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-# From the load's reports and the system's metrics to the figures people ask for: tables and peaks of cells, tables over cells,
+# From load reports and system metrics to the campaign's numbers: tables and peaks of cells, tables over all cells,
 # comparisons.
 
 
-# All of a cell in one job: starting Python and pandas takes several times as long as reading a run.
+# One job per cell: starting Python and pandas takes several times as long as reading a run.
 rule extract_peak:
     input:
         measurements=PLAN.files_of_cell(RUN),
@@ -24,7 +24,7 @@ rule extract_peak:
         version=PLAN.server_version if PLAN.elsewhere.runs else CAMPAIGN.server.declared_version,
         min_samples=CAMPAIGN.min_samples,
         goodput=json.dumps(CAMPAIGN.goodput and CAMPAIGN.goodput.declared),
-        # So far, a cell without a peak must not keep the others out of the report.
+        # In a report on the runs so far, a cell without a peak must not keep the others out.
         lenient=lambda wildcards: "--lenient" if wildcards.so_far else "",
         metrics=METRICS,
         library=code_behind("extract_peak", beside=[METRICS]),

@@ -1,12 +1,12 @@
-# One job per run of a cell. Everything that defines the measurement is in params, so that its change, and nothing else,
-# plans a rerun; and a rerun adopts the stored measurement if there is one. The files that the job reads are sources and
-# ancient(): a touched script or a reworded catalogue reruns nothing. It renders the specification anew and refuses to
-# measure when that has not the planned id.
+# One job per run of a cell. All that defines the measurement is in params, so that a change of it, and nothing else,
+# triggers a rerun; a rerun adopts the stored measurement if there is one. The files that the job reads are ancient()
+# inputs: a touched script or a reworded catalogue reruns nothing. The job renders the specification again and refuses
+# to measure if its id is not the planned one.
 
 READ_ANEW = {"script": local(ancient(source("scripts/benchmark.py"))), "catalogues": local(ancient(CATALOGUES))}
 SEARCHES = PLAN.config.searches
-# Snakemake remembers no parameter that is a function of inputs. So a campaign with one cell more is no reason to measure
-# the others again; and where a pilot searches the levels, and the id is such a parameter, `definition` plans a rerun.
+# Snakemake does not record parameters that are functions of `input`, so `campaign` is one: a further cell is no reason
+# to measure the others again. Where a pilot searches the levels, the id is one too, and `definition` triggers reruns.
 CAMPAIGN_JSON = json.dumps(VALUES, default=str)
 SEARCHED_PARAMS = {
     "levels": PLAN.levels_option,
@@ -26,11 +26,11 @@ rule benchmark:
     wildcard_constraints:
         run="[1-9][0-9]*",
     priority: PLAN.block_priority
-    # Beside snakemake itself, from where the engine is reached, unless a profile says where else (set-resources).
+    # Runs on snakemake's own host, which can reach the engine, unless a profile's set-resources sends it elsewhere.
     localrule: "benchmark" not in INVOCATION.sent
     conda:
         "../envs/workflow.yaml"
-    # On this host nothing may run beside it; on a cluster it only asks and waits.
+    # With the local engine no other job may run meanwhile; on a cluster the job only sends requests and waits.
     threads: INVOCATION.cores if CAMPAIGN.engine == "local" else 1
     resources:
         measurement_slot=1,

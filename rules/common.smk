@@ -23,7 +23,7 @@ from kveval.workflow.resources import growing
 
 
 def source(name):
-    """A file of this repository, from the working directory: it may be another one, or that of a workflow which uses this."""
+    """Return a file of this repository, relative to the working directory, which may be that of another workflow."""
     return os.path.relpath(Path(workflow.snakefile).parents[1] / name)
 
 
@@ -42,19 +42,19 @@ except ConfigError as error:
 PLAN = WorkflowPlan.of(SOURCE, Path(CATALOGUES), Path(IMPORT_INDEX), jobs_share_folder=INVOCATION.shared_folder)
 CAMPAIGN = PLAN.config.campaign
 RESULTS, LOGS = PLAN.results, PLAN.logs
-# {so_far} is empty, or the folder of a report over the runs that exist: the same rules, of fewer runs.
+# {so_far} is empty, or the folder of a report on the runs that exist: the same rules with fewer runs.
 MEASURED_CELL = f"{RESULTS}/{{model}}/{{scenario}}/{{cpu_blocks}}"
 CELL = f"{RESULTS}/{{so_far}}{{model}}/{{scenario}}/{{cpu_blocks}}"
 ANALYSIS = f"{RESULTS}/{{so_far}}analysis"
 FIGURES = f"{RESULTS}/{{so_far}}figures"
 REPORT = f"{RESULTS}/{{so_far}}REPORT.md"
-# By what the analysis knows a run, and which of the run's files its jobs have to be given.
+# The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.
 RUN, RUN_FILES = (
     ("measurement.json", []) if INVOCATION.shared_folder else ("shared.json", ["stored/run.json", "stored/raw"])
 )
-# How many measurements go on at once, where neither a profile nor --resources says.
+# Number of measurements at the same time, unless a profile or --resources sets it.
 MEASUREMENT_SLOTS = limit_of(workflow, "measurement_slot", CAMPAIGN.cluster.slots if CAMPAIGN.cluster else 1)
-# What jobs ask for whose inputs are of all runs. Measured, as the constants of the others are: docs/execution.md.
+# Resources of jobs that read all runs. The constants here and in the rules were measured: docs/execution.md.
 MB_FOR_ALL, MINUTES_FOR_ALL = growing(800, 0.7, len(PLAN.runs)), growing(10, 0.02, len(PLAN.runs))
 
 

@@ -1,5 +1,5 @@
-# The recordings of the system's metrics, as tables. Through the shell, here and for cells: a plan reads every `script:` once a
-# job.
+# Converts recordings of system metrics to tables. This rule and extract_peak use `shell:`, because Snakemake reads the
+# file of a `script:` once per job when it plans.
 
 
 rule convert_pcp:
@@ -14,7 +14,7 @@ rule convert_pcp:
         "../envs/workflow.yaml"
     resources:
         mem_mb=800,
-        # PCP's own exporter is slower, how much has not been measured.
+        # PCP's own exporter is slower; by how much was not measured.
         runtime=10 if CAMPAIGN.converter == "kveval" else 60,
     params:
         converter=CAMPAIGN.converter,

@@ -1,5 +1,5 @@
-# Results that were measured elsewhere. Nothing is deployed: a run's files are referred to from the measurement store, or
-# copied into it, and from its pointer on it is a run like any other.
+# Results that were measured elsewhere. Nothing is deployed: the measurement store refers to a run's files, or holds
+# copies of them, and all later rules treat the run like any other.
 
 
 rule import_run:
@@ -40,7 +40,7 @@ rule list_imports:
         campaign=VALUES,
         catalogues=CATALOGUES,
         index=IMPORT_INDEX,
-        # The results that were found, for those that no run came from.
+        # Identifies all results that were found, so that a change of those without a run also reruns this rule.
         found=PLAN.elsewhere.stamp,
         library=code_behind("list_imports"),
     message:

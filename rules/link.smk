@@ -1,5 +1,5 @@
-# A pointer to a run that is there already: of several finished campaigns in one report, under the name that its scenario
-# has there; and of the campaign itself, for a report over the runs that exist.
+# Pointers to existing runs: to those of several finished campaigns for one report, under the scenario names used there;
+# and to the campaign's own, for a report on the runs that exist.
 
 
 rule link_run:
@@ -18,6 +18,6 @@ rule link_run:
         linked=PLAN.linked,
         scenario="{scenario}",
     message:
-        "Taking {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}, as it was measured"
+        "Linking to the existing {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     script:
         "../scripts/link_run.py"

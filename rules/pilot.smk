@@ -1,4 +1,4 @@
-# Where a workload has its levels searched: the baseline's peak first, once, and every arm at the levels found there.
+# For workloads whose levels are searched: first one search for the baseline's peak, then every arm at the levels found.
 
 
 use rule benchmark as pilot with:

@@ -12,7 +12,7 @@ rule preview_deployment:
     params:
         measurement=PLAN.measurement,
         specification=PLAN.specification,
-        # A function: what it returns is not searched for wildcards, and addresses of a site have {port} and {host}.
+        # A function, as Snakemake looks for no wildcards in its result: addresses of a site contain {port} and {host}.
         site=lambda wildcards: CAMPAIGN.cluster.model_dump_json(by_alias=True) if CAMPAIGN.cluster else "",
         campaign=CAMPAIGN.name,
     message:

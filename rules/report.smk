@@ -1,25 +1,25 @@
-# Pictures and sentences.
+# Figures and the report.
 
-# What both are made from. By path, not as `rules.NAME.output`: with one such input Snakemake hashes each list of inputs
-# once per file in it.
+# Inputs of both. By path, not as `rules.NAME.output`: with one such input Snakemake hashes each list of inputs once per
+# file in it.
 JUDGED = {
     "levels": f"{ANALYSIS}/complete_metrics.csv",
     "peaks": f"{ANALYSIS}/peak_throughput_all.csv",
     "comparison": f"{ANALYSIS}/comparison.csv",
 }
 ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
-# What the comparison writes beside its verdicts.
+# Further tables that compare_scenarios writes.
 BESIDE_VERDICTS = [f"{ANALYSIS}/{name}.csv" for name in ("contrasts", "averages", "checks", "peak_comparison")]
 SUMMARIES = [f"{ANALYSIS}/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats", "predicted")]
 SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
-# A table that the report names and does not read.
+# A table that the report links to without reading it.
 LINKED = [f"{ANALYSIS}/pcp_metrics_peak.csv"]
-# The list of what is exported, not the files of every cell: Snakemake keeps a record of all inputs for each output.
+# The output is a list of the exported files, not the files: for each output Snakemake stores a record of all inputs.
 BENCHMARK_REPORTS = f"{RESULTS}/analysis/benchmark_reports.txt"
 
 
-# One job per family of figures: starting Python and the plotting library takes longer than drawing. What a family can show
-# is known when it is drawn, hence a folder.
+# One job per family of figures: starting Python and the plotting library takes longer than drawing. The output is a
+# folder, because which figures have data is known only when they are drawn.
 for family in FAMILIES:
 
     rule:
@@ -51,7 +51,7 @@ for family in FAMILIES:
             "../scripts/plot_family.py"
 
 
-# A figure by its name, for whoever asks for it.
+# A single figure, requested by its name.
 rule copy_figure:
     input:
         lambda wildcards: f"{FIGURES}/{find_figure(wildcards.figure, PLAN.models).family}",

@@ -1,7 +1,7 @@
-# Included where the jobs share no folder with this machine (a storage provider, as profiles/kubernetes-executor has one):
-# measurements go into the provider's bucket, and what people read comes back.
+# Included where jobs share no folder with this machine but use a storage provider (as in profiles/kubernetes-executor):
+# measurements are copied into the provider's bucket, and the report with its tables and figures is copied back.
 
-# What people read, and the list of it.
+# The files that are copied back, and the list of them.
 READ = [
     f"{RESULTS}/REPORT.md",
     f"{RESULTS}/report.html",
@@ -27,7 +27,7 @@ rule share_run:
     conda:
         "../envs/workflow.yaml"
     message:
-        "Sharing {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}, with the jobs elsewhere"
+        "Uploading {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     script:
         "../scripts/share_run.py"
 
@@ -45,6 +45,6 @@ rule bring_report:
     params:
         places=READ,
     message:
-        "Bringing the report of campaign {CAMPAIGN.name} here"
+        "Copying the report of campaign {CAMPAIGN.name} to this machine"
     script:
         "../scripts/bring_report.py"

@@ -1,9 +1,9 @@
-# What is asked for by itself, before, during and after a campaign. No inputs and no outputs: these rules run whenever they
-# are asked for, beside a campaign that is being measured, too, and but for check they measure nothing. What plan, curve,
-# doctor, check, verify, prune and history say is in their logs, and printed at the end.
+# Targets of their own, for use before, during and after a campaign. Without inputs and outputs, they run whenever they
+# are requested, even while a campaign is being measured; only check and bisect_builds measure. Their text is in their
+# logs and printed at the end.
 
 
-# What would be measured and why.
+# Prints what would be measured and why.
 rule plan:
     log:
         local(f"{LOGS}/plan.log"),
@@ -22,7 +22,7 @@ rule plan:
         "../scripts/plan.py"
 
 
-# What caches of every size would serve of the load.
+# Computes the share of the load that caches of every size would serve.
 rule curve:
     log:
         local(f"{LOGS}/curve.log"),
@@ -36,7 +36,7 @@ rule curve:
         table=f"{LOGS}/curve.csv",
         figure=f"{LOGS}/curve.png",
     message:
-        "Computing what caches serve of the load of {CAMPAIGN.name}"
+        "Computing the share of the load of {CAMPAIGN.name} that caches of every size serve"
     script:
         "../scripts/curve.py"
 
@@ -60,12 +60,12 @@ rule doctor:
         server_environment=source(".server-venv"),
         at_once=MEASUREMENT_SLOTS,
     message:
-        "Looking whether the campaign can run where it says"
+        "Checking whether the campaign can run on its engine"
     script:
         "../scripts/doctor.py"
 
 
-# One cell on the cluster: the one that asks for most, or that of --config cell=MODEL/SCENARIO/CPU_BLOCKS.
+# Deploys one cell on the cluster: the one that requests most, or that of --config cell=MODEL/SCENARIO/CPU_BLOCKS.
 rule deploy_one:
     log:
         local(f"{LOGS}/deploy_one.log"),
@@ -79,7 +79,7 @@ rule deploy_one:
         folder=f"{LOGS}/deploy_one",
         server_environment=source(".server-venv"),
     message:
-        "Deploying one cell for a trial"
+        "Deploying one cell as a test"
     script:
         "../scripts/deploy_one.py"
 
@@ -94,7 +94,7 @@ rule teardown:
         campaign=VALUES,
         catalogues=CATALOGUES,
     message:
-        "Removing what is left of the campaign"
+        "Removing what the campaign left behind"
     script:
         "../scripts/teardown.py"
 
@@ -111,7 +111,7 @@ rule verify:
         campaign=SOURCE,
         catalogues=CATALOGUES,
     message:
-        "Checking every measurement of {params.store}"
+        "Checking every measurement in {params.store}"
     script:
         "../scripts/verify.py"
 
@@ -128,7 +128,7 @@ rule prune:
         campaign=SOURCE,
         catalogues=CATALOGUES,
     message:
-        "Looking for what nothing refers to in {params.store}"
+        "Looking for unreferenced entries in {params.store}"
     script:
         "../scripts/prune.py"
 
@@ -141,7 +141,7 @@ CHECK_PLACES = {
 }
 
 
-# Two builds, measured block by block until it is clear: --config base=BUILD candidate=BUILD. It measures.
+# Compares two builds, block by block until the verdict is clear: --config base=BUILD candidate=BUILD. It measures.
 rule check:
     log:
         local(f"{LOGS}/check.log"),
@@ -157,12 +157,12 @@ rule check:
         files=[str(file) for file in INVOCATION.configfiles],
         places=CHECK_PLACES,
     message:
-        "Measuring two builds until it is clear"
+        "Measuring two builds until the verdict is clear"
     script:
         "../scripts/check.py"
 
 
-# The first slower one of many builds: --config good=FOLDER@COMMIT bad=FOLDER@COMMIT. It measures.
+# Finds the first slower one of many builds: --config good=FOLDER@COMMIT bad=FOLDER@COMMIT. It measures.
 rule bisect_builds:
     log:
         local(f"{LOGS}/bisect_builds.log"),
@@ -183,7 +183,7 @@ rule bisect_builds:
         "../scripts/check.py"
 
 
-# The campaign's results beside earlier ones: --config history=FOLDER history_of=PROGRAM.
+# Adds the campaign's results to the history and shows changes: --config history=FOLDER history_of=PROGRAM.
 rule history:
     log:
         local(f"{LOGS}/history.log"),

@@ -29,17 +29,17 @@ def main() -> int:
     parser.add_argument("--campaign", type=json.loads, required=True, help="the campaign's complete values, as JSON")
     parser.add_argument("--catalogues", type=Path, required=True, help="folder of models, scenarios and workloads")
     parser.add_argument("--cell", required=True, help="MODEL/SCENARIO/CPU_BLOCKS")
-    parser.add_argument("--measurement", required=True, help="id that the workflow planned with")
+    parser.add_argument("--measurement", required=True, help="the id that the workflow planned")
     parser.add_argument("--run", type=int, required=True)
     given = parser.add_mutually_exclusive_group()
-    given.add_argument("--levels", type=Path, help="what the pilot found, where the workload has its levels searched")
+    given.add_argument("--levels", type=Path, help="file of the levels that the pilot found, if they are searched")
     given.add_argument("--pilot", action="store_true", help="search the levels")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--server-environment", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True, help="measurement.json, the pointer into the store")
     parser.add_argument("--log", type=Path, required=True)
     args = parser.parse_args()
-    # Rendered anew, not handed over: the job refuses to measure anything but what the plan was made for.
+    # Rendered again, not passed in: the job refuses to measure anything but what was planned.
     try:
         config = load_config(args.campaign, args.catalogues)
         cell = config.cell(*args.cell.split("/"))
@@ -74,7 +74,7 @@ def main() -> int:
         measure(job, args.output, progress)
         return 0
     except Terminated as stopped:
-        # A codec that the signal interrupts wraps it in another of its kind.
+        # A codec that the signal interrupts raises a new Terminated, with the original as its cause.
         cause = stopped.__cause__ if isinstance(stopped.__cause__, Terminated) else stopped
         progress.say(f"{STOPPED} by {cause}; everything it had started is gone")
         return 2

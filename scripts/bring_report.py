@@ -1,4 +1,4 @@
-"""Bring what people read from the storage provider to where it lies without one."""
+"""Copy the report and its tables from the storage provider into this machine's results folder."""
 
 from pathlib import Path
 

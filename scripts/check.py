@@ -1,4 +1,4 @@
-"""Measure builds until it is clear which is slower: `check` two of them, `bisect_builds` many; exits with 0 or 1."""
+"""Compare builds: `check` two, `bisect_builds` many; exits with 1 if the check fails or there is nothing to bisect."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ TARGETS = {"check": run_check, "bisect_builds": run_bisect}
 
 
 def main(rule: str, log: Path, places: dict[str, str], **asked: Any) -> None:
-    """`asked`: what the target takes besides `places`, which is text here."""
+    """`asked`: the target's other arguments; `places`: the fields of Places as text."""
     try:
         good, lines = TARGETS[rule](**asked, places=Places.of(places))
     except Failure as failure:

@@ -11,7 +11,7 @@ from kveval.workflow.lacking import with_tables
 
 
 def main(given: Mapping[str, Sequence[str]], metrics: str, outputs: Mapping[str, str]) -> None:
-    """`given`: levels and peak of every cell, pointers to the runs; `outputs`: `runs`, and table -> CSV."""
+    """`given`: the tables of every cell, and pointers to the runs; `outputs`: `runs`, and table name -> CSV."""
     catalogue, cells = yaml.safe_load(Path(metrics).read_text()), [*map(Path, given["peaks"])]
     levels, peaks, measurements = (
         with_tables(map(Path, given[name]), cells) for name in ("levels", "peaks", "measurements")

@@ -1,4 +1,4 @@
-"""Compare every cell with its baseline, and what else the campaign declares: effect, interval, verdict, checks."""
+"""Compare every cell with its baseline, and the declared contrasts: effect, interval, verdict, checks."""
 
 from collections.abc import Mapping
 from pathlib import Path

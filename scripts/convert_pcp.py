@@ -8,7 +8,7 @@ from kveval.store.run_file import stored_run
 
 
 def main(measurement: str, converter: str, output: str) -> None:
-    """`measurement` points into the store."""
+    """`measurement`: the pointer to the run in the store."""
     convert_recording(stored_run(Path(measurement)), Path(output), converter)
 
 

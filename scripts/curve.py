@@ -1,4 +1,4 @@
-"""Say what caches of every size serve of a campaign's load, and what that buys, with a table and a figure."""
+"""Compute the share of a campaign's load that caches of every size serve, and the gain, with a table and a figure."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from kveval.workflow.planning.curve_files import write_curve_files
 
 
 def main(campaign: Mapping[str, Any], catalogues: str, store: str, table: str, figure: str, log: Path) -> None:
-    """`campaign`: its complete values; `table`, `figure`: what is written beside the text, which goes into `log`."""
+    """`campaign`: its complete values; `table` (CSV), `figure` and `log` (the text): the files to write."""
     config = load_config(campaign, Path(catalogues))
     log.write_text(write_curve_files(config, Path(store), Path(table), Path(figure)))
 

@@ -1,4 +1,4 @@
-"""Deploy one cell for a trial and remove it again; exits with 1 when that does not go well."""
+"""Deploy one cell as a test and remove it again; exits with 1 if that fails."""
 
 import sys
 from collections.abc import Mapping

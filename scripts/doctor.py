@@ -1,4 +1,4 @@
-"""Say whether the campaign can run where it says; exits with 1 when it cannot."""
+"""Check whether the campaign can run on its engine; exits with 1 if it cannot."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""Write the peak of every cell as a benchmark report in llm-d-benchmark's form."""
+"""Write the peak of every cell as a benchmark report in llm-d-benchmark's format."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from kveval.report.export.llmd import write_peak_reports
 
 
 def main(given: Mapping[str, Any], plan: Mapping[str, Any], output: str) -> None:
-    """`given`: the campaign's tables and runs; `output`: the list of the cells' files, in analysis/."""
+    """`given`: the campaign's tables and runs; `output`: the file, in analysis/, that lists the reports."""
     tables = [Path(given[name]) for name in ("levels", "peaks", "comparison")]
     measured = read_measured(*tables, Path(given["runs"]))
     known = make_plan(plan, {})

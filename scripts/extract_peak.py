@@ -1,4 +1,4 @@
-"""Read the load reports of a cell's runs, put load and system together level by level, and extract the cell's peak."""
+"""Read the load reports of a cell's runs, join load and system metrics level by level, and extract the cell's peak."""
 
 import argparse
 import json
@@ -14,8 +14,8 @@ if __name__ == "__main__":
     for option, number in (("--measurements", "+"), ("--pcp", "+"), ("--metrics", None), ("--requests", None)):
         parser.add_argument(option, type=Path, nargs=number, required=True)
     parser.add_argument("--required", type=json.loads, required=True, help="JSON: counters that prove the arm active")
-    parser.add_argument("--release", required=True, help="of the server, for metrics whose names changed")
-    parser.add_argument("--min-samples", type=int, required=True, help="of a window")
+    parser.add_argument("--release", required=True, help="the server's version, on which names of metrics depend")
+    parser.add_argument("--min-samples", type=int, required=True, help="fewest samples in a window")
     parser.add_argument("--goodput", type=json.loads, help="JSON: limits on a request's latencies; null for none")
     parser.add_argument("--output", type=Path, nargs=2, required=True, help="the table of levels and that of the peak")
     parser.add_argument("--lenient", action="store_true", help="write why there is no peak instead of failing")

@@ -1,4 +1,4 @@
-"""Write down the levels that a pilot found, at which every arm of its model is then measured."""
+"""Write the levels that a pilot found; every arm of its model is then measured at them."""
 
 from pathlib import Path
 

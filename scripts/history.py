@@ -1,4 +1,4 @@
-"""Add a campaign's results to the history, and say and draw where metrics change over builds."""
+"""Add a campaign's results to the history, and print and draw the builds at which metrics change."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from kveval.workflow.history import show_history, update_history
 
 
 def main(campaign: str, analysis: str, folders: list[str], program: str | None, output: str, log: Path) -> None:
-    """`folders`: of the history, the first is added to; `program`: whose versions are the builds, None: the server."""
+    """`folders`: the history; the first gets the results; `program`: its versions are the builds, None: the server."""
     histories = [Path(folder) for folder in folders]
     try:
         lines = [update_history(Path(analysis), campaign, histories), *show_history(histories, program, Path(output))]

@@ -9,7 +9,7 @@ from kveval.store.store import Store
 
 
 def main(plan: Mapping[str, Any], store: str, output: str) -> None:
-    """`plan`: which files make the run, and what is known of it."""
+    """`plan`: the run's files, and what is known about it."""
     import_run(plan_from(plan), Store(Path(store)), Path(output))
 
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The functions behind setup.sh. To be sourced; works in the current directory, which is the repository's root.
 
-bundle='' # the folder of an unpacked bundle, where one is installed from
+bundle='' # folder of the unpacked bundle to install from; empty: from the network
 pytorch_cpu_index=https://download.pytorch.org/whl/cpu
 pcp_packages=(pcp python3-pcp python3-requests) # the OpenMetrics agent is inside pcp and imports requests
 
@@ -24,7 +24,7 @@ logged() {
 
 # --- system packages ------------------------------------------------------------------------------------------------
 
-# With root's PATH, because a user's may lack /usr/sbin (dpkg needs it) and put another Python before the system's.
+# Root's PATH: a user's may lack /usr/sbin, which dpkg needs, or put another Python before the system's.
 root_path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 as_root() { if ((EUID == 0)); then "$@"; else sudo "$@"; fi; }
 
@@ -45,8 +45,8 @@ half_configured() {
 
 has_library() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *"$1"* ]]; }
 
-# packages COMMAND...: runs apt-get or dpkg so that PCP's and Redis' services are not started (those here are private),
-# and so that its configuration does not fail where systemd is installed but not running, as in most containers:
+# packages COMMAND...: runs apt-get or dpkg without starting PCP's and Redis' services (runs start their own), and
+# so that configuring PCP does not fail where systemd is installed but not running, as in most containers:
 # the package calls `systemctl daemon-reload` unconditionally.
 packages() {
     local shim status=0
@@ -100,10 +100,10 @@ ensure_pcp() {
         say "PCP: $(pminfo --version 2>&1)"
     elif [[ -n $bundle ]]; then
         ensure_packages_of_bundle "${pcp_packages[@]}" && pcp_works ||
-            say "PCP: not here, and not to be installed from the bundle; the exporters alone record, and reports say so"
+            say "PCP: not installed, and not installable from the bundle; only exporters are recorded, as reports say"
     elif [[ ! -e /etc/pcp.conf ]] && ! can_be_root; then
-        say "PCP: not here, and this user has neither root nor sudo; the exporters alone record, and reports say so." \
-            "For all that PCP records, ask an administrator for: apt-get install ${pcp_packages[*]}"
+        say "PCP: not installed, and this user is not root and has no sudo; only exporters are recorded, as reports say." \
+            "To record with PCP, ask an administrator for: apt-get install ${pcp_packages[*]}"
     else
         ensure_packages "Performance Co-Pilot is missing or incomplete" "${pcp_packages[@]}"
         pcp_works || fail "PCP is installed, but its tools or /usr/bin/python3's modules pcp and requests are not usable"
@@ -117,7 +117,7 @@ ensure_redis() {
     elif command -v apt-get >/dev/null && can_be_root; then
         ensure_packages "redis-server is missing" redis-server
     else
-        say "Redis: no redis-server; the arms that keep KV cache in Redis will say so (install it to use them)"
+        say "Redis: no redis-server; arms that keep KV cache in Redis cannot run until it is installed"
     fi
 }
 
@@ -132,8 +132,8 @@ locks_of() {
     torch_lock=envs/torch$suffix.lock server_lock=envs/server$suffix.lock lmcache_lock=envs/lmcache$suffix.lock
 }
 
-# packages_of_pcp: fetches into the current directory every package that PCP and vLLM need, as if none were installed, and
-# writes the index by which apt finds them there.
+# packages_of_pcp: fetches every package that PCP and vLLM need, as if none were installed, into the current folder, and
+# writes the index with which apt finds them there.
 packages_of_pcp() {
     local list file
     list=$(apt-get -o Dir::State::status=/dev/null -qq --print-uris install -y --no-install-recommends \
@@ -146,13 +146,13 @@ packages_of_pcp() {
     done >Packages
 }
 
-# fact NAME: what the unpacked bundle says of itself.
+# fact NAME: prints a value from the bundle.txt of the unpacked bundle.
 fact() { sed -n "s/^$1=//p" "$bundle/bundle.txt"; }
 
-# open_bundle DIR: checks the parts and unpacks them; from then on everything is installed from there alone.
+# open_bundle DIR: verifies the parts and unpacks them; from then on everything is installed from there only.
 open_bundle() {
     local from=$1 own wanted
-    [[ -f $from/SHA256SUMS ]] || fail "$from has no SHA256SUMS: it is no folder that scripts/bundle.sh made"
+    [[ -f $from/SHA256SUMS ]] || fail "$from has no SHA256SUMS: scripts/bundle.sh did not make it"
     (cd "$from" && sha256sum --check --quiet SHA256SUMS) ||
         fail "$from: the parts named above are missing or damaged: copy them again"
     bundle=$(mktemp -d "$PWD/.bundle-XXXXXX")
@@ -169,17 +169,17 @@ open_bundle() {
     locks_of "$(fact device)"
 }
 
-# The interpreter as it was named, an active environment's if that is meant: its packages are the host's.
+# The interpreter as KVEVAL_PYTHON names it, perhaps that of an active environment: its packages count as the host's.
 host_python() { "$KVEVAL_PYTHON" "$@"; }
 
-# require_complete LOCK...: names everything that the bundle and the host lack for these locks, before anything is made.
+# require_complete LOCK...: before anything is installed, names all packages of these locks that bundle and host lack.
 require_complete() {
     local missing status=0 torch=(--host-torch "$torch_lock")
     [[ $(fact torch) == host ]] || torch=("$torch_lock")
     missing=$(PYTHONPATH=$(echo "$bundle"/wheels/packaging-*.whl | cut -d ' ' -f 1):$PWD/scripts host_python -m \
         kveval.host.setup.wheels lacking --wheels "$bundle/wheels" "$@" "${torch[@]}") || status=$?
     ((status == 0)) || fail "neither the bundle nor this host has: ${missing//$'\n'/, }. Make the bundle from the same" \
-        "state of this repository, for this Python and with or without --torch host (docs/gpu-hosts.md)"
+        "commit of this repository, for this Python and with or without --torch host (docs/gpu-hosts.md)"
 }
 
 # ensure_packages_of_bundle PACKAGE...: installs them from the bundle if it has those of this distribution.
@@ -199,7 +199,7 @@ ensure_packages_of_bundle() {
 # --- Python ---------------------------------------------------------------------------------------------------------
 
 # Prints the usable interpreters, the newest first, one of each version: "3.12 /usr/bin/python3.12".
-# The base interpreter is meant even where a virtual environment is active: that one may be about to be replaced.
+# For an active virtual environment it prints the base interpreter: the environment may be about to be replaced.
 usable_pythons() {
     local candidate seen=" " version executable
     local candidates=(python3.13 python3.12 python3.11 python3)
@@ -214,7 +214,7 @@ if sys.version_info >= (3, 11):
     done
 }
 
-# fingerprint ENV FILE...: what an environment is made of: its place (scripts in it hold the path), Python, and locks.
+# fingerprint ENV FILE...: hash of what defines an environment: its path (scripts in it contain it), Python, and locks.
 fingerprint() {
     local env=$1 version
     shift
@@ -222,20 +222,20 @@ fingerprint() {
     { realpath -- "$env" && echo "$version" && cat -- "$@"; } | sha256sum | cut -d ' ' -f 1
 }
 
-# current STAMP ENV FILE...: is what the stamp vouches for still what is wanted?
+# current STAMP ENV FILE...: succeeds if the stamp has the environment's present fingerprint.
 current() {
     local stamp=$1 wanted
     shift
     wanted=$(fingerprint "$@") && [[ -f $stamp && $(<"$stamp") == "$wanted" ]]
 }
 
-# Another Python asked for by name makes an environment outdated; a newer one that merely appeared does not.
+# An environment is outdated if KVEVAL_PYTHON names another Python, but not because a newer Python was installed.
 has_wanted_python() {
     [[ -z ${KVEVAL_PYTHON:-} ]] ||
         [[ $("$1/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') == "$(usable_pythons | cut -d ' ' -f 1)" ]]
 }
 
-# Deletes an environment that these scripts made, never another's.
+# Deletes an environment that these scripts made, never any other.
 remove_env() {
     [[ -e $1 || -L $1 ]] || return 0
     if [[ -L $1 ]] || { [[ ! -f $1/.kveval-env ]] && [[ -n $(ls -A -- "$1") ]]; }; then
@@ -278,13 +278,13 @@ install_workflow() {
         "$1" -c 'import kubernetes, matplotlib, pandas, pyarrow, scipy, seaborn, snakemake, zstandard'
 }
 
-# install_command ENV NAME MODULE: puts a command into an environment that runs a module of this repository.
+# install_command ENV NAME MODULE: installs a command into an environment; it runs a module of this repository.
 install_command() {
     printf '#!/bin/sh\nPYTHONPATH=%q exec %q -m %q "$@"\n' "$PWD/scripts" "$(realpath -- "$1")/bin/python" "$3" >"$1/bin/$2"
     chmod 755 "$1/bin/$2"
 }
 
-# Status 3: torch is not to be had for this Python. It is found where pip looks anyway, or else at PyTorch's own index.
+# Status 3: there is no torch for this Python. Tries pip's configured index first, then PyTorch's own.
 install_server() {
     pip_install "$1" -r envs/torch.lock || pip_install "$1" --index-url "$pytorch_cpu_index" -r envs/torch.lock || return 3
     pip_install "$1" --require-hashes -r envs/server.lock && "$1" -c 'import guidellm, torch, vllm'
@@ -301,7 +301,7 @@ print(pathlib.Path(torch.__file__).parents[1])
 TORCH
 }
 
-# The host's torch is found behind the environment's own packages, so that what the lock names goes first.
+# The .pth file puts the host's packages after the environment's own on sys.path, so that locked packages win.
 install_server_gpu() {
     local found
     if found=$(torch_of_host); then
@@ -312,7 +312,7 @@ install_server_gpu() {
     pip_install "$1" --require-hashes -r envs/server-gpu.lock && "$1" -c 'import guidellm, torch, vllm'
 }
 
-# ensure_server_gpu: a server's environment of the user's own is used as it is.
+# ensure_server_gpu: makes the server's environment for GPUs; an environment of the user's own is used as it is.
 ensure_server_gpu() {
     local env=.server-venv
     if [[ -e $env/bin/python && ! -f $env/.kveval-env ]]; then
@@ -324,7 +324,7 @@ ensure_server_gpu() {
     ensure_env server "$env" 12 install_server_gpu envs/torch-gpu.lock envs/server-gpu.lock
 }
 
-# create_env ENV PYTHON: a distribution's Python may lack ensurepip; a bundle has pip.
+# create_env ENV PYTHON: pip comes from the bundle, if there is one, because the Python may lack ensurepip.
 create_env() {
     mkdir -- "$1" && touch "$1/.kveval-env" || return 1
     if [[ -z $bundle ]]; then
@@ -335,8 +335,8 @@ create_env() {
     fi
 }
 
-# ensure_env NAME ENV GIGABYTES INSTALL FILE...: makes the environment, unless it is there, complete and as wanted.
-# One that an interruption left half made has no stamp and is made anew; pip's cache makes that cheap.
+# ensure_env NAME ENV GIGABYTES INSTALL FILE...: makes the environment, unless it is complete and up to date.
+# An interrupted installation has no stamp and starts again; pip's cache makes that cheap.
 ensure_env() {
     local name=$1 env=$2 gigabytes=$3 install=$4 version python pythons status
     shift 4
@@ -367,7 +367,7 @@ ensure_env() {
         "Run this again when that is solved"
 }
 
-# ensure_packages_in WHAT ENV LOCK: adds the packages of a lock to an environment, whose own lock they agree with.
+# ensure_packages_in WHAT ENV LOCK: adds the packages of a lock to an environment; it must agree with the environment's.
 ensure_packages_in() {
     local what=$1 env=$2 lock=$3 stamp
     stamp=$env/.kveval-stamp-$(basename "$lock" .lock)

@@ -1,4 +1,4 @@
-"""Point to a run that was measured, under the name that its scenario has in the report."""
+"""Write a pointer to an existing run, under its scenario's name in the report."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""List every result that an import found: what became of it and why, declared beside effective."""
+"""List every result that an import found: what became of it, why, and its declared and effective settings."""
 
 import json
 from collections.abc import Mapping, Sequence

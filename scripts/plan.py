@@ -1,4 +1,4 @@
-"""Say what a campaign would measure, and why, what it takes and in which order; one row a run in a table beside."""
+"""Print what a campaign would measure, why, at what cost and in which order; and write a CSV with a row per run."""
 
 import os
 from collections.abc import Mapping

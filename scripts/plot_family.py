@@ -1,4 +1,4 @@
-"""Draw a family of figures, those that have something to show, into a folder with a list of them."""
+"""Draw those figures of a family that have data into a folder, with a list of them."""
 
 from collections.abc import Mapping
 from pathlib import Path

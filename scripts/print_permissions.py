@@ -1,8 +1,8 @@
-"""Print what a cluster administrator does once for a campaign: its namespaces; the workflow's account and its rights.
+"""Print the documents that a cluster administrator applies once for a campaign: namespaces; the account and its rights.
 
 usage: python scripts/print_permissions.py CAMPAIGN.yaml [site=FILE] namespaces | kubectl create -f -
        python scripts/print_permissions.py CAMPAIGN.yaml [site=FILE] [User NAME | Group NAME] | kubectl apply -f -
-`create` leaves namespaces that exist as they are. Without a user or group a service account is made. Run it in the
+`create` leaves existing namespaces as they are. Without a user or group a service account is made. Run it in the
 repository's root.
 """
 

@@ -1,4 +1,4 @@
-"""Show what of the store nothing refers to, and delete it when asked to."""
+"""Show the entries of the store that nothing refers to, and delete them on request."""
 
 import sys
 from collections.abc import Mapping

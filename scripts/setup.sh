@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the workflow needs: PCP and Redis where they are missing, the workflow's environment (.venv) and, apart from
-# it, the server's (.server-venv: vLLM's CPU build, GuideLLM, LMCache, Valkey). What is there already is left alone.
+# Installs what is missing of: PCP, Redis, the workflow's environment (.venv), and a separate environment for
+# the server (.server-venv: vLLM's CPU build, GuideLLM, LMCache, Valkey).
 # usage: bash scripts/setup.sh [pcp] [redis] [workflow] [server | server-gpu] [execution] [execution-kubernetes] [test] [test-s3]
 #        (default: pcp redis workflow server)
 #        bash scripts/setup.sh --from DIR     without a network, from what scripts/bundle.sh collected in DIR

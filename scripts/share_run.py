@@ -1,4 +1,4 @@
-"""Put a run of the measurement store where jobs without this machine's folders find it."""
+"""Copy a run of the measurement store to where jobs that do not see this machine's folders can read it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sum the campaign up: a row per cell, a row per level, means over models; costs, and what tiers were to buy."""
+"""Summarise the campaign: rows per cell, rows per level, means over models; costs, and the predicted gain of tiers."""
 
 from collections.abc import Mapping
 from pathlib import Path

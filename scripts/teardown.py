@@ -1,4 +1,4 @@
-"""Remove what a campaign has left on its cluster, or killed measurements on this host."""
+"""Remove what a campaign left on its cluster, or what killed measurements left on this host."""
 
 import sys
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from kveval.workflow.teardown import tear_down
 
 
 def main(campaign: Mapping[str, Any], catalogues: Path, log: Path) -> None:
-    """`campaign`: its complete values; what is said goes to `log` as well."""
+    """`campaign`: its complete values; messages go to stderr and to `log`."""
     with log.open("w") as file:
 
         def say(text: str) -> None:

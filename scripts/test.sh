@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what is missing, the test requirements included, then runs the test suite.
 # usage: bash scripts/test.sh [pytest arguments]
-# Tests run in two to four processes at once; with -n 0 all in one, as --pdb and -s want it.
+# Tests run in two or four processes; with -n 0 in one, which --pdb and -s need.
 # KVEVAL_TEST_DATA: folder with real measurements; without it the tests that read them are skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,4 +1,4 @@
-"""Check every measurement of the store, and what points to it; exits with 1 when anything was wrong."""
+"""Check every measurement of the store, and every pointer to one; exits with 1 if anything was wrong."""
 
 import sys
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from kveval.workflow.upkeep.verify import verify_store
 
 
 def main(values: Mapping[str, Any], log: str, threads: int) -> None:
-    """`values`: the rule's params; `campaign`: asked for, beside those of config/; `threads` hash files."""
+    """`values`: the rule's params, with a `campaign` besides those of config/; `threads`: how many hash files."""
     store, catalogues = values["store"], Path(values["catalogues"])
     wanted = references([*campaign_files(catalogues), values["campaign"]], catalogues)
     checked = verify_store(Store(Path(store)), Path(), wanted, threads)

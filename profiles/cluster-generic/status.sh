@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# status.sh JOB: what Snakemake asks of a SLURM job: running, success or failed.
+# status.sh JOB: prints a SLURM job's status for Snakemake: running, success or failed.
 set -uo pipefail
 if ! answer=$(scontrol --oneliner show job "$1" 2>&1); then
-    # Unknown: finished long ago. Any other failure is the controller's, which may be back at the next question.
+    # An unknown job finished long ago. Any other failure is the controller's, which may answer the next query.
     [[ $answer == *"Invalid job id"* ]] || { echo running && exit; }
     answer=JobState=$(sacct --jobs "$1" --allocations --noheader --format State%20 2>/dev/null | xargs)
 fi

@@ -203,4 +203,4 @@ def test_the_doctor_finds_no_error_and_what_the_tenants_quota_refuses(nodes: Clu
 
 def test_gpus_behind_a_taint_that_is_not_tolerated_are_named(nodes: Cluster, tmp_path: Path) -> None:
     [said] = found(nodes, tmp_path, "warning", tolerations=[])["GPUs"]
-    assert "gpu-0" in said and "no such node takes the servers" in said
+    assert "gpu-0" in said and "none of these nodes takes the servers" in said

@@ -10,7 +10,7 @@ from kveval.spec.loading import load_config
 
 
 class UsageError(Failure):
-    """The arguments are not those of the command; empty where its usage says what would be right."""
+    """Wrong arguments of the command; the text is empty where the command's usage should be printed instead."""
 
 
 def account_documents(arguments: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""A campaign as the rules ask about it: its cells and runs, what defines their measurements, what jobs are given."""
+"""A campaign as the rules need it: cells and runs, what defines their measurements, inputs and params of jobs."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from kveval.importing.plan import ImportPlan
 
 SO_FAR = "so-far/"
-"""Value of the wildcard `so_far` in the paths of a report over the runs that exist; "" in those of all others."""
+"""Value of the wildcard `so_far` in paths of a report on the runs that exist; it is "" in all other paths."""
 POINTER = "measurement.json"
 
-# What a plan is made of stays to its end: looking for garbage in it as often as Python does took a sixth of the time.
+# A plan's objects live until it ends: garbage collection with Python's default thresholds took a sixth of the time.
 gc.set_threshold(100_000, 10, 10)
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turn a Failure into Snakemake's own error, which ends the plan with its text and no traceback."""
+    """Turn a Failure into Snakemake's own error, which ends planning with the message and no traceback."""
     try:
         yield
     except Failure as failure:
@@ -55,7 +55,7 @@ def refusing() -> Iterator[None]:
 class WorkflowPlan:
     """A campaign as cells, runs and files. `elsewhere`: runs that it does not measure, but imports or compares.
 
-    `jobs_share_folder`: whether the jobs see this machine's folder; where they do not, they are given a run's files.
+    `jobs_share_folder`: whether the jobs see this machine's folder; where they do not, a run's files are their inputs.
     Methods that take `wildcards` are input functions, or functions for params, of the rules.
     """
 
@@ -67,9 +67,9 @@ class WorkflowPlan:
     def of(
         cls, source: Path | Mapping[str, Any], catalogues: Path, index: Path, *, jobs_share_folder: bool
     ) -> WorkflowPlan:
-        """Read and check the campaign; `index`: where what was read of existing results is kept.
+        """Read and check the campaign; `index`: folder that caches what was read from existing results.
 
-        Raises WorkflowError with every mistake in it, and for what jobs without this folder cannot do.
+        Raises WorkflowError with all mistakes of the campaign, and where jobs without this folder would need it.
         """
         try:
             config = load_config(source, catalogues)
@@ -78,7 +78,7 @@ class WorkflowPlan:
         if not jobs_share_folder and (config.imports or config.compared):
             raise WorkflowError(
                 f"Campaign {config.campaign.name} reads results that only this machine has: make its report here,"
-                " without the profile that sends the analysis away"
+                " without the profile that runs the analysis elsewhere"
             )
         with refusing():
             return cls(
@@ -120,25 +120,25 @@ class WorkflowPlan:
 
     @cached_property
     def pilots(self) -> list[str]:
-        """The files that the searches for levels leave, where the workload has them searched."""
+        """The levels.json of every pilot; none unless the workload's levels are searched."""
         searched = dict.fromkeys(pilot for cell in self.config.cells if (pilot := self.config.pilot(cell)) is not None)
         return [f"{self.results}/{cell.path}/pilot/levels.json" for cell in searched]
 
     @property
     def attempted(self) -> list[Path]:
-        """The pointers of all that is measured, searches for levels among it."""
+        """The pointers of all measurements, pilots included."""
         return [
             Path(path) for path in (*(str(Path(levels).with_name(POINTER)) for levels in self.pilots), *self.pointers)
         ]
 
     @cached_property
     def models(self) -> list[str]:
-        """The models, by size, as everywhere."""
+        """The models, ordered by size."""
         return by_size(list(self._parameters), self._parameters)
 
     @property
     def figure_families(self) -> list[str]:
-        """The families of figures with an answer in this campaign; all where its number of levels is not known."""
+        """The families of figures for which this campaign has data; all if the number of levels is not known yet."""
         workload = self.config.catalogue.workloads.get(self.config.campaign.workload)
         if self.elsewhere.runs or workload is None or workload.searched or not workload.fixed_levels:
             return [*FAMILIES]
@@ -146,7 +146,7 @@ class WorkflowPlan:
 
     @cached_property
     def so_far(self) -> SoFar:
-        """The runs that exist. Raises WorkflowError, with the known reasons, where none does."""
+        """The runs that exist. Raises WorkflowError, with the known reasons, if there are none."""
         found = measured_so_far(self.runs, Path(self.results), Path(self.logs))
         if not found.runs:
             reasons = "".join(f"\n  {cell.path}: {reason}" for cell, reason in found.failures.items())
@@ -155,7 +155,7 @@ class WorkflowPlan:
         return found
 
     def cell_tables(self, name: str) -> Callable[[Any], list[str]]:
-        """Input function: a table of every cell, so far of those that have a run."""
+        """Input function: a table of every cell; for a report so far, of the cells that have a run."""
 
         def paths(wildcards: Any) -> list[str]:
             if not wildcards.so_far:
@@ -167,11 +167,11 @@ class WorkflowPlan:
         return paths
 
     def peaks_so_far(self, wildcards: Any) -> list[str]:
-        """Input function: the peaks of cells for a report so far, where each says why it has none; else nothing."""
+        """Input function: for a report so far, peak.csv of its cells, which may hold a reason instead; else nothing."""
         return self.cell_tables("peak.csv")(wildcards) if wildcards.so_far else []
 
     def run_files(self, *names: str) -> Callable[[Any], list[str]]:
-        """Input function: files of every run, so far of those that exist."""
+        """Input function: files of every run; for a report so far, of the runs that exist."""
 
         def paths(wildcards: Any) -> list[str]:
             runs = self.so_far.runs if wildcards.so_far else self.runs
@@ -181,7 +181,7 @@ class WorkflowPlan:
         return paths
 
     def files_of_cell(self, *names: str) -> Callable[[Any], list[str]]:
-        """Input function: files of every run of a job's cell, so far of those that exist."""
+        """Input function: files of every run of a job's cell; for a report so far, of the runs that exist."""
 
         def paths(wildcards: Any) -> list[str]:
             path = _path(wildcards)
@@ -197,10 +197,10 @@ class WorkflowPlan:
     # --- what defines a measurement
 
     def cell(self, wildcards: Any) -> Cell:
-        """Return the cell a job is about. Raises WorkflowError, with the reason, for one that makes no sense."""
+        """Return a job's cell. Raises WorkflowError, with the reason, if the campaign cannot have it."""
         if self.config.imports:
             name = self.config.campaign.name
-            raise WorkflowError(f"{_path(wildcards)}: was not found, and campaign {name} imports and measures nothing")
+            raise WorkflowError(f"{_path(wildcards)}: not among the imported results, and campaign {name} only imports")
         with refusing():
             return self.config.cell(wildcards.model, wildcards.scenario, wildcards.cpu_blocks)
 
@@ -209,15 +209,15 @@ class WorkflowPlan:
         return json.dumps(self.config.specification(self.cell(wildcards)).to_json(), sort_keys=True)
 
     def measurement(self, wildcards: Any) -> str:
-        """Return the id of the cell's measurement; where its levels are searched, of all in it but the levels."""
+        """Return the id of the cell's measurement; where its levels are searched, the id without the levels."""
         return self.config.measurement_id(self.cell(wildcards))
 
     def searched_measurement(self, wildcards: Any, input: Any) -> str:
-        """Return the id where a pilot has found the levels: unknown, to Snakemake, as long as it has not."""
+        """Return the id with the levels that a pilot found; unknown to Snakemake until the pilot has run."""
         return self.config.measurement_id(self.cell(wildcards), frozen_levels(Path(input.levels)))
 
     def levels_option(self, wildcards: Any, input: Any) -> str:
-        """Return the option that tells a job where the levels are that its pilot found."""
+        """Return the command-line option that names the file with the pilot's levels."""
         return f"--levels {shlex.quote(input.levels)}"
 
     def pilot_measurement(self, wildcards: Any) -> str:
@@ -225,26 +225,26 @@ class WorkflowPlan:
         return self.config.pilot_specification(self.cell(wildcards)).measurement_id
 
     def pilot_levels(self, wildcards: Any) -> str:
-        """Input function: what the pilot of the cell's baseline froze."""
+        """Input function: the levels.json of the pilot on the cell's baseline."""
         cell = self.cell(wildcards)
         return f"{self.results}/{(self.config.pilot(cell) or cell).path}/pilot/levels.json"
 
     def block_priority(self, wildcards: Any) -> int:
-        """Return the priority of a measurement: those of a block before those of the next, at random within it."""
+        """Return the priority of a measurement: block after block, in random order within a block."""
         return priority(self.config, self.cell(wildcards), int(wildcards.run))
 
     # --- runs that were measured elsewhere
 
     def imported_run(self, wildcards: Any) -> dict[str, Any]:
-        """Return what makes an imported run, as plain values."""
+        """Return the plan of an imported run, as plain values."""
         found: dict[str, Any] = msgspec.to_builtins(self._from_elsewhere(wildcards))
         return found
 
     def compared_pointer(self, wildcards: Any) -> list[str]:
-        """Input function: the pointer of the campaign that measured the run; none for a report so far.
+        """Input function: the run's pointer in the campaign that measured it; none for a report so far.
 
-        There the pointer is no input, as a measurement might make it anew, which a report must not start, and which a
-        campaign that is being measured has locked.
+        There, an input could make Snakemake measure the run again, which a report must not do; and while a campaign is
+        measured, Snakemake has locked its pointers.
         """
         if wildcards.so_far:
             return []
@@ -253,7 +253,7 @@ class WorkflowPlan:
             return [require_measured(run)]
 
     def linked(self, wildcards: Any) -> dict[str, Any]:
-        """Return the pointer to link to, and for a report so far what it says: its change makes the tables anew."""
+        """Return the pointer to link to, and for a report so far its content, whose change reruns the tables."""
         if not wildcards.so_far:
             return {"pointer": self._from_elsewhere(wildcards).pointer}
         pointer = Path(self.results, _path(wildcards), f"run-{wildcards.run}", POINTER)
@@ -268,27 +268,27 @@ class WorkflowPlan:
     # --- what the analysis is told
 
     def required_counters(self, wildcards: Any) -> str:
-        """Return the counters that prove the cell's arm active, as JSON; null where the run itself says which."""
+        """Return the counters that prove a cell's arm active, as JSON; null for imported runs: they have their own."""
         imported = self.elsewhere.runs_of(_path(wildcards))
         return json.dumps(None if imported else self._proof(self.cell(wildcards)), sort_keys=True)
 
     def server_version(self, wildcards: Any) -> str:
-        """Return the release of the server that a cell ran with: its metrics are named by it."""
+        """Return the version of the server that a cell ran with; the names of its metrics depend on it."""
         imported = self.elsewhere.runs_of(_path(wildcards))
         return imported[0].vllm if imported else self.config.server_version(self.cell(wildcards))
 
     def failures(self, wildcards: Any) -> list[list[Any]]:
-        """Return model, scenario, cpu_blocks and reason of cells that lack a run; none but for a report so far."""
+        """Return model, scenario, cpu_blocks and reason of cells that lack a run; empty unless for a report so far."""
         found = self.so_far.failures if wildcards.so_far else {}
         return [[cell.model, cell.scenario, cell.cpu_blocks, reason] for cell, reason in found.items()]
 
     def pilots_so_far(self, wildcards: Any) -> list[str]:
-        """Return what searches for levels have left by now, for a report so far, which waits for none."""
+        """Return the existing levels.json of pilots, for a report so far, which does not wait for pilots."""
         return [path for path in self.pilots if Path(path).exists()] if wildcards.so_far else []
 
     @cached_property
     def comparison(self) -> dict[str, Any]:
-        """The settings of the comparison, and what each scenario is compared with."""
+        """The settings of the comparison, and each scenario's baseline."""
         scenarios = self.config.catalogue.scenarios
         return {
             "settings": self.config.campaign.comparison.model_dump(),
@@ -297,7 +297,7 @@ class WorkflowPlan:
 
     @cached_property
     def asked(self) -> dict[str, Any]:
-        """The plan that the report holds the measurements against, as plain values: see kveval.report.data.campaign."""
+        """The plan with which the report compares the measurements, as plain values: kveval.report.data.campaign."""
         campaign, catalogue = self.config.campaign, self.config.catalogue
         runs: dict[Cell, int] = {}
         for cell, _ in self.runs:
@@ -307,7 +307,7 @@ class WorkflowPlan:
             "name": campaign.name,
             "title": campaign.title,
             "description": "\n\n".join(filter(None, [campaign.description, self._found_elsewhere])),
-            # Nobody asked for imported runs: as many as the cell with the most has.
+            # Imported runs were not planned: the number is that of the cell with the most.
             "runs": max((run.run for run in self.elsewhere.runs), default=campaign.runs),
             "cells": [cell.key for cell in self.cells],
             "cell_runs": [runs[cell] for cell in self.cells],

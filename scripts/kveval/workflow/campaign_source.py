@@ -1,4 +1,4 @@
-"""The campaign that snakemake was asked for: a file, or values that no single file has."""
+"""The campaign that snakemake was asked for: a file, or values merged from several sources."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from snakemake.utils import update_config
 from kveval.config.inheritance import ADDED, EXTENDS, campaign_values, with_site
 
 PRUNING = ("prune", "prune_days", "prune_also")
-"""What `snakemake prune` is asked by --config; no part of a campaign."""
+"""Keys of --config for `snakemake prune`; not part of a campaign."""
 HISTORY = "history"
-"""The folder, or folders, of `snakemake history`; the first is added to."""
+"""Key of the folder, or folders, of `snakemake history`; results are added to the first."""
 CHECKING = ("base", "candidate", "check_arms", "check_blocks")
-"""The builds of `snakemake check`, its arms, and the most blocks."""
+"""Keys of --config for `snakemake check`: the builds, the arms, the most blocks."""
 BISECTING = ("good", "bad", "builds", "build_command", "check_arms", "check_blocks")
-"""The builds of `snakemake bisect_builds`, how commits are built, and what each is measured by."""
+"""Keys of --config for `snakemake bisect_builds`: the builds, the command that builds a commit, arms, most blocks."""
 _ASKED = (*PRUNING, *CHECKING, *BISECTING, "cell", HISTORY, "history_of")
 SITE = "site"
-"""The file of --config site=FILE: what `cluster` says of this site, beside the campaigns."""
+"""Key of --config site=FILE: a file with the `cluster` settings of a site."""
 _KINDS = {"matrix", "import", "compare", EXTENDS}
 
 
 def campaign_source(given: Mapping[str, Any], files: Sequence[Path], default: Path) -> Path | dict[str, Any]:
-    """Return a campaign's own file, so that a mistake can be named with its place, or where there is none, its values.
+    """Return the campaign's file, so that errors can name the line, or its values if they are not those of one file.
 
     `given`: Snakemake's `config` before the default campaign was read; `files`: those of --configfile; `default`: the
-    campaign that is meant when nothing is given. Values of --config go over those of the files, or of the default;
-    another workflow that uses this one as a module gives a whole campaign. A site's own file goes over its `cluster`.
-    Raises ConfigError for a file that is wrong.
+    campaign used if none is given. Values of --config override those of the files, or of the default; another
+    workflow that uses this one as a module gives a whole campaign. A site's file overrides the campaign's `cluster`.
+    Raises ConfigError for a wrong file.
     """
     site = given.get(SITE)
     found = _campaign({key: value for key, value in given.items() if key not in (*_ASKED, SITE)}, files, default)
@@ -62,7 +62,7 @@ def history_folders(given: Mapping[str, Any], default: str = "results/history") 
 
 
 def complete_values(source: Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a campaign says, with what it extends: as from another folder it would not be found."""
+    """Return a campaign's values merged with what it extends, which would not be found from another folder."""
     return campaign_values(source) if isinstance(source, Path) else dict(source)
 
 

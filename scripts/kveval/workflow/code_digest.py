@@ -1,4 +1,4 @@
-"""The code behind a script, as one digest: Snakemake does not see imports, so each rule has it as a parameter."""
+"""A digest of the code that a script uses: each rule has it as a parameter, because Snakemake does not see imports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 
 def files_behind(script: Path, *modules: str) -> list[Path]:
-    """Return a script, the files of all modules of kveval that it imports, directly or not, and what lies beside them.
+    """Return a script, all modules of kveval that it imports, directly or not, and the data files beside them.
 
-    `modules`: further ones, by their dotted names, that are imported by a name made at run time. What lies beside a
-    module is every file of its package that is not Python: templates, schemas, styles; not those of packages that are
-    only begun on the way to it. Imports inside functions count;
-    those only for type checking do too. Raises FileNotFoundError for a module that does not exist.
+    `modules`: dotted names of further modules, which are imported by a name made at run time. Data files are all files
+    of a module's own package that are not Python: templates, schemas, styles; not those of the packages above it.
+    Imports inside functions and for type checking count too. Raises FileNotFoundError for a module that does not exist.
     """
     found: dict[Path, None] = {}
     waiting = [script, *(_file(module.removeprefix(f"{_PACKAGE}.")) for module in modules)]
@@ -38,20 +37,20 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
 
 
 def code_behind(script: str, *modules: str, beside: Iterable[str] = ()) -> str:
-    """Return the digest of a script, by its name in scripts/, and of all of kveval that it imports, and of `modules`.
+    """Return the digest of a script, by its name in scripts/, of all of kveval that it imports, and of `modules`.
 
-    `beside`: further files of the repository that the script reads. As inputs, being local, they would keep a rule's
-    jobs on this machine where a storage provider sends them elsewhere.
+    `beside`: further files of the repository that the script reads. As inputs, which are local, they would keep jobs
+    on this machine where a storage provider sends them elsewhere.
 
-    As a parameter of a rule the digest makes an edited library rerun what rests on it. As inputs, 25 files a job, they
-    would take most of the time that a plan needs. Raises as `files_behind`.
+    As a rule's parameter the digest reruns jobs after an edit of the library code they use. The modules as inputs, 25
+    files per job, would take most of the planning time. Raises FileNotFoundError as `files_behind`.
     """
     files = files_behind(_LIBRARY.parent / f"{script}.py", *modules)
     return digest([*files, *(Path(name).resolve() for name in beside)])
 
 
 def digest(files: Iterable[Path]) -> str:
-    """Return 16 hex digits of the SHA-256 of these files of the repository, their names in it and their texts."""
+    """Return the first 16 hex digits of the SHA-256 of the paths, relative to the repository, and contents of files."""
     total = hashlib.sha256()
     for path in sorted(files):
         total.update(f"{path.relative_to(_LIBRARY.parent.parent).as_posix()} {_text_digest(path)}\n".encode())
@@ -65,9 +64,9 @@ def _text_digest(path: Path) -> str:
 
 @cache
 def _imported(path: Path) -> tuple[Path, ...]:
-    """The files that a module imports; by its text, because parsing all modules takes a plan longer than 500 jobs do.
+    """The files that a module imports, found by a pattern: parsing all modules takes longer than planning 500 jobs.
 
-    A line of a text that reads like an import counts as one: a file too many behind a rule, never one too few.
+    A line of a string that looks like an import counts as one: at worst there is a file too many, never one too few.
     """
     names: dict[str, None] = {}
     for source, imported, modules in _IMPORT.findall(path.read_text(encoding="utf-8")):
@@ -77,7 +76,7 @@ def _imported(path: Path) -> tuple[Path, ...]:
         names |= dict.fromkeys(_from(source, items, path) if source else items)
     own = (name.removeprefix(f"{_PACKAGE}.") for name in names if name.startswith(f"{_PACKAGE}."))
     files = [file for name in own if (file := _existing(name))]
-    # Importing a module runs the beginning of every package that it lies in.
+    # Importing a module runs the __init__.py of every package that contains it.
     begun = [folder / "__init__.py" for file in files for folder in file.parents if folder.is_relative_to(_LIBRARY)]
     return tuple(dict.fromkeys([*files, *begun]))
 

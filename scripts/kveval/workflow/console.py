@@ -1,7 +1,4 @@
-"""The text on the console besides Snakemake's own lines: warnings before anything is measured, and the last lines.
-
-What is printed at the end comes after Snakemake's own lines.
-"""
+"""The lines on the console besides Snakemake's own: warnings before anything is measured, and the last lines."""
 
 import atexit
 import os
@@ -20,7 +17,7 @@ from kveval.workflow.planning.order import requested_file
 
 
 def before(plan: WorkflowPlan, asked: Asked, warn: Callable[[str], None]) -> None:
-    """Say what the campaign will not show, and tell its jobs how many they are; only where something is measured."""
+    """Print the campaign's warnings, and list the measurements for the jobs' progress, if there are any to make."""
     if not asked.measured:
         return
     write_requested(requested_file(plan.config), asked.measured)
@@ -34,7 +31,7 @@ def print_last(lines: Iterable[str]) -> None:
 
 
 def after_success(plan: WorkflowPlan, asked: Asked, since: float) -> Iterator[str]:
-    """Yield what a run in which nothing failed has to say: the text of plan, doctor and the like, or where a report is.
+    """Yield the last lines of a successful snakemake: the text of plan, doctor and the like, or where the report is.
 
     `since`: when snakemake began, epoch seconds.
     """
@@ -43,9 +40,9 @@ def after_success(plan: WorkflowPlan, asked: Asked, since: float) -> Iterator[st
 
 
 def when_nothing_was_to_do(idle: Callable[[], Asked | None], plan: WorkflowPlan) -> None:
-    """Have the report named, too, when everything was there: Snakemake then calls no handler.
+    """Print where the report is also if all files existed already, because Snakemake then calls no handler.
 
-    `idle` tells at the end what was asked for, None if it was something else than to make files that are there.
+    `idle` returns at the end what was requested, None unless that was files which all existed.
     """
 
     def name() -> None:
@@ -59,10 +56,10 @@ def when_nothing_was_to_do(idle: Callable[[], Asked | None], plan: WorkflowPlan)
 def after_failures(
     plan: WorkflowPlan, asked: Asked, configfiles: Sequence[Path], since: float, warn: Callable[[str], None]
 ) -> Iterator[str]:
-    """Yield the lines that name every measurement that failed and its cause, and how to get a report all the same.
+    """Yield each failed measurement with its cause, and how to get a report all the same; or the text of doctor etc.
 
-    `since`: when snakemake began, epoch seconds; `configfiles`: those of --configfile. On a cluster, what the
-    campaign's jobs share there is given back; `warn` hears what cannot be. Of doctor and the like it is their text.
+    `since`: when snakemake began, epoch seconds; `configfiles`: those of --configfile. On a cluster this also releases
+    the recorder that the campaign's jobs share; `warn` gets a message if that fails.
     """
     if asked.upkeep:
         yield from _said(asked, since)
@@ -73,7 +70,7 @@ def after_failures(
         yield from (f"  {run}: {reason}" for run, reason in failed.items())
         campaign = plan.config.campaign
         if campaign.cluster is not None:
-            from kveval.engines.kubernetes.recordings import release_recorder  # noqa: PLC0415  (no plan loads the client)
+            from kveval.engines.kubernetes.recordings import release_recorder  # noqa: PLC0415  (slow, not for plans)
 
             release_recorder(campaign.cluster, campaign.name, warn)
     option = f" --configfile {' '.join(map(os.path.relpath, configfiles))}" if configfiles else ""
@@ -86,14 +83,14 @@ def _print(lines: Sequence[str]) -> None:
 
 
 def _said(asked: Asked, since: float) -> Iterator[str]:
-    """The text that jobs of plan, doctor and the like have written into their logs; nothing of earlier ones."""
+    """Yield what jobs of plan, doctor and the like wrote into their logs after `since`, epoch seconds."""
     for log in asked.upkeep:
         if log.exists() and log.stat().st_mtime >= since:
             yield log.read_text().rstrip("\n")
 
 
 def _made(plan: WorkflowPlan, asked: Asked) -> Iterator[str]:
-    """A report in short and where it is, or the files that were asked for by path."""
+    """Yield a summary of each report and where it is, or the files that were requested by path."""
     for folder in asked.reports:
         yield from in_short(Path(plan.results, folder))
         if isinstance(plan.elsewhere, ImportPlan) and plan.elsewhere.listed:

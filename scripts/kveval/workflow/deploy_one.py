@@ -1,7 +1,7 @@
-"""One cell deployed for a trial: a few requests through the whole path, what became of every pod, nothing left.
+"""A test deployment of one cell: a few requests through the whole path, and what became of every pod.
 
-It is a run as any other - servers, load, recorder, report and archive brought here - of a few seconds' load, and is not
-kept as a measurement. Whether everything has a place together is known to the cluster's scheduler alone.
+It is a run like any other (servers, load, recorder, report and archive copied here) with a few seconds of load, and is
+not kept as a measurement. It shows whether all pods fit at the same time, which only the cluster's scheduler knows.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ _HEADER = ("pod", "for", "node", "placed after", "ready after", "last seen")
 
 
 class TrialError(Failure):
-    """There is nothing to try."""
+    """There is no cell to deploy."""
 
 
 @dataclass
 class PodStory:
-    """A pod as it was last seen. `placed_s`, `ready_s`: seconds after it was made; `waits`: for what, by its events."""
+    """A pod's last seen state. `placed_s`, `ready_s`: seconds after creation; `waits`: last event while Pending."""
 
     name: str
     component: str
@@ -55,7 +55,7 @@ class PodStory:
 
 
 def trial_of(specification: Specification) -> Specification:
-    """Return the same cell with a few short requests, one after another, for its load."""
+    """Return the specification with a few short requests, one after another, as its load."""
     workload = specification.workload
     return specification.with_workload(
         profile="concurrent",
@@ -73,21 +73,21 @@ def trial_of(specification: Specification) -> Specification:
 
 
 def demand(specification: Specification) -> tuple[int, int]:
-    """Return how much room a cell's servers need, to be compared: GPUs in all, and bytes of memory of each."""
+    """Return what a cell's servers request, to sort by: GPUs in all, and bytes of memory of each server."""
     deployment = specification.on_cluster
     return deployment.gpus * deployment.replicas, deployment.memory_bytes
 
 
 def deploy_one(config: Config, cell: str, folder: Path, server_environment: Path) -> tuple[bool, str]:
-    """Try a cell (MODEL/SCENARIO/BLOCKS; empty: the largest); return whether that succeeded, and the text about it.
+    """Deploy a cell (MODEL/SCENARIO/BLOCKS; empty: the largest); return whether that succeeded, and the text to print.
 
-    `folder`: where its files go, in place of those of an earlier trial. Raises TrialError where nothing is deployed.
+    `folder`: is emptied and gets the files. Raises TrialError if there is no such cell, or no cluster.
     """
     site = config.campaign.cluster
     if site is None or not config.cells:
-        raise TrialError("deploy_one tries a cell on a cluster: a campaign with engine: kubernetes", code="no_cluster")
+        raise TrialError("deploy_one needs a cluster: a campaign with engine: kubernetes", code="no_cluster")
     if cell and cell.count("/") != 2:
-        raise TrialError(f"cell={cell} names no cell: MODEL/SCENARIO/CPU_BLOCKS", code="no_cell", cell=cell)
+        raise TrialError(f"cell={cell} is not a cell: write MODEL/SCENARIO/CPU_BLOCKS", code="no_cell", cell=cell)
     cells = [config.cell(*cell.split("/"))] if cell else config.cells
     found = max(cells, key=lambda one: demand(config.specification(one)))
     specification = trial_of(config.specification(found))
@@ -116,13 +116,13 @@ def deploy_one(config: Config, cell: str, folder: Path, server_environment: Path
     text = "\n".join([*aligned([_HEADER, *(pod.row() for pod in pods.values())]), "", ""])
     if failure:
         return False, f"{text}FAILED: {failure}\nIts files: {folder}"
-    kept = " All of it is removed, but for the volume of the model cache." if site.model_cache else " All is removed."
+    kept = " All was removed, except the volume of the model cache." if site.model_cache else " All was removed."
     return True, f"{text}{found.path} was deployed, answered, and was recorded.{kept}\nIts files: {folder}"
 
 
 @contextlib.contextmanager
 def watched(site: Cluster, campaign: str, say: Callable[[str], None]) -> Iterator[dict[str, PodStory]]:
-    """Look at the campaign's pods while they come and go; say for what they wait, and offer what was seen, by uid."""
+    """Watch the campaign's pods while the body runs; say what they wait for, and yield their stories by uid."""
     api = Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
     seen: dict[str, PodStory] = {}
     over = threading.Event()
@@ -144,7 +144,7 @@ def watched(site: Cluster, campaign: str, say: Callable[[str], None]) -> Iterato
 
 
 def note(api: Api, pod: Document, seen: dict[str, PodStory], say: Callable[[str], None]) -> None:
-    """Note how a pod is now; say it where it waits for something else than before."""
+    """Record a pod's present state in `seen`; say what it waits for if that changed."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     story = seen.setdefault(metadata["uid"], PodStory(metadata["name"], component_of(pod)))
     if metadata.get("deletionTimestamp"):

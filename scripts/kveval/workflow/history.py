@@ -1,4 +1,4 @@
-"""Target `history`: adds what a campaign has to the history, and says where over the builds the metrics change."""
+"""Target `history`: adds a campaign's results to the history, and says at which builds metrics change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TABLES = ("complete_metrics", "comparison", "peak_throughput_all")
 
 
 def update_history(analysis: Path, campaign: str, folders: Sequence[Path]) -> str:
-    """Add the tables of a campaign, where they are all there, to the first of the folders; return what was done."""
+    """Add a campaign's tables, if all exist, to the first of the folders; return a line that says what was done."""
     tables = [analysis / f"{name}.csv" for name in _TABLES]
     runs = analysis / "runs.jsonl.zst"
     lacking = [path for path in (*tables, runs) if not path.exists()]
@@ -31,16 +31,16 @@ def update_history(analysis: Path, campaign: str, folders: Sequence[Path]) -> st
 
 
 def show_history(folders: Sequence[Path], program: str | None, output: Path) -> Iterator[str]:
-    """Write OUTPUT/changes.csv and a figure for each metric, and yield what they say in lines of text.
+    """Write OUTPUT/changes.csv and a figure for each metric, and yield their content as lines of text.
 
-    `program`: whose versions are the builds, None for the server.
+    `program`: the program whose versions are the builds, None for the server.
     """
     series = build_series(read_history(folders), program)
     changes = build_changes(series)
     short = sum(len(each.builds) < FEWEST_BUILDS for each in series)
     yield f"{len(series)} series (a metric of a cell at its level, on one kind of hardware), {len(changes)} changes."
     if short:
-        yield f"  {short} of them have fewer than {FEWEST_BUILDS} builds, too few to tell a change."
+        yield f"  {short} of them have fewer than {FEWEST_BUILDS} builds, too few to detect a change."
     yield from map(_change_line, changes)
     if not series:
         yield f"  No sound run{f' with {program}' if program else ''} is in {', '.join(map(str, folders))}."

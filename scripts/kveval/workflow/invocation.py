@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Invocation:
-    """The settings that the rules depend on beside the campaign.
+    """The settings that the rules depend on besides the campaign.
 
-    `configfiles`: those of --configfile. `config` has their values merged, key by key, into the default campaign's,
-    while a campaign is a file of its own, which may extend one that lies beside it. `cores`: at most so many threads;
-    one where none are given, as `workflow.cores` is an error for --lint and --list-rules. `shared_folder`: whether jobs
-    see this folder; with a storage provider they see what it carries. `sent`: the rules that a profile gives resources.
+    `configfiles`: those of --configfile; needed because `config` has their values merged into the default campaign,
+    while a campaign is a file of its own, which may extend one beside it. `cores`: the most threads; 1 if not given, as
+    `workflow.cores` is an error for --lint and --list-rules. `shared_folder`: whether jobs see this folder; they do
+    not with a storage provider. `sent`: the rules to which a profile's set-resources gives resources.
     """
 
     configfiles: tuple[Path, ...]
@@ -24,7 +24,7 @@ class Invocation:
 
     @classmethod
     def of(cls, workflow: Any) -> Invocation:
-        """Ask Snakemake's object of the workflow that is being read."""
+        """Read the settings from Snakemake's object of the workflow."""
         return cls(
             configfiles=tuple(Path(file) for file in workflow.overwrite_configfiles),
             cores=workflow.resource_settings.cores or 1,
@@ -34,10 +34,10 @@ class Invocation:
 
 
 def limit_of(workflow: Any, resource: str, default: int) -> int:
-    """Return how much of a resource of our own jobs may hold at once: as a profile or --resources says, else `default`.
+    """Return how much of a custom resource jobs may hold at once: as a profile or --resources says, else `default`.
 
-    The default is made known to Snakemake: no directive limits a resource, and in profiles/default the limit would win
-    over that of --profile.
+    The default is registered with Snakemake here, because no directive limits a resource, and in profiles/default the
+    limit would override that of --profile.
     """
     if resource not in workflow.global_resources:
         workflow.register_resource(resource, default)
@@ -56,8 +56,8 @@ _MEASURING = frozenset({"benchmark", "pilot"})
 class Asked:
     """The jobs that snakemake was asked for.
 
-    `measured`: the pointers of the measurements that it makes; `upkeep`: the logs of jobs of UPKEEP; `reports`: folders
-    below the results of the reports, "" for the campaign's own; `files`: those asked for by path.
+    `measured`: the pointers of the measurements to make; `upkeep`: the logs of jobs of UPKEEP; `reports`: the folder of
+    each report below the results, "" for the complete report; `files`: those requested by path.
     """
 
     measured: tuple[Path, ...]
@@ -67,7 +67,7 @@ class Asked:
 
     @classmethod
     def of(cls, workflow: Any) -> Asked:
-        """Ask the graph of jobs of a workflow that runs, or ran."""
+        """Read the graph of jobs of a running or finished workflow."""
         jobs = list(workflow.dag.jobs)
         making = workflow.dag.needrun_jobs(exclude_finished=False)
         return cls(
@@ -79,7 +79,7 @@ class Asked:
 
     @classmethod
     def idle(cls, workflow: Any) -> Asked | None:
-        """Return what was asked for where all of it was there; None where there was work, or no files were to be made.
+        """Return what was requested if all of it existed; None if there was work, or no files were requested.
 
         Only `execute` sets an executor: --lint, --unlock, --summary and the like have none.
         """

@@ -1,4 +1,4 @@
-"""Tables that could not be made, in a report over the runs that exist: a file with the reason takes their place."""
+"""Tables that could not be made, in a report on the runs that exist: their files hold the reason instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARK = "FAILED: "
 
 @contextlib.contextmanager
 def reason_instead_of(outputs: Sequence[Path]) -> Iterator[None]:
-    """Write, where the body raises a Failure, why the tables were not made into their files; raise it without files."""
+    """Write the message of a Failure in the body into `outputs`, instead of tables; without outputs raise it."""
     try:
         yield
     except Failure as failure:
@@ -32,9 +32,9 @@ def reason_in(table: Path) -> str | None:
 
 
 def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
-    """Return those of `files` that are of no cell whose peak.csv, among `peaks`, has a reason instead of a table.
+    """Return `files` without those of cells whose peak.csv, one of `peaks`, has a reason instead of a table.
 
-    Raises Failure with the reasons where no cell has a table.
+    Raises Failure with the reasons if no cell has a table.
     """
     found = {peak.parent: reason_in(peak) for peak in peaks}
     lacking = {folder for folder, reason in found.items() if reason is not None}
@@ -44,7 +44,7 @@ def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
 
 
 def reasons(peaks: Iterable[Path]) -> dict[CellKey, str]:
-    """Return the cells whose peak.csv, .../MODEL/SCENARIO/CPU_BLOCKS/peak.csv, has a reason instead of a table."""
+    """Return cell -> reason, for cells whose .../MODEL/SCENARIO/CPU_BLOCKS/peak.csv has one instead of a table."""
     found: dict[CellKey, str] = {}
     for peak in peaks:
         if (reason := reason_in(peak)) is not None:

@@ -1,13 +1,13 @@
-"""The resources a job asks of a batch system, where that grows with the campaign. Measured: see docs/execution.md."""
+"""Resources that a job requests from a batch system and that grow with the campaign: docs/execution.md."""
 
 import math
 from collections.abc import Callable
 
 
 def growing(least: float, per_run: float, runs: int) -> Callable[[object, int], int]:
-    """Return a resource for Snakemake: `least`, `per_run` for each of a campaign's `runs`, as much again at a retry.
+    """Return a resource function for Snakemake: (least + per_run x runs), rounded up, times the number of the attempt.
 
-    For rules with one job a campaign only: Snakemake asks the function once for every job that it plans.
+    Only for rules with one job per campaign, because Snakemake calls the function once for every planned job.
     """
     first = math.ceil(least + per_run * runs)
 

@@ -16,16 +16,16 @@ from kveval.store.store import listed, verify_file
 
 @dataclass(frozen=True)
 class SoFar:
-    """The runs that are there and whole, as (cell, folder's name), and for cells that lack one the reason, if known."""
+    """The runs that exist and are intact, as (cell, folder's name), and the known reasons of cells that lack a run."""
 
     runs: Sequence[tuple[Cell, str]]
     failures: Mapping[Cell, str]
 
 
 def measured_so_far(runs: Iterable[tuple[Cell, str]], results: Path, logs: Path) -> SoFar:
-    """Look which of a campaign's runs, (cell, folder's name such as run-1), are there, each checksum verified.
+    """Return which of a campaign's runs, (cell, folder's name such as run-1), exist, with every checksum verified.
 
-    `results`: folder of the cells; `logs`: the campaign's, whose jobs' last words are the reasons.
+    `results`: folder of the cells; `logs`: the campaign's; the last lines of its jobs' logs give the reasons.
     """
     there: list[tuple[Cell, str]] = []
     failures: dict[Cell, str] = {}
@@ -46,13 +46,13 @@ def measured_so_far(runs: Iterable[tuple[Cell, str]], results: Path, logs: Path)
 
 
 def pointed_values(pointer: Path) -> dict[str, Any]:
-    """Return what a pointer says: which measurement, and where it is."""
+    """Return a pointer's content: among others the measurement's id and path."""
     values: dict[str, Any] = json.loads(pointer.read_text(encoding="utf-8"))
     return values
 
 
 def _check(pointer: Path) -> None:
-    """Raise Failure unless the run that a pointer names is whole: one that is not must not keep the others out."""
+    """Raise Failure unless the run that a pointer names is intact."""
     place = stored_run(pointer)
     read_run(place)
     for name, expected in listed(place).items():

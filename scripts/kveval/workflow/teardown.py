@@ -1,4 +1,4 @@
-"""Removing what a campaign has left running, on a cluster or on this host, and nothing else."""
+"""Removal of what a campaign left running, on a cluster or on this host, and of nothing else."""
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
@@ -13,14 +13,14 @@ from kveval.spec.config import Config
 
 
 class StillMeasuring(Failure):
-    """A living job owns what would be removed."""
+    """A running job owns what would be removed."""
 
 
 def tear_down(config: Config, say: Say) -> None:
-    """Remove what the campaign's jobs have left, and return the names of what was removed.
+    """Remove what the campaign's jobs left, and say the name of everything that was removed.
 
-    On a cluster: every object with the campaign's label, volumes included. On this host: what killed measurements, of
-    whatever campaign, have noted. Raises StillMeasuring while a job of it lives, ClusterError where something stays.
+    On a cluster: every object with the campaign's label, volumes included. On this host: what killed measurements of
+    any campaign had registered. Raises StillMeasuring while a job is running, ClusterError if something remains.
     """
     if config.campaign.cluster is not None:
         _on_cluster(config.campaign.name, config.campaign.cluster, say)
@@ -35,7 +35,7 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
     if jobs:
         raise StillMeasuring(
             f"campaign {campaign} is being measured by {', '.join(jobs)}: stop snakemake there (Ctrl-C), or wait until"
-            " the job's Lease has run out",
+            " the job's Lease has expired",
             holders=jobs,
         )
     result = remove(api, ours, namespaces, remove_volumes=True, say=say)
@@ -46,7 +46,7 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
     unseen = len(result.unlisted) + len(result.silent)
     if unseen:
         # An account that may not list a kind cannot have made one.
-        say(f"not looked at: {unseen} kinds that this account may not list, or whose server does not answer")
+        say(f"not checked: {unseen} kinds that this account may not list, or whose server does not answer")
     if not result.removed:
         say(f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}")
 

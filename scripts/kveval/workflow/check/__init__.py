@@ -1,5 +1,5 @@
-"""Target `check`: is the candidate build slower than the base? Measured block by block, until it is clear.
+"""Target `check`: whether a candidate build is slower than the base, measured in blocks until the verdict is clear.
 
-`campaign` makes the campaign that is measured, `measuring` measures it, `judging` looks after every block, `comment`
-says it as a comment for a pull request.
+`campaign` makes the campaign to measure, `measuring` measures it, `judging` gives a verdict after every block,
+`comment` writes it as a comment for a pull request. `bisect` uses the same for the target `bisect_builds`.
 """

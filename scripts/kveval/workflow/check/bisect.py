@@ -1,7 +1,7 @@
 """Target `bisect_builds`: the first build slower than a good one, found with as few builds measured as possible.
 
-The good and the bad build are checked first. What is worse then, in one arm, is all that decides from there on: a build
-between is bad if at least half of that effect is shown, good if less than half of it is.
+The good and the bad build are checked first. The quantity of one arm with the largest loss decides all further steps: a
+build in between is bad if at least half of that effect is shown, good if it is shown to have less than half.
 """
 
 import math
@@ -23,19 +23,19 @@ from kveval.workflow.check.measuring import Places, measure_block
 from kveval.workflow.check.trail import Step, trail
 
 BLOCKS = 20
-"""The most blocks of each comparison, unless `check_blocks` says: enough where runs differ by a twentieth."""
+"""Default of `check_blocks`, the most blocks of each comparison: enough if runs differ by 5 %."""
 MOST_OPEN = 3
-"""After so many builds that could not be told a search ends: on this machine, or of these builds, more will not be."""
+"""The search ends after this many undecided builds, because further ones would probably be undecided as well."""
 WHEELS = "wheels"
-"""In .server-builds: what `build_command` made."""
+"""Folder in .server-builds of the wheels that `build_command` made."""
 Side = Literal["good", "bad", "open"]
 
 
 def search(builds: int, side: Callable[[int], Side]) -> tuple[int, int]:
     """Return the numbers of the last build known good and the first known bad; 0 is good and the last one bad.
 
-    `side` tells where a build belongs. One that stays open is passed over: the nearest to the middle is tried next, so
-    what remains between the two are builds that could not be told, or, after MOST_OPEN of them, that were not tried.
+    `side` judges a build. An undecided one is skipped, and the next nearest to the middle is tried. So the builds
+    between the two numbers are undecided or, after MOST_OPEN undecided ones, were not tried.
     """
     good, bad, passed = 0, builds - 1, set[int]()
     while between := [number for number in range(good + 1, bad) if number not in passed]:
@@ -53,9 +53,9 @@ def search(builds: int, side: Callable[[int], Side]) -> tuple[int, int]:
 
 
 def step_design(effect: float, builds: int, blocks: int, alpha: float) -> Design:
-    """Return the looks at a build in between: half of the effect, per cent of the good build's value, is the margin.
+    """Return the design for builds in between: the margin is half of `effect` (% of the good build), in logarithms.
 
-    The error rate is divided among the steps that a search over so many builds takes.
+    The error rate `alpha` is divided among the steps of a search over `builds` builds.
     """
     steps = max(1, math.ceil(math.log2(max(builds - 1, 1))))
     margin = 1 - math.sqrt(1 + effect / 100)
@@ -63,7 +63,7 @@ def step_design(effect: float, builds: int, blocks: int, alpha: float) -> Design
 
 
 def side_of(checked: CheckResult) -> Side:
-    """Return where the one deciding claim puts a build."""
+    """Return the answer of the one deciding claim on a build."""
     (deciding,) = (each for each in checked.found if each.claim.decides)
     answer = deciding.look.answer
     return "open" if answer == "open" else "bad" if answer == "worse" else "good"
@@ -71,7 +71,7 @@ def side_of(checked: CheckResult) -> Side:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The comparison of every step: the arm, and of it one quantity at one level, with the looks at it."""
+    """The comparison of every step: one quantity at one level of one arm, and its design."""
 
     arm: str
     quantity: str
@@ -89,10 +89,10 @@ class _Comparison:
 def run_bisect(
     asked: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str], places: Places
 ) -> tuple[bool, Iterator[str]]:
-    """Bisect; return whether there was something to find, and the lines to be told.
+    """Bisect; return whether the bad build was slower than the good one, and the lines to print.
 
-    `asked`: the campaign's values, of `files` if it is not the default one; `options`: those of `candidates`, and
-    check_arms, check_blocks, build_command. Raises a Failure for what cannot be bisected.
+    `asked`: the campaign's values; `files`: its files, none for the default campaign; `options`: those of `candidates`,
+    and check_arms, check_blocks, build_command. Raises a Failure for what cannot be bisected.
     """
     blocks = int(options.get("check_blocks") or BLOCKS)
     builds = candidates(options, ServerConfig.model_validate(asked["server"]).program)

@@ -13,9 +13,9 @@ from kveval.host.hashing import content_hash
 from kveval.spec.builds import BESIDE, find_build
 
 ARMS = ("native-offload/3000", "lmcache-local/10000")
-"""The server's own tier where it has to evict, and LMCache's where it holds the working set of the default load."""
+"""Default arms: the server's own tier, too small not to evict, and LMCache's, which holds the default working set."""
 BLOCKS = 6
-"""The most blocks, unless `check_blocks` says: half an hour on two cores."""
+"""Default of `check_blocks`, the most blocks: half an hour on two cores."""
 INSTALLED = "installed"
 BASE, CANDIDATE = "base", "candidate"
 _ARM = re.compile(r"(?P<scenario>[A-Za-z0-9][\w.+-]*)/(?P<blocks>0|[1-9][0-9]*)")
@@ -30,7 +30,7 @@ class CheckError(Failure):
 class CheckPlan:
     """A check: its campaign's values, and arm (SCENARIO/BLOCKS) -> scenarios of the base and of the candidate.
 
-    `described`: what the two builds are, as people say it; `identical`: whether they have the same content.
+    `described`: the titles of the two builds; `identical`: whether they have the same content.
     """
 
     values: Mapping[str, Any]
@@ -40,10 +40,10 @@ class CheckPlan:
 
 
 def source_of(text: str) -> dict[str, str] | None:
-    """Return what a build given on the command line is, as a scenario's `server` says it; None for what is installed.
+    """Return a build given on the command line in the form of a scenario's `server`; None for the installed build.
 
     PROGRAM==VERSION is a release, FILE.whl a wheel, a folder with bin/python an environment, another one a checkout,
-    FOLDER@COMMIT a commit of it.
+    FOLDER@COMMIT a commit of it. Raises CheckError for a PROGRAM that a scenario's `server` may not name.
     """
     name, _, version = text.partition("==")
     path, at, commit = text.rpartition("@")
@@ -53,7 +53,7 @@ def source_of(text: str) -> dict[str, str] | None:
         return {name: version}
     if version:
         raise CheckError(
-            f"{text} is no release: PROGRAM==VERSION of what a scenario's server may name", code="no_release"
+            f"{text} is not a release: write PROGRAM==VERSION of what a scenario's server may name", code="no_release"
         )
     if text.endswith(".whl"):
         return {"wheel": text}
@@ -67,13 +67,13 @@ def source_of(text: str) -> dict[str, str] | None:
 def check_plan(
     values: Mapping[str, Any], base: str, candidate: str, arms: Sequence[str] = (), blocks: int = BLOCKS
 ) -> CheckPlan:
-    """Make the campaign of a check from that which was asked for: its server, its load, its model.
+    """Make the campaign of a check from the server, the load and the first model of the requested campaign.
 
     `arms`: SCENARIO/BLOCKS, by default those of ARMS that the server can run; `blocks`: the most that are measured.
     Raises CheckError, BuildError.
     """
     if "matrix" not in values or values.get("engine", "local") != "local":
-        raise CheckError("check measures on this host: a campaign with engine: local and a matrix", code="not_here")
+        raise CheckError("check needs a campaign with engine: local and a matrix", code="not_here")
     server = ServerConfig.model_validate(values["server"])
     models = [name for entry in values["matrix"] for name in entry.get("models", ())][:1]
     sources = [source_of(base), source_of(candidate)]
@@ -83,7 +83,7 @@ def check_plan(
     contents = [INSTALLED if one is None else one.source or one.key for one in builds]
     installed = f"{server.program}-{server.declared_version}"
     told_apart = [installed if one == INSTALLED else one for one in contents]
-    # Another candidate has a base of its own: measured in its blocks, not taken from an earlier check.
+    # Each pair of builds has its own base runs, measured in the same blocks, not adopted from another check.
     mark = content_hash(told_apart, 8)
     scenarios: dict[str, Any] = {}
     matrix: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ def check_plan(
     for arm in asked:
         found = _ARM.fullmatch(arm)
         if found is None:
-            raise CheckError(f"{arm!r} is no arm: SCENARIO/CPU_BLOCKS, for instance {ARMS[0]}", code="no_arm")
+            raise CheckError(f"{arm!r} is not an arm: write SCENARIO/CPU_BLOCKS, as {ARMS[0]}", code="no_arm")
         names = [f"{found['scenario']}.{side}.{mark}" for side in (BASE, CANDIDATE)]
         for side, name, source in zip((BASE, CANDIDATE), names, sources, strict=True):
             scenarios[name] = {

@@ -1,4 +1,4 @@
-"""Target `check`: blocks until the verdict is clear, then the comment, the figure, and the verdict as JSON."""
+"""Target `check`: measures blocks until the verdict is clear, then writes the comment, the figure and verdict.json."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ from kveval.workflow.check.measuring import Places, Values, measure_block, value
 from kveval.workflow.planning.order import campaign_pointer
 
 Measure = Callable[[int], Mapping[str, str]]
-"""Measures the block of a number; returns why runs failed, by cell."""
+"""Measures the block with this number; returns cell -> why its run failed."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """A check as it ended."""
+    """The outcome of a check."""
 
     verdict: Verdict
     found: Sequence[Judged]
@@ -37,13 +37,13 @@ class CheckResult:
 def run_check(
     asked: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str], places: Places
 ) -> tuple[bool, Iterator[str]]:
-    """Measure until the verdict is clear; return whether the candidate passes, and the lines to be told.
+    """Measure until the verdict is clear; return whether the candidate passes, and the lines to print.
 
-    `asked`: the campaign's values, of `files` if it is not the default one; `options`: base, candidate, check_arms,
-    check_blocks of --config. Raises a Failure for what cannot be checked.
+    `asked`: the campaign's values; `files`: its files, none for the default campaign; `options`: base, candidate,
+    check_arms, check_blocks of --config. Raises a Failure for what cannot be checked.
     """
     if not options.get("candidate"):
-        said = "give the build: --config candidate=FOLDER (or FILE.whl, PROGRAM==VERSION), and base= unless installed"
+        said = "name the build: --config candidate=FOLDER (or FILE.whl, PROGRAM==VERSION), and base= unless installed"
         raise CheckError(said, code="no_candidate")
     base, candidate = str(options.get("base") or "installed"), str(options["candidate"])
     plan = check_plan(asked, base, candidate, arms_of(options), int(options.get("check_blocks") or BLOCKS))
@@ -61,7 +61,7 @@ def run_check(
 
 
 def arms_of(options: Mapping[str, Any]) -> list[str]:
-    """Return the arms that --config names; one may be given as a text."""
+    """Return the arms that --config names; a single one may be a string."""
     arms = options.get("check_arms") or ()
     return [arms] if isinstance(arms, str) else list(arms)
 
@@ -75,7 +75,7 @@ def planned_config(plan: CheckPlan, places: Places) -> Config:
 
 
 def command_of(target: str, options: Mapping[str, Any], files: Sequence[str]) -> list[str]:
-    """Return the words of the command that asks for the same again."""
+    """Return the words of the command that repeats a target with these options."""
     given = {
         name: f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
         for name, value in options.items()
@@ -94,7 +94,7 @@ def until_clear(
     measure: Measure,
     command: Sequence[str],
 ) -> CheckResult:
-    """Measure block after block, looking after each, until there is a verdict or the budget is spent."""
+    """Measure block after block, judging after each, until there is a verdict or the budget of blocks is used up."""
     blocks: list[Values] = []
     reasons: list[str] = []
     found: list[Judged] = []
@@ -121,7 +121,7 @@ def until_clear(
 
 
 def write_check(checked: CheckResult, folder: Path) -> list[str]:
-    """Write comment, figure and verdict; return the lines to be told."""
+    """Write comment, figure and verdict; return the lines to print."""
     folder.mkdir(parents=True, exist_ok=True)
     text = comment(checked.verdict, checked.found, checked.design, checked.facts)
     write_text(folder / "COMMENT.md", text)
@@ -150,7 +150,7 @@ def _measured(config: Config, blocks: int) -> tuple[float, dict[str, str]]:
 
 
 def plain(checked: CheckResult) -> dict[str, Any]:
-    """Return a check as plain values, for JSON; what is not known is null."""
+    """Return a check as plain values, for JSON; NaN becomes null."""
     rows = [
         {
             "arm": each.claim.arm,

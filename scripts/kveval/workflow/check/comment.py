@@ -1,4 +1,4 @@
-"""A check as a comment for a pull request: verdict, effects with intervals, what they rest on, how to repeat it."""
+"""A check as a comment for a pull request: verdict, effects with intervals, their basis, how to repeat it."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ _HEADS: Mapping[Verdict, str] = {
 
 @dataclass(frozen=True)
 class CheckFacts:
-    """The facts that a comment has beside the numbers.
+    """The facts in a comment besides the numbers.
 
-    `builds`: base's and candidate's, as people say them; `identical`: whether their content is the same; `blocks`:
-    measured; `minutes`: that this took; `host`: the machine; `failed`: why values are missing; `command`: the words of
-    the command that repeats it.
+    `builds`: titles of base and candidate; `identical`: whether their content is the same; `blocks`: how many were
+    measured; `minutes`: the time this took; `host`: the machine; `software`: versions by program; `failed`: why values
+    are missing; `command`: the words of the command that repeats the check.
     """
 
     builds: tuple[str, str]
@@ -51,7 +51,7 @@ def comment(verdict: Verdict, found: Sequence[Judged], design: Design, facts: Ch
     lines += [_summary(verdict, found, design, facts), ""]
     lines += ["| arm | quantity | base | candidate | effect | |", "|---|---|---|---|---|---|"]
     lines += [_row(each) for each in found]
-    lines += ["", f"![effects with their intervals]({FIGURE})", "", "### What it rests on", ""]
+    lines += ["", f"![effects with their intervals]({FIGURE})", "", "### Basis", ""]
     lines += [f"- {line}" for line in _basis(design, facts)]
     lines += ["", "### Reproduce it", "", "```bash", shlex.join(facts.command), "```", ""]
     return "\n".join(lines)
@@ -97,7 +97,7 @@ def _number(value: float) -> str:
 
 
 def effect_text(each: Judged) -> str:
-    """Return an effect with its interval, as people read it."""
+    """Return an effect with its interval as text, in percent of the base."""
     look = each.look
     return MISSING if np.isnan(look.effect) else f"{look.effect:+.1f} % [{look.low:+.1f}, {look.high:+.1f}]"
 
@@ -107,11 +107,11 @@ def _basis(design: Design, facts: CheckFacts) -> list[str]:
     lines = [
         f"{facts.blocks} blocks in {facts.minutes:.0f} minutes: base and candidate in each, in random order, every run"
         " on a fresh server, with the same requests.",
-        f"Looked at after {design.first} blocks and each that followed, at most {design.budget}; bounds by alpha"
+        f"Evaluated after {design.first} blocks and each later one, at most {design.budget}; bounds by alpha"
         f" spending (Lan and DeMets, after O'Brien and Fleming), error rate {design.alpha:g} over {design.comparisons}"
-        " deciding quantities. Intervals hold at all looks together.",
-        f"Slower or faster: significant and, as estimated, beyond ±{100 * design.margin:.3g} %."
-        " Latencies are shown, and do not decide.",
+        " deciding quantities. Intervals hold simultaneously over all evaluations.",
+        f"Slower or faster: significant, and the estimate is beyond ±{100 * design.margin:.3g} %."
+        " Latencies are shown but do not decide.",
         f"{facts.host}; {told}.",
     ]
     if facts.identical:
@@ -120,7 +120,7 @@ def _basis(design: Design, facts: CheckFacts) -> list[str]:
 
 
 def draw_check(found: Sequence[Judged], design: Design) -> Figure:
-    """Return the effects with their intervals, and the margin."""
+    """Return a figure of the effects with their intervals, and the margin."""
     shown = [each for each in found if not np.isnan(each.look.effect)]
     height = 1.5 + 0.4 * max(len(shown), 1)
     figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.4 / height)))

@@ -1,4 +1,4 @@
-"""The builds between a good and a bad one, in order: commits of a checkout, or a list; wheels made of commits."""
+"""The builds between a good and a bad one, in order: commits of a checkout, or a list; wheels built from commits."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ _BUILD_S = 6 * 3600.0
 
 @dataclass(frozen=True)
 class BisectBuild:
-    """A build that may be the first slower one: as `candidate` of --config takes it, and as people know it."""
+    """A build that may be the first slower one: in the form of --config candidate=, and its title."""
 
     build: str
     title: str
@@ -34,7 +34,7 @@ def candidates(options: Mapping[str, Any], program: str) -> list[BisectBuild]:
     listed = options.get("builds")
     if listed:
         if isinstance(listed, str) or len(listed) < 2:
-            raise CheckError("builds is a list: the good one, those between in order, the bad one", code="no_builds")
+            raise CheckError("builds is not a list of the good build, those in between, the bad one", code="no_builds")
         return [BisectBuild(str(one), str(one)) for one in listed]
     folder, first = _commit_of(str(options.get("good") or ""), "good")
     bad = str(options.get("bad") or "")
@@ -57,7 +57,7 @@ def candidates(options: Mapping[str, Any], program: str) -> list[BisectBuild]:
 def _commit_of(text: str, name: str) -> tuple[str, str]:
     folder, at, commit = text.rpartition("@")
     if not (at and commit and (Path(folder).expanduser() / ".git").exists()):
-        said = f"{name} is {text!r}: FOLDER@COMMIT, a commit of a checkout under git; or list all builds (builds=[...])"
+        said = f"{name} is {text!r}, not FOLDER@COMMIT of a checkout under git; or list all builds (builds=[...])"
         raise CheckError(said, code="no_commit_given")
     return folder, commit
 
@@ -67,7 +67,7 @@ def _between(folder: Path, first: str, last: str, paths: Sequence[str]) -> list[
     try:
         git(folder, "merge-base", "--is-ancestor", first, last)
     except BuildError:
-        said = f"{first} is no ancestor of {last} in {folder}: name a good commit that the bad one is based on"
+        said = f"{first} is not an ancestor of {last} in {folder}: name a good commit that the bad one is based on"
         raise CheckError(said, code="no_ancestor") from None
     form = ["--format=%H%x09%s", "--end-of-options"]
     begin = git(folder, "log", "-1", *form, first)
@@ -77,10 +77,10 @@ def _between(folder: Path, first: str, last: str, paths: Sequence[str]) -> list[
 
 
 def built(candidate: BisectBuild, command: str, keep: Path) -> str:
-    """Make a wheel of a commit, unless it was made; return its path.
+    """Build the wheel of a commit, unless it exists; return its path.
 
-    `command`: run by the shell in a clone of the checkout at that commit, leaves one wheel in the folder $WHEELS;
-    `keep`: where wheels are kept, by commit and command. Raises BuildError.
+    `command`: run by the shell in a clone of the checkout at that commit, must leave one wheel in the folder $WHEELS;
+    `keep`: folder in which wheels are kept, by commit and command. Raises BuildError.
     """
     folder, at, commit = candidate.build.rpartition("@")
     if not at:

@@ -1,4 +1,4 @@
-"""A check after some blocks: every claim looked at, and the verdict that follows from all of them."""
+"""The state of a check after some blocks: the evaluation of every claim, and the verdict from all of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _TITLES = {**METRIC_TITLES, COLD: "Prompts taken in cold"}
 
 @dataclass(frozen=True)
 class BuildClaim:
-    """One quantity on the base and on the candidate, over the cells that are compared together.
+    """One quantity to compare between base and candidate, over one or more pairs of cells.
 
     `pairs`: base's cell, candidate's cell, level; `decides`: whether the verdict rests on it.
     """
@@ -48,9 +48,9 @@ class BuildClaim:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with what is known of it.
+    """A claim with its evaluation.
 
-    `base`, `candidate`: geometric means over the blocks that have both; `usable`: in how many blocks each gave a value.
+    `base`, `candidate`: geometric means over the blocks with both; `usable`: number of blocks with a value of each.
     """
 
     claim: BuildClaim
@@ -82,14 +82,14 @@ def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Build
 
 
 def design_of(config: Config, claims: Sequence[BuildClaim]) -> Design:
-    """Return the looks that a check declares: after three blocks and each that follows."""
+    """Return the sequential design of a check: a look after FIRST_LOOK blocks and after each later one."""
     comparison, deciding = config.campaign.comparison, sum(claim.decides for claim in claims)
     first = min(FIRST_LOOK, config.campaign.runs)
     return Design(first, config.campaign.runs, comparison.margin, comparison.alpha, deciding)
 
 
 def judged(claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Design) -> list[Judged]:
-    """Look at every claim; `blocks`: what the runs of each found. A block lacks a claim that either side lacks."""
+    """Evaluate every claim; `blocks`: the values of each block, which counts for a claim if both builds have values."""
     found = []
     for claim in claims:
         values = [pair for block in blocks if (pair := _pair(claim, block)) is not None]
@@ -120,9 +120,9 @@ def _has(claim: BuildClaim, block: Values, side: int) -> bool:
 
 
 def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
-    """Return the verdict after some blocks: one deciding claim makes a regression, all are needed for an improvement.
+    """Return the verdict after some blocks: one worse claim is a regression; other verdicts need all claims decided.
 
-    A candidate that gave no value of a claim at all fails, once the base gave as many as the first look needs.
+    A candidate fails if it gave no value of a deciding claim, and the base as many as the first look needs.
     """
     deciding = [each for each in found if each.claim.decides]
     answers = {each.look.answer for each in deciding}

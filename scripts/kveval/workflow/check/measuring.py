@@ -1,4 +1,4 @@
-"""The blocks of a check, measured one after the other by the jobs that measure every campaign, and what they found."""
+"""The blocks of a check: measured one after the other with the script that measures any campaign, and their values."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from kveval.store.run_file import Cell, read_run, stored_run
 from kveval.workflow.planning.order import campaign_pointer, in_order, planned_runs, requested_file
 
 COLD = "cold_prefixes_per_s"
-"""Prefixes that a server with empty caches took in per second, each once, before the level."""
+"""Prefixes per second that a server with empty caches processed while it was primed, before the level."""
 SHOWN = ("throughput_tok_s", COLD, "ttft_ms_p50", "e2e_ms_p50")
 """The quantities of a check; only the first two decide."""
 _STOPPED = 2
@@ -35,7 +35,7 @@ class Stopped(Failure):
 
 @dataclass(frozen=True)
 class Places:
-    """Where a check finds what it needs: benchmark.py, the catalogues, the store, the environment of the server."""
+    """The paths that a check needs: benchmark.py, the catalogues, the store, the environment of the server."""
 
     script: Path
     catalogues: Path
@@ -44,14 +44,14 @@ class Places:
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> Self:
-        """Take them from text."""
+        """Make them from strings."""
         return cls(**{name: Path(text) for name, text in texts.items()})
 
 
 def measure_block(config: Config, values: Mapping[str, Any], block: int, places: Places) -> dict[str, str]:
-    """Measure what the store lacks of a block, in the campaign's random order; return why runs failed, by cell.
+    """Measure the runs of a block that the store lacks, in random order; return cell -> why its run failed.
 
-    `values`: the campaign's, as it was loaded. Raises Stopped.
+    `values`: those that `config` was loaded from. Raises Stopped if a measurement was asked to stop.
     """
     failed = {}
     if block == 1:
@@ -76,9 +76,9 @@ def measure_block(config: Config, values: Mapping[str, Any], block: int, places:
 
 
 def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
-    """Return what a run found, quantities that may enter a verdict alone, and why others may not.
+    """Return the values of a run that may enter a verdict, and the reasons why others may not.
 
-    Nothing where the run is not there.
+    Both are empty if the run does not exist.
     """
     pointer = campaign_pointer(config, cell, run)
     if not pointer.exists():

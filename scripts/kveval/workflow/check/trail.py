@@ -13,7 +13,7 @@ from kveval.workflow.check.judging import Judged
 
 @dataclass(frozen=True)
 class Step:
-    """A build that was compared with the good one: its number, the answer, and the check, None if it was not built.
+    """A build that was compared with the good one: its number, the answer, and the check; None if not built.
 
     The check's comment lies in the folder of that number, beside the trail.
     """
@@ -43,7 +43,7 @@ def trail(
         lines[-1] += " if at least half of that is shown, good if less than half is."
         if ends[1] - ends[0] > 1:
             known = {step.number: step.answer for step in steps}
-            lines += ["", "Between them, with what is known (more blocks, check_blocks=, tell more):"]
+            lines += ["", "The builds in between, with what is known (more blocks, check_blocks=, may decide them):"]
             numbers = range(ends[0] + 1, ends[1])
             lines += [f"- {builds[number].title}: {known.get(number, 'not measured')}" for number in numbers]
     lines += ["", "| build | against the good one | blocks | answer |", "|---|---|---|---|"]

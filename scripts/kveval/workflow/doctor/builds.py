@@ -1,4 +1,4 @@
-"""Builds that arms name: whether their environments are there, and what a checkout has that is not built."""
+"""Builds that arms name: whether their environments exist, and which changed sources of a checkout are not compiled."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust")
 
 
 def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
-    """Yield what is to be said of the builds of a campaign's arms; `installed`: the server's environment."""
+    """Yield the findings on the builds of a campaign's arms; `installed`: the server's environment."""
     if not (installed / "bin" / "python").exists():
         return
     found: dict[str, tuple[ArmBuild, str]] = {}
@@ -30,15 +30,13 @@ def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
             said = f"{build.title}: installed by pip when it is first needed"
             yield ok(f"build of {scenario}", said, to_be_made=True)
         if changed := not_built(build, config.campaign.server.declared_version):
-            said = (
-                f"{build.title} has other sources than the installed build in {', '.join(changed)}: those are not built"
-            )
+            said = f"{build.title} differs from the installed build in {', '.join(changed)}: this is not compiled"
             fix = "build a wheel, and name it by server.wheel"
             yield warning(f"build of {scenario}", said, fix, "not_built", changed=changed)
 
 
 def not_built(build: ArmBuild, version: str) -> list[str]:
-    """Return in which folders of compiled sources a checkout differs from a release; none where it has no tag of it."""
+    """Return the folders of compiled sources in which a checkout differs from a release; none without a tag of it."""
     if build.kind != "checkout" or build.commit is None or build.place is None:
         return []
     commits = [f"v{version}", *([build.commit] if build.pinned else [])]

@@ -20,23 +20,23 @@ _KEYS = {
     "load": "cluster.load",
     "epp": "cluster.router_requests",
 }
-"""Keys that say what the pods of a component ask for, and where."""
+"""The configuration keys that set what a component's pods request, and on which nodes."""
 _GIB = 2**30
-SCALED = "nothing, where an autoscaler adds such a node: snakemake deploy_one shows it"
-# What a container has at /dev/shm without a volume there.
+SCALED = "nothing, if an autoscaler adds such a node: snakemake deploy_one shows it"
+# The size of a container's /dev/shm without a volume.
 _DEFAULT_SHARED_MEMORY = 64 * 2**20
 
 
 def capacity(plan: CampaignDocuments, nodes: Answer, pods: Answer) -> list[Finding]:
     """Return the findings on GPUs, host memory and /dev/shm.
 
-    Looks at each pod by itself: whether all of them have a place together only the cluster's scheduler knows.
-    `nodes`: the list of nodes; `pods`: of all pods that run, for what others hold; both perhaps denied.
+    Each pod is checked by itself: only the cluster's scheduler knows whether all of them fit at the same time.
+    `nodes`: the list of nodes; `pods`: all pods that run, for what others hold; both may be denied.
     """
     found = list(_shared_memory(plan.cells))
     if not nodes.found:
         fix = "an account that may list nodes; see `The account` in docs/cluster-site.md"
-        return [*found, warning("nodes", f"cannot be looked at: {nodes.message}", fix)]
+        return [*found, warning("nodes", f"cannot be read: {nodes.message}", fix)]
     there = [node_of(thing) for thing in nodes.body.get("items", [])]
     return [*_gpus(plan, there, pods), *_others(plan, there), *_host_memory(plan, there), *found]
 
@@ -46,7 +46,7 @@ def _servers(cell: CellPlan) -> list[PodNeed]:
 
 
 def _takers(need: PodNeed, nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes that a pod would have to itself, and that are large enough for it."""
+    """Return the nodes that accept a pod and are large enough for it when nothing else runs there."""
     return [
         node
         for node in nodes
@@ -77,7 +77,7 @@ def _gpus(plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer) -> Itera
     told = {"nodes": having, "cell": path, "asked": each * largest.copies, "slots": site.slots}
     held = _held(pods)
     if each and asked > sum(having.values()):
-        yield warning(check, f"{said}: they are fewer", f"cluster.slots; {SCALED}", "too_few", **told)
+        yield warning(check, f"{said}: too few", f"cluster.slots; {SCALED}", "too_few", **told)
     elif pods.found and not _takers(largest, _without(nodes, held)):
         of_nodes = _sums((node, amount.get(resource, 0)) for _, node, amount in held)
         owners = sorted({owner for owner, _, amount in held if amount.get(resource) or not each})
@@ -93,7 +93,7 @@ def _gpus(plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer) -> Itera
 def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, int]) -> Finding:
     if any(others.values()):
         fix = "cluster.node_selector and cluster.tolerations, as `kubectl describe node` shows labels and taints"
-        said = f"{_listed(others)} of {site.gpu_resource}, but no such node takes the servers"
+        said = f"{_listed(others)} of {site.gpu_resource}, but none of these nodes takes the servers"
         return warning("GPUs", said, f"{fix}; {SCALED}", "not_taken", nodes=others)
     nodes = f"{len(selected)} nodes would take the servers" if selected else "no node takes the servers"
     fix = "install the GPU operator or device plugin; or cluster.gpu_resource, as `kubectl describe node` names it"
@@ -101,7 +101,7 @@ def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, in
 
 
 def _others(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Look whether there is a node for every other pod: the load's, Redis, the endpoint picker."""
+    """Yield a finding for each other pod (load, Redis, endpoint picker) for which no node is large enough."""
     documents = [one for cell in plan.cells for one in (*cell.serving, *cell.driving)]
     needs = {need.component: need for need in pod_needs(documents) if need.component != SERVER}
     for need in needs.values():
@@ -111,7 +111,7 @@ def _others(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]
 
 
 def _no_room(check: str, need: PodNeed, what: str, usable: Sequence[Node], gpu: str) -> Finding:
-    """Say what a pod asks for that no node has, and what the nodes that would take it have."""
+    """Return the finding that no node has what a pod requests, with what the nodes that accept it have."""
     has = "; ".join(f"{node.name} has {_asked(node.allocatable, gpu)}" for node in usable[:4])
     offers = has or "and no node takes it (selector, taints, not ready)"
     keys = _KEYS.get(need.component, "cluster.node_selector, tolerations")
@@ -176,7 +176,7 @@ def _listed(amounts: Mapping[str, int]) -> str:
 
 
 def _host_memory(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Compare the tiers in host memory with the nodes that as many servers may share as these have GPUs for."""
+    """Compare the tiers in host memory with each node's memory, for as many servers as its GPUs allow."""
     worst, share = None, 0.0
     for cell in plan.cells:
         for need in _servers(cell):
@@ -203,11 +203,11 @@ def _host_memory(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Fin
 
 
 def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[Finding]:
-    """Compare what a server allocates in /dev/shm, and in all, with what its pod allows."""
+    """Compare what a server allocates in /dev/shm, and in total, with what its pod allows."""
     largest = (0, "")
     for cell in cells:
         shared, tier = shared_memory_bytes(cell.specification), memory_bytes(cell.specification)
-        # A tier in shared memory is counted there already.
+        # A tier in shared memory is already part of `shared`.
         needed = max(shared, tier) if shared >= tier else shared + tier
         largest = max(largest, (shared, cell.path))
         for need in _servers(cell):

@@ -35,7 +35,7 @@ _INSTALL = {
 
 
 def examine(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> list[Finding]:
-    """Return what the facts mean for the campaign; `grant`: the command that grants what the account needs."""
+    """Return the findings that follow from the facts; `grant`: the command that grants what the account needs."""
     return [
         _api(facts),
         *_permissions(plan, facts.denied, grant),
@@ -87,7 +87,7 @@ def _permissions(plan: CampaignDocuments, denied: Sequence[Denied], grant: str) 
 def _namespaces(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> Iterator[Finding]:
     for name, answer in facts.namespaces.items():
         if answer.status == 404 and name == plan.site.pcp_namespace and facts.may_make_namespaces:
-            yield ok("namespace", f"{name} is not there and will be made")
+            yield ok("namespace", f"{name} does not exist and will be created")
         elif answer.status == 404:
             fix = f"kubectl create namespace {name}   (or {grant})"
             yield error("namespace", f"{name} does not exist", fix)
@@ -96,15 +96,15 @@ def _namespaces(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> Ite
         elif answer.found:
             yield ok("namespace", f"{name} exists")
         else:
-            yield warning("namespace", f"{name} cannot be looked at: {answer.message}", grant)
+            yield warning("namespace", f"{name} cannot be read: {answer.message}", grant)
 
 
 def _install(plan: CampaignDocuments, group: str) -> str:
-    """Return what brings the kinds of a group, in the release that the campaign's router was shipped with."""
+    """Return the command that installs the kinds of a group, in the release that the campaign's router needs."""
     for release in plan.releases:
         if group == GATEWAY_GROUP:
             command = _RELEASES.format("gateway-api", release.router.gateway_api, "standard-install.yaml")
-            return f"{command}   (OpenShift brings them itself: make a GatewayClass of its controller)"
+            return f"{command}   (OpenShift has them: make a GatewayClass of its controller)"
         if group in (POOL_GROUP, *OBJECTIVE_GROUPS):
             extension = release.router.inference_extension
             return _RELEASES.format("gateway-api-inference-extension", extension, "manifests.yaml")
@@ -141,7 +141,7 @@ def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     if answer.found:
         yield from _gateway_state(name, answer, site.namespace, show)
     elif answer.denied:
-        said = f"{name} cannot be looked at: {answer.message}"
+        said = f"{name} cannot be read: {answer.message}"
         yield warning("Gateway", said, "an account that may get gateways", "hidden")
     elif not site.gateway.create:
         fix = "cluster.gateway.create: true with cluster.gateway.class; or name one of: kubectl get gateways -A"
@@ -168,7 +168,7 @@ def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iter
     programmed = _condition(answer, "Programmed")
     addresses = ", ".join(entry["value"] for entry in answer.body.get("status", {}).get("addresses", []))
     if programmed != "True":
-        why = _condition(answer, "Programmed", "message") or "no controller has looked at it"
+        why = _condition(answer, "Programmed", "message") or "no controller has processed it"
         yield error("Gateway", f"{name} is not programmed: {why}", show, "not_programmed", why=why)
     elif not addresses:
         said = f"{name} is programmed and has no address"
@@ -182,7 +182,7 @@ def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iter
     ]
     if own != namespace and allowed and not set(allowed) - {"Same"}:
         fix = f"kubectl edit gateway of {name}: listeners[].allowedRoutes.namespaces.from: All; or one in {namespace}"
-        said = f"{name} takes routes of its own namespace only, and the campaign's is {namespace}"
+        said = f"{name} accepts routes of its own namespace only, and the campaign's is {namespace}"
         yield error("Gateway", said, fix, "own_routes_only", namespace=namespace)
 
 
@@ -192,7 +192,7 @@ def _condition(answer: Answer, name: str, key: str = "status") -> str:
 
 
 def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
-    """Say of which kinds the nodes are that a cell and its baseline may come to run on."""
+    """Report of how many kinds the nodes are on which a cell and its baseline may run."""
     site, gpus = plan.site, any(cell.specification.on_cluster.gpus for cell in plan.cells)
     there = fitting(nodes.body.get("items", []), site, gpus=gpus) if nodes.found else []
     kinds = {fingerprint([node], site.gpu_resource): node for node in reversed(there)}
@@ -216,7 +216,7 @@ def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]
     name = f"{plan.site.namespace}/{wanted.name}"
     make = f"kubectl -n {plan.site.namespace} create secret generic {wanted.name} --from-file={wanted.key}=FILE"
     if answer is None or answer.denied:
-        yield warning("token", f"Secret {name} cannot be looked at", "the permission above", "hidden")
+        yield warning("token", f"Secret {name} cannot be read", "the permission above", "hidden")
     elif not answer.found:
         yield error("token", f"there is no Secret {name}", make, "absent")
     elif wanted.key not in answer.body["data"]:
@@ -269,19 +269,19 @@ def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]
         yield ok("recorder", f"its pods, with their privileges, would be admitted in {place}")
     else:
         fix = f"kubectl create namespace {place} && {label}"
-        yield warning("recorder", f"its privileges can be tried once namespace {place} exists", fix)
+        yield warning("recorder", f"its privileges can be tested once namespace {place} exists", fix)
 
 
 def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     recorder = plan.site.pcp_namespace
-    # A recorder's pod that is refused has a finding of its own; so has what the account may not do.
+    # Refused pods of the recorder and missing permissions have findings of their own.
     tried = [trial for trial in facts.trials if not (trial.pod and trial.namespace == recorder)]
     wrong = [trial for trial in tried if not trial.answer.found and not (facts.denied and _unauthorised(trial))]
     for message, trials in _grouped(wrong, lambda trial: trial.answer.message).items():
         others = f" (and {len(trials) - 1} more)" if len(trials) > 1 else ""
         told = {"document": trials[0].what, "message": message, "documents": len(trials)}
         if "does not support dry run" in message:
-            fix = "nothing, unless the first run is refused: this admission webhook cannot be tried"
+            fix = "nothing, unless the first run is refused: this admission webhook cannot be tested"
             yield warning("dry run", f"{trials[0].what}{others}: {message}", fix, "untried", **told)
         else:
             said = f"{trials[0].what}{others}: {message}"
@@ -293,7 +293,7 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
         said = f"{pairs[0][1].what}{others}: {text}"
         yield warning("dry run", said, "nothing, as long as it is a warning", "warned", **told)
     if facts.above_constraints:
-        said = "OpenShift takes any pod of this account: whether controllers may make these, the dry run does not show"
+        said = "OpenShift accepts any pod of this account: the dry run does not show whether controllers may make these"
         yield warning("dry run", said, "run the doctor with the workflow's account (docs/cluster.md)", "administrator")
     accepted = sum(trial.answer.found for trial in tried)
     if accepted and not wrong:
@@ -303,14 +303,14 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _unauthorised(trial: Trial) -> bool:
-    # Where the object would be new, the server gives no reason behind the colon; nobody may hand on what he has not.
+    # For a new object the server gives no reason after the colon. An account may only grant rights that it has itself.
     said = trial.answer.message.strip()
     told = " cannot " in said or said.endswith("is forbidden:") or "not currently held" in said
     return trial.answer.denied and told
 
 
 def _grouped(things: Iterable[T], text: Callable[[T], str]) -> Mapping[str, list[T]]:
-    """Group what differs in quoted names only, by the first such text."""
+    """Group things whose texts differ in quoted names only; return the first text of each group -> its things."""
     groups: dict[str, list[T]] = {}
     shown: dict[str, str] = {}
     for thing in things:

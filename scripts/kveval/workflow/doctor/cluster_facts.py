@@ -1,4 +1,4 @@
-"""Facts that a cluster has and allows, for the doctor's checks; nothing is changed but for the trials of images."""
+"""Facts about a cluster for the doctor's checks; only the test pods of images change anything there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _DRY_RUN: Mapping[str, str] = {"dryRun": "All", "fieldManager": "kveval", "field
 
 @dataclass(frozen=True)
 class Denied:
-    """A verb of the table that the account does not have; the namespace is empty outside namespaces."""
+    """A verb of the permissions table that the account lacks; `namespace` is empty for resources outside namespaces."""
 
     permission: Permission
     verb: str
@@ -29,7 +29,7 @@ class Denied:
 
 @dataclass(frozen=True)
 class Trial:
-    """A document sent to the API server with the request to do nothing; `pod`: as its pod, not by itself."""
+    """A document sent to the API server as a dry run; `pod`: whether a pod made from it was sent instead."""
 
     what: str
     namespace: str
@@ -39,17 +39,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """The answers of a cluster. Whatever the account may not see is an Answer that says so.
+    """The answers of a cluster. What the account may not see is an Answer that says so.
 
     Attributes:
         ahead: how far this host's clock is ahead of the API server's, seconds.
-        user: the account, as the server knows it; empty where it does not say.
-        served: where each kind of the campaign is served; None where it is not.
-        versions: for the groups of those that are not, the versions that are.
-        secret: the token's Secret without its values: only the keys are kept.
-        claims: of the volumes that the site names, or that an earlier run has made.
-        above_constraints: OpenShift takes any pod of this account. It looks at who makes a pod and at the pod's own
-            account, and controllers make most of them.
+        user: the account's name on the server; empty if not known.
+        served: for each kind of the campaign, where it is served; None if it is not.
+        versions: for the API groups of kinds that are not served, the versions that are.
+        secret: the token's Secret, keys only, without values.
+        claims: those of volumes that the site names or that an earlier run made.
+        above_constraints: OpenShift accepts any pod of this account. It checks who creates a pod and the pod's own
+        account, and controllers create most of them.
     """
 
     server: str
@@ -74,7 +74,7 @@ class ClusterFacts:
 
 
 def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterFacts:
-    """Ask a cluster. Raises ClusterError when it cannot be reached, or does not know who asks.
+    """Query a cluster. Raises ClusterError if it cannot be reached, or does not accept the credentials.
 
     `image_limit_s`: longest wait for images, seconds; 0 tries none.
     """
@@ -127,7 +127,7 @@ def _may_use_privileged(asking: Asking, namespace: str) -> bool:
 
 
 def _denied(asking: Asking, site: Cluster) -> list[Denied]:
-    """Return the verbs of the table that the account does not have."""
+    """Return the verbs of the permissions table that the account lacks."""
     wanted = [
         (Denied(permission, verb, namespace_of(permission.place, site)), name)
         for permission in permissions(site)
@@ -198,7 +198,7 @@ def _trials(
 
     def document(one: Mapping[str, Any]) -> Trial | None:
         resource = served[kind_of(one)]
-        # Who binds a role must have its rights, and a dry run makes no role that the API server could look at.
+        # Binding a role requires having its rights, and a dry run makes no role that the API server could check.
         if resource is None or one["kind"] == "RoleBinding":
             return None
         namespace = one["metadata"].get("namespace", "")
@@ -212,12 +212,12 @@ def _trials(
         return Trial(f"pod of {need.owner}", need.namespace, True, answer)
 
     found = [trial for trial in every(within, document) if trial is not None]
-    # A DaemonSet is only warned about where its pods would be refused.
+    # The server accepts a DaemonSet with a warning even if its pods would be refused, so pods are sent as well.
     return found + every([need for need in pod_needs(within) if need.owner.split()[0] != "Pod"], pod)
 
 
 def _pod(need: PodNeed, accounts: set[str]) -> dict[str, Any]:
-    """Return one pod of a document. An account that the campaign would make is not there yet: the default stands in."""
+    """Return one pod of a document; with the default account if its own is one that the campaign has yet to make."""
     metadata = need.template.get("metadata", {})
     spec = dict(need.spec)
     if spec.get("serviceAccountName") in accounts:

@@ -11,7 +11,7 @@ from kveval.workflow.planning.stored import StoreIndex
 
 
 def planned_s(config: Config, store: Path) -> float:
-    """Estimate how long the campaign measures from now on, seconds: what is in the store is not measured again."""
+    """Estimate how many seconds the campaign will still measure; runs in the store are not measured again."""
     index = StoreIndex.read(store)
     plan = make_plan(config, {}, index)
     runs = plan.to_measure.items()
@@ -20,7 +20,7 @@ def planned_s(config: Config, store: Path) -> float:
 
 
 def lasts(ends: datetime | None, now: datetime, needed_s: float) -> list[Finding]:
-    """Compare the end of a token with what is planned; nothing is said of a credential that does not tell its end."""
+    """Compare a token's expiry with the time that is needed; no finding if the expiry is not known."""
     if ends is None:
         return []
     left_s = (ends - now).total_seconds()

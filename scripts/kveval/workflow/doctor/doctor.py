@@ -31,10 +31,10 @@ def diagnose(
     say: Callable[[str], None],
     image_limit_s: float = IMAGE_LIMIT_S,
 ) -> list[Finding]:
-    """Return what was found about a campaign.
+    """Return the findings about a campaign.
 
     `campaign`: its file, for commands; `store` and `server_environment`: of the local engine; `at_once`: measurements
-    that the workflow would run at once, None for no limit; `say` hears what takes long; `image_limit_s`: longest wait
+    that the workflow would run at once, None for no limit; `say` gets progress messages; `image_limit_s`: longest wait
     for images on a cluster, seconds.
     """
     if config.imports:
@@ -66,7 +66,7 @@ def _cluster(
 ) -> list[Finding]:
     site = config.campaign.cluster
     assert site is not None
-    say(f"asking the cluster; images are tried by pods that end at once, for {image_limit_s:.0f} s at most")
+    say(f"querying the cluster; images are tested with pods that end at once, for at most {image_limit_s:.0f} s")
     try:
         api = Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
         plan = planned(config, with_controller(api, site))

@@ -30,7 +30,7 @@ class CampaignDocuments:
     cells: tuple[CellPlan, ...]
     recording: tuple[Document, ...]
     releases: tuple[Release, ...] = ()
-    """Those of the campaign's cells."""
+    """The llm-d releases of the campaign's cells."""
 
     @property
     def documents(self) -> tuple[Document, ...]:
@@ -44,7 +44,7 @@ class CampaignDocuments:
 
     @property
     def kinds(self) -> list[Kind]:
-        """The kinds that have to be served: of the documents, and what an endpoint picker does not start without."""
+        """The kinds that the cluster has to serve: those of the documents, and those that an endpoint picker needs."""
         groups = dict.fromkeys(group for cell in self.cells for group in cell.specification.on_cluster.objectives)
         return [
             *dict.fromkeys(map(kind_of, self.documents)),
@@ -53,7 +53,7 @@ class CampaignDocuments:
 
 
 def planned(config: Config, site: Cluster | None = None) -> CampaignDocuments:
-    """Render a campaign of engine kubernetes, each cell's first run. `site`: as the cluster knows it."""
+    """Render the first run of each cell of a campaign with engine kubernetes. `site`: by default the campaign's."""
     site, name = site or config.campaign.cluster, config.campaign.name
     assert site is not None
     cells = []

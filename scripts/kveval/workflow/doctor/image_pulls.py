@@ -1,7 +1,7 @@
-"""Whether nodes can pull a campaign's images: a pod each, which ends at once, and is removed.
+"""Tests whether nodes can pull a campaign's images, with one pod per image that ends at once and is removed.
 
-Nothing but a node has the cluster's mirrors, credentials and network. An image that does not exist, or may not be read,
-is refused within seconds; a large one may still be on its way when the time is over, and that is what is said then.
+Only nodes have the cluster's mirrors, credentials and network. An image that does not exist, or may not be read, is
+refused within seconds; a large one may still be being pulled at the time limit, and is reported as such.
 """
 
 import time
@@ -26,13 +26,13 @@ Outcome = Literal["pulled", "pulling", "refused", "unplaced", "rejected"]
 
 @dataclass(frozen=True)
 class ImageTrial:
-    """The outcome of trying an image.
+    """The outcome of the test of an image.
 
     Attributes:
         outcome: pulled; pulling, not refused within the time; refused by the registry or the node; unplaced, no node
-            took the pod; rejected, the API server did not take it.
+            accepted the pod; rejected, the API server did not accept it.
         message: the cluster's own words.
-        node_ahead: how far the node's clock was ahead of the API server's, seconds; None where it did not get there.
+        node_ahead: how far the node's clock was ahead of the API server's, seconds; None if no node has started it.
     """
 
     image: str
@@ -105,7 +105,7 @@ def trial_pod(image: str, need: PodNeed, plan: CampaignDocuments, limit_s: float
 
 
 def outcome_of(pod: Mapping[str, Any]) -> tuple[Outcome | None, str]:
-    """Return what a trial's pod says of its image, and in which words; None while that is open."""
+    """Return the outcome that a test pod shows for its image, and the cluster's message; None while undecided."""
     status = pod.get("status", {})
     for container in status.get("containerStatuses", []):
         state = container.get("state", {})
@@ -122,7 +122,7 @@ def outcome_of(pod: Mapping[str, Any]) -> tuple[Outcome | None, str]:
 
 
 def unschedulable(pod: Mapping[str, Any]) -> str:
-    """Return why no node takes the pod; empty when one did, or nobody has looked yet."""
+    """Return why no node accepts the pod; empty if one did, or the scheduler has not tried yet."""
     for condition in pod.get("status", {}).get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}".strip(": ")
@@ -144,7 +144,7 @@ def node_ahead(pod: Mapping[str, Any], seen: float) -> Bounds | None:
 def _watched(
     asking: Asking, path: str, campaign: str, waiting: dict[str, str], users: Mapping[str, PodNeed], limit_s: float
 ) -> Iterator[ImageTrial]:
-    """Yield the trials as their pods are decided; at the end of the time, what is known of the others."""
+    """Yield each trial as soon as its pod shows the outcome; at the time limit, what is known of the others."""
     begin = time.monotonic()
     clocks: dict[str, Bounds] = {}
     last: dict[str, Mapping[str, Any]] = {}
@@ -177,7 +177,7 @@ def _watched(
 
 @contextmanager
 def _removed(asking: Asking, path: str, campaign: str) -> Iterator[None]:
-    """Remove the trials' pods on every way out, those of a killed doctor at the start as well."""
+    """Remove the test pods on every way out, and those of a killed doctor at the start."""
     _remove(asking, path, campaign)
     try:
         yield

@@ -67,7 +67,7 @@ class LocalFacts:
         unwritable: folders of the configuration that this user cannot write to.
         unset_secrets: names of the campaign's secrets that are not in the environment.
         holder: the measurement that holds the host, None for none.
-        leftovers: things that a killed run noted and nobody has removed yet.
+        leftovers: number of things that killed runs registered and that are not removed yet.
         checkpoints: what is wrong with folders of checkpoints on this host's disk.
     """
 
@@ -90,7 +90,7 @@ class LocalFacts:
 
 
 def local_facts(specifications: Sequence[Specification], config: Config, store: Path, server: Path) -> LocalFacts:
-    """Look at this host; `store`: where measurements are kept, `server`: the server's environment."""
+    """Probe this host; `store`: the folder of the store, which is made; `server`: the server's environment."""
     pcp, problem = None, ""
     try:
         pcp = installed_pcp() or ""
@@ -128,7 +128,7 @@ def _wrong_checkpoints(specifications: Sequence[Specification]) -> Iterator[str]
 
 
 def examine_local(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> list[Finding]:
-    """Return what these facts mean for the campaign; `specifications`: of its cells."""
+    """Return the findings that follow from these facts; `specifications`: those of the campaign's cells."""
     return [
         *_device(config, specifications, facts),
         *_memory(specifications, facts),
@@ -190,7 +190,7 @@ def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -
 
 
 def _disk(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
-    # The reserve is in every estimate, and needed once.
+    # Every estimate includes the reserve, which is needed only once.
     runs = [disk_bytes(specification.workload, facts.cpus) for specification in specifications]
     said = f"a run takes at most {max(runs) / _GIB:.1f} GiB, {facts.disk_free / _GIB:.1f} GiB are free"
     if max(runs) > facts.disk_free:
@@ -241,7 +241,7 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
 
 
 def _server_names(config: Config) -> Sequence[str]:
-    """Return the distributions that may hold the server."""
+    """Return the names of the distributions that may contain the server."""
     server = config.campaign.server
     return PROGRAMS[server.program].distributions(server.build)
 
@@ -280,7 +280,7 @@ def _installed(environment: Path, names: Sequence[str]) -> dict[str, str] | None
     python = environment / "bin" / "python"
     if not python.exists():
         return None
-    # Not through `environment`'s own start-up files: only what is installed there counts.
+    # Isolated (-I), so that only what is installed in the environment counts.
     command = [str(python), "-I", "-c", _VERSIONS, *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     found: dict[str, str] = json.loads(done.stdout) if done.returncode == 0 else {}

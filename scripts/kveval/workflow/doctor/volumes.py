@@ -12,7 +12,7 @@ _DEFAULT = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
 )
-# Block devices and folders of one node: a claim that asks for ReadWriteMany stays Pending for ever.
+# Provisioners of block devices and of folders on one node: a ReadWriteMany claim stays Pending for ever.
 ONE_NODE_ONLY = (
     "ebs.csi.aws.com",
     "kubernetes.io/aws-ebs",
@@ -27,7 +27,7 @@ ONE_NODE_ONLY = (
     "topolvm.cybozu.com",
     "openebs.io/local",
     "vpc.block.csi.ibm.io",
-    # Behind the name of the operator's namespace, on OpenShift.
+    # On OpenShift with the operator's namespace before it.
     "rbd.csi.ceph.com",
 )
 _GIB = 2**30
@@ -37,7 +37,7 @@ _SHOW = "`kubectl get storageclass` shows what there is"
 
 
 def volumes(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]) -> list[Finding]:
-    """Return what is to be said of claims, their classes and the model cache; `there`: claims by name."""
+    """Return the findings on claims, their classes and the model cache; `there`: existing claims by name."""
     by_name = {entry["metadata"]["name"]: entry for entry in classes.body.get("items", [])} if classes.found else {}
     return [*_existing(plan, by_name, there), *_asked(plan, classes, by_name, there), *_one_node(plan)]
 
@@ -60,7 +60,7 @@ def _existing(plan: CampaignDocuments, classes: Classes, there: Mapping[str, Ans
         fix = f"cluster.model_cache: {{size: 200Gi}}; or kubectl -n {plan.site.namespace} get pvc"
         yield error("model cache", f"there is no {name}", fix)
     elif not answer.found:
-        yield warning("model cache", f"{name} cannot be looked at: {answer.message}", "the permission above")
+        yield warning("model cache", f"{name} cannot be read: {answer.message}", "the permission above")
     else:
         yield _state("model cache", name, answer.body, classes)
 
@@ -93,7 +93,7 @@ def _asked(
     if not new:
         return
     if not classes.found:
-        said = f"classes cannot be looked at: {classes.message}"
+        said = f"classes cannot be read: {classes.message}"
         fix = "the permission above; or cluster.storage_class, if the claims stay Pending"
         yield warning("storage", said, fix, "hidden")
         return
@@ -113,7 +113,7 @@ def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> Finding:
 
 
 def _one_node(plan: CampaignDocuments) -> Iterator[Finding]:
-    """Say that servers which share a volume of one node share that node."""
+    """Warn if several servers share a volume that is on one node, because all of them then run there."""
     cache, replicas = plan.site.model_cache, max(cell.specification.on_cluster.replicas for cell in plan.cells)
     if cache is not None and cache.access == "ReadWriteOnce" and plan.site.slots * replicas > 1:
         fix = "cluster.model_cache.access: ReadWriteMany, with a class that can be shared; or one server at a time"

@@ -1,4 +1,4 @@
-"""The gain from the tiers of a campaign, predicted from what the store has of its cells without one."""
+"""The gain from the tiers of a campaign, predicted from the stored runs of its cells without a tier."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class LevelBenefits:
     """The gain from the tiers of a model at a level.
 
     Attributes:
-        basis: what was measured without one.
-        cells: the tiers that are asked for, predicted.
-        measured: those of them that the store has.
-        knee: the size in tokens that adds nine tenths of what any does, and what it buys; None where none adds any.
+        basis: the measurement without a tier, from which the gain is predicted.
+        cells: cell with a tier -> predicted gain.
+        measured: cell with a tier -> what was measured, for those in the store.
+        knee: the size in tokens with 90 % of the gain of any size, and its gain; None if no size has a gain.
     """
 
     basis: Basis
@@ -34,7 +34,7 @@ class LevelBenefits:
 
 
 def level_benefits(config: Config, all_curves: Sequence[LevelCurves], store: StoreIndex) -> list[LevelBenefits | None]:
-    """Return what tiers buy, for each of the curves; None where nothing was measured without a tier."""
+    """Return the predicted gains, for each of the curves; None where no cell without a tier was measured."""
     bases: dict[Cell, Basis | None] = {}
     measured: dict[Cell, dict[int, list[MeasuredLevel]]] = {}
     found: list[LevelBenefits | None] = []
@@ -69,7 +69,7 @@ def _level_benefits(
 
 
 def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None:
-    """Return what follows from a cell without a tier; None where the store has none of its levels."""
+    """Return the basis from the stored runs of a cell without a tier; None if the store has none of its levels."""
     specification = config.specification(cell)
     runs = _stored_runs(config, cell, store)
     levels = _measured(runs)
@@ -84,7 +84,7 @@ def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None
 
 
 def _stored_runs(config: Config, cell: Cell, store: StoreIndex) -> list[tuple[Run, Path]]:
-    """The first runs of a cell that the store has, of one machine."""
+    """Return the first stored runs of a cell with their folders, at most RUNS_READ, all of one machine."""
     shelf = store.get(config.measurement_id(cell))
     found: list[tuple[Run, Path]] = []
     for number, places in sorted(shelf.places.items()):

@@ -1,4 +1,4 @@
-"""The gain from tiers, in words: predicted for each size, measured where it was measured, and the basis of both."""
+"""The gain from tiers as text: the prediction for each size, the measurement where there is one, and the basis."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,17 +14,17 @@ from kveval.workflow.planning.curves import LevelCurves
 
 
 def benefit_lines(config: Config, curves: LevelCurves, bought: LevelBenefits | None) -> Iterator[str]:
-    """Yield what the tiers of a level buy; without a measurement that it could follow from, how to make it."""
+    """Yield the gain from the tiers at a level; without a measurement to predict it from, how to make one."""
     tiers = [cell for cell, one in curves.cells.items() if one.tier_tokens]
     if not tiers:
         return
     if bought is None:
         base = config.last_baseline(tiers[0]) or tiers[0]
         wanted = f"{config.campaign.results}/{base.path}/peak.csv"
-        yield f"  To predict what that buys, measure a run without a tier: snakemake --cores 4 {wanted}"
+        yield f"  To predict the gain, measure a run without a tier: snakemake --cores 4 {wanted}"
         return
     alone = bought.basis.levels[curves.level]
-    yield f"  What that buys, predicted from {bought.basis.cell.path} as measured (brackets: 9 of 10 simulations):"
+    yield f"  The gain, predicted from {bought.basis.cell.path} as measured (in brackets: 90 % of the simulations):"
     yield f"  {bought.basis.cell.scenario:<28} {_as_measured(alone)}"
     for cell, benefit in bought.cells.items():
         seen = bought.measured.get(cell)
@@ -32,7 +32,7 @@ def benefit_lines(config: Config, curves: LevelCurves, bought: LevelBenefits | N
         yield f"  {f'{cell.scenario}/{cell.cpu_blocks}':<28} {_predicted(benefit)}{measured}"
     if bought.knee is not None:
         yield from _answer(config, curves, bought, *bought.knee)
-    yield f"  Rests on {'; '.join(_grounds(bought.basis, config.specification(tiers[0])))}."
+    yield f"  Based on {'; '.join(_grounds(bought.basis, config.specification(tiers[0])))}."
 
 
 def _answer(config: Config, curves: LevelCurves, bought: LevelBenefits, tokens: int, benefit: Benefit) -> Iterator[str]:
@@ -49,7 +49,7 @@ def _predicted(benefit: Benefit) -> str:
     text = f"throughput {_ranged(gain, '+.0f')} %, TTFT p50 {_ranged(ttft, ',.0f')} ms, "
     text += f"mean {_ranged(benefit.ttft_ms_mean, ',.0f')} ms"
     return text + (
-        ", and requests come faster than it answers"
+        ", and requests arrive faster than they are answered"
         if benefit.saturates
         else f", server busy {100 * benefit.busy:.0f} %"
     )
@@ -82,7 +82,7 @@ def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
     prefill_tok_s = prompt / speed.prefill_s(0, prompt)
     yield (
         f"the server's speed in {basis.cell.path}, {named}: {prefill_tok_s:,.0f} tok/s for prompts of {prompt:,},"
-        f" {1000 * (speed.batch_s + speed.answer_s):.1f} ms a token of a single answer,"
+        f" {1000 * (speed.batch_s + speed.answer_s):.1f} ms per token of a single answer,"
         f" {1000 * speed.request_s:.0f} ms a request before it is scheduled"
     )
     copies = basis.copies
@@ -92,4 +92,4 @@ def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
     else:
         yield "no time for copies, because no tier of this model was measured on this machine"
     if "lmcache" in tier.versions and copies.load_bytes_s:
-        yield "LMCache copying as fast as that tier"
+        yield "the assumption that LMCache copies as fast as that tier"

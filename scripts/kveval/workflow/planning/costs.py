@@ -1,7 +1,7 @@
-"""The cost of measuring: wall seconds, GPUs, disk; and what a level will hold, as far as earlier runs tell.
+"""The cost of measuring: wall seconds, GPUs, disk; and how many requests a level will complete, by earlier runs.
 
-A run is one start of the server, its levels and what is between them. What was observed of the same model comes first,
-else a stated assumption.
+A run is one start of the server, its levels and the time between them. Estimates use what was observed with the same
+model, else a stated assumption.
 """
 
 import itertools
@@ -23,19 +23,19 @@ from kveval.spec.specification import Specification
 from kveval.store.run_file import Run
 from kveval.workflow.planning.stored import StoreIndex
 
-# Assumed until something was measured: a server is up after a base time and its weights' bytes at a rate, which leaves
-# room for compiling and for graphs; a miniature after less.
+# Assumed until something was measured: start-up takes a base time plus the weights' bytes at a rate low enough to cover
+# compilation and graph capture; a miniature takes less.
 _START_S, _LOADED_BYTES_S = 90.0, 1e9
 _MINIATURE_START_S = 30.0
-# From one level's end to the next one's start, the generator's own start included, without the writing of prefixes.
+# From one level's end to the next one's start, with the generator's own start, without the generation of prefixes.
 _BETWEEN_LEVELS_S = 12.0
 _AROUND_S = 15.0
 _WEIGHT_BYTES = {"awq": 0.5, "gptq": 0.5, "fp8": 1.0, None: 2.0}
 _SIZES_READ = 5
-# So many runs are enough for a typical value.
+# Number of runs that is enough for a typical value.
 _ENOUGH = 20
 _WARMUP_S, _WARMUP_SHARE = 30.0, 0.25
-# As kveval.analysis.levels.checks has them, which takes a second to import.
+# Copied from kveval.analysis.levels.checks, which takes a second to import.
 MIN_TOKENS = 2500
 SUFFICIENT = {"median": 50, "90th percentile": 200}
 
@@ -56,7 +56,7 @@ class Cost:
 
 
 def cost(specification: Specification, store: StoreIndex) -> Cost:
-    """Estimate one run from its levels and what earlier runs of the nearest kind took."""
+    """Estimate the cost of one run from its levels and from the most similar earlier runs."""
     workload = specification.workload
     levels = workload.level_count
     start_s, basis = start_seconds(specification, store)
@@ -79,7 +79,7 @@ def gpus(specification: Specification) -> int:
 
 
 def start_seconds(specification: Specification, store: StoreIndex) -> tuple[float, str]:
-    """Return how long the server takes to start, and where that is known from."""
+    """Return the seconds that the server takes to start, and the source of this number."""
     seen = _nearest(specification, store, lambda facts: "server_start_s" in facts.phases)
     if seen:
         count = f"{len(seen)} measurement{'s' * (len(seen) > 1)}"
@@ -92,7 +92,7 @@ def start_seconds(specification: Specification, store: StoreIndex) -> tuple[floa
 
 
 def disk(workload: WorkloadSpec, store: StoreIndex, cpus: int) -> tuple[int, bool]:
-    """Return the bytes that a run leaves in the store, and whether runs of this load were seen; else the most."""
+    """Return the bytes that a run leaves in the store, and True if runs of this load show them; else an upper bound."""
     wanted = msgspec.json.decode(msgspec.json.encode(workload))
     same = (facts for facts in store.all() if facts.specification.get("workload") == wanted)
     sizes = [store.get(facts.measurement).bytes() for facts in itertools.islice(same, _SIZES_READ)]
@@ -102,7 +102,7 @@ def disk(workload: WorkloadSpec, store: StoreIndex, cpus: int) -> tuple[int, boo
 
 
 def _rest_s(facts: Run) -> float | None:
-    """Return what a run took beside its server's start and its levels' own seconds."""
+    """Return a run's seconds outside the server's start and the levels; None if they were not recorded."""
     if not {"server_start_s", "levels_s"} <= facts.phases.keys():
         return None
     workload = workload_of(facts.specification["workload"])
@@ -116,7 +116,7 @@ def _nearest(
     usable: Callable[[Run], bool],
     equal: Sequence[str] = (),
 ) -> list[Run]:
-    """Return usable runs that are most like a specification. `equal`: keys in which they have to agree with it."""
+    """Return the usable runs most similar to a specification. `equal`: keys in which they have to agree with it."""
     content = specification.to_json()
     for likely in store.like(content):
         agreeing = (
@@ -131,7 +131,7 @@ def _nearest(
 
 @dataclass(frozen=True)
 class Shortage:
-    """A level that will be too short for something. `seconds`: how long it would have to be, None where not known."""
+    """A level that will be too short for some metrics. `seconds`: the length that is enough, None if not known."""
 
     model: str
     level: int
@@ -165,15 +165,15 @@ def shortages(specifications: Iterable[Specification], store: StoreIndex) -> tup
 
 
 def completed_req_s(specification: Specification, level: int, store: StoreIndex) -> float | None:
-    """Return the requests completed in a second to be expected at a level; None where nothing tells."""
+    """Return the requests per second that a level is expected to complete; None if not known."""
     rates = _rates(specification, level, store)
     return None if rates is None else rates[0]
 
 
 def reported_device(specification: Specification, store: StoreIndex) -> Run | None:
-    """Return a run whose server reported what its device's cache holds, of the same model in the same memory.
+    """Return a run of the same model and memory settings whose server reported the size of its device's cache.
 
-    None where there is none, or the campaign itself gives the size.
+    None if there is none, or if the campaign itself gives the size.
     """
     if specification.budget.device_tokens is not None:
         return None
@@ -182,13 +182,13 @@ def reported_device(specification: Specification, store: StoreIndex) -> Run | No
 
 
 def device_tokens(facts: Run) -> int | None:
-    """Return the tokens of the device's cache as a run's server reported them."""
+    """Return the size of the device's cache in tokens, as a run's server reported it; None if it did not."""
     found = facts.server.get("facts", {}).get("kv_cache_tokens")
     return int(found) if found else None
 
 
 def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple[float, float] | None:
-    """Return the completed requests and the output tokens of a second to be expected at a level."""
+    """Return the expected completed requests and output tokens per second at a level; None if not known."""
     workload = specification.workload
     sent = workloads.rate_req_s_at(workload, level)
     if sent is not None:
@@ -210,7 +210,7 @@ def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple
 
 
 def _lacking(workload: WorkloadSpec, level: int, requests_s: float, tokens_s: float) -> tuple[str, float | None] | None:
-    """Say what a level's window will be too short for, and how many seconds the level would need."""
+    """Return what a level's window will be too short for, and the seconds that suffice; None if it is long enough."""
     window = window_s(workload)
     requests, tokens = requests_s * window, tokens_s * window
     streams = workloads.streams_at(workload, level) or 0

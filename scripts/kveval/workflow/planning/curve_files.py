@@ -1,4 +1,4 @@
-"""The files and the text of `snakemake curve`: what caches of every size serve of a load, and what that buys."""
+"""The files and the text of `snakemake curve`: the share of a load that caches of every size serve, and the gain."""
 
 import csv
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reuse curves of a campaign before anything is measured: what its caches, and others, would serve."""
+"""The reuse curves of a campaign, computed without measuring: what caches of its sizes, and of others, would serve."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from kveval.workflow.planning.costs import device_tokens, reported_device
 from kveval.workflow.planning.stored import StoreIndex
 
 NOTHING_POINTS = 0.5
-"""A tier that adds less serves next to nothing, and sizes that differ by less cannot be told apart."""
+"""Percentage points: a tier that adds less is of no use, and sizes that differ by less count as equal."""
 _ALIKE = 0.05
 
 
 class CurveRow(NamedTuple):
-    """A cell at a level: percent of the prompt tokens served, least and most, and points of it that the tier adds."""
+    """A cell at a level: percent of the prompt tokens served, least and most, and percentage points from the tier."""
 
     model: str
     level: int
@@ -34,7 +34,7 @@ class CurveRow(NamedTuple):
 
 @dataclass(frozen=True)
 class LevelCurves:
-    """The cells of a model at a level, each with its curves, by the order of the matrix."""
+    """The cells of a model at a level, each with its curves, in the order of the matrix."""
 
     model: str
     level: int
@@ -42,13 +42,13 @@ class LevelCurves:
 
     @property
     def widest(self) -> CellCurves:
-        """Curves of a tier, of any size; of the first cell that has one, else of the device alone."""
+        """The curves of the first cell with a tier, else of the device alone; they cover every tier size."""
         return next((one for one in self.cells.values() if one.tier_tokens), next(iter(self.cells.values())))
 
 
 @dataclass(frozen=True)
 class ModelCells:
-    """The cells of a model by the order of the matrix, each with what defines it; `device`: tokens, as reported."""
+    """The cells of a model in the order of the matrix, with specifications; `device`: its reported size in tokens."""
 
     model: str
     specifications: dict[Cell, Specification]
@@ -84,7 +84,7 @@ def level_curves(config: Config, store: StoreIndex) -> Iterator[LevelCurves]:
 
 
 def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
-    """Return what is drawn of a level."""
+    """Return the panel of a level in the figure."""
     found, unit = curves.widest, workloads.level_unit(config.workload.specification)
     return CurvePanel(
         title=f"{curves.model}, {curves.level} {unit}",
@@ -107,13 +107,13 @@ def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
 def curve_lines(
     config: Config, all_curves: Sequence[LevelCurves], notes: Sequence[Iterable[str]] = ()
 ) -> Iterator[str]:
-    """Yield what the curves say, line by line; `notes`: lines that follow each."""
+    """Yield the curves as text, line by line; `notes`: lines to add after each level."""
     workload = config.workload.specification
     yield f"Campaign {config.campaign.name}: shares of the prompt tokens that its caches can serve, from the requests"
     yield f"themselves: {workloads.in_words(workload)}."
     if order_is_assumed(workload):
-        yield "Approximate: each conversation is taken to end before the next begins. Where answers take longer than"
-        yield "arrivals are apart, several take turns, and what a later turn finds needs more room."
+        yield "Approximate: assumes that each conversation ends before the next begins. Where answers take longer than"
+        yield "the time between arrivals, conversations interleave, and a later turn needs a larger cache."
     for curves, lines in zip(all_curves, notes or [()] * len(all_curves), strict=True):
         yield ""
         yield from _level_lines(config, curves)
@@ -127,7 +127,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     worst = max((found.device, *(one.tier for one in curves.cells.values() if one.tier)), key=lambda one: one.error)
     if worst.sampled < 1:
         error = f"standard error {100 * worst.error:.2f} points at most"
-        yield f"  by a sample of one block in {1 / worst.sampled:,.0f}: {error}"
+        yield f"  from a sample of one block in {1 / worst.sampled:,.0f}: {error}"
     if found.device_tokens is None:
         yield "  device alone        not known: no server of this model has reported how much its device holds"
     else:
@@ -143,11 +143,11 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
         low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
         served = f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
         yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
-    yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: no cache serves what is asked for the first time"
+    yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: no cache serves a first visit"
     curve = found.tier or found.device
     sizes = needed_sizes(curve)
     if not sizes:
-        why = "The device serves everything that is repeated" if curve.ceiling else "Nothing comes again"
+        why = "The device serves everything that is repeated" if curve.ceiling else "Nothing is repeated"
         yield f"  {why}: no tier adds anything"
         return
     per_block = gib_per_block(config, curves)
@@ -160,7 +160,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
 
 
 def gib_per_block(config: Config, curves: LevelCurves) -> float:
-    """Return the GiB of one of cpu_blocks."""
+    """Return the GiB of one block of `cpu_blocks`."""
     specification = config.specification(next(iter(curves.cells)))
     return BLOCK_TOKENS * specification.model.kv_bytes_per_token / 2**30
 

@@ -10,7 +10,7 @@ _PLACES = 1_000_000
 
 
 def block_of(config: Config, run: int) -> int:
-    """Return the number of a run's block: what a bridge is measured again in, are the blocks of the cells it is for."""
+    """Return the number of a run's block; the further runs of a bridge are in the blocks of the new cells."""
     return (run - 1) % config.campaign.runs + 1
 
 
@@ -26,15 +26,15 @@ def campaign_pointer(config: Config, cell: Cell, run: int) -> Path:
 
 
 def requested_file(config: Config) -> Path:
-    """Return the file that lists the pointers of what the last snakemake of the campaign was to measure."""
+    """Return the file that lists the pointers of the measurements that the campaign's last snakemake was to make."""
     return Path("logs", config.campaign.name, "requested.json")
 
 
 def priority(config: Config, cell: Cell, run: int) -> int:
     """Return the priority of a run: all runs of a block before those of the next one.
 
-    Within a block at random, and in the next one the other way round: few blocks would often have a cell in one place,
-    where a drift of the machine looks like the arm.
+    The order within a block is random, and reversed in the next one: with few blocks, random orders alone would often
+    have a cell in similar places, and a drift of the machine would look like an effect of the arm.
     """
     pair, second = divmod(run - 1, 2)
     place = random.Random(f"{config.campaign.seed}/{pair}/{cell.path}").randrange(_PLACES)

@@ -1,7 +1,7 @@
-"""The runs that a campaign still has to measure, and why: its measurement ids against those that were measured.
+"""The runs that a campaign still has to measure, and why, found by comparing measurement ids.
 
-It asks what Snakemake asks - is there a pointer, and is it to what the configuration now defines? - and what the job
-asks then: does the store hold that measurement, of this hardware?
+It checks what Snakemake checks (does a pointer exist, and is it to what the configuration now defines?), and then what
+the job checks (does the store have that measurement, of this hardware?).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ State = Literal["there", "adopt", "measure"]
 class PlannedRun:
     """One run of one cell. `state`: there - nothing to do; adopt - in the store; measure. `reason`: why not there.
 
-    `code`: the kind of reason by a name that stays.
+    `code`: the kind of reason, by a name that does not change.
     """
 
     cell: Cell
@@ -44,7 +44,7 @@ class PlannedRun:
 class Plan:
     """The runs of a campaign, in the order in which they are measured.
 
-    `frozen`: cell whose pilot searches -> the levels it found, where the workload has them searched.
+    `frozen`: cell of a pilot -> the levels it found; empty unless the workload's levels are searched.
     """
 
     config: Config
@@ -53,19 +53,19 @@ class Plan:
 
     @cached_property
     def pilots(self) -> list[Cell]:
-        """The cells whose pilots are still to search the levels."""
+        """The cells whose pilots have not searched the levels yet."""
         found = (self.config.pilot(cell) for cell in self.config.cells)
         return [cell for cell in dict.fromkeys(found) if cell is not None and cell not in self.frozen]
 
     def specification(self, cell: Cell) -> Specification:
-        """Return what defines a cell's measurement; levels that are not known yet are as many as there will be."""
+        """Return a cell's specification; levels not known yet are placeholders, as many as there will be."""
         search, pilot = self.config.workload.searched, self.config.pilot(cell)
         if search is None or pilot is None:
             return self.config.specification(cell)
         return self.config.specification(cell, self.frozen.get(pilot, _between(search.start, search.stop, search.keep)))
 
     def pilot_specification(self, cell: Cell) -> Specification:
-        """Return what defines a pilot, with as many levels as it may try."""
+        """Return a pilot's specification, with as many placeholder levels as it may try."""
         specification, search = self.config.pilot_specification(cell), self.config.workload.searched
         if search is None:
             return specification
@@ -84,7 +84,7 @@ class Plan:
         return {cell: found[cell] for cell in self.config.cells if cell in found}
 
     def stale_baselines(self, store: StoreIndex) -> dict[Cell, str]:
-        """Return the baselines of cells to be measured that are not measured themselves -> when they were."""
+        """Return baseline -> date of its measurement, for cells to be measured whose baseline is not measured again."""
         found: dict[Cell, str] = {}
         for cell in self.to_measure:
             base = self.config.baseline(cell)
@@ -96,7 +96,7 @@ class Plan:
 
 
 def _between(start: int, stop: int, count: int) -> list[int]:
-    """Return `count` levels in steps of one ratio, which stand for those that a search will find."""
+    """Return `count` levels in geometric steps, as placeholders for those that a search will find."""
     ratio = stop / start
     return [round(start * ratio ** (place / max(1, count - 1))) for place in range(count)]
 
@@ -111,7 +111,7 @@ def make_plan(
     """Compare a campaign with what was measured.
 
     `pointers`: (cell's path, run) -> measurement id; `hardware`: fingerprint of the machine that would measure, None
-    where it is not known and any counts; `frozen`: as for Plan.
+    if not known: stored runs of any hardware count then; `frozen`: as for Plan.
     """
     found = frozen or {}
     pilots = {cell: pilot for cell in config.cells if (pilot := config.pilot(cell)) is not None}
@@ -160,13 +160,13 @@ def _why(
     pointers: Mapping[tuple[str, int], str],
     store: StoreIndex,
 ) -> tuple[str, str]:
-    """Return why a cell's run is not there - the cell is new, the run is, or what changed - and the kind of that."""
+    """Return why a cell's run is not there (new cell, new run, or what changed), and the code of that reason."""
     measurement = planned.measurement_id
     pointed = {known for run in config.runs_of(cell) if (known := pointers.get((cell.path, run)))}
     if measurement in pointed or (store.get(measurement).places and not pointed):
         return "another run", "another_run"
     earlier = [facts for facts in store.by_cell.get(cell.path, []) if facts.measurement != measurement]
-    # What the results were made of rather than what else the store has.
+    # Prefer measurements that the results point to over others in the store.
     candidates = [facts for facts in earlier if facts.measurement in pointed] or earlier
     if not candidates:
         return ("changed; the earlier state is not in the store", "changed_unknown") if pointed else ("new", "new")

@@ -1,4 +1,4 @@
-"""A table of what a campaign's workload can show: one row for all cells and levels that are alike in it."""
+"""A table of the reuse in a campaign's workload: one row for all cells and levels with the same values."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ UNKNOWN = "unknown"
 def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
     """Return rows under HEADER: sizes in tokens, shares of the prompt tokens in percent, in the order of the matrix.
 
-    `found`: by the device alone, and with the tier, once every prefix was visited; `first visits`: in the window, from
-    the requests that earlier runs completed, or in tokens at most.
+    `found`: by the device alone, and with the tier, once every prefix was visited; `first visits`: their share in the
+    window, by the requests that earlier runs completed, or else at most how many tokens.
     """
     alike: dict[tuple[str, ...], dict[Cell, dict[int, str]]] = {}
     for cell in plan.config.cells:
@@ -39,7 +39,7 @@ def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
 
 
 def _together(found: Mapping[Cell, Mapping[int, str]]) -> Iterator[tuple[tuple[int, ...], list[Cell], list[str]]]:
-    """Yield levels, the cells that have the same row at exactly these, and what each says of first visits."""
+    """Yield levels, the cells that have the same row at exactly these levels, and their entries on first visits."""
     by_levels: dict[tuple[int, ...], list[Cell]] = {}
     for cell, visits in found.items():
         by_levels.setdefault(tuple(visits), []).append(cell)
@@ -48,7 +48,7 @@ def _together(found: Mapping[Cell, Mapping[int, str]]) -> Iterator[tuple[tuple[i
 
 
 def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
-    """Yield where the sizes of device caches are from that the campaign does not give, or that they are not known."""
+    """Yield the source of each device cache size that the campaign does not give, or that the size is unknown."""
     reported = {}
     for cell in plan.config.cells:
         specification = plan.specification(cell)
@@ -81,7 +81,7 @@ def overflow_notes(plan: Plan) -> Iterator[str]:
 
 
 def pinned_notes(plan: Plan) -> Iterator[str]:
-    """Say how much more host memory than its size a tier takes, of the one that takes the most for it."""
+    """Yield how much more host memory than its size a tier takes, for the tier with the largest ratio."""
     each = [plan.specification(cell) for cell in plan.config.cells]
     more = [one for one in each if held_bytes(one) > one.budget.host_bytes]
     if more:
@@ -105,7 +105,7 @@ def _row(reuse: LevelReuse) -> tuple[str, ...]:
 
 
 def _found(reuse: LevelReuse) -> str:
-    """Say what the device finds and what a tier adds; with a device of unknown size what the tier alone finds."""
+    """Return the hit share of the device, and with a tier; if the device's size is unknown, that of the tier alone."""
     if not reuse.demand.reused:
         return _percent(0.0)
     with_tier = _percent(reuse.served)
@@ -140,7 +140,7 @@ def _percent(share: float) -> str:
 
 
 def _arms(cells: Sequence[Cell], matrix: Sequence[Cell]) -> str:
-    """Name cells by arm and size, and by model where these arms are of others as well."""
+    """Name cells by arm and size, and by model if other models have these arms too."""
     arms = dict.fromkeys((cell.scenario, cell.cpu_blocks) for cell in cells)
     models = dict.fromkeys(cell.model for cell in cells)
     named = ", ".join(f"{scenario}/{blocks}" for scenario, blocks in arms)
@@ -153,6 +153,6 @@ def _ranged(levels: Sequence[int]) -> str:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Join what rows of one line say: the same, or the first and the last of it in order of size."""
+    """Return the one text of all rows, or the first and the last of several in order of size."""
     found = sorted(set(texts), key=lambda text: (len(text), text))
     return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"

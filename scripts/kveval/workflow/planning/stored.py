@@ -1,4 +1,4 @@
-"""The contents of a store and the pointers into it, as far as a plan needs it: read quickly, not verified."""
+"""The contents of a store and the pointers into it, as far as a plan needs them: read quickly, not verified."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from kveval.store.store import SUMS
 
 
 def facts_of(place: Path) -> Run | None:
-    """Return what a stored run says of itself; None where it cannot be read: a plan measures that again."""
+    """Return a stored run's description; None if it cannot be read, as such a run is planned again."""
     try:
         return read_run(place)
     except RunFileError:
@@ -30,17 +30,17 @@ class Shelf:
 
     @cached_property
     def first(self) -> Run | None:
-        """The description of one of the runs; their specification is the same."""
+        """The description of one of the runs; all have the same specification."""
         found = (facts_of(place) for places in self.places.values() for place in places)
         return next((facts for facts in found if facts is not None), None)
 
     def runs(self, number: int) -> list[Run]:
-        """Return what the runs of a number say: more than one where several machines measured it."""
+        """Return the descriptions of the runs with a number: one for each machine that measured it."""
         found = (facts_of(place) for place in self.places.get(number, ()))
         return [facts for facts in found if facts is not None]
 
     def bytes(self) -> int:
-        """Return the size of one run."""
+        """Return the size of one run in bytes."""
         places = next(iter(self.places.values()), ())
         return size_bytes(places[0]) if places else 0
 
@@ -53,7 +53,7 @@ class StoreIndex:
 
     @classmethod
     def read(cls, root: Path) -> "StoreIndex":
-        """List a store; runs that are not sealed are left out. An empty one for a folder that is not there."""
+        """Index a store, without runs that are not sealed; empty for a folder that does not exist."""
         places: dict[str, dict[int, tuple[Path, ...]]] = {}
         for entry in contents(root).measurements:
             _shelve(entry, places)
@@ -69,9 +69,9 @@ class StoreIndex:
         return found
 
     def like(self, specification: Mapping[str, Any]) -> Iterator[list[Run]]:
-        """Yield what can represent a specification, the nearest first: runs of its cell, of its arm, of its model.
+        """Yield lists of runs similar to a specification, most similar first: of its cell, of its arm, of its model.
 
-        One run of every id; all are of the same model on the same kind of engine and device.
+        Each has one run per id; all are of the same model on the same kind of engine and device.
         """
         kind, cell = _kind(specification), specification["cell"]
         for key in ((kind, cell["scenario"], cell["cpu_blocks"]), (kind, cell["scenario"]), (kind,)):
@@ -127,6 +127,6 @@ def pointed(results: Path, runs: Iterable[tuple[str, int]]) -> dict[tuple[str, i
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError):
-            # There, but of no use: it is no pointer to what is planned.
+            # An unreadable pointer counts as one to something else than what is planned.
             found[path, run] = ""
     return found

@@ -1,4 +1,4 @@
-"""A plan in words and as a table: what would be measured and why, its cost, its order, warnings."""
+"""A plan as text and as a table: what would be measured and why, its cost, its order, warnings."""
 
 import csv
 from collections import Counter
@@ -25,7 +25,7 @@ _COSTS = ("seconds", "gpus", "gpu_hours", "start_s", "basis")
 
 
 class PlanText:
-    """A plan with what it costs. `cpus`: of the host that would measure, for the room that reports take."""
+    """A plan with its cost. `cpus`: those of the host that would measure, to estimate the disk that reports take."""
 
     def __init__(self, plan: Plan, store: StoreIndex, cpus: int) -> None:
         self.plan = plan
@@ -34,7 +34,7 @@ class PlanText:
 
     @cached_property
     def costs(self) -> dict[Cell, Cost]:
-        """One run's cost of every cell that is to be measured."""
+        """Cell to be measured -> the cost of one of its runs."""
         return {cell: cost(self.plan.specification(cell), self.store) for cell in self.plan.to_measure}
 
     def lines(self) -> Iterator[str]:
@@ -143,7 +143,7 @@ class PlanText:
             yield ""
             yield "Levels too short for some of the metrics:"
         for entry in found:
-            enough = "" if entry.seconds is None else f"; {entry.seconds:.0f} s would do"
+            enough = "" if entry.seconds is None else f"; {entry.seconds:.0f} s would be enough"
             yield f"  {entry.model}, level {entry.level}: {entry.lacks}{enough}"
         if unknown:
             yield ""
@@ -175,7 +175,7 @@ class PlanText:
         return self.plan.specification(next(iter(self.plan.to_measure))).workload
 
     def write_table(self, path: Path) -> None:
-        """Write one row a run, in the order of measuring, as CSV."""
+        """Write a CSV with one row per run, in the order of measuring."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, [*_COLUMNS, *_COSTS], restval="")

@@ -1,4 +1,4 @@
-"""The sizes of tiers in a plan: which serve no more than the device, which cannot be told apart, which to ask for."""
+"""The sizes of tiers in a plan: which serve no more than the device, which hardly differ, which to choose."""
 
 import itertools
 import math
@@ -20,16 +20,16 @@ from kveval.workflow.planning.curves import (
 )
 from kveval.workflow.planning.stored import StoreIndex
 
-# A second or so; a level with more is left to `snakemake curve`.
+# Takes about a second; a level with more blocks is left to `snakemake curve`.
 _MOST_BLOCKS = 1_000_000
 _NAMED = 5
 _KNEE = (0.5, 0.9)
 
 
 def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
-    """Yield, for models with tiers and a device of known size, what each size adds by the requests themselves.
+    """Yield, for models with tiers and a device of known size, what each tier size adds, computed from the requests.
 
-    At most four lines a model. Levels of more than a million blocks in all are left out, which is said.
+    At most four lines per model. Levels beyond a total of a million blocks are left out, and a line says so.
     """
     room = float(_MOST_BLOCKS)
     made: set[Hashable] = set()
@@ -55,7 +55,7 @@ def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
 
 
 def _ways(cells: ModelCells, level: int) -> dict[Hashable, float]:
-    """Each computation of a level -> its blocks: of a device and a way to look up, whichever the model."""
+    """Return computation -> its blocks, for a level; models with equal device size and lookup share a computation."""
     each = {("lmcache" in one.versions, one.budget.device_tokens): one for one in cells.specifications.values()}
     return {
         (chunked, device or cells.device, level): block_count(one.workload, level, one.block_size)
@@ -99,7 +99,7 @@ def _model_lines(config: Config, found: list[LevelCurves]) -> Iterator[str]:
 
 
 def _but(config: Config, cells: list[Cell]) -> str:
-    """Say what else a tier may save where requests in progress outgrow a device."""
+    """Return a remark on what else a tier may save where requests in progress outgrow a device."""
     reuses = (reuse for cell in cells for reuse in reuse_of(config.specification(cell)))
     outgrown = any(reuse.demand.in_use_tokens is not None and reuse.overflows for reuse in reuses)
     return " (apart from what preempted requests find)" if outgrown else ""
@@ -111,7 +111,7 @@ def _gain(curves: LevelCurves) -> float:
 
 
 def _knee(config: Config, curves: LevelCurves) -> str:
-    """Say which sizes add half and nine tenths of what any tier adds; "" where none adds anything worth it."""
+    """Return a line on the sizes that add 50 and 90 % of what any tier adds; "" if that is less than NOTHING_POINTS."""
     found = curves.widest
     if found.tier is None or 100 * _gain(curves) < NOTHING_POINTS:
         return ""
@@ -126,7 +126,7 @@ def _knee(config: Config, curves: LevelCurves) -> str:
 
 
 def _rounded(blocks: float) -> int:
-    """Two digits, rounded up."""
+    """Round up to two significant digits."""
     step = 10 ** max(0, math.floor(math.log10(blocks)) - 1) if blocks >= 1 else 1
     return math.ceil(blocks / step) * step
 

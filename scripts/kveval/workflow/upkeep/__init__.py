@@ -1,1 +1,1 @@
-"""The store verified, pruned, and shared between users, machines and jobs in pods."""
+"""Upkeep of the store: verifying, pruning, and sharing it between users, machines and jobs in pods."""

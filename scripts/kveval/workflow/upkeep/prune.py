@@ -1,8 +1,8 @@
-"""Entries of a store that nothing refers to, and deleting them on request: `snakemake prune`.
+"""`snakemake prune`: finds the entries of a store that nothing refers to, and deletes them on request.
 
-Nothing that a campaign or a pointer refers to is ever deleted, and nothing at all while what a campaign refers to is
-not known. An entry goes in three steps - moved away, asked for once more, deleted - under a lock that those share who
-adopt; so it is never gone from under a job, also where the file system has no locks.
+Nothing that a campaign or a pointer refers to is ever deleted, and nothing at all while a campaign cannot be read. An
+entry is moved away, checked for references once more, then deleted, under a lock that adopting jobs share; so no job
+loses an entry that it adopts, even where the file system has no locks.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ KINDS = {
     "import": "no campaign and no result refers to it",
     "failed": "a failed attempt, kept for its logs",
     "damaged": "set aside; its REASON says why",
-    "partial": "its job is gone",
-    "incoming": "a copy that was cut off",
+    "partial": "its job has ended",
+    "incoming": "an interrupted copy",
     "pruned": "an earlier prune was interrupted",
 }
 _STAYS = {
     "not_mine": "another user's",
-    "hidden": "cannot be looked at",
+    "hidden": "cannot be read",
     "in_progress": "a measurement in progress, or another host's",
     "arriving": "it may still be being copied",
     "young": "it is less than an hour old",
@@ -44,7 +44,7 @@ _STAYS = {
     "left_over": "what is left of it in {place} cannot be deleted",
 }
 _DAY_S = 86400.0
-# What came a moment ago may be about to be pointed to; what others do on other hosts is judged by a day's silence.
+# A pointer to a new entry may be about to be written; work of other hosts counts as ended after a day without changes.
 _YOUNG_S = 3600.0
 _SILENT_S = _DAY_S
 _GRACE_S = 2.0
@@ -68,7 +68,7 @@ class Workflow:
 
 @dataclass(frozen=True)
 class Candidate:
-    """An entry that may go: of what kind, how large, how old (days)."""
+    """An entry that may be deleted: its kind, size in bytes, and age in days."""
 
     kind: str
     entry: StoreEntry
@@ -79,7 +79,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Spared:
-    """An entry that stays although nothing referred to it; `code`: why, by a name that stays; `place`: where it is."""
+    """An entry that stays although nothing referred to it; `code`: why, a key of _STAYS; `place`: where it is."""
 
     entry: StoreEntry
     code: str
@@ -93,14 +93,14 @@ class Spared:
 
 @dataclass(frozen=True)
 class Pruning:
-    """The entries that may go, and those that stay although nothing refers to it, with the reason."""
+    """The entries that may be deleted, and those that stay although nothing refers to them, with the reason."""
 
     candidates: list[Candidate] = field(default_factory=list)
     spared: list[Spared] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return the table of what may go, the largest first."""
+        """Return the table of what may be deleted, by kind, the largest first."""
         rows = [("what", "size", "days", "run", "why", "where")]
         for one in sorted(self.candidates, key=lambda one: (one.kind, -one.bytes)):
             why = KINDS[one.kind]
@@ -110,7 +110,7 @@ class Pruning:
         lines = found if self.candidates else ["Nothing to prune."]
         lines += [f"kept: {one.entry.place}: {one.why}" for one in self.spared]
         lines += [
-            f"cannot be read, what it refers to is not known: {name}: {why}" for name, why in self.unreadable.items()
+            f"cannot be read, so its references are not known: {name}: {why}" for name, why in self.unreadable.items()
         ]
         return "\n".join(lines)
 
@@ -118,7 +118,7 @@ class Pruning:
 def plan_pruning(
     store: Store, workflows: Sequence[Workflow], kinds: Collection[str] = tuple(KINDS), older_than_days: float = 0.0
 ) -> Pruning:
-    """Say what may be deleted: of these kinds, and finished at least `older_than_days` ago."""
+    """Return what may be deleted: entries of these kinds that were finished at least `older_than_days` ago."""
     pruning = Pruning(unreadable={name: why for flow in workflows for name, why in flow.wanted.unreadable.items()})
     found = contents(store.root)
     now = clock_s(store.root)
@@ -151,7 +151,7 @@ def prune(
         pruning = plan_pruning(store, workflows, kinds, older_than_days)
         if pruning.unreadable:
             names = "; ".join(f"{name}: {why}" for name, why in pruning.unreadable.items())
-            said = f"what these campaigns refer to is not known, so nothing is deleted: {names}"
+            said = f"these campaigns cannot be read, so their references are not known and nothing is deleted: {names}"
             raise PruneError(said, code="references_unknown", campaigns=[*pruning.unreadable])
         moved = [_moved(store, one) for one in pruning.candidates]
         time.sleep(grace_s if any(moved) else 0.0)
@@ -197,7 +197,7 @@ def workflows(folder: Path, catalogues: Path, campaign: Path | Mapping[str, Any]
 
 
 def prune_as_asked(store: Store, using: Sequence[Workflow], asked: object, days: object) -> str:
-    """Show what may go, or delete it: what `snakemake prune` does. Return what is to be said.
+    """Show what may be deleted, or delete it, as `snakemake prune` does; return the text to print.
 
     `asked`, `days`: the values of `--config prune=... prune_days=...`. Raises PruneError for values that make no sense.
     """
@@ -205,7 +205,7 @@ def prune_as_asked(store: Store, using: Sequence[Workflow], asked: object, days:
     try:
         older_than_days = float(str(days))
     except ValueError:
-        raise PruneError(f"prune_days={days}: a number of days is valid", code="no_number", days=days) from None
+        raise PruneError(f"prune_days={days} is not a number of days", code="no_number", days=days) from None
     if kinds:
         pruned = prune(store, using, kinds, older_than_days)
         return f"Deleted:\n{pruned.text()}" if pruned.candidates else pruned.text()
@@ -248,7 +248,7 @@ def _unreferred(
 
 
 def _referred(entry: StoreEntry, place: Path, workflows: Iterable[Workflow], pointed: Collection[str]) -> bool:
-    """Tell whether anything refers to an entry whose files lie in `place` at the moment."""
+    """Return whether anything refers to an entry whose files are in `place` at the moment."""
     facts = StoreEntry(place, None, None).facts
     wanted = any(flow.wanted.wanting(entry.measurement, entry.run, facts) for flow in workflows)
     return wanted or os.path.realpath(entry.place) in pointed
@@ -260,7 +260,7 @@ def _pointed(store: Store, workflows: Iterable[Workflow]) -> set[str]:
 
 
 def _spared(kind: str, entry: StoreEntry, now: float) -> str:
-    """Return why, as a key of _STAYS, an entry that nothing refers to stays; empty where nothing speaks for it."""
+    """Return why, as a key of _STAYS, an entry that nothing refers to stays; empty if it may be deleted."""
     try:
         if entry.place.lstat().st_uid != os.geteuid():
             return "not_mine"
@@ -277,7 +277,7 @@ def _spared(kind: str, entry: StoreEntry, now: float) -> str:
 
 
 def _moved(store: Store, one: Candidate) -> Path | None:
-    """Move an entry to where nobody finds it; return that, None where this user may not."""
+    """Move an entry to where no job looks for it; return the new place, None if this user may not move it."""
     place = one.entry.place
     if one.kind not in ("measurement", "import"):
         return place
@@ -291,7 +291,7 @@ def _moved(store: Store, one: Candidate) -> Path | None:
 
 
 def _origin(store: Store, place: Path) -> Path:
-    """Return where an entry was that was moved away; of any other, where it is."""
+    """Return where an entry was before it was moved away; for any other entry, where it is."""
     away = store.root / PRUNED
     return store.root / place.relative_to(away) if place.is_relative_to(away) else place
 

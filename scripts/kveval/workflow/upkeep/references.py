@@ -31,7 +31,7 @@ class References:
         return [workflow / name for name in sorted(self.results - inner)]
 
     def wanting(self, measurement: str | None, run: int | None, facts: Mapping[str, Any]) -> list[str]:
-        """Return who wants a run: by its id, or by the tree that its description says it was imported from."""
+        """Return the cells and campaigns that want a run, by its id, or by the tree that it was imported from."""
         if facts.get("engine") == IMPORTED:
             return self.trees.get(str(facts.get("tree")), [])
         found = self.runs.get((measurement or "", run or 0), [])
@@ -45,7 +45,7 @@ def campaign_files(config: Path) -> list[Path]:
 
 
 def references(campaigns: Iterable[Path | Mapping[str, Any]], catalogues: Path) -> References:
-    """Read campaigns, given by their files or their values, and say what they refer to.
+    """Read campaigns, given by their files or their values, and return what they refer to.
 
     `catalogues` is the folder of models.yaml and the others.
     """

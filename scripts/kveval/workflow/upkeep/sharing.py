@@ -1,4 +1,4 @@
-"""Runs and results on their way between this machine and jobs that see none of its folders."""
+"""Copying of runs and results between this machine and jobs that see none of its folders."""
 
 import json
 import shutil

@@ -1,7 +1,7 @@
-"""Checking a store and the pointers to it, and repairing what can be made again: `snakemake verify`.
+"""`snakemake verify`: checks a store and the pointers to it, and removes what can be made again.
 
-What is damaged is set aside with its reason, never deleted. What is made from the store - pointers, tables - is removed
-where it is wrong, because the next run makes it again in seconds.
+Damaged entries are set aside with the reason, never deleted. Wrong pointers and tables, which are made from the store,
+are removed, because the next run of the workflow makes them again in seconds.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from kveval.store.listing import Contents, Pointer, contents, pointers, size_tex
 from kveval.store.store import SUMS, Store, key_of
 from kveval.workflow.upkeep.references import References
 
-COPY_AGAIN = "when nothing is being copied any more: copy again, see docs/store.md"
+COPY_AGAIN = "when no copying is in progress any more: copy it again, see docs/store.md"
 REPORT = "snakemake --cores 4 report"
 
 
@@ -46,9 +46,9 @@ class Checked:
 
 
 def verify_store(store: Store, workflow: Path, wanted: References, threads: int | None = None) -> Checked:
-    """Check every entry of a store, every pointer of a workflow's folder to it and every table; take in what arrived.
+    """Check every entry of a store, every pointer of a workflow's folder to it and every table; add what has arrived.
 
-    `wanted`: what the workflow's campaigns refer to; `threads` hash files, by default as many as there are CPUs.
+    `wanted`: what the workflow's campaigns refer to; `threads`: how many hash files, by default the number of CPUs.
     """
     began = time.monotonic()
     checked = Checked()
@@ -93,14 +93,14 @@ def runs_again(
             found.setdefault(key, wanted.wanting(*key, verdict.entry.facts) or [verdict.label])
     for link in dead:
         key = (link.measurement, link.run)
-        # One that cannot be read still has its place, which says what it was about.
+        # A pointer that cannot be read still has its path, which names the cell.
         if key not in anywhere and not (link.measurement is None and link.cell in labels):
             found.setdefault(key, wanted.wanting(*key, {}) or [link.cell])
     return sorted({text for texts in found.values() for text in texts})
 
 
 def _take_in(store: Store, pool: Executor, checked: Checked) -> None:
-    """Move what was copied into `incoming/` and is whole by now to its place."""
+    """Move what was copied into `incoming/` and is complete by now to its place."""
     for verdict in pool.map(lambda entry: judge(entry, store.arriving), contents(store.root).incoming):
         place = verdict.entry.place
         if verdict.state == "sound":
@@ -123,7 +123,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _entries(store: Store, verdicts: Sequence[Verdict], checked: Checked) -> list[Verdict]:
-    """Say what is wrong with entries, set the damaged ones aside and return them."""
+    """Add findings on wrong entries, set the damaged ones aside and return them."""
     lost = []
     for verdict in verdicts:
         place, said = verdict.entry.place, f"{verdict.entry.place}: {verdict.reason}"
@@ -137,10 +137,10 @@ def _entries(store: Store, verdicts: Sequence[Verdict], checked: Checked) -> lis
             said += "; it stays where it is"
             checked.findings.append(findings.error(verdict.label, said, verdict.fix, verdict.state, **told))
         elif verdict.state == "arriving":
-            said += "; it is not adopted: it is still being copied, or its copying was cut off"
+            said += "; it is not adopted: it is still being copied, or its copying was interrupted"
             checked.findings.append(findings.warning(verdict.label, said, COPY_AGAIN, verdict.state, **told))
         if verdict.extra:
-            said = f"{place}: {_few(verdict.extra)} beyond what its checksums cover; nothing reads that"
+            said = f"{place}: {_few(verdict.extra)} not covered by its checksums; nothing reads that"
             fix = "see who put it there"
             checked.findings.append(findings.warning(verdict.label, said, fix, "extra_files", files=verdict.extra))
     return lost
@@ -164,9 +164,9 @@ def _links(links: Iterable[Pointer], verdicts: Iterable[Verdict], checked: Check
 
 
 def _wrong_link(link: Pointer, known: Mapping[str, Verdict]) -> tuple[str, str] | None:
-    """Return what is wrong with a pointer, and the kind of that; None where nothing is.
+    """Return what is wrong with a pointer, and a code for it; None if nothing is.
 
-    Nothing is to be said where what it points to is damaged: that was said.
+    Both are empty if it points to a damaged entry, which has a finding of its own.
     """
     if link.place is None:
         return "cannot be read", "unreadable"
