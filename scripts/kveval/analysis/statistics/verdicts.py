@@ -17,6 +17,7 @@ VERDICTS = (*DECIDED, INCONCLUSIVE)
 INDICATIVE, INDICATIVE_TIME = "indicative", "indicative (measured at another time)"
 INDICATIVE_ACTIVITY = "indicative (activity not shown)"
 SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = "not assessed (single run)", "not assessed", "not exercised"
+REPLICATE = "same configuration as the cell it is compared with: a replicate, its difference is noise"
 WITHOUT_VERDICT = (INDICATIVE, INDICATIVE_TIME, INDICATIVE_ACTIVITY, SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED)
 
 
@@ -50,7 +51,7 @@ def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
     if entry.exercised is False:
         return NOT_EXERCISED, entry.evidence["activity"].reason
     if entry.replicate:
-        return NOT_ASSESSED, "same configuration as the cell it is compared with: a replicate, its difference is noise"
+        return NOT_ASSESSED, REPLICATE
     if entry.obstacle == "single run":
         return SINGLE_RUN, "the spread between runs is unknown"
     return (NOT_ASSESSED, entry.obstacle) if entry.obstacle else None

@@ -37,6 +37,7 @@ _SETTLED_BY = {
     FAILED: "levels that pass the checks: the appendix Checks says what was found",
     FEW_RUNS: _MORE_RUNS,
     NO_BASELINE: "measure its baseline",
+    words.REPLICATE: "nothing: it shows the size of differences by noise alone",
 }
 
 _SETTLED_BY_VERDICT = {
@@ -104,8 +105,6 @@ def settled_by(row: Mapping[Any, Any]) -> str:
     for name, step in _SETTLED_BY_INPUT.items():
         if text(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
             return step
-    if row.get("replicate"):
-        return "nothing: it shows the size of differences by noise alone"
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
     if verdict in _SETTLED_BY_VERDICT:
         return _SETTLED_BY_VERDICT[verdict]
