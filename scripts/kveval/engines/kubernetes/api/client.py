@@ -308,7 +308,7 @@ class Api:
             execution.close()
 
     def exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], timeout_s: float = 60.0) -> Executed:
-        """Run a command in a container to its end, whatever its exit code. Raises Interrupted if the connection is lost."""
+        """Run a command in a container and return its result. Raises Interrupted if the connection is lost."""
         with self.running(namespace, pod, container, argv) as execution:
             return run_to_end(execution, timeout_s)
 
