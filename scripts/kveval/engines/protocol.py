@@ -134,7 +134,7 @@ class RunSession(Protocol):
 
     @property
     def checks(self) -> Sequence[Check]:
-        """What else to check, or do, at intervals while a level runs."""
+        """Further functions to call at intervals while a level runs: checks and sampling."""
 
     @property
     def pcp_version(self) -> str:

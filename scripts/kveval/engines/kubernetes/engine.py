@@ -145,7 +145,7 @@ class ClusterSession:
 
     @property
     def checks(self) -> Sequence[Check]:
-        """That this process still holds the run's Lease, and sampling of the GPUs."""
+        """Check that this process still holds the run's Lease, and sample the GPUs."""
         watches = [(self._gpus.sample, INTERVAL_S)] if self._job.specification.on_cluster.gpus else []
         return [(self._lease.check, _LEASE_CHECK_S), *watches]
 

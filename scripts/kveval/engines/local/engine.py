@@ -125,7 +125,7 @@ class HostSession:
 
     @property
     def checks(self) -> Sequence[Check]:
-        """Noting the shared memory that the server has mapped, in case it is killed, and sampling of the GPUs."""
+        """Note the shared memory that the server has mapped, in case it is killed, and sample the GPUs."""
         watches = [] if self._gpus is None else [(self._gpus.sample, INTERVAL_S)]
         return [(self._processes.note_shared_memory, _SHARED_MEMORY_CHECK_S), *watches]
 

@@ -45,7 +45,7 @@ class Execution:
 
     @property
     def stderr(self) -> bytes:
-        """What the command has written to stderr so far."""
+        """Everything that the command has written to stderr so far."""
         return bytes(self._errors)
 
     def output(self, stall_s: float, deadline: float = float("inf")) -> Iterator[bytes]:

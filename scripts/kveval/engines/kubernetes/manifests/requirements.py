@@ -1,4 +1,4 @@
-"""What documents request of a cluster, read as its scheduler reads them: GPUs, memory, volumes, images, secrets."""
+"""Requests of documents to a cluster, read as its scheduler reads them: GPUs, memory, volumes, images, secrets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
