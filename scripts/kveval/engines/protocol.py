@@ -21,7 +21,7 @@ Check = tuple[Callable[[], None], float]
 
 
 class DeploymentError(Failure):
-    """The server did not come up as declared, or stopped serving."""
+    """The server did not start as declared, or stopped serving."""
 
 
 class ServerDied(DeploymentError):
@@ -157,7 +157,7 @@ class RunSession(Protocol):
         watch: Callable[[float], None],
         sending: Callable[[], None],
     ) -> LoadResult:
-        """Prime the caches where the workload asks for it, and run the load generator until its report is at `report`.
+        """Prime the caches if the workload declares it, and run the load generator until its report is at `report`.
 
         `watch(elapsed_s)` is called about twice a second and raises any Failure that must end the level; `sending` is
         called after the priming, before the load is sent. Raises LoadError.

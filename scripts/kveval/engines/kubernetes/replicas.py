@@ -111,7 +111,7 @@ class ClusterServer:
             self._looked_at = time.monotonic()
 
     def counters(self) -> dict[str, float]:
-        """Return the counters of all replicas, summed, of the sidecars, and of the file tier. Raises CounterError."""
+        """Return the counters of all replicas, summed, of the sidecars, and of the file tier. Raises a Failure."""
         found: dict[str, float] = {}
         for counters in every(self.replicas, _counters):
             for name, value in counters.items():

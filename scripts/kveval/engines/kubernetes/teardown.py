@@ -201,5 +201,5 @@ def _why(document: Mapping[str, Any]) -> str:
         return f"{name} (held by finalizer {', '.join(finalizers)}: is the controller that removes it running?)"
     if document["kind"] == "Pod":
         node = (document.get("spec") or {}).get("nodeName", "its node")
-        return f"{name} (its end is not confirmed: is {node} up? `kubectl delete --force` removes it without that)"
+        return f"{name} (its end is not confirmed: is {node} up? `kubectl delete --force` does not wait for that)"
     return f"{name} (does something else create it again?)" if not metadata.get("deletionTimestamp") else name

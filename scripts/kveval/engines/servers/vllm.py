@@ -29,7 +29,7 @@ class VllmProgram:
     metrics_path = "/metrics"
     plugins: Path | None = Path(__file__).resolve().parents[1] / "local" / "plugin"
     log_form = LogForm(
-        # "(EngineCore pid=12) " stands before every line, then, unless it is plain output, "ERROR 11-21 ...] ".
+        # Every line begins with "(EngineCore pid=12) ", then, unless it is plain output, "ERROR 11-21 ...] ".
         speaker=re.compile(r"^\((?P<who>[^()]+?) pid=\d+\)\s?"),
         telling=re.compile(r"\bproc \S+ died unexpectedly"),
         hearsay=re.compile(

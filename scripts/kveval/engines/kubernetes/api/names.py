@@ -1,4 +1,4 @@
-"""Names, labels and selectors of the objects on a cluster: several cells live side by side in one namespace."""
+"""Names, labels and selectors of the objects on a cluster, where several cells share one namespace."""
 
 import hashlib
 import re
