@@ -165,6 +165,6 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(
         remove(api, selector(), [namespace], kinds=[DAEMON_SET, DEPLOYMENT, POD], say=said.append)
         record_fault("cluster: node silent, the teardown", time.monotonic() - begin, 60.0)
         assert time.monotonic() - begin < 60
-        assert any("when node small-1 is back" in text for text in said)
+        assert any("once node small-1 is back" in text for text in said)
     finally:
         os.kill(silent, signal.SIGCONT)

@@ -1,5 +1,5 @@
 """Where servers run: on this host (`local`) or on a cluster (`kubernetes`), and what a server is (`servers`).
 
-Both engines answer `protocol`; `counters`, `watchdog` and `preflight` serve both. Knows `spec` and what is below. A new
-engine is a package beside `local`; a new server or sidecar a module in `servers`.
+Both engines implement `protocol` and use `counters`, `watchdog` and `preflight`. Imports `spec` and the packages below
+it. A new engine is a package beside `local`; a new server or sidecar is a module in `servers`.
 """

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kveval.host.errors import Failure
 from kveval.host.http import HttpError, fetch
 
-# Labels that every series of a server carries alike; a counter is summed over them.
+# Labels that are the same on every series of a server; a counter is summed over them.
 _COMMON_LABELS = frozenset(
     {"engine", "model_name", "pid", "otel_scope_name", "otel_scope_version", "otel_scope_schema_url"}
 )
@@ -22,8 +22,8 @@ class CounterError(Failure):
 def parse_counters(text: str, prefix: str) -> dict[str, float]:
     """Sum every counter of the Prometheus text whose name starts with `prefix`.
 
-    A counter with labels of its own (transfer_type, source, ...) appears in total under its name and once per
-    label set as `name{label="value"}`. Names end in `_total`, as on the wire.
+    A counter with further labels (transfer_type, source, ...) appears as a sum under its name, and once per label set
+    as `name{label="value"}`. Names keep their suffix `_total`. Raises CounterError if it is not Prometheus text.
     """
     totals: dict[str, float] = defaultdict(float)
     try:
@@ -44,7 +44,7 @@ def parse_counters(text: str, prefix: str) -> dict[str, float]:
 
 
 def read_counters(url: str, prefix: str, timeout_s: float = 10.0) -> dict[str, float]:
-    """Fetch and sum the counters at `url` (a server's /metrics) whose names start with `prefix`."""
+    """Return the sums of the counters at `url` (/metrics) whose names start with `prefix`. Raises CounterError."""
     try:
         text = fetch(url, timeout_s=timeout_s).decode()
     except HttpError as error:
@@ -53,7 +53,7 @@ def read_counters(url: str, prefix: str, timeout_s: float = 10.0) -> dict[str, f
 
 
 def changes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Pair two readings: before, after and delta of every counter; one that appeared meanwhile started at 0."""
+    """Return before, after and delta of every counter in `after`; one that is missing in `before` started at 0."""
     return {
         name: {"before": before.get(name, 0.0), "after": value, "delta": value - before.get(name, 0.0)}
         for name, value in after.items()
@@ -61,7 +61,7 @@ def changes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str
 
 
 def exercised(required: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Judge whether the arm was active: every required counter must have moved by `at_least` within some level.
+    """Judge whether the arm was active: every required counter must have grown by `at_least` within some level.
 
     `required`: entries with `counter` and `at_least`; `levels`: entries with `level` (streams) and `counters`
     as `changes` gives them. An arm that requires nothing (the baseline) counts as exercised.

@@ -20,8 +20,8 @@ class MeasurementError(Failure):
 class Job:
     """One run of one cell, and where things are on this host.
 
-    `required`: the counters that prove the arm active; `stall_limit_s`: seconds without a token, requests in work,
-    after which the server counts as hung; `secrets`: environment variables the server gets and nothing else may show.
+    `required`: counters that prove that the arm was active; `stall_limit_s`: seconds without a token, while requests
+    wait or run, after which the server counts as hung; `secrets`: environment variables that only the server gets.
     """
 
     specification: Specification
@@ -29,21 +29,21 @@ class Job:
     run: int
     store: Path
     server_environment: Path
-    """What is installed: it has the load generator, and the server unless the arm names its own build."""
+    """Folder of the Python environment with the load generator, and the server unless the arm names its own build."""
     build: ArmBuild | None = None
     required: Sequence[Mapping[str, Any]] = ()
     stall_limit_s: float = 60.0
     secrets: Sequence[str] = ("HF_TOKEN",)
     campaign: str = ""
-    """Its name, which the objects on a cluster bear."""
+    """The campaign's name, a label of its objects on a cluster."""
     site: Cluster | None = None
     """The cluster, for engine kubernetes."""
     pointers: Sequence[Path] = ()
-    """What the campaign's runs will have written when all are measured."""
+    """Paths of the pointers of all the campaign's runs; a run writes its pointer when it is measured."""
     known_defects: Mapping[str, KnownDefect] = field(default_factory=dict)
-    """By name: a run that one of them ends is measured again."""
+    """By name; a run that fails because of one of them is measured again."""
 
     @property
     def label(self) -> str:
-        """The run as people say it."""
+        """The run's name in messages."""
         return f"{self.specification.cell.path} run {self.run}"

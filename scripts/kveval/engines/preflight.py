@@ -1,4 +1,4 @@
-"""Checks before anything expensive starts, of what would fail it: disk, memory, shared memory, a secret in clear."""
+"""Checks before a run starts anything expensive: disk, memory, shared memory, checkpoint, secrets in clear text."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from kveval.spec.specification import ServedModel, Specification
 
 _MIB = 2**20
 _GIB = 2**30
-# A generator's worker process streams at most so many tokens a second; measured with GuideLLM 0.8.1, as are the sizes.
+# Most tokens per second that a worker process of GuideLLM streams; measured with 0.8.1, as are the sizes below.
 _TOKENS_PER_WORKER_S = 7_000
 _REPORT_BYTES = 200_000
 _REQUEST_BYTES = 3_300
@@ -41,19 +41,19 @@ class PreflightError(Failure):
 
 
 def disk_bytes(workload: WorkloadSpec, cpus: int) -> int:
-    """Estimate the most bytes that one run writes into the store while it is made, the reserve included."""
+    """Return an upper estimate of the bytes that one run needs in the store while it is measured, with the reserve."""
     seconds = workload.seconds
     requests = worker_processes(cpus) * _TOKENS_PER_WORKER_S / workload.output_tokens * seconds
     report = _REPORT_BYTES + _REQUEST_BYTES * requests
     levels = workload.level_count
     recording = levels * (seconds + 30) * (_RECORDING_BYTES_S + _RECORDING_BYTES_CPU_S * cpus)
-    # One report is there unpacked, all are there packed; the recording lies beside its package for a moment.
+    # One report at a time is unpacked, all are kept packed; the recording exists unpacked and packed for a moment.
     total = report + levels * report * _PACKED_SHARE + recording * (1 + _PACKED_SHARE) + _LOGS_BYTES
     return int(total) + DISK_RESERVE_BYTES
 
 
 def shared_memory_bytes(specification: Specification) -> int:
-    """Return the bytes of /dev/shm that the server allocates: its queues, and the tier where it is kept there."""
+    """Return the bytes of /dev/shm that the server allocates: its queues, and the tier if it is kept there."""
     return program_of(specification.versions).shared_memory_bytes(specification)
 
 
@@ -64,7 +64,7 @@ def memory_bytes(specification: Specification) -> int:
 
 
 def require_room(specification: Specification, store: Path, cpus: int) -> None:
-    """Raise a Failure that says what the host lacks for this measurement; `store`: where it will be kept."""
+    """Raise PreflightError or DiskFullError if the host lacks memory or disk for this measurement, kept in `store`."""
     store.mkdir(parents=True, exist_ok=True)
     require_free(store, disk_bytes(specification.workload, cpus), "a run of this workload")
     require_free(Path(tempfile.gettempdir()), _TEMPORARY_BYTES, "the server's and the generator's temporary files")
@@ -73,7 +73,7 @@ def require_room(specification: Specification, store: Path, cpus: int) -> None:
     if needed > total:
         raise PreflightError(
             f"the KV caches take {needed / _GIB:.1f} GiB of memory, this host has {total / _GIB:.1f}:"
-            " fewer cpu_blocks or device_blocks",
+            " declare fewer cpu_blocks or device_blocks",
             code="no_room_in_memory",
             needed_bytes=needed,
             total_bytes=total,
@@ -85,7 +85,7 @@ def require_room(specification: Specification, store: Path, cpus: int) -> None:
             raise PreflightError(
                 f"{SHARED_MEMORY} is too small: {free / _MIB:.0f} MiB free, this arm's server allocates"
                 f" {shared / _MIB:.0f} MiB there; enlarge it (mount -o remount,size=..., docker --shm-size) or remove"
-                " what others left there",
+                " old files there",
                 code="no_room_in_shared_memory",
                 needed_bytes=shared,
                 free_bytes=free,
@@ -93,7 +93,7 @@ def require_room(specification: Specification, store: Path, cpus: int) -> None:
 
 
 def require_checkpoint(model: ServedModel) -> None:
-    """Raise PreflightError where the folder of a checkpoint on this host's disk does not have the catalogue's model."""
+    """Raise PreflightError if a local checkpoint's config.json is unreadable or differs from the catalogue's model."""
     if model.folder is UNSET:
         return
     path = Path(model.folder) / "config.json"
@@ -115,11 +115,11 @@ def require_checkpoint(model: ServedModel) -> None:
 
 
 def require_no_secret(specification: Specification, redactor: Redactor) -> None:
-    """Raise PreflightError when a secret's value stands in the specification, which is kept and shown."""
+    """Raise PreflightError if the specification, which is stored and published, contains the value of a secret."""
     names = redactor.found_in(json.dumps(specification.to_json(), ensure_ascii=False))
     if names:
         raise PreflightError(
-            f"the configuration holds the value of {', '.join(names)} in clear: take it out of args and env;"
+            f"the configuration contains the value of {', '.join(names)} in clear text: remove it from args and env;"
             " the server gets it through its environment",
             code="secret_in_clear",
             names=names,

@@ -1,7 +1,7 @@
-"""The questions that a measurement has for an engine, and that this host and a cluster each answer in their own way.
+"""The interface between a measurement and an engine, which this host and a cluster each implement.
 
-An Engine stands for one run before anything has started; its RunSession for the run in progress: the server, the
-recording, the load generator.
+An Engine stands for one run before anything has started; its RunSession stands for the run in progress: the server,
+the recording, the load generator.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,26 +17,26 @@ from kveval.store.store import Key, Store
 
 Say = Callable[[str], None]
 Check = tuple[Callable[[], None], float]
-"""What raises a Failure when something is wrong, and every how many seconds it is to be asked."""
+"""A function that raises a Failure when something is wrong, and the interval in seconds at which it is called."""
 
 
 class DeploymentError(Failure):
-    """The server did not come up as declared, or stopped serving."""
+    """The server did not start as declared, or stopped serving."""
 
 
 class ServerDied(DeploymentError):
-    """A process of the server is gone; the message has the telling line of its log.
+    """A process of the server has ended; the message quotes the line of its log that says why.
 
-    Facts: `log`, where it is on this host, and `offset`, where this deployment begins in it, bytes.
+    Facts: `log`, its path on this host, and `offset`, the byte at which this deployment's output begins in it.
     """
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """A load generator that has ended.
+    """The times of a load generator that has ended.
 
-    `began`: epoch seconds, by its own clock, when it was started; `started` and `ended`: this process's steady clock;
-    `primed`: how the caches were primed before, None where they were not.
+    `began`: its start in epoch seconds, by its own machine's clock; `started` and `ended`: seconds of this process's
+    monotonic clock; `primed`: how the caches were primed before, None if they were not.
     """
 
     began: float
@@ -46,12 +46,12 @@ class LoadResult:
 
     @property
     def wall_s(self) -> float:
-        """Its wall seconds."""
+        """Seconds from its start to its end."""
         return self.ended - self.started
 
 
 class Server(Protocol):
-    """A server that answers, and has the declared version and model."""
+    """A server that answers and was checked to have the declared version and model."""
 
     version: str
     startup_s: float
@@ -67,19 +67,19 @@ class Server(Protocol):
 
     @property
     def sidecar_facts(self) -> Sequence[SidecarRecord]:
-        """The servers that its arm needs."""
+        """The records of its sidecars: the other servers that its arm needs."""
 
     def require_alive(self) -> None:
-        """Raise a Failure, ServerDied where it is one, when a process of it or of a sidecar is gone."""
+        """Raise a Failure if a process of the server (ServerDied) or of a sidecar has ended."""
 
     def counters(self) -> dict[str, float]:
-        """Read the counters of the server and of what stands beside it, summed over replicas."""
+        """Return the counters of the server, summed over replicas, and of its sidecars."""
 
     def check_answers(self, *, tier: bool, longest: int) -> Answers:
-        """Compare its answers cold and from its cache, see kveval.engines.servers.answers; leaves caches filled."""
+        """Compare its answers with and without its cache, see kveval.engines.servers.answers; leaves caches filled."""
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> Sequence[Check]:
-        """Return the watches that find it hanging; see kveval.engines.watchdog.StallWatch for the three times."""
+        """Return the checks that detect a hanging server; see kveval.engines.watchdog.StallWatch for the parameters."""
 
 
 class ServerHandle(Protocol):
@@ -106,48 +106,48 @@ class Recorder(Protocol):
     def archives(self) -> Sequence[Path]:
         """Base paths, on this host, of the PCP archives of all recorded hosts, once the recording has stopped.
 
-        The first has the server's metrics, too. The last folder of each path tells them apart; a .parquet is
+        The first includes the server's metrics. The last folder of each path names the host; a .parquet file was
         recorded without PCP.
         """
 
     def alive(self) -> None:
-        """Raise RecordingError unless everything that records does so."""
+        """Raise RecordingError unless every part of the recording works."""
 
     def require_running(self) -> None:
-        """The same at a glance."""
+        """Check the same, as far as that takes no time."""
 
     def stop(self) -> None:
-        """Complete the archive; may be called again."""
+        """Stop recording and complete the archives; may be called again."""
 
 
 class RunSession(Protocol):
     """One run in progress.
 
-    `own_clock`: whether this host's clock is the one that windows and recording go by, so that it must not be set.
+    `own_clock`: whether windows and recording have their times from this host's clock, which then must not be set.
     """
 
     own_clock: bool
 
     @property
     def handle(self) -> ServerHandle:
-        """Where the server is."""
+        """The run's server."""
 
     @property
     def checks(self) -> Sequence[Check]:
-        """Checks of what else is to be watched, or done, while a level runs."""
+        """Further functions to call at intervals while a level runs: checks and sampling."""
 
     @property
     def pcp_version(self) -> str:
-        """The release of what records."""
+        """The release of the recording PCP."""
 
     def recording(self) -> AbstractContextManager[Recorder]:
-        """Record from now on; the body starts when the first values are there."""
+        """Record while the body runs; it starts once the first values are recorded."""
 
     def expect(self, levels: Sequence[Level]) -> None:
-        """Learn which levels will be asked for, in order, so that they can be prepared."""
+        """Take note of the levels to come, in order, so that they can be prepared."""
 
     def command(self, level: Level, report: Path) -> list[str]:
-        """Return the load generator's command line; the report will come to lie at `report`."""
+        """Return the load generator's command line for a level whose report is to be at `report`."""
 
     def generate(
         self,
@@ -157,42 +157,42 @@ class RunSession(Protocol):
         watch: Callable[[float], None],
         sending: Callable[[], None],
     ) -> LoadResult:
-        """Prime the caches where the workload asks for it, and run the load generator until its report is at `report`.
+        """Prime the caches if the workload declares it, and run the load generator until its report is at `report`.
 
-        `watch(elapsed_s)` is called about twice a second and raises what must end the level; `sending` before the load
-        is sent, after the priming. Raises LoadError.
+        `watch(elapsed_s)` is called about twice a second and raises any Failure that must end the level; `sending` is
+        called after the priming, before the load is sent. Raises LoadError.
         """
 
     def require_room(self) -> None:
-        """Raise DiskFullError when there is no room to stop in order."""
+        """Raise DiskFullError if the disk has less free than an orderly stop needs."""
 
     def anonymous(self, text: str) -> str:
-        """Take this host's paths and this run's names out of what is published."""
+        """Return `text` for publication: without this host's paths and this run's names."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what run.json says of this engine alone."""
+        """Return the entries of run.json that only this engine has."""
 
 
 class Engine(Protocol):
     """One run, before anything has started."""
 
     def hardware(self) -> Mapping[str, Any]:
-        """Describe what is measured on; `fingerprint` is equal where measurements may stand for each other.
+        """Describe the hardware; measurements with equal `fingerprint` may be adopted for each other.
 
-        Where that is known afterwards alone, `fingerprints` has those that it may be, and the session's facts say it.
+        If it is known only after the run, `fingerprints` has all possible ones, and the session's facts the actual one.
         """
 
     def alone(self, say: Say) -> AbstractContextManager[None]:
-        """Keep away, for as long as the body runs, every other measurement that this one would disturb."""
+        """Exclude, while the body runs, every other measurement that this one would disturb."""
 
     def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
-        """Remove what killed runs left, saying what; inside `alone`."""
+        """Remove what killed runs left behind, and report it with `say`; call it inside `alone`."""
 
     def require_possible(self, store: Store) -> None:
-        """Raise a Failure for what this engine cannot measure here, or has no room for, before anything starts."""
+        """Raise a Failure, before anything starts, if this engine cannot measure the run here or lacks room for it."""
 
     def scratch(self, store: Store, key: Key) -> Path:
-        """Make the absolute path of an empty folder, with `raw` in it, for what is written meanwhile."""
+        """Create a folder, empty except for `raw`, for files written during the run; return its absolute path."""
 
     def session(self, scratch: Path, say: Say) -> AbstractContextManager[RunSession]:
-        """Offer the run in progress; on leaving, nothing that it started is left."""
+        """Begin the run; on leaving, remove everything that it started."""

@@ -1,7 +1,7 @@
-"""Watches for what may go wrong while a level runs, in threads of their own, so that none delays another.
+"""Watches for faults while a level runs, each in its own thread, so that none delays another.
 
-Each watch is a small object with one method that raises a Failure; `monitored` calls them at intervals and hands the
-first failure to the thread that asks.
+Each watch is a small object with one method that raises a Failure; `monitored` calls them at intervals and passes the
+first failure to the thread that calls `Monitor.require`.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from kveval.host.http import HttpError, fetch
 from kveval.spec.servers.software import ServerSoftware
 
 DISK_RESERVE_BYTES = 32 * 2**20
-"""Free bytes below which a run gives up: what is left lets it stop in order."""
+"""A run stops if the disk has fewer free bytes than this, which an orderly stop needs."""
 _MIB = 2**20
 
 
 class WatchError(Failure):
-    """A watch has found why a measurement cannot go on."""
+    """A watch has found that a measurement cannot continue."""
 
 
 class StallError(WatchError):
-    """The server lives and does nothing."""
+    """The server runs but makes no progress."""
 
 
 class ClockError(WatchError):
@@ -35,11 +35,11 @@ class ClockError(WatchError):
 
 
 class DiskFullError(WatchError):
-    """There is no room for what a measurement writes."""
+    """The disk has no room for what a measurement writes."""
 
 
 class Monitor:
-    """The first failure of the checks in progress."""
+    """Runs checks in threads and keeps their first failure."""
 
     def __init__(self) -> None:
         self._failure: BaseException | None = None
@@ -60,13 +60,13 @@ class Monitor:
                 return
 
     def end(self) -> None:
-        """Have the threads stop."""
+        """Tell the threads to stop."""
         self._over.set()
 
 
 @contextlib.contextmanager
 def monitored(checks: Sequence[tuple[Callable[[], None], float]]) -> Iterator[Monitor]:
-    """Call each check every so many seconds (`checks`: pairs of both) for as long as the body runs."""
+    """Call each check at its interval while the body runs; `checks`: pairs of a function and its interval, seconds."""
     monitor = Monitor()
     threads = [
         threading.Thread(target=monitor.run, args=check, name=f"watch-{number}", daemon=True)
@@ -90,7 +90,7 @@ class Work:
 
 
 def read_work(page: str, software: ServerSoftware) -> Work:
-    """Read the progress from the text of a server's metrics; what is not there counts as 0."""
+    """Read the progress from the text of a server's metrics; a missing metric counts as 0."""
 
     def total(*metrics: str) -> float:
         names = [re.escape(name) for metric in metrics for name in software.metrics[metric].values()]
@@ -104,11 +104,11 @@ def read_work(page: str, software: ServerSoftware) -> Work:
 class StallWatch:
     """Raises StallError when the server has stopped making progress.
 
-    Progress is a rising number of generated tokens. Without it, requests in work or an unanswered /metrics are
-    borne for `limit_s` seconds; an idle server for `idle_s` more, because the load generator needs that long to
-    begin and because a stopped engine cannot even count the requests that wait for it. From the level's first token
-    on, and for `loaded_s` seconds, a load that always has requests in flight leaves no server idle: then `limit_s` is
-    all. A prefill generates nothing: `limit_s` must exceed the longest.
+    Progress is a rising number of generated tokens. Without it, running or waiting requests or an unanswered /metrics
+    are tolerated for `limit_s` seconds. An idle server is tolerated for `idle_s` more, because the load generator
+    needs that long to start, and because a stopped vLLM engine cannot even count its waiting requests. A load that
+    always has requests in flight leaves no server idle for `loaded_s` seconds after the level's first token: there
+    `limit_s` alone applies. A prefill generates no token: `limit_s` must exceed the longest prefill.
     """
 
     url: str
@@ -128,11 +128,11 @@ class StallWatch:
 
     @property
     def interval_s(self) -> float:
-        """How often to look: often enough for the limit, rarely enough to leave the server alone."""
+        """Seconds between two checks: few enough for the limit, many enough not to disturb the server."""
         return min(5.0, self.limit_s / 5)
 
     def check(self) -> None:
-        """Ask the server, and judge."""
+        """Read the server's metrics and judge them. Raises StallError."""
         work = None
         with contextlib.suppress(HttpError, ValueError):
             page = fetch(self.url, timeout_s=self.interval_s)
@@ -140,7 +140,7 @@ class StallWatch:
         self.observe(work)
 
     def observe(self, work: Work | None) -> None:
-        """Judge one reading; None: there was no answer. Raises StallError."""
+        """Judge one reading, None if there was no answer. Raises StallError."""
         now = self.now()
         if work is not None and work.tokens != self._tokens:
             if self._tokens is not None and self._first_at is None:
@@ -184,9 +184,9 @@ class StallWatch:
 
 @dataclass
 class ClockWatch:
-    """Raises ClockError when wall clock and steady clock part: windows and recording then no longer match.
+    """Raises ClockError when wall clock and monotonic clock diverge: windows and recording then no longer match.
 
-    What NTP may slew, 500 ppm, is allowed for. Time that a suspended host slept through shows the same way.
+    The slewing of NTP, up to 500 ppm, is tolerated. The suspension of a host is detected the same way.
     """
 
     wall: Callable[[], float] = time.time
@@ -200,7 +200,7 @@ class ClockWatch:
         self._apart = self.wall() - self._began
 
     def check(self) -> None:
-        """Compare the clocks with what they were in the beginning."""
+        """Compare the difference of the clocks with that at the start. Raises ClockError."""
         steady = self.steady()
         step = self.wall() - steady - self._apart
         if abs(step) > self.limit_s + 500e-6 * (steady - self._began):
@@ -212,7 +212,7 @@ class ClockWatch:
 
 
 def require_free(path: Path, needed_bytes: int, what: str) -> None:
-    """Raise DiskFullError unless `path`'s file system has `needed_bytes` free; `what` says for what."""
+    """Raise DiskFullError unless `path`'s file system has `needed_bytes` free; `what` names their use in messages."""
     free = shutil.disk_usage(path).free
     if free < needed_bytes:
         raise DiskFullError(

@@ -1,4 +1,4 @@
 """This machine: processes and their sessions, locks, ports, files, logs, hardware, HTTP, hashing, secrets.
 
-It knows nothing of the rest of kveval and nothing of KV caches. Add here what a program of any kind would need.
+It imports nothing else of kveval and has nothing to do with KV caches. Add here what any program could need.
 """

@@ -1,6 +1,6 @@
-"""A probe of how fast this host copies: the ceiling of what a tier in host memory can load and store.
+"""A probe of this host's copy bandwidth: the upper limit for loads and stores of a tier in host memory.
 
-`probe` runs this file by the server's Python, whose torch does the copying; nothing of kveval is imported for that.
+`probe` runs this file with the server's Python, whose torch makes the copies; the file imports nothing of kveval.
 """
 
 import json
@@ -10,21 +10,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# More than processors' caches hold.
+# Larger than the caches of CPUs.
 _BUFFER_BYTES = 256 * 2**20
 _SECONDS_EACH = 0.4
 _LIMIT_S = 60.0
 
 
 def probe(python: Path) -> dict[str, float]:
-    """Return the best rates of copies on the cores of this thread, GB/s (10^9 bytes of payload a second).
+    """Return the highest copy bandwidths on the cores of this thread, GB/s (10^9 bytes copied per second).
 
     `host_gb_s`: from host memory to host memory; with CUDA also `host_to_device_gb_s` and `device_to_host_gb_s`,
-    between pinned memory and the first GPU. Takes a second or two beside the import of torch; empty where it cannot
-    copy.
+    between pinned memory and the first GPU. Takes a second or two, without the import of torch; empty if the probe
+    fails.
     """
     try:
-        # Isolated: this folder's http is not Python's.
+        # Isolated, because this folder's http.py would hide Python's http.
         done = subprocess.run([python, "-I", __file__], capture_output=True, text=True, timeout=_LIMIT_S, check=True)
         told = json.loads(done.stdout)
         return {str(name): float(rate) for name, rate in told.items()}
@@ -35,11 +35,11 @@ def probe(python: Path) -> dict[str, float]:
 def best_gb_s(copy: Callable[[], object], size_bytes: int, seconds: float = _SECONDS_EACH) -> float:
     """Return the rate of the fastest of the copies that fit into `seconds`, at least three; GB/s.
 
-    The best, as STREAM has it: what slows a copy down is not the memory.
+    The fastest, as in the STREAM benchmark: a slower copy was slowed down by something other than the memory.
     """
     times: list[float] = []
     end = time.perf_counter() + seconds
-    # The first touches the pages.
+    # The first copy, untimed, touches the pages.
     copy()
     while len(times) < 3 or time.perf_counter() < end:
         begin = time.perf_counter()

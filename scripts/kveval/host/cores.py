@@ -1,4 +1,4 @@
-"""The cores of a host, divided between the server under test and what loads and records it."""
+"""The cores of a host, divided between the server under test and the load generator with the recording."""
 
 import contextlib
 import os
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cores:
-    """Numbers of the cores for the server and its sidecars, and of those for what stands beside: load and recording."""
+    """Core numbers: `server` for the server and its sidecars, `beside` for the load generator and the recording."""
 
     server: frozenset[int]
     beside: frozenset[int]
 
 
 def divided(cores: Collection[int]) -> Cores:
-    """Give the last quarter of the cores, at least one, to what stands beside; a single core is everybody's."""
+    """Return the division: the last quarter of the cores, at least one, is `beside`; a single core is shared."""
     ordered = sorted(cores)
     if len(ordered) < 2:
         return Cores(frozenset(ordered), frozenset(ordered))
@@ -30,7 +30,7 @@ def usable() -> frozenset[int]:
 
 @contextlib.contextmanager
 def on_cores(cores: Collection[int]) -> Iterator[None]:
-    """Run this thread, and the processes and threads that it starts meanwhile, on these cores only."""
+    """While the body runs, keep this thread and the processes and threads that it starts on these cores."""
     before = usable()
     os.sched_setaffinity(0, cores)
     try:

@@ -1,4 +1,4 @@
-"""The one base of every failure that is reported as a cause, in one line, instead of a traceback."""
+"""The base class of every failure that is reported as a cause in one line instead of a traceback."""
 
 import re
 from typing import Any
@@ -7,8 +7,8 @@ from typing import Any
 class Failure(RuntimeError):
     """Something outside this program went wrong; the message says what, where, and what would be right.
 
-    `code`: the kind of failure by a name that stays, for programs and tests: the class's own (`ServerDied`:
-    server_died) where none is given. `facts`: values that the message tells.
+    `code`: a stable name for the kind of failure, for programs and tests; by default the class's name (`ServerDied`:
+    server_died). `facts`: the values in the message.
     """
 
     def __init__(self, message: str = "", *, code: str = "", **facts: Any) -> None:

@@ -1,4 +1,4 @@
-"""Files written in whole or not at all, checksummed, shared with a group, synced to disk; the store's clock."""
+"""Files: atomic writing, checksums, permissions for a group, syncing to disk; the clock of a file system."""
 
 import contextlib
 import hashlib
@@ -18,15 +18,15 @@ def sha256_file(path: Path) -> str:
 
 
 def is_lfs_pointer(content: bytes) -> bool:
-    """Return whether the first bytes of a file say that Git LFS has the file and this names it only."""
+    """Return whether the first bytes of a file are those of a Git LFS pointer instead of the file itself."""
     return content.startswith(b"version https://git-lfs.github.com/spec/")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Offer a file to write beside `path`, whose place it takes when the body ends; of a failed body nothing is left.
+    """Yield the path of a new file, which replaces `path` when the body ends and is removed if the body fails.
 
-    Readers, and whoever comes after a crash, see the old file or the whole new one.
+    At any time, also after a crash, readers see the complete old or the complete new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -40,23 +40,23 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that readers see the old one or the whole new one."""
+    """Write a file so that readers see the old one or the complete new one."""
     with replacing(path) as partial:
         partial.write_bytes(content)
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write text so that readers see the old file or the whole new one."""
+    """Write text so that readers see the old file or the complete new one."""
     write_bytes(path, content.encode())
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write JSON so that readers see the old file or the whole new one."""
+    """Write JSON so that readers see the old file or the complete new one."""
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 def make_last(paths: Iterable[Path]) -> None:
-    """Have the disk keep these files and folders; what a link refers to is not ours to write."""
+    """Sync these files and folders to disk (fsync); links are skipped, because their targets may be foreign."""
     for path in paths:
         if not path.is_symlink():
             descriptor = os.open(path, os.O_RDONLY)
@@ -67,7 +67,7 @@ def make_last(paths: Iterable[Path]) -> None:
 
 
 def make_folder(path: Path, like: Path) -> None:
-    """Make a folder below `like`, open to whom `like` is open, whatever the umask; one that is there stays as it is."""
+    """Make a folder below `like`, with the permissions of `like` regardless of the umask; keep an existing folder."""
     if path == like or path.is_dir():
         return
     make_folder(path.parent, like)
@@ -76,7 +76,7 @@ def make_folder(path: Path, like: Path) -> None:
 
 
 def share(folder: Path, like: Path) -> None:
-    """Open a folder, with what is in it, to whom the folder `like` is open, whatever the umask it was made under."""
+    """Give a folder and everything in it the permissions of the folder `like`, regardless of the umask."""
     mode = like.stat().st_mode
     for path in [folder, *folder.rglob("*")]:
         if not path.is_symlink():
@@ -87,7 +87,7 @@ def _open_to(path: Path, mode: int) -> None:
     now = path.stat().st_mode
     wanted = stat.S_IMODE(mode) if stat.S_ISDIR(now) else mode & 0o666
     if stat.S_IMODE(now) != wanted:
-        # Some file systems know no modes, and only an owner may set them.
+        # Some file systems have no permissions, and only an owner may set them.
         with contextlib.suppress(OSError):
             path.chmod(wanted)
 
@@ -95,7 +95,7 @@ def _open_to(path: Path, mode: int) -> None:
 def last_change_s(folder: Path) -> float:
     """Return when anything about a folder's files last changed, epoch seconds of the file system's clock.
 
-    The time of change, not of modification: copying programs set the latter to the original's.
+    The time of change (ctime), because copying programs set that of modification to the original's.
     """
     newest = 0.0
     for path in [folder, *folder.rglob("*")]:
@@ -105,9 +105,9 @@ def last_change_s(folder: Path) -> float:
 
 
 def clock_s(folder: Path) -> float:
-    """Return the time as the folder's file system has it, epoch seconds; the host's where nothing can be written there.
+    """Return the time by the clock of the folder's file system, epoch seconds; the host's if it is not writable.
 
-    A server's clock may differ from this host's, and this host's may have been set.
+    A file server's clock may differ from this host's, and this host's may have been set.
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:

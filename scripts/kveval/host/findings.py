@@ -1,4 +1,4 @@
-"""Findings before a measurement: whether it can work here, what would stop it, and the fix."""
+"""Findings before a measurement: whether it can work here, what would prevent it, and the fix."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ _MARKS: dict[Level, str] = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        level: error: the campaign cannot run so; warning: it can, but see; ok.
-        check: what was looked at, a few words.
+        level: error: the campaign cannot run; warning: it can, with a reservation; ok.
+        check: what was checked, in a few words.
         what: what was found, with figures.
-        fix: a command, or the campaign's key to change; empty where nothing is to be done.
-        code: the kind of finding by a name that stays, where level and check do not tell it from others.
-        facts: values that it tells.
+        fix: a command, or the campaign's key to change; empty if nothing is to be done.
+        code: a stable name for the kind of finding, where level and check do not identify it.
+        facts: the values in `what`.
     """
 
     level: Level
@@ -31,7 +31,7 @@ class Finding:
 
 
 def ok(check: str, what: str, code: str = "", **facts: Any) -> Finding:
-    """Return a finding that needs nothing."""
+    """Return a finding that needs no action."""
     return Finding("ok", check, what, code=code, facts=facts)
 
 
@@ -41,12 +41,12 @@ def warning(check: str, what: str, fix: str, code: str = "", **facts: Any) -> Fi
 
 
 def error(check: str, what: str, fix: str, code: str = "", **facts: Any) -> Finding:
-    """Return a finding that does."""
+    """Return a finding that stops a campaign."""
     return Finding("error", check, what, fix, code, facts)
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """Return the gravest level among the findings; ok for none."""
+    """Return the most severe level of the findings; ok if there are none."""
     levels = {finding.level for finding in findings}
     return next((level for level in ("error", "warning") if level in levels), "ok")
 
@@ -72,12 +72,12 @@ def table(findings: Sequence[Finding], width: int = 120) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with columns that begin below each other."""
+    """Return rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
     return [line.rstrip() for line in lines]
 
 
 def counted(count: int, word: str) -> str:
-    """Return a number of things in words."""
+    """Return a count with its noun: `1 error`, `2 errors`."""
     return f"{count} {word}{'' if count == 1 else 's'}"

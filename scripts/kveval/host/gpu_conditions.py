@@ -1,4 +1,4 @@
-"""The conditions that GPUs worked under, from nvidia-smi: clocks, power and reasons for throttling."""
+"""The operating conditions of GPUs, from nvidia-smi: clocks, power and reasons for throttling."""
 
 import csv
 import os
@@ -13,7 +13,7 @@ from kveval.host.gpus.details import nvidia_smi
 
 INTERVAL_S = 10.0
 Smi = Callable[[Sequence[str]], str | None]
-"""Runs nvidia-smi with these arguments where the GPUs are; returns what it printed, None where it failed."""
+"""Runs nvidia-smi with these arguments where the GPUs are; returns its output, None if it failed."""
 
 _FIELDS = (
     "uuid",
@@ -25,9 +25,9 @@ _FIELDS = (
     "temperature.gpu",
     "utilization.gpu",
 )
-# The first is the second's name since driver 535; a field that is not known fails the whole query.
+# The first is the second's name since driver 535; an unknown field fails the whole query.
 _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-# Bits of NVML's clocks event reasons. Those of an idle GPU (0x1) hold nothing down.
+# Bits of NVML's clocks event reasons, without that of an idle GPU (0x1), which is no throttling.
 _BITS = {
     0x2: "applications_clocks_setting",
     0x4: "sw_power_cap",
@@ -43,7 +43,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU at one moment: MHz, W, degrees C, percent; None for what its driver does not tell."""
+    """One GPU at one moment: MHz, W, degrees C, percent; None for values that its driver does not report."""
 
     uuid: str
     name: str
@@ -57,7 +57,7 @@ class GpuSample:
 
 
 def parse(text: str) -> list[GpuSample]:
-    """Read what nvidia-smi prints for `arguments`: a line a GPU, without head and units; other lines are left out."""
+    """Parse nvidia-smi's output for `arguments`: one line per GPU, without header and units; ignore other lines."""
     rows = (row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) == len(_FIELDS) + 1)
     return [
         GpuSample(uuid, name, _reasons(mask), *map(_number, values))
@@ -67,14 +67,14 @@ def parse(text: str) -> list[GpuSample]:
 
 
 def arguments(reasons: str, chosen: str = "") -> list[str]:
-    """Return nvidia-smi's arguments; `chosen`: GPUs by index or UUID, comma-separated, all for ""."""
+    """Return nvidia-smi's arguments; `chosen`: GPUs by index or UUID, comma-separated, "" for all."""
     of_these = [f"--id={chosen}"] if chosen else []
     return [*of_these, f"--query-gpu={','.join((*_FIELDS, reasons))}", "--format=csv,noheader,nounits"]
 
 
 @dataclass
 class GpuWatch:
-    """Samples of the GPUs that `smi` reaches; what cannot be asked, a few times in a row, is not asked again."""
+    """Samples of the GPUs that `smi` reaches; after a few failed queries in a row, it makes no more."""
 
     smi: Smi
     chosen: str = ""
@@ -83,7 +83,7 @@ class GpuWatch:
     _failed: int = 0
 
     def sample(self) -> None:
-        """Take a sample; that there is none is no failure of a measurement."""
+        """Take a sample; a failure is ignored, because it does not invalidate a measurement."""
         if self._failed >= _TRIES:
             return
         for name in self._names:
@@ -95,31 +95,31 @@ class GpuWatch:
         self._failed += 1
 
     def conditions(self) -> list[dict[str, Any]]:
-        """Return what run.json says, see kveval.store.run_file.GpuConditions."""
+        """Return the entry of run.json, see kveval.store.run_file.GpuConditions."""
         return summary(self.samples)
 
 
 def summary(samples: Sequence[GpuSample]) -> list[dict[str, Any]]:
-    """Sum up the samples by GPU, those in which it worked; GPUs that never did are left out unless none did."""
+    """Summarise each GPU's samples with utilization above 0; always idle GPUs are left out, unless all were idle."""
     by_gpu: dict[str, list[GpuSample]] = {}
     for sample in samples:
         by_gpu.setdefault(sample.uuid, []).append(sample)
-    # One that does not tell whether it worked counts as working.
+    # A sample without utilization counts as one of a working GPU.
     working = {uuid: [one for one in found if one.utilization_percent != 0] for uuid, found in by_gpu.items()}
     chosen = {uuid: found for uuid, found in working.items() if found} or by_gpu
     return [_one(index, chosen[uuid]) for index, uuid in enumerate(by_gpu) if uuid in chosen]
 
 
 def local_watch(environment: Mapping[str, str] = os.environ) -> GpuWatch | None:
-    """Return the watch of this host's GPUs, those that CUDA_VISIBLE_DEVICES names; None without nvidia-smi."""
+    """Return a watch of this host's GPUs in CUDA_VISIBLE_DEVICES, or of all; None without nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None
     return GpuWatch(nvidia_smi, visible_gpus(environment))
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by index or UUID with commas between; all for ""."""
-    # nvidia-smi and NVML's indices know no parts of GPUs: with MIG all are looked at.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by index or UUID, comma-separated; "" means all."""
+    # nvidia-smi and NVML have no indices for MIG parts of GPUs: with MIG, all GPUs are sampled.
     named = environment.get("CUDA_VISIBLE_DEVICES", "")
     return named if re.fullmatch(r"(?:(?:\d+|GPU-[\w-]+),?)+", named) else ""
 
@@ -149,7 +149,7 @@ def _one(index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | None:
-    """Read a number; what a GPU lacks is told in words: [N/A], [Not Supported], [Unknown Error]."""
+    """Parse a number; None for nvidia-smi's words for a missing value: [N/A], [Not Supported], [Unknown Error]."""
     try:
         return float(text)
     except ValueError:

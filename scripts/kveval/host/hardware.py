@@ -32,12 +32,12 @@ def gpus() -> list[dict[str, Any]]:
     """
     if found := gpu_details():
         return found
-    # A driver that refuses one field refuses the whole question.
+    # If a driver does not know one field, the whole query of `gpu_details` fails.
     return gpus_told(nvidia_smi(GPU_QUERY) or "")
 
 
 def gpus_told(text: str) -> list[dict[str, Any]]:
-    """Read what nvidia-smi prints for GPU_QUERY, a line a GPU."""
+    """Parse nvidia-smi's output for GPU_QUERY, one line per GPU; memory in bytes."""
     rows = ([part.strip() for part in line.split(",")] for line in text.splitlines())
     return [
         {"name": row[0], "memory_bytes": int(row[1]) * 2**20 if row[1].isdigit() else None, "driver": row[2]}
@@ -47,7 +47,7 @@ def gpus_told(text: str) -> list[dict[str, Any]]:
 
 
 def probe() -> dict[str, Any]:
-    """Describe this host."""
+    """Describe this host: CPU, usable cores, memory in bytes, GPUs, kernel, fingerprint."""
     memory_bytes = psutil.virtual_memory().total
     facts: dict[str, Any] = {
         "cpu_model": _cpu_model(),
@@ -61,11 +61,11 @@ def probe() -> dict[str, Any]:
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
-    """Return what is equal for hosts, as described, whose measurements may stand for each other.
+    """Return 12 hexadecimal digits that are equal for hosts whose measurements may be adopted for each other.
 
-    Memory enters rounded to GiB, because kernels reserve slightly different amounts; the driver and the kernel are
-    recorded but leave the fingerprint alone, so that an update does not disown a store. Raises KeyError or TypeError
-    for a description of another form.
+    Memory is rounded to GiB, because kernels reserve slightly different amounts; driver and kernel are recorded but do
+    not enter, so that stored runs stay valid after an update. Raises KeyError or TypeError for a description of
+    another form.
     """
     stable = {
         "cpu_model": facts["cpu_model"],

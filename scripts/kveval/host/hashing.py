@@ -8,8 +8,8 @@ from typing import Any
 def content_hash(value: Any, digits: int = 16, *, spaced: bool = False) -> str:
     """Return the first hex digits of the SHA-256 of a value's JSON: keys sorted, no NaN.
 
-    `spaced`: the JSON has spaces between its parts, as in hashes that stores already hold; new ones have none. Raises
-    ValueError for NaN and infinities, TypeError for what JSON does not have.
+    `spaced`: the JSON has spaces after separators, as in hashes of existing stores; new hashes have none. Raises
+    ValueError for NaN and infinities, TypeError for values that JSON lacks.
     """
     separators = None if spaced else (",", ":")
     text = json.dumps(value, sort_keys=True, separators=separators, allow_nan=False)

@@ -1,4 +1,4 @@
-"""Plain HTTP, to the loopback interface above all, and never through a proxy; a free port."""
+"""Plain HTTP without a proxy, mostly to the loopback interface; a free port."""
 
 import http.client
 import json
@@ -9,18 +9,18 @@ from typing import Any
 
 from kveval.host.errors import Failure
 
-# A proxy that the environment names cannot reach this host's own servers.
+# A proxy in the environment could not reach this host's own servers.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 DIRECT_LOOPBACK = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1")
-"""Environment of programs that are to do the same."""
+"""Environment variables for programs that must not use a proxy for the loopback interface either."""
 
 
 class HttpError(Failure):
-    """No answer, or not a good one."""
+    """No answer, or one with a status other than success."""
 
 
 def fetch(url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
-    """Send one HTTP request and return the body of a good answer. Raises HttpError, ValueError for what is no URL."""
+    """Send one HTTP request and return the body of a successful answer. Raises HttpError, ValueError for a bad URL."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
     try:
@@ -33,12 +33,12 @@ def fetch(url: str, *, method: str = "GET", body: object = None, timeout_s: floa
 
 
 def request(url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
-    """Send one HTTP request and return the decoded JSON answer, or None when the answer is not JSON."""
+    """Send one HTTP request and return the decoded JSON answer, or None if the answer is not JSON."""
     return decoded(fetch(url, method=method, body=body, timeout_s=timeout_s))
 
 
 def decoded(content: bytes) -> Any:
-    """Return what a body of JSON holds, None for any other."""
+    """Return the value of a JSON body, None if it is not JSON."""
     try:
         return json.loads(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The one lock that keeps two local measurements of a host from ever running at the same time."""
+"""The lock that prevents two measurements on one host at the same time."""
 
 import contextlib
 import fcntl
@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Not tempfile's folder, which every user and shell may have set differently: the lock is the host's. The variable is
-# for tests whose measurements are none.
+# Not in tempfile's folder, which may differ between users and shells: there is one lock per host. The variable is for
+# tests that do not really measure.
 LOCK = Path(os.environ.get("KVEVAL_HOST_LOCK") or "/tmp/kveval-measurement.lock")
 _REMIND_S = 30.0
 
 
 @contextlib.contextmanager
 def host_lock(purpose: str, *, waiting: Callable[[str], None], path: Path = LOCK) -> Iterator[None]:
-    """Hold the host's measurement lock; while another measurement holds it, wait and say so through `waiting`.
+    """Hold the host's measurement lock; while another measurement holds it, wait and report that with `waiting`.
 
-    The kernel drops the lock with the process, however that ends. The file stays: removing it would let two holders in.
+    The kernel releases the lock however the process ends. The file is kept: removing it would allow two holders.
     """
     try:
         descriptor = os.open(path, os.O_RDWR)
@@ -47,7 +47,7 @@ def host_lock(purpose: str, *, waiting: Callable[[str], None], path: Path = LOCK
 
 
 def holder(path: Path = LOCK) -> str | None:
-    """Return who holds the lock, None for nobody; looking takes it from no one."""
+    """Return the text that the lock's holder wrote, None if the lock is free; does not take the lock."""
     with contextlib.suppress(FileNotFoundError), path.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""How a program ended, from its log: in one line, and where in its code."""
+"""Why a program ended, from its log: the decisive line, and the exceptions with their places in the code."""
 
 import re
 import signal
@@ -15,7 +15,7 @@ _TELLING = re.compile(
     r"|^(?:Fatal Python error|terminate called|Segmentation fault|Bus error)"
     r"|\b(?:Out of memory|No space left on device|[Aa]ddress already in use)\b|^Killed\b"
 )
-# What says only that another process, whose own words stand above, has failed.
+# Lines that only report the failure of another process, whose own message is above.
 _HEARSAY = re.compile(r"CancelledError|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|Context was terminated")
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)$')
 
@@ -25,10 +25,10 @@ class LogForm:
     """The particulars of a program's log.
 
     Attributes:
-        speaker: what names a line's process at its beginning, in the group `who`.
-        telling: lines that tell of a failure beside those of any program.
-        hearsay: lines that report another process's failure beside those of any program.
-        depths: how much nearer to the cause a process is, by a part of its name.
+        speaker: the process's name at the beginning of a line, in the group `who`.
+        telling: lines that report a failure, in addition to those common to all programs.
+        hearsay: lines that report another process's failure, in addition to those common to all programs.
+        depths: by a part of a process's name, how close it is to the cause; larger is closer.
     """
 
     speaker: re.Pattern[str] | None = None
@@ -41,20 +41,20 @@ PLAIN = LogForm()
 
 
 def last_words(log: Path, offset: int = 0, *, secondary: bool = True, form: LogForm = PLAIN) -> str:
-    """Return ': ' and the line of a log, read from byte `offset`, that tells why the program failed; or nothing.
+    """Return ': ' and the line of a log, read from byte `offset`, that says why the program failed; "" if none does.
 
-    Lines that report another process's failure count only when there is nothing better, or not at all without
-    `secondary`; of a program's processes the innermost is believed. `form`: of the program that wrote it.
+    Lines that report another process's failure count only if there are no others, and never without `secondary`; of a
+    program's processes, the innermost one's lines are preferred. `form`: that of the program that wrote the log.
     """
     telling = [found for found in _telling(_lines(log, offset), form) if secondary or found[0]]
     if not telling:
         return ""
-    # The last of the best: earlier ones may have been survived.
+    # The last of the best lines: the program may have continued after earlier ones.
     return ": " + max(enumerate(telling), key=lambda item: (*item[1][:2], item[0]))[1][2][:_LONGEST]
 
 
 def _telling(lines: Iterable[str], form: LogForm) -> Iterable[tuple[bool, int, str]]:
-    """Yield (is no wrapper, depth of the process, text) of every line that tells of a failure."""
+    """Yield (is the process's own failure, depth of the process, text) of every line that reports a failure."""
     for who, text in _spoken(lines, form):
         if not _any(text, _TELLING, form.telling):
             continue
@@ -64,7 +64,7 @@ def _telling(lines: Iterable[str], form: LogForm) -> Iterable[tuple[bool, int, s
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as a traceback has it: its class, and the innermost frame, `line` being that line of code."""
+    """An exception from a traceback: its class, and the innermost frame; `line`: the code of that line."""
 
     error: str
     file: str
@@ -73,9 +73,9 @@ class Raised:
 
 
 def raised(log: Path, offset: int = 0, form: LogForm = PLAIN) -> list[Raised]:
-    """Return the exceptions of the Python tracebacks in a log, read from byte `offset`; none of one that is not there.
+    """Return the exceptions of the Python tracebacks in a log, read from byte `offset`; [] if there is no log.
 
-    Processes that write at once are told apart, where `form` tells who speaks.
+    Interleaved tracebacks of several processes are separated if `form` has a `speaker`.
     """
     found: list[Raised] = []
     frames: dict[str, tuple[str, str, str]] = {}
@@ -85,7 +85,7 @@ def raised(log: Path, offset: int = 0, form: LogForm = PLAIN) -> list[Raised]:
             frames[who] = (frame["file"], frame["function"], "")
         elif who in frames and text.startswith(" "):
             file, function, line = frames[who]
-            # Below the code stand marks of its place.
+            # Below the line of code, markers such as ^^^ may follow.
             frames[who] = (file, function, line or text.strip())
         elif who in frames:
             found.append(Raised(text.partition(":")[0].strip(), *frames.pop(who)))
@@ -102,7 +102,7 @@ def _lines(log: Path, offset: int) -> list[str]:
 
 
 def _spoken(lines: Iterable[str], form: LogForm) -> Iterator[tuple[str, str]]:
-    """Yield process and text, without what stands before it, of every line that is not below an error."""
+    """Yield process and text, without its prefix, of every line that is not of a level below ERROR."""
     for line in lines:
         speaker = form.speaker.match(line) if form.speaker else None
         text = line[speaker.end() :] if speaker else line
@@ -119,7 +119,7 @@ def _any(text: str, *patterns: re.Pattern[str] | None) -> bool:
 
 
 def exit_words(code: int) -> str:
-    """Say how a process ended, from its return code as subprocess gives it."""
+    """Return in words how a process ended, from its return code as in subprocess (negative: a signal)."""
     if code >= 0:
         return f"exit code {code}"
     try:

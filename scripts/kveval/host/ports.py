@@ -1,4 +1,4 @@
-"""The processes that have TCP ports of this host's loopback interface."""
+"""The processes that listen on TCP ports of this host's loopback interface."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ _LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")
 
 
 def foreign_listeners(port: int, own: Iterable[int]) -> list[str]:
-    """Name who, other than the processes `own`, listens on `port`; another user's process has no number here."""
+    """Return the names of processes other than `own` that listen on `port`; the PID of another user's is unknown."""
     mine = set(own)
     found = []
     for connection in psutil.net_connections(kind="tcp"):

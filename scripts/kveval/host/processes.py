@@ -1,9 +1,9 @@
-"""Processes of a measurement: started in sessions of their own, watched, and gone on every way out.
+"""Processes of a measurement: started in their own sessions, watched, and ended however the run ends.
 
-Three nets catch what a run starts: the context manager `supervised` on every ordinary exit; the guardian, a
-tiny process that learns of every session through a pipe and kills what is left when the pipe closes, which even
-SIGKILL of the job does; and the registry on disk, read by the next run (`remove_leftovers`), for what survives
-a guardian that was killed too.
+Three mechanisms end what a run started: the context manager `supervised` on every ordinary exit; the guardian, a
+small process that gets every session through a pipe and kills what is left when the pipe closes, as it does even
+after SIGKILL of the job; and the registry on disk, read by the next run (`remove_leftovers`), in case the guardian
+was killed too.
 """
 
 import contextlib
@@ -37,22 +37,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(BaseException):
-    """The job was asked to stop; not an Exception, so that no handler for failures swallows it."""
+    """The job was asked to stop; not an Exception, so that no handler of failures catches it."""
 
 
 class GuardianError(Failure):
-    """The process that would clean up after a killed job is gone itself."""
+    """The guardian, which would clean up after a killed job, has ended."""
 
 
 @dataclass
 class Guardian:
-    """The process that kills registered sessions when this one is gone, however it went; threads may share it."""
+    """The process that kills registered sessions however this process ends; safe to use from several threads."""
 
     process: "subprocess.Popen[str]"
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def watch(self, thing: Thing) -> None:
-        """Hand something over. Raises GuardianError when the guardian is gone: nothing may start without it."""
+        """Register a thing to remove. Raises GuardianError if the guardian has ended: nothing may start without it."""
         pipe = self.process.stdin
         assert pipe is not None
         try:
@@ -68,7 +68,7 @@ class Guardian:
 
 @contextlib.contextmanager
 def guardian() -> Iterator[Guardian]:
-    """Start a guardian; leaving the context closes its pipe, and it ends once it has found nothing left."""
+    """Start a guardian; leaving the context closes its pipe, and it ends once it has removed what is left."""
     library = str(Path(__file__).resolve().parents[2])
     process = subprocess.Popen(
         [sys.executable, "-m", "kveval.host.processes"],
@@ -89,7 +89,7 @@ def guardian() -> Iterator[Guardian]:
 
 
 def _guard(lines: IO[str]) -> None:
-    """Body of the guardian: collect until the pipe closes, then remove what is left."""
+    """Body of the guardian: read entries until the pipe closes, then remove what is left of them."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     remove_things([thing_of(json.loads(line)) for line in lines])
@@ -97,7 +97,7 @@ def _guard(lines: IO[str]) -> None:
 
 @dataclass
 class Supervisor:
-    """Where processes are noted: the guardian and the registry of one run."""
+    """Starts the processes of one run, and registers them with its guardian and its registry."""
 
     guardian: Guardian
     registry: Registry
@@ -113,9 +113,9 @@ class Supervisor:
         cwd: Path | None = None,
         grace_s: float = TERMINATION_GRACE_S,
     ) -> Iterator["subprocess.Popen[bytes]"]:
-        """Run `argv` in a session of its own, its output appended to `log`; on leaving, nothing of the session is left.
+        """Run `argv` in its own session and append its output to `log`; on leaving, end all processes of the session.
 
-        Raises OSError when the program cannot be started.
+        Raises OSError if the program cannot be started.
         """
         with contextlib.ExitStack() as stack:
             with signals_deferred():
@@ -137,8 +137,8 @@ class Supervisor:
 
     @contextlib.contextmanager
     def temporary_folder(self, within: Path | None = None) -> Iterator[Path]:
-        """Offer an empty folder, gone afterwards; by default with a short path, for sockets and TMPDIR."""
-        # A Unix socket's path has 107 bytes, so a long TMPDIR would defeat the purpose.
+        """Yield an empty folder and remove it afterwards; by default with a short path, for sockets and TMPDIR."""
+        # A Unix socket's path has at most 107 bytes, so a long TMPDIR is not used.
         place = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 40 else "/tmp"
         place = place if within is None else str(within)
         with contextlib.ExitStack() as stack:
@@ -151,7 +151,7 @@ class Supervisor:
             yield Path(thing.path)
 
     def note_shared_memory(self) -> None:
-        """Note what the run's processes have mapped of /dev/shm: killed, they could not remove it themselves."""
+        """Register what the run's processes have mapped of /dev/shm, because killed processes cannot remove it."""
         mapped = mapped_by(process.pid for process in members_of(self.registry.sessions()))
         for segment in sorted(mapped - set(self.registry.segments()), key=lambda found: found.segment):
             self.registry.add(segment)
@@ -169,7 +169,7 @@ class Supervisor:
 
 @contextlib.contextmanager
 def supervisor(registry: Path) -> Iterator[Supervisor]:
-    """Offer supervised processes to one run, whose sessions are noted in the file `registry`."""
+    """Yield a Supervisor for one run, whose sessions are written to the file `registry`."""
     with guardian() as watching:
         noted = Registry(registry)
         try:
@@ -180,7 +180,7 @@ def supervisor(registry: Path) -> Iterator[Supervisor]:
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Deliver stop signals only after the body: a start must reach its teardown, and a teardown its end."""
+    """Deliver stop signals only after the body, so that every start gets its teardown and no teardown is aborted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -197,7 +197,7 @@ def signals_deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_signals_raise() -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into `Terminated`, so that every context manager on the way tears down."""
+    """Turn SIGINT, SIGTERM and SIGHUP into `Terminated`, so that every open context manager tears down."""
 
     def stop(number: int, _frame: object) -> None:
         raise Terminated(signal.Signals(number).name)
@@ -211,7 +211,7 @@ def stop_signals_raise() -> Iterator[None]:
 
 
 def workflow_process() -> psutil.Process | None:
-    """Return the nearest ancestor that is snakemake, or None when the job was started by hand."""
+    """Return the nearest ancestor process that is snakemake, or None if the job was started by hand."""
     for parent in psutil.Process().parents():
         with contextlib.suppress(psutil.Error):
             if any("snakemake" in Path(word).name for word in parent.cmdline()[:4]):
@@ -221,7 +221,7 @@ def workflow_process() -> psutil.Process | None:
 
 @contextlib.contextmanager
 def stop_when_orphaned(poll_s: float = 1.0) -> Iterator[None]:
-    """Send this process SIGTERM once the snakemake above it is gone: after `kill -9` nobody else would stop it."""
+    """Send this process SIGTERM once its snakemake has ended: after `kill -9` nothing else would stop it."""
     parent = workflow_process()
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Secrets: programs get them through their environment, and they are taken out of everything that is kept."""
+"""Secrets: programs get them through their environment, and they are removed from everything that is stored."""
 
 import json
 import os
@@ -14,18 +14,18 @@ _TEXT_FILES = ("*.log", "*.out", "*.json", "*.txt", "*.fatal")
 
 @dataclass(frozen=True)
 class Redactor:
-    """Replaces the values of secrets; `secrets` by the name of their environment variable."""
+    """Replaces the values of secrets by their names; `secrets`: values by name of the environment variable."""
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, names: Iterable[str], environment: Mapping[str, str] | None = None) -> "Redactor":
-        """Return the redactor of the named variables, as far as they are set (in this process's environment)."""
+        """Return a redactor for those of the named variables that are set (by default in this process)."""
         source = os.environ if environment is None else environment
         return cls({name: source[name] for name in names if source.get(name)})
 
     def _forms(self) -> list[tuple[str, str]]:
-        """Return how the values may be written, with their names; the longest first, so that no part of one stays."""
+        """Return (written form, name) of all values; the longest first, so that no part of a value remains."""
         forms = {
             (form, name)
             for name, value in self.secrets.items()
@@ -34,13 +34,13 @@ class Redactor:
         return sorted(forms, key=lambda pair: len(pair[0]), reverse=True)
 
     def text(self, text: str) -> str:
-        """Return `text` with every secret replaced by its name; also as JSON and as URLs write it."""
+        """Return `text` with every secret replaced by its name, also in the escaped forms of JSON and URLs."""
         for form, name in self._forms():
             text = text.replace(form, f"[{name}]")
         return text
 
     def found_in(self, text: str) -> list[str]:
-        """Return the names of the secrets whose value `text` holds."""
+        """Return the names of the secrets whose values `text` contains."""
         return sorted({name for form, name in self._forms() if form in text})
 
     def file(self, path: Path) -> bool:

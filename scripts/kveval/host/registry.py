@@ -1,4 +1,4 @@
-"""Notes on disk of what a run has started and made, so that the next run finds what a killed one left."""
+"""A file of everything that a run has started and created, so that the next run finds what a killed one left."""
 
 import contextlib
 import json
@@ -20,14 +20,14 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class TemporaryFolder:
-    """A run's folder in the system's place for temporary files, outside the run's own."""
+    """A run's folder among the system's temporary files, outside the run's own folder."""
 
     path: str
 
     def remove(self) -> bool:
-        """Remove the folder with what is in it; tell whether it was there."""
+        """Remove the folder with its content; return whether it existed."""
         folder = Path(self.path)
-        # The path may come from a file: nothing but what `temporary_folder` makes is ever removed.
+        # The path may come from a file, so only folders with the prefix of `temporary_folder` are removed.
         if not folder.name.startswith(TEMPORARY_PREFIX) or not folder.is_dir() or folder.is_symlink():
             return False
         shutil.rmtree(folder, ignore_errors=True)
@@ -36,20 +36,20 @@ class TemporaryFolder:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """A POSIX shared-memory segment or semaphore that a run's process had mapped: a file of /dev/shm."""
+    """A POSIX shared-memory segment or semaphore that a process of a run had mapped: a file in /dev/shm."""
 
     segment: str
     inode: int
 
     def exists(self) -> bool:
-        """Tell whether the segment is still there, and still the same one."""
+        """Tell whether the segment still exists, with the same inode."""
         try:
             return (SHARED_MEMORY / self.segment).stat().st_ino == self.inode
         except OSError:
             return False
 
     def remove(self) -> bool:
-        """Remove the segment unless it is gone, another one by now, or still in some process's use."""
+        """Remove the segment unless it is gone, replaced by another, or still mapped; return whether it was removed."""
         path = SHARED_MEMORY / self.segment
         if path.parent != SHARED_MEMORY or not self.exists() or self in mapped_by(_all_pids()):
             return False
@@ -64,14 +64,14 @@ Thing = Session | TemporaryFolder | SharedMemory
 
 
 def thing_of(entry: dict[str, Any]) -> Thing:
-    """Rebuild what `vars` gave of a thing. Raises TypeError for what is none."""
+    """Return the thing whose `vars` are `entry`. Raises TypeError for an entry of another form."""
     if "path" in entry:
         return TemporaryFolder(**entry)
     return SharedMemory(**entry) if "segment" in entry else Session(**entry)
 
 
 def mapped_by(pids: Iterable[int]) -> set[SharedMemory]:
-    """Return the segments of /dev/shm that these processes have mapped, as far as this user may look."""
+    """Return the segments of /dev/shm that these processes have mapped, as far as this user may read that."""
     found = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ def _all_pids() -> list[int]:
 
 
 class Registry:
-    """The things of the run in progress, in memory and in a file; threads may share it."""
+    """The things of the run in progress, in memory and in a file; safe to use from several threads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,24 +95,24 @@ class Registry:
         self._lock = threading.Lock()
 
     def add(self, thing: Thing) -> None:
-        """Note something before anything can go wrong with it."""
+        """Add a thing, as soon as it exists."""
         with self._lock:
             self._things.append(thing)
             self._write()
 
     def discard(self, thing: Thing) -> None:
-        """Forget something that is gone."""
+        """Remove a thing that no longer exists from the registry."""
         with self._lock:
             self._things = [other for other in self._things if other != thing]
             self._write()
 
     def sessions(self) -> list[Session]:
-        """Return the sessions noted now."""
+        """Return the registered sessions."""
         with self._lock:
             return [thing for thing in self._things if isinstance(thing, Session)]
 
     def segments(self) -> list[SharedMemory]:
-        """Return the shared memory noted now."""
+        """Return the registered shared memory."""
         with self._lock:
             return [thing for thing in self._things if isinstance(thing, SharedMemory)]
 
@@ -121,10 +121,10 @@ class Registry:
 
 
 def registry_path() -> Path:
-    """Return where this user's measurements on this host are noted.
+    """Return the path of the registry of this user's measurements on this host.
 
-    Outside any results tree, because the lock that orders measurements is the host's, too; by host, because homes are
-    shared.
+    Outside any result tree, because the measurement lock is one per host, too; with the host's name, because home
+    folders may be shared by hosts.
     """
     return Path.home() / ".cache" / "kveval" / f"processes-{platform.node() or 'host'}.json"
 
@@ -132,7 +132,7 @@ def registry_path() -> Path:
 def remove_things(things: Iterable[Thing], grace_s: float = 5.0) -> list[str]:
     """End and remove these things; return the names of those that were still there.
 
-    Processes first: alive they would make files anew, and a segment in use is left alone.
+    Processes first, because they could create files again, and a segment in use is not removed.
     """
     ordered = list(things)
     living = [thing for thing in ordered if isinstance(thing, Session) and thing.members()]
@@ -149,9 +149,9 @@ def remove_things(things: Iterable[Thing], grace_s: float = 5.0) -> list[str]:
 
 
 def remove_leftovers(path: Path) -> list[str]:
-    """Remove what a killed run noted in the registry file `path`; return the names of what was still there.
+    """Remove what a killed run listed in the registry file `path`; return the names of what was still there.
 
-    Call it under the host lock: what is noted then belongs to no living run.
+    Call it while holding the host lock, so that the entries belong to no living run.
     """
     try:
         noted = [thing_of(entry) for entry in json.loads(path.read_text())]

@@ -1,4 +1,4 @@
-"""Process sessions: one started program and all its descendants, found again and ended together."""
+"""Process sessions: a started program and all its descendants, which can be found and ended together."""
 
 import contextlib
 import functools
@@ -14,13 +14,13 @@ import psutil
 TERMINATION_GRACE_S = 20.0
 _TRACKER_GRACE_S = 3.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# A leader's start is read twice from the same number; the slack is for rounding alone.
+# Both readings of a leader's start come from the same kernel value; the tolerance is for rounding only.
 _SAME_START_S = 2 / _TICKS_PER_S
 
 
 @functools.cache
 def boot_id() -> str:
-    """Return what distinguishes this boot of the host from all others; process numbers begin anew with each."""
+    """Return the unique id of this boot of the host, "" if unknown; PIDs are only unique within a boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -29,7 +29,7 @@ def boot_id() -> str:
 
 @dataclass(frozen=True)
 class _Stat:
-    """One line of /proc/PID/stat; `started` in seconds since boot, which no change of the wall clock moves."""
+    """One line of /proc/PID/stat; `started`: seconds since boot, independent of the wall clock."""
 
     pid: int
     state: str
@@ -49,8 +49,8 @@ def _stat(pid: int) -> _Stat | None:
 class Session:
     """A process session: every process whose session id is `sid`, provided its leader started at `started`.
 
-    `started` counts seconds since boot `boot`, so that neither a step of the wall clock nor a reboot can make another
-    program's processes look like this one's.
+    `started`: seconds since the boot with id `boot`, so that neither a step of the wall clock nor a reboot can make
+    another program's processes look like this one's.
     """
 
     sid: int
@@ -60,27 +60,27 @@ class Session:
 
     @classmethod
     def led_by(cls, pid: int, name: str) -> "Session":
-        """Return the session that the process `pid` leads. Raises ProcessLookupError when there is none."""
+        """Return the session that the process `pid` leads. Raises ProcessLookupError if there is no such process."""
         found = _stat(pid)
         if found is None:
             raise ProcessLookupError(f"no process {pid} to lead the session of {name}")
         return cls(pid, found.started, name)
 
     def members(self) -> list[psutil.Process]:
-        """Return the live processes of the session; none when its number was taken over by a later process."""
+        """Return the live processes of the session; none if a later process has reused its session id."""
         return members_of([self])
 
     def kill(self, grace_s: float = TERMINATION_GRACE_S) -> int:
-        """Ask the leader to stop, then kill what is left of the session after `grace_s`; return how many were killed.
+        """Send SIGTERM to the leader, kill what is left of the session after `grace_s`; return how many were killed.
 
-        Python's resource trackers come last: once the processes they serve are gone they remove the semaphores and
-        shared memory those left in /dev/shm, and end by themselves.
+        Python's resource trackers come last: once the processes that they serve have ended, they remove the semaphores
+        and shared memory that those left in /dev/shm, and end by themselves.
         """
         for process in self.members():
             with contextlib.suppress(psutil.Error):
                 if process.pid == self.sid:
                     process.terminate()
-                # A stopped process could neither obey nor, being a tracker, tidy up.
+                # A stopped process can neither handle SIGTERM nor, if it is a resource tracker, clean up.
                 process.send_signal(signal.SIGCONT)
         self._wait(grace_s, lambda: not self.members())
         killed = self._kill_all(lambda process: not _is_resource_tracker(process))
@@ -88,7 +88,7 @@ class Session:
         return killed + self._kill_all(lambda process: True)
 
     def _kill_all(self, chosen: Callable[[psutil.Process], bool]) -> int:
-        """Kill the chosen members until there are none: a process may fork between the listing and the kill."""
+        """Kill the chosen members until there are none, because one may fork between the listing and the kill."""
         killed = 0
         while members := [process for process in self.members() if chosen(process)]:
             for process in members:
@@ -127,20 +127,20 @@ def members_of(sessions: Iterable[Session]) -> list[psutil.Process]:
 
 
 def process_start(pid: int) -> int | None:
-    """Return when a living process began, clock ticks since boot; None when there is none of this number."""
+    """Return the start of a living process, clock ticks since boot; None if there is no such process."""
     found = _stat(pid)
     return None if found is None or found.state in "ZX" else round(found.started * _TICKS_PER_S)
 
 
 def lives(process: psutil.Process) -> bool:
-    """Tell whether a process still runs, in whatever state but a zombie's."""
+    """Tell whether a process still exists and is not a zombie."""
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def title_of(process: psutil.Process) -> str:
-    """Return what a process calls itself; vLLM's name themselves VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
+    """Return a process's title, "" if unknown; vLLM's are VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
     try:
         return (process.cmdline() or [process.name()])[0]
     except psutil.Error:
@@ -148,7 +148,7 @@ def title_of(process: psutil.Process) -> str:
 
 
 def _is_anothers(stat: _Stat, session: Session) -> bool:
-    """Tell whether a process shows that the session's number belongs to another program now."""
+    """Tell whether a process proves that another program has reused the session id."""
     if stat.pid == session.sid:
         return abs(stat.started - session.started) > _SAME_START_S
     return stat.started < session.started - _SAME_START_S

@@ -173,7 +173,7 @@ def test_a_tier_that_is_slow_to_store_is_asked_again() -> None:
     ("server", "reason"),
     [
         (Server(stores=9), "the tier served 0 of the prompts'"),
-        (Server(margin_nats=0.2, wrong={3: 99}), "every answer parts at a near tie"),
+        (Server(margin_nats=0.2, wrong={3: 99}), "every answer differs at a near tie"),
         (Server(blind=True), "the answers do not depend on what is cached"),
     ],
     ids=["not stored", "near ties alone", "nothing read"],

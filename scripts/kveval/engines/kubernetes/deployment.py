@@ -1,4 +1,4 @@
-"""Deploying a cell on a cluster: what is rendered is applied, waited for, checked, warmed up, and removed again."""
+"""Deploying a cell on a cluster: apply the rendered documents, wait, check, warm up, and remove them at the end."""
 
 import contextlib
 import time
@@ -26,16 +26,16 @@ from kveval.host.logs import last_words
 from kveval.host.processes import signals_deferred
 
 RESTARTED = f"{PREFIX}/restarted"
-"""Annotation of pods: how often the servers of the run were started anew."""
+"""Annotation of pods: how often the servers of the run were restarted."""
 _STORES = ("redis", "valkey")
-# What exists for one run of a cell, whatever its arm; the documents may bring more.
+# Kinds that a run of any arm has; the rendered documents may add more.
 RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
 
 
 class ClusterServerHandle:
-    """The run's servers on a cluster: one deployment at a time, under the same names also after a restart.
+    """The run's servers on a cluster: one deployment at a time, with the same names after a restart.
 
-    `logs`: folder that the pods' logs are copied to; `prompt_tokens`: length of the prompt that warms a server up.
+    `logs`: folder to copy the pods' logs to; `prompt_tokens`: length of the prompt that warms a server up.
     """
 
     def __init__(self, place: RunContext, rendered: Rendered, logs: Path, prompt_tokens: int, say: Say) -> None:
@@ -46,27 +46,27 @@ class ClusterServerHandle:
         self._say = say
         self._server: ClusterServer | None = None
         self.on_restart: Callable[[ClusterServer], None] | None = None
-        """Told of the new servers after a restart: they may have other addresses."""
+        """Called with the new servers after a restart, because they may have other addresses."""
         self._followers: list[Follower] = []
         self._open = True
         self.left = ""
-        """Why not all of this run was removed; empty where it was."""
+        """Why not all objects of this run were removed; empty if they were."""
         self._restarts = 0
 
     @property
     def server(self) -> ClusterServer:
-        """The deployment in service."""
+        """The deployment in service. Raises DeploymentError if there is none."""
         if self._server is None:
             raise DeploymentError("the server was not started")
         return self._server
 
     @property
     def deployments(self) -> list[Document]:
-        """The Deployments that run the servers; the sidecars first, as they are applied."""
+        """The Deployments that run the servers, sidecars first, in the order in which they are applied."""
         return [document for document in self._rendered.serving if kind_of(document) == DEPLOYMENT]
 
     def start(self) -> ClusterServer:
-        """Deploy; return when every replica answers as declared, is warm and has empty caches."""
+        """Deploy; return when every replica answers as declared, is warmed up and has empty caches."""
         begin = time.monotonic()
         self._place.api.apply(self._rendered.storage)
         self._download()
@@ -85,7 +85,7 @@ class ClusterServerHandle:
             name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
             marked: dict[str, Any] = {"metadata": {"annotations": {RESTARTED: str(self._restarts)}}}
             if component_of(document) == "model-server":
-                # The levels of a run are served, and recorded, on the same nodes.
+                # All levels of a run must be served, and recorded, on the same nodes.
                 marked["spec"] = on_nodes_of([replica.pod for replica in self.server.replicas])
             self._place.api.patch(DEPLOYMENT, name, namespace, {"spec": {"template": marked}})
         server = self._ready(begin)
@@ -102,17 +102,17 @@ class ClusterServerHandle:
             with signals_deferred():
                 remove_run(self._place, self._rendered, self._say)
         except ClusterError as error:
-            # What was measured is not worse for it.
+            # Not raised, because the measured data is still valid.
             place = self._place
             self.left = (
                 f"not all of this run was removed ({error}). Kubernetes removes the rest {EXPIRY_S / 60:.0f} minutes"
-                f" after the job's last sign of life; at once do snakemake teardown, and who may: kubectl -n"
+                f" after the job's last sign of life; to remove it now, run snakemake teardown, or kubectl -n"
                 f" {place.namespace} delete lease,job,deployment,service,configmap,pod -l '{place.selector()}'"
             )
             self._say(self.left)
 
     def _download(self) -> None:
-        """Fill the cache of weights, where there is one; what it has is not loaded again."""
+        """Download the weights into the model cache, if the site has one; weights that it has are not loaded again."""
         place, specification = self._place, self._place.specification
         if place.site.model_cache is None or specification.miniature:
             return
@@ -134,7 +134,7 @@ class ClusterServerHandle:
                 raise self._explained(error) from error
         replicas = [self._replica(pod, number) for number, pod in enumerate(_of(pods, "model-server"))]
         if not replicas:
-            raise ClusterError("nothing that was rendered has the component model-server")
+            raise ClusterError("no rendered document has the component model-server")
         server = ClusterServer(
             place,
             replicas,
@@ -167,7 +167,7 @@ class ClusterServerHandle:
         return []
 
     def _explained(self, error: RolloutError) -> DeploymentError:
-        """Say in one line why pods do not run, with the telling line of their log; keep all that is known in files."""
+        """Return an error that says in one line, with the decisive log line, why pods do not run; save all evidence."""
         with contextlib.suppress(ClusterError):
             if error.pod and (pod := self._place.api.read(POD, error.pod, self._place.namespace)):
                 keep_logs(self._place.api, pod, self._logs)
@@ -187,12 +187,12 @@ class ClusterServerHandle:
 
 
 def remove_run(place: RunContext, rendered: Rendered, say: Callable[[str], None]) -> list[str]:
-    """Remove every object of this run but its Lease, and wait until they are gone; return what there was."""
+    """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
     kinds = {*RUN_KINDS, *(kind_of(document) for document in rendered.serving)}
     chosen, where = place.selector(), [place.namespace]
     result = remove(place.api, chosen, where, kinds=sorted(kinds), say=say)
     if result.unlisted:
-        # It could list them when it made them.
+        # The account could list them when it created them.
         lacking = ", ".join(sorted({plural for plural, _ in result.unlisted}))
         message = f"the account may no longer list {lacking} in namespace {place.namespace}"
         raise ClusterError(message, code="right_missing", resources=lacking)
@@ -200,7 +200,7 @@ def remove_run(place: RunContext, rendered: Rendered, say: Callable[[str], None]
 
 
 def on_nodes_of(pods: Sequence[Document]) -> dict[str, Any]:
-    """Return the part of a pod's specification that keeps it to the nodes of these."""
+    """Return the part of a pod's specification that restricts it to the nodes of `pods`."""
     nodes = sorted({str(pod["spec"]["nodeName"]) for pod in pods})
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
     return {

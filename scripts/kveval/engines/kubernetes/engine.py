@@ -1,4 +1,4 @@
-"""The cluster engine's answers to what a measurement asks: one run of a cell beside others, through the API server."""
+"""The engine for a cluster: measures one run of a cell, beside other runs, through the API server."""
 
 import contextlib
 import shutil
@@ -43,7 +43,7 @@ class ClusterEngine:
 
     def __init__(self, job: Job) -> None:
         if job.site is None:
-            raise MeasurementError("engine kubernetes needs the campaign's key cluster, which says where")
+            raise MeasurementError("engine kubernetes needs the campaign's key cluster, which describes the cluster")
         self._api = Api.connect(job.site.kubeconfig, job.site.context)
         self._job, self._site = job, with_controller(self._api, job.site)
         ports = own_ports() if job.site.shared_network else PORTS
@@ -52,14 +52,14 @@ class ClusterEngine:
         )
 
     def hardware(self) -> Mapping[str, Any]:
-        """Say which kinds of nodes the servers may run on; which they ran on is known when they have."""
+        """Return the fingerprints of all nodes that the servers may run on; the actual ones are known after the run."""
         deployment = self._job.specification.on_cluster
         nodes = machines.fitting(self._api.list(NODE), self._site, gpus=deployment.gpus > 0)
         return {"fingerprints": machines.adoptable(nodes, self._site.gpu_resource, deployment.replicas)}
 
     @contextlib.contextmanager
     def alone(self, say: Say) -> Iterator[None]:
-        """Hold this run's Lease; other runs go on beside it. The campaign's recorder goes with the last of them."""
+        """Hold this run's Lease; other runs may be measured meanwhile. The last of them removes the recorder."""
         self._api.retrying.say = say
         over = False
         try:
@@ -77,39 +77,39 @@ class ClusterEngine:
                 recordings.release_recorder(self._site, self._job.campaign, say, self._api)
 
     def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
-        """Remove by label what a killed job of this run left, recordings of dead runs, and unfinished folders."""
+        """Remove what killed jobs left: this run's objects, found by label, recordings, and unfinished folders."""
         for name in remove_run(self._place, render(self._place), say):
-            say(f"removed what a killed run left: {name}")
+            say(f"removed an object that a killed run left: {name}")
         found = leases.living(self._api, self._site.namespace, self._job.campaign)
         recordings.remove_stale(self._place, [leases.mark_of(lease) for lease in found], say)
         for directory in store.partial():
             shutil.rmtree(directory, ignore_errors=True)
-            say(f"removed what a killed run left unfinished: {directory.name}")
+            say(f"removed a folder that a killed run left unfinished: {directory.name}")
 
     def require_possible(self, store: Store) -> None:
-        """Refuse, before anything starts, what cannot be measured this way."""
+        """Raise a Failure, before anything starts, if the run cannot be measured here or lacks room for it."""
         require_pcp()
         specification = self._job.specification
         if self._site.shared_network and specification.on_cluster.replicas > 1:
-            raise MeasurementError("replicas need addresses of their own; on a shared network there can be only one")
+            raise MeasurementError("each replica needs its own address; on a shared network there can be only one")
         store.root.mkdir(parents=True, exist_ok=True)
         needed = disk_bytes(specification.workload, self._site.load.as_host_cpus)
         require_free(store.root, needed, "a run of this workload")
 
     def scratch(self, store: Store, key: Key) -> Path:
-        """Where reports, logs and the archive are brought to."""
+        """Create the folder that reports, logs and the archive are copied to; return its absolute path."""
         return store.scratch(key).absolute()
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Say) -> Iterator["ClusterSession"]:
-        """Offer the run; on leaving, every object of it is gone."""
+        """Begin the run; on leaving, remove every object of it."""
         session = ClusterSession(self._job, self._place, self._lease, scratch, say)
         try:
             yield session
         except Failure as error:
             session.close()
             if session.handle.left:
-                # The last line of the job's log: what went wrong, and what is left of it.
+                # The last line of the job's log has the failure and what is left on the cluster.
                 error.args = (f"{error}; {session.handle.left}",)
             raise
         finally:
@@ -133,29 +133,29 @@ class ClusterSession:
         self._told_gpus: list[dict[str, Any]] = []
         self._neighbours = neighbours.Neighbours(place, ())
         self._gpus = GpuWatch(lambda asked: self.handle.server.in_every(["nvidia-smi", *asked]))
-        # What is applied from now on goes by itself when this job is not heard of any more.
+        # Kubernetes removes what is applied from now on when this job no longer prolongs its lifetime.
         api, name, labels = place.api, place.name(lifetime.COMPONENT), place.labels(lifetime.COMPONENT)
         lease.keep_alive(lifetime.begin(api, place.namespace, name, labels, lease.document))
         recorder = recording_documents(job.campaign, place.site)
         api.apply(document for document in recorder if kind_of(document) == NAMESPACE)
         name, labels = recorder_name(job.campaign), recorder_labels(job.campaign)
         lease.keep_alive(lifetime.begin(api, place.site.pcp_namespace, name, labels))
-        # Made now, so that its image is pulled while the server starts.
+        # Created now, so that its image is pulled while the server starts.
         api.apply(recorder)
 
     @property
     def checks(self) -> Sequence[Check]:
-        """Nobody else may measure this run; look at the GPUs."""
+        """Check that this process still holds the run's Lease, and sample the GPUs."""
         watches = [(self._gpus.sample, INTERVAL_S)] if self._job.specification.on_cluster.gpus else []
         return [(self._lease.check, _LEASE_CHECK_S), *watches]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[recordings.ClusterRecording]:
-        """Record the nodes that serve, and the metrics of all servers."""
+        """Record the servers' nodes and the metrics of all servers."""
         server, place = self.handle.server, self._place
         self._note_nodes(server)
         with neighbours.announced(place, nodes_of(server.watched), self._say) as self._neighbours:
-            # What is wrong with other nodes does not matter.
+            # Only these nodes must have a ready recorder; others do not matter.
             pods = recordings.deploy(place, list(self._nodes), self._say)
             self.pcp_version = recordings.version(place, pods[0])
             beside = self._exporters(pods[0])
@@ -169,7 +169,7 @@ class ClusterSession:
                 recorder.release()
 
     def _exporters(self, recorder: Document) -> dict[str, str]:
-        """Return the site's own endpoints by source's name, of those that no campaign names and the recorder reads."""
+        """Return the cluster's own metrics URLs, by name, that the site does not declare and the recorder can read."""
         place, name = self._place, str(recorder["metadata"]["name"])
         found = {"dcgm": exporters.dcgm_urls(place.api, self._nodes)}
         if place.deployment.route == "gateway":
@@ -183,7 +183,7 @@ class ClusterSession:
         }
 
     def expect(self, levels: Sequence[load.Level]) -> None:
-        """Have the pod of the first level made."""
+        """Wait until requests reach a server, and create the pod of the first level."""
         target = target_url(self._place) or gateway_url(self._place)
         require_routed(self._place, self.handle.server, target)
         self._generator = LoadJobs(self._place, target, self._place.site.load.as_host_cpus, self._say)
@@ -205,15 +205,15 @@ class ClusterSession:
         return self._generator.generate(level, report, watch, sending)
 
     def require_room(self) -> None:
-        """Look at the disk here that reports and the archive come to."""
+        """Raise DiskFullError if the disk that reports and the archive are copied to is full."""
         require_free(self._scratch, DISK_RESERVE_BYTES, "stopping in order")
 
     def anonymous(self, text: str) -> str:
-        """Take this host's paths and this run's folder out of what is published."""
+        """Return `text` for publication: without this host's paths and this run's folder."""
         return text.replace(LOAD_FOLDER, "{results}").replace(str(self._scratch), "{scratch}")
 
     def facts(self) -> dict[str, Any]:
-        """Return what only a cluster has: images as they were pulled, nodes, its version; and how clocks differ."""
+        """Return a cluster's entries of run.json: images as pulled, nodes, its version, the clocks' difference."""
         server, recorder = self.handle.server, self._recording
         pods = [*server.watched, *recorder.pods, *self._generator.pods]
         gpus = self._gpus.conditions()
@@ -235,7 +235,7 @@ class ClusterSession:
         self.handle.close()
 
     def _note_nodes(self, server: ClusterServer) -> None:
-        """Note the nodes that serve, by the servers' numbers, and their GPUs, while they run."""
+        """Store the nodes that the servers run on, in the order of the servers, and their GPUs."""
         found = {str(node["metadata"]["name"]): node for node in self._place.api.list(NODE)}
         names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
         self._nodes = {name: found[name] for name in names}
@@ -243,7 +243,7 @@ class ClusterSession:
             self._told_gpus = gpus_told(server.in_every(["nvidia-smi", *GPU_QUERY]) or "")
 
     def _hardware(self) -> dict[str, Any]:
-        """Describe the nodes that served, and the GPUs that the servers have."""
+        """Describe the nodes that the servers ran on, and the servers' GPUs."""
         server, resource, nodes = self.handle.server, self._place.site.gpu_resource, list(self._nodes.values())
         each = self._job.specification.on_cluster.gpus
         labelled = [machines.labelled_gpu(nodes[0], resource)] * each * len(server.replicas)
@@ -251,7 +251,7 @@ class ClusterSession:
 
 
 def own_ports() -> dict[str, int]:
-    """Choose a port of this host for everything that listens, where pods share its network."""
+    """Choose a free port of this host for every server; for pods that share the host's network."""
     free: set[int] = set()
     while len(free) < len(PORTS):
         free.add(free_port())
@@ -259,7 +259,7 @@ def own_ports() -> dict[str, int]:
 
 
 def images_of(pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the image of every container as it was pulled, digest included, by the container's name."""
+    """Return the image of every container as it was pulled, including its digest, by the container's name."""
     return {
         str(status["name"]): str(status.get("imageID") or status.get("image") or "")
         for pod in pods

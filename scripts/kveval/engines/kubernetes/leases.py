@@ -1,7 +1,7 @@
-"""One holder per run of a cell: a Lease that two jobs, wherever they run, cannot both have.
+"""One holder per run of a cell: a Lease that two jobs, wherever they run, cannot both hold.
 
-A holder that has not renewed its Lease for as long as the Lease lasts, by the clock of whoever waits, has died; one of
-this host whose process is gone is known to have died at once.
+A holder counts as dead when it has not renewed its Lease for the Lease's duration, by the clock of the process that
+waits; a holder on this host counts as dead as soon as its process has ended.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _RENEW_S = 10.0
 _PROLONG_S = 60.0
 _POLL_S = 1.0
 _REMIND_S = 30.0
-# As the API server writes it; such texts sort by time.
+# The format of the API server; such texts sort by time.
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -37,7 +37,7 @@ class LeaseLost(ClusterError):
 
 
 class Held:
-    """A Lease that this process holds and renews; `check` raises LeaseLost when it does so no more."""
+    """A Lease that this process holds and renews; `check` raises LeaseLost when another process has taken it."""
 
     def __init__(self, api: Api, lease: Document) -> None:
         self._api, self.document, self._holder = api, lease, holder_of(lease)
@@ -49,16 +49,16 @@ class Held:
         self._thread.start()
 
     def check(self) -> None:
-        """Return while the Lease is held."""
+        """Raise LeaseLost if the Lease is no longer held."""
         if self._lost is not None:
             raise self._lost
 
     def keep_alive(self, job: Document) -> None:
-        """Prolong a lifetime for as long as the Lease is renewed."""
+        """Prolong a lifetime, the Job of kveval.engines.kubernetes.lifetime, as long as the Lease is renewed."""
         self._lifetimes.append(job)
 
     def end(self, say: Callable[[str], None]) -> None:
-        """Renew no more, and give the Lease back unless another has it; one that cannot be given back runs out."""
+        """Stop renewing, and delete the Lease unless another process holds it; if that fails, the Lease expires."""
         self._over.set()
         self._thread.join()
         try:
@@ -66,18 +66,18 @@ class Held:
             if found is not None and holder_of(found) == self._holder:
                 self._api.delete(LEASE, self._name, self._namespace, uid=found["metadata"]["uid"])
         except ClusterError as error:
-            say(f"Lease {self._namespace}/{self._name} was not given back, and runs out by itself ({error})")
+            say(f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})")
 
     def _renew(self) -> None:
         prolonged = time.monotonic()
         while not self._over.wait(_RENEW_S):
-            # What fails for long fails in the main thread too; there it is said.
+            # A lasting failure also occurs in the main thread, which reports it.
             with contextlib.suppress(ClusterError):
                 found = self._api.read(LEASE, self._name, self._namespace)
                 if found is None or holder_of(found) != self._holder:
                     by = "was deleted" if found is None else f"was taken over by {holder_of(found)}"
                     self._lost = LeaseLost(
-                        f"this run's Lease {self._namespace}/{self._name} {by}: not measuring twice",
+                        f"this run's Lease {self._namespace}/{self._name} {by}: stopped, so as not to measure it twice",
                         holder=None if found is None else holder_of(found),
                     )
                     return
@@ -98,9 +98,9 @@ def held(
     namespace: str | None = None,
     duration_s: float = DURATION_S,
 ) -> Iterator[Held]:
-    """Hold a Lease of the run; while another process holds it, wait and say so.
+    """Hold a Lease of the run while the body runs; while another process holds it, wait and report that with `say`.
 
-    `told`: annotations, such as the mark of the run's recording, which others must leave alone meanwhile.
+    `told`: annotations, such as the mark of the run's recording, which other processes must not remove meanwhile.
     """
     metadata: Document = {"name": place.name(component), "namespace": namespace or place.namespace}
     metadata |= {"labels": place.labels(component), "annotations": dict(told)}
@@ -114,15 +114,15 @@ def held(
 
 
 def living(api: Api, namespace: str, campaign: str | None, component: str = COMPONENT) -> list[Document]:
-    """Return a campaign's Leases whose holders live: renewed lately, and by no process of this host that has ended."""
-    # Clocks of others may be off; twice the duration is enough for a Lease that nobody has to win.
+    """Return a campaign's Leases whose holders live: renewed lately, and not held by an ended process of this host."""
+    # Twice the duration, because clocks of other hosts may be off; nobody takes over a Lease because of this.
     since = (api.now() - timedelta(seconds=2 * DURATION_S)).strftime(_TIME)
     found = api.list(LEASE, namespace, selector(campaign, component=component))
     return [one for one in found if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since]
 
 
 def mark_of(lease: Mapping[str, Any]) -> str:
-    """Return the mark of the recording of the run that a Lease is for."""
+    """Return the mark of the recording of a Lease's run."""
     return str((lease["metadata"].get("annotations") or {}).get(MARK_ANNOTATION, ""))
 
 
@@ -137,7 +137,7 @@ def gone(holder: str) -> bool:
 
 
 def renewed() -> dict[str, str]:
-    """Return the part of a Lease that says that its holder lives."""
+    """Return the part of a Lease's spec that shows that its holder lives."""
     return {"renewTime": datetime.now(UTC).strftime(_TIME)}
 
 

@@ -1,11 +1,11 @@
-"""Objects that go by themselves: they belong to a Job without pods, which ends when nobody prolongs it.
+"""Objects that Kubernetes removes by itself: their owner is a Job without pods, which ends unless it is prolonged.
 
-No controller of ours is needed for that. Kubernetes ends a Job that is active for longer than its
-activeDeadlineSeconds, which may be changed while it is; removes one that has ended after its ttlSecondsAfterFinished;
-and removes with it what names it as owner.
+This needs no controller. Kubernetes ends a Job that is active for longer than its activeDeadlineSeconds, which may be
+changed meanwhile; removes an ended Job after its ttlSecondsAfterFinished; and removes the objects that name the Job
+as owner.
 https://kubernetes.io/docs/concepts/workloads/controllers/job/, .../ttlafterfinished/ and
 https://kubernetes.io/docs/concepts/architecture/garbage-collection/
-Needs job controllers of 1.25 and newer: kubernetes#110294 has them look again at a deadline that was moved.
+Needs the job controller of 1.25 or newer, which notices a changed deadline (kubernetes#110294).
 """
 
 import time
@@ -19,7 +19,7 @@ from kveval.engines.kubernetes.manifests.templates import documents
 
 COMPONENT = "lifetime"
 EXPIRY_S = 900
-"""After how long without a sign of its job what a run has on a cluster goes by itself, seconds."""
+"""Seconds after a job's last sign of life when Kubernetes removes the run's objects."""
 _LIMIT_S = 60.0
 _POLL_S = 0.5
 
@@ -32,9 +32,9 @@ def begin(
     owner: Document | None = None,
     expiry_s: int = EXPIRY_S,
 ) -> Document:
-    """Make the Job, or find the one that lives, and have what is applied of its run from now on belong to it.
+    """Create the Job, or find the active one, and make it the owner of what is applied of its run from now on.
 
-    `owner`: what it goes with in its turn.
+    `owner`: the Job's own owner, with which it is removed. Raises ClusterError.
     """
     deadline = time.monotonic() + _LIMIT_S
     while True:
@@ -52,15 +52,15 @@ def begin(
             else:
                 api.belongs_to(found)
                 return found
-        # It has ended, and goes; then another one is made.
+        # It has ended: delete it, then create another one.
         api.delete(JOB, name, namespace, uid=found["metadata"]["uid"])
         if time.monotonic() > deadline:
-            raise ClusterError(f"Job {namespace}/{name} has ended and does not go", code="lifetime_stays")
+            raise ClusterError(f"Job {namespace}/{name} has ended but cannot be deleted", code="lifetime_stays")
         time.sleep(_POLL_S)
 
 
 def prolong(api: Api, job: Document, expiry_s: int = EXPIRY_S) -> None:
-    """Let a lifetime end `expiry_s` from now. Raises ClusterError where it is gone."""
+    """Set the end of a lifetime to `expiry_s` seconds from now. Raises ClusterError if it no longer exists."""
     metadata = job["metadata"]
     active_s = (api.now() - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds()
     body = {"spec": {"activeDeadlineSeconds": round(active_s) + expiry_s}}

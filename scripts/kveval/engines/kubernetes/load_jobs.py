@@ -1,7 +1,7 @@
-"""The load generator in the cluster: a Job per level, its pod made ahead and waiting.
+"""The load generator in the cluster: a Job per level, whose pod is created ahead and waits.
 
-The pod of the next level is scheduled and has its image while a level runs; it starts GuideLLM when it is told to. A
-second container keeps the report in the pod until it is here, whole; no volume is shared with anything.
+The pod of the next level is scheduled and pulls its image while a level runs; it starts GuideLLM on a signal. A second
+container keeps the pod running until the report is copied completely; the pod shares no volume with others.
 """
 
 import base64
@@ -32,17 +32,17 @@ from kveval.load.guidellm import Level, LoadError
 from kveval.load.loadside import sitecustomize
 
 CONTAINER, KEEPER = "load", "report"
-"""The containers of a generator's pod: GuideLLM, and what stays after it."""
-# What GuideLLM is told beside its arguments; its path, home, locale and proxies are its image's.
+"""The containers of a generator's pod: GuideLLM, and one that keeps the report after GuideLLM has ended."""
+# Environment variables of GuideLLM that come from its image: path, home, locale and proxies.
 _OF_THE_IMAGE = ("PATH", "HOME", "LANG", *DIRECT_LOOPBACK)
 _GO = f"{LOAD_FOLDER}/go"
 _POLL_S = 0.5
 _GONE_S = 600.0
 _FETCH_S = 1800.0
 _TELLINGS = 3
-# Of a ConfigMap, by the API server's limit on an object.
+# Size of a ConfigMap, by the API server's limit on an object.
 _FILES_BYTES = 1_000_000
-# In a folder of its own: GuideLLM reads a file .env where it is started, and writes a log.
+# In a new folder, because GuideLLM reads a file .env in its working folder and writes a log there.
 _BEGIN = f"""
 cd "$(mktemp -d)" || exit 1
 if [ -d {LOAD_FILES} ]; then python3 - <<'END' || exit 1
@@ -58,12 +58,12 @@ _WAIT = """
 until [ -e "$0" ]; do sleep 0.1; done
 exec "$@"
 """
-# Has everything made ahead that GuideLLM makes before it sends, if its Python takes up what holds it then.
+# Lets GuideLLM prepare everything before it sends, if its Python imports the code that makes it wait there.
 _HOLD = """
 KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
 if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
 """
-# For a level that primes the caches before: what does it must be held. It starts when it is told to.
+# For a level that primes the caches before: that needs the code that makes GuideLLM wait. It starts on a signal.
 _PRIMING = f"""
 until [ -e "$0.prime" ]; do sleep 0.1; done{_HOLD}
 echo "the image's Python does not import what primes the caches (PYTHONPATH=$PYTHONPATH)" >&2
@@ -73,13 +73,13 @@ _IS_READY = '[ -e "$0.ready" ]'
 _PRIME = 'date +%s.%N; : > "$0.prime"'
 _SAID = 'cat "$0.ready"'
 _TELL = 'date +%s.%N; : > "$0"'
-# The releases of GuideLLM that kveval.load.loadside knows how to hold.
+# The releases of GuideLLM that kveval.load.loadside can make wait.
 _RELEASE = "0.8."
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A level's Job, whose pod waits; `made`: when, time.monotonic()."""
+    """A level's Job, whose pod waits; `made`: time.monotonic() of its creation."""
 
     job: str
     made: float
@@ -88,7 +88,7 @@ class Prepared:
 class LoadJobs:
     """The levels' Jobs of one run.
 
-    `target`: URL that the load goes to, as pods see it; `cpus`: that a generator has.
+    `target`: URL that the load is sent to, as pods see it; `cpus`: CPUs that a generator has.
     """
 
     def __init__(self, place: RunContext, target: str, cpus: int, say: Say) -> None:
@@ -105,10 +105,10 @@ class LoadJobs:
         self._workload = specification.workload
         self._primes = self._workload.prime
         self._known = specification.versions["guidellm"].startswith(_RELEASE)
-        # Whether pods make their prompts ahead: what asks a server that is being restarted would fail.
+        # Whether pods make their prompts ahead; not if the server may be restarting then, because requests would fail.
         endpoint = specification.reset_caches == "endpoint"
         self._ahead = place.site.prompts_ahead and self._known and endpoint and not self._primes
-        # Whether GuideLLM itself waits, and not the shell before it.
+        # Whether GuideLLM itself waits, instead of the shell that starts it.
         self._held = self._ahead or self._primes
 
     def expect(self, levels: Sequence[Level]) -> None:
@@ -116,22 +116,22 @@ class LoadJobs:
         self._levels = levels
         if self._primes and not self._known:
             version = self._place.specification.versions["guidellm"]
-            raise LoadError(f"the workload has its caches primed, which needs GuideLLM {_RELEASE}x, not {version}")
+            raise LoadError(f"the workload primes the caches, which needs GuideLLM {_RELEASE}x, not {version}")
         self._prepare(levels[0])
 
     def command(self, level: Level) -> list[str]:
-        """Return GuideLLM's command line, with paths as its pod has them."""
+        """Return GuideLLM's command line, with the paths in its pod."""
         return load_command(self._place, level, self._target)
 
     def generate(
         self, level: Level, report: Path, watch: Callable[[float], None], sending: Callable[[], None]
     ) -> LoadResult:
-        """Run the level's generator and bring its report and its log here. Raises LoadError."""
+        """Run the level's generator and copy its report and its log here. Raises LoadError."""
         prepared = self._prepared.pop(level.index, None) or self._made(level)
         log = report.with_suffix(".log")
         pod = self._running(prepared, log)
         report.unlink(missing_ok=True)
-        # What the pod has been given is kept here, too, as evidence.
+        # The data that the pod was given is also kept here, as evidence.
         load.write_data(self._workload, level, report)
         follower = Follower(self._place.api, pod, CONTAINER, log)
         try:
@@ -159,12 +159,12 @@ class LoadJobs:
         return LoadResult(began, begin, end, primed)
 
     def _prepare(self, level: Level) -> None:
-        """Have a level's pod made, if it is not; that it runs is waited for when it is needed."""
+        """Create a level's pod unless it exists; `_running` waits for it when it is needed."""
         if level.index not in self._prepared:
             self._prepared[level.index] = self._made(level)
 
     def _made(self, level: Level) -> Prepared:
-        """Make a level's Job, anew where there was one."""
+        """Create a level's Job; an older one is deleted first."""
         place = self._place
         script = _BEGIN + (_PRIMING if self._primes else f"{_HOLD if self._ahead else ''}{_WAIT}")
         argv = ["sh", "-c", script, _GO, *self.command(level)]
@@ -177,26 +177,26 @@ class LoadJobs:
         return Prepared(name, time.monotonic())
 
     def _files(self, level: Level) -> dict[str, str]:
-        """Return what a level reads beside its arguments, packed, as a ConfigMap has it. Raises LoadError."""
+        """Return a level's input files, compressed and in base64, for a ConfigMap. Raises LoadError."""
         with tempfile.TemporaryDirectory() as folder:
             data = load.write_data(self._workload, level, Path(folder, level.report_name))
             paths = [*([Path(sitecustomize.__file__)] if self._held else []), *([data] if data else [])]
             packed = {f"{path.name}.gz": gzip.compress(path.read_bytes(), mtime=0) for path in paths}
         size = sum(map(len, packed.values()))
         if size > _FILES_BYTES:
-            said = f"the trace of level {level.streams} takes {size} bytes, packed, of {_FILES_BYTES} of a ConfigMap"
-            raise LoadError(f"{said}: fewer seconds or requests", code="trace_too_large", bytes=size)
+            said = f"the trace of level {level.streams} takes {size} bytes compressed, a ConfigMap holds {_FILES_BYTES}"
+            raise LoadError(f"{said}: declare fewer seconds or requests", code="trace_too_large", bytes=size)
         return {name: base64.b64encode(content).decode() for name, content in packed.items()}
 
     def _deadline_s(self, level: Level) -> float:
-        """Return the seconds after which the cluster ends a level's Job: its wait for the one before, its own."""
+        """Return the seconds after which the cluster ends a level's Job, including its wait for the previous level."""
         limits = (load.time_limit_s(load.lasting(self._workload, one), one.streams) for one in (*self._levels, level))
         return 2 * (max(limits) + _FETCH_S + self._place.start_seconds)
 
     def _running(self, prepared: Prepared, log: Path) -> Document:
-        """Return a level's pod once it runs. Raises LoadError when it has ended, RolloutError when it cannot run."""
+        """Return a level's pod once it runs. Raises LoadError if it has ended, RolloutError if it cannot run."""
         place, name = self._place, prepared.job
-        # While a level is sent, the pod of the next one may have no room: that of the level has it.
+        # While a level runs, the pod of the next one may have no room, because the level's own pod takes it.
         usual, waited_s = place.patience, time.monotonic() - prepared.made
         patience = replace(usual, unschedulable_s=usual.unschedulable_s + waited_s, unseen_s=usual.unseen_s + waited_s)
         target = WaitTarget(place.api, JOB, place.namespace, name, patience)
@@ -218,7 +218,7 @@ class LoadJobs:
         return wait(target, look, place.start_seconds, None)[0]
 
     def _until_ready(self, pod: Document, level: Level, watch: Callable[[float], None]) -> None:
-        """Wait until there is nothing left to do in a pod but to send."""
+        """Wait until a pod is ready to send. Raises LoadError."""
         name, begin = pod["metadata"]["name"], time.monotonic()
         limit_s = load.start_allowance_s(self._workload, level.streams)
         while not self._is_ready(name):
@@ -236,7 +236,7 @@ class LoadJobs:
         return done.returncode == 0
 
     def _in_pod(self, pod: Document, script: str) -> str:
-        """Run a script that may run twice in a generator's pod and return what it prints. Raises LoadError."""
+        """Run a script, which may safely run twice, in a generator's pod; return what it prints. Raises LoadError."""
         name = pod["metadata"]["name"]
         for left in reversed(range(_TELLINGS)):
             try:
@@ -246,18 +246,18 @@ class LoadJobs:
                 if not left:
                     raise
         if done.returncode:
-            raise LoadError(f"pod {name} cannot be told to begin: {done.said}")
+            raise LoadError(f"the load generator in pod {name} cannot be started: {done.said}")
         return str(done.text)
 
     def _tell(self, pod: Document, script: str) -> float:
-        """Tell a pod to go on; return the time there, epoch seconds."""
+        """Signal a pod to continue; return the time there, epoch seconds."""
         asked = time.time()
         there, spent_s = epoch_seconds(self._in_pod(pod, script)), time.time() - asked
         self._told.append((there - asked - spent_s / 2, spent_s / 2))
         return there
 
     def clock_offset_s(self, recorder: NodeRecording) -> float:
-        """Return the recorder's clock minus the generators', seconds; 0 where the difference is within the doubt."""
+        """Return the recorder's clock minus the generators', seconds; 0 if that is within the measurement's error."""
         nodes = {pod["spec"].get("nodeName") for pod in self.pods}
         if nodes == {recorder.node}:
             return 0.0
@@ -287,17 +287,17 @@ class LoadJobs:
             time.sleep(_POLL_S)
 
     def _fetch(self, pod: Document, report: Path) -> None:
-        """Bring the report of a generator that has ended here, whole. Raises LoadError."""
+        """Copy the complete report of a generator that has ended. Raises LoadError."""
         place, name = self._place, pod["metadata"]["name"]
         try:
             collect(place.api, place.namespace, name, KEEPER, f"{LOAD_FOLDER}/{report.name}", report, say=self._say)
         except ClusterError as error:
-            raise LoadError(f"GuideLLM's report {report.name} cannot be brought here: {error}") from error
+            raise LoadError(f"GuideLLM's report {report.name} cannot be copied: {error}") from error
 
     def _environment(self, level: Level) -> dict[str, str]:
         found = load.environment(self._cpus, self._workload)
         if not self._place.specification.miniature:
-            # The tokenizer comes from the hub, or from the cache of weights.
+            # The tokenizer comes from the Hugging Face hub, or from the model cache.
             found.pop("HF_HUB_OFFLINE", None)
         if self._held:
             found["PYTHONPATH"] = LOAD_FOLDER
@@ -308,28 +308,28 @@ class LoadJobs:
         deadline = time.monotonic() + _GONE_S
         while self._place.api.read(JOB, job, self._place.namespace) is not None:
             if time.monotonic() > deadline:
-                raise ClusterError(f"Job {job} of an earlier attempt does not go away")
+                raise ClusterError(f"Job {job} of an earlier attempt cannot be deleted")
             time.sleep(_POLL_S)
 
 
 def is_over(pod: Mapping[str, Any]) -> bool:
-    """Whether the load generator of a pod has ended: what keeps its report may still run."""
+    """Whether the load generator of a pod has ended; the container that keeps its report may still run."""
     return pod["status"].get("phase") in ("Succeeded", "Failed") or bool(_end(pod))
 
 
 def exit_code(pod: Mapping[str, Any]) -> int:
-    """Return how the load generator of a pod that has ended did so."""
+    """Return the exit code of the load generator of a pod that has ended."""
     return int(_end(pod).get("exitCode", 0 if pod["status"].get("phase") == "Succeeded" else 1))
 
 
 def _end(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how the generator's container ended, as the pod's status has it; empty while it runs."""
+    """Return the `terminated` state of the generator's container; empty while it runs."""
     statuses = pod["status"].get("containerStatuses") or []
     states: list[Mapping[str, Any]] = [one.get("state") or {} for one in statuses if one["name"] == CONTAINER]
     return states[0].get("terminated") or {} if states else {}
 
 
 def failed(pod: Mapping[str, Any]) -> str:
-    """Say how the load generator of a pod that has ended failed."""
+    """Return in words how the load generator of a pod failed."""
     code = exit_code(pod)
     return f"failed ({exit_words(code if code < 128 else 128 - code)})"

@@ -1,6 +1,6 @@
-"""Prints the metrics pages of several servers as one, every sample with a label that says whose it is.
+"""Prints the metrics pages of several servers as one; every sample gets a label `replica` with the server's number.
 
-Run in the recorder's pods, as a source of PCP's openmetrics agent: `merge_metrics.py URL...`. Standard library only.
+Runs in the recorder's pods, as a source of PCP's openmetrics agent: `merge_metrics.py URL...`. Standard library only.
 """
 
 import re
@@ -13,7 +13,7 @@ _SUFFIX = re.compile(r"_(?:bucket|sum|count|total|created)$")
 
 
 def merged(pages: Sequence[str]) -> str:
-    """Return pages of Prometheus text as one; the samples of a family stay together, as its format wants them."""
+    """Return pages of Prometheus text as one; the samples of a family stay together, as the format requires."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for number, page in enumerate(pages):
@@ -38,7 +38,7 @@ def _family(name: str) -> str:
 
 
 def main(urls: Sequence[str]) -> None:
-    """Fetch and print; a server that does not answer makes it fail, so that no total is a part."""
+    """Fetch the pages and print them merged; fail if a server does not answer, so that no total is incomplete."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     pages = []
     for url in urls:

@@ -1,7 +1,7 @@
-"""Others on the nodes that a run measures on: campaigns wait for each other, and pods of others are noted.
+"""Other users of the nodes that a run measures on: campaigns wait for each other, and foreign pods are recorded.
 
-A run announces its nodes by a Lease in the recorder's namespace, which campaigns share. Of two campaigns on one node
-the one that came later waits, unless the site says otherwise; which pods of others use a node is a fact of the run.
+A run announces its nodes by a Lease in the recorder's namespace, which campaigns share. Of two campaigns on one node,
+the later one waits, unless cluster.share_nodes is set; run.json lists the foreign pods on the run's nodes.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from kveval.engines.protocol import Say
 
 COMPONENT = "nodes"
 NODES_ANNOTATION = f"{names.PREFIX}/nodes"
-# The API server's times are whole seconds: two Leases of one second see each other after it.
+# The API server's times are whole seconds: after this pause, two Leases made in the same second see each other.
 _SETTLE_S = 1.1
 _POLL_S = 2.0
 _REMIND_S = 30.0
-# Smaller ones hardly disturb a measurement: agents, exporters, operators.
+# Pods that request fewer CPUs hardly disturb a measurement: agents, exporters, operators.
 _BUSY_CPUS = 1.0
 
 
 class Neighbours:
-    """Pods of others on a run's nodes, as they were seen at its begin and at its end."""
+    """Foreign pods on a run's nodes, as seen at its start and at its end."""
 
     def __init__(self, place: RunContext, nodes: Sequence[str]) -> None:
         self._place, self._nodes = place, nodes
@@ -36,34 +36,34 @@ class Neighbours:
         self._all_seen = True
 
     def look(self) -> None:
-        """Note who is there now."""
+        """Add the foreign pods that are on the nodes now."""
         place, resource = self._place, self._place.site.gpu_resource
         for node in self._nodes:
             fields = f"spec.nodeName={node},status.phase=Running"
             try:
                 pods = place.api.list(POD, fields=fields)
             except Refused:
-                # Without the right to see all pods, those of the own namespace are seen.
+                # An account that may not list all pods sees those of its own namespace only.
                 self._all_seen = False
                 pods = place.api.list(POD, place.namespace, fields=fields)
             own = place.labels("")
             self._seen |= {_named(pod) for pod in pods if not _is_of(pod, own) and is_busy(pod, resource)}
 
     def facts(self) -> dict[str, Any]:
-        """Return what run.json says: the pods, and whether those of all namespaces could be seen."""
+        """Return the entries of run.json: the pods, and whether those of all namespaces could be seen."""
         return {"neighbours": sorted(self._seen), "neighbours_of": "cluster" if self._all_seen else "namespace"}
 
 
 @contextlib.contextmanager
 def announced(place: RunContext, nodes: Sequence[str], say: Say) -> Iterator[Neighbours]:
-    """Measure on `nodes`: after the campaigns that do so already, and with a note of whose pods are there."""
+    """Announce a measurement on `nodes`, wait for earlier campaigns there, and note foreign pods before and after."""
     found = Neighbours(place, nodes)
     with contextlib.ExitStack() as stack:
         try:
             about = {NODES_ANNOTATION: ",".join(nodes)}
             lease = stack.enter_context(leases.held(place, say, about, COMPONENT, place.site.pcp_namespace))
         except Refused as error:
-            say(f"other campaigns are not told that {', '.join(nodes)} is measured on ({error})")
+            say(f"other campaigns cannot be told that this run measures on {', '.join(nodes)} ({error})")
         else:
             _wait_for_turn(place, lease.document, nodes, say)
         found.look()
@@ -81,10 +81,10 @@ def _wait_for_turn(place: RunContext, own: Document, nodes: Sequence[str], say: 
     while before := earlier(leases.living(place.api, place.site.pcp_namespace, None, COMPONENT), own, nodes):
         text = f"{_campaign(before[0])} ({leases.holder_of(before[0])})"
         if place.site.share_nodes:
-            say(f"campaign {text} measures on {', '.join(nodes)}, too")
+            say(f"campaign {text} also measures on {', '.join(nodes)}")
             return
         if time.monotonic() - reminded >= _REMIND_S:
-            say(f"waiting: campaign {text} measures on {', '.join(nodes)}; cluster.share_nodes measures beside it")
+            say(f"waiting: campaign {text} measures on {', '.join(nodes)}; set cluster.share_nodes not to wait")
             reminded = time.monotonic()
         time.sleep(_POLL_S)
 
@@ -100,7 +100,7 @@ def earlier(others: Sequence[Document], own: Mapping[str, Any], nodes: Sequence[
 
 
 def is_busy(pod: Mapping[str, Any], gpu_resource: str) -> bool:
-    """Tell whether a pod may disturb a measurement: it has a GPU, or asks for a core, and is no node's agent."""
+    """Tell whether a pod may disturb a measurement: it requests a GPU or a whole CPU and is not from a DaemonSet."""
     if any(owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or []):
         return False
     asked = [(entry.get("resources") or {}).get("requests") or {} for entry in pod["spec"]["containers"]]

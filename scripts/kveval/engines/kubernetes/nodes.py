@@ -1,4 +1,4 @@
-"""The hardware of a cluster: nodes that servers may run on, and those that served, described as a host is."""
+"""The hardware of a cluster: nodes that servers may run on, and a description of those that they ran on."""
 
 import hashlib
 import itertools
@@ -20,7 +20,7 @@ _CPU_MODEL = ("feature.node.kubernetes.io/cpu-model.name", "cpu-feature.node.kub
 
 
 def fitting(nodes: Iterable[Document], site: Cluster, *, gpus: bool) -> list[Document]:
-    """Return the nodes that fit the campaign's node_selector (with `gpus`: and have any)."""
+    """Return the nodes that match the site's node_selector and, if `gpus`, have GPUs."""
     wanted = site.node_selector.items()
     return [
         node
@@ -31,22 +31,22 @@ def fitting(nodes: Iterable[Document], site: Cluster, *, gpus: bool) -> list[Doc
 
 
 def adoptable(nodes: Sequence[Mapping[str, Any]], gpu_resource: str, servers: int) -> list[str]:
-    """Return the fingerprints that `servers` servers on these nodes may get: of one kind of node, or of several."""
+    """Return the fingerprints that a run with `servers` servers may get on these nodes, of one or several kinds."""
     kinds = {fingerprint([node], gpu_resource): node for node in nodes}
     mixed = (chosen for count in range(1, servers + 1) for chosen in itertools.combinations(kinds.values(), count))
     return list(dict.fromkeys(fingerprint(chosen, gpu_resource) for chosen in mixed))
 
 
 def fingerprint(nodes: Sequence[Mapping[str, Any]], gpu_resource: str) -> str:
-    """Return what is equal for nodes whose measurements may stand for each other: of their kinds, not their number."""
+    """Return 12 hexadecimal digits of a SHA-256 over the nodes' kinds, not their number; see `stable` for a kind."""
     kinds = {json.dumps(stable(node, gpu_resource), sort_keys=True) for node in nodes}
     return hashlib.sha256("\n".join(sorted(kinds)).encode()).hexdigest()[:12]
 
 
 def describe(nodes: Sequence[Mapping[str, Any]], gpu_resource: str, gpus: Sequence[Gpu]) -> dict[str, Any]:
-    """Describe the nodes that served as kveval.host.hardware describes a host; the first, by name, stands for all.
+    """Describe the servers' nodes as kveval.host.hardware describes a host; CPU and memory are those of the first node.
 
-    `gpus`: those that the servers had, as nvidia-smi tells in their pods.
+    `gpus`: the servers' GPUs, as nvidia-smi in their pods reports them.
     """
     first = min(nodes, key=lambda node: str(node["metadata"]["name"]))
     labels, form = first["metadata"].get("labels") or {}, stable(first, gpu_resource)
@@ -63,7 +63,7 @@ def describe(nodes: Sequence[Mapping[str, Any]], gpu_resource: str, gpus: Sequen
 
 
 def labelled_gpu(node: Mapping[str, Any], gpu_resource: str) -> Gpu:
-    """Return what a node's labels say of each of its GPUs, for images without nvidia-smi."""
+    """Return what a node's labels say about each of its GPUs, for images without nvidia-smi."""
     labels = node["metadata"].get("labels") or {}
     memory_mib = labels.get(_GPU_MEMORY_MIB)
     return {
@@ -74,7 +74,7 @@ def labelled_gpu(node: Mapping[str, Any], gpu_resource: str) -> Gpu:
 
 
 def stable(node: Mapping[str, Any], gpu_resource: str) -> dict[str, Any]:
-    """Return what of a node stays over restarts and updates and matters for what is measured on it."""
+    """Return the properties of a node that affect measurements and do not change by restarts and updates."""
     capacity, labels = node["status"].get("capacity", {}), node["metadata"].get("labels") or {}
     return {
         "architecture": node["status"].get("nodeInfo", {}).get("architecture", ""),

@@ -1,4 +1,4 @@
-"""HTTP to one pod: directly where a URL leads to it, else by the API server's proxy, which needs no route to pods."""
+"""HTTP to one pod: directly if a URL leads to it, otherwise by the API server's proxy, which needs no route to pods."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from kveval.host.http import HttpError, decoded, fetch
 
 
 class Reach:
-    """The way to one port of one pod."""
+    """HTTP requests to one port of one pod."""
 
     def __init__(self, place: RunContext, pod: Mapping[str, Any], port: int) -> None:
         self._place = place
@@ -31,7 +31,7 @@ class Reach:
         api, namespace = self._place.api, self._place.namespace
         target = f"{api.resource(POD).path(namespace, f'{self._pod}:{self._port}')}/proxy{path}"
         try:
-            # Here a status is an answer of the proxied server, or of the way to it.
+            # Not retried, because a status here may be the answer of the proxied server.
             answer = api.of_pod(
                 namespace,
                 self._pod,
@@ -48,7 +48,7 @@ class Reach:
 
 
 def direct_url(place: RunContext, port: int) -> str | None:
-    """Return the URL of a port where pods share one network with this program; None where they have their own."""
+    """Return the URL of a port if pods share one network with this program, None if they have their own."""
     site = place.site
     if not site.shared_network or site.address in ("gateway", "service"):
         return None

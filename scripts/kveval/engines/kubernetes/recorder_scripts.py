@@ -1,12 +1,12 @@
 """Shell scripts that are run in the recorder's pods, with the folder of one run's recording as $0."""
 
-# Where PCP's programs are, without a word about its state, which the container's environment has.
+# Sets the paths of PCP's programs; the folder of PCP's state is set by the container's environment.
 _PCP = """. /etc/pcp.env
 PATH=$PATH:$PCP_BIN_DIR:$PCP_BINADM_DIR
 """
 
-# $1: the program that merges several pages into one; then pairs of a name and its URLs. Written beside and moved: the
-# openmetrics agent reads the folder at any moment.
+# $1: the program that merges several pages into one; then pairs of a name and its URLs. Files are written elsewhere
+# and moved, because the openmetrics agent may read the folder at any moment.
 SOURCES = r"""
 set -e
 folder=$PCP_VAR_DIR/pmdas/openmetrics/config.d
@@ -31,7 +31,7 @@ while [ $# -ge 2 ]; do
 done
 """
 
-# Prints what is missing still; nothing once every name of the arguments is known to pmcd.
+# Prints those of the names in its arguments that pmcd does not know yet.
 MISSING = (
     _PCP
     + r"""
@@ -41,8 +41,8 @@ done
 """
 )
 
-# $1: the folder of the groups of what is logged, $2: what is logged beside them, $3: interval in ms; then pairs of a
-# source and its group. The output goes to files: a command in a pod lasts as long as its output is open.
+# $1: the folder of the groups of logged metrics, $2: what else is logged, $3: interval in ms; then pairs of a source
+# and its group. The output goes to files, because a command in a pod lasts as long as its output is open.
 START = (
     _PCP
     + r"""
@@ -67,7 +67,7 @@ _ENDED = r"""
 [ ! -e "$0/ended" ] || { tail -n 3 "$0/pmlogger.log" "$0/pmlogger.out" 2>/dev/null; exit 3; }
 """
 
-# Succeeds once the archive has a value of the metric $1; fails with 3 when pmlogger ended.
+# Succeeds once the archive has a value of the metric $1; exits with 3 if pmlogger has ended.
 BEGUN = (
     _PCP
     + _ENDED
@@ -76,10 +76,10 @@ BEGUN = (
 """
 )
 
-# Fails with 3 when pmlogger ended, and prints the agents that pmcd has lost.
+# Prints the status of pmcd's agents; exits with 3 if pmlogger has ended.
 ALIVE = _PCP + _ENDED + "pminfo -h unix: -f pmcd.agent.status\n"
 
-# Stops pmlogger, which completes its archive; fails with 3 when it had ended before, with 4 when it does not end.
+# Stops pmlogger, which completes its archive; exits with 3 if it had ended before, with 4 if it does not end.
 STOP = (
     _ENDED
     + r"""
@@ -97,12 +97,12 @@ rm -f "$PCP_VAR_DIR/pmdas/openmetrics/config.d/"*"_$(basename "$0").url" \
 rm -rf "$0"
 """
 
-# Names of the recordings beside $0.
+# Prints the names of all recordings in the folder of $0.
 LIST = r"""
 ls "$(dirname "$0")" 2>/dev/null || true
 """
 
-# Process numbers, on the node, of the containers of the pods whose uids are the arguments.
+# Prints the PIDs, on the node, of the containers of the pods whose uids are the arguments.
 PROCESSES = r"""
 for uid; do
   other=$(printf '%s' "$uid" | tr - _)
@@ -110,8 +110,8 @@ for uid; do
 done | cut -d/ -f3 | sort -un
 """
 
-# PCP's release.
+# Prints PCP's release.
 VERSION = _PCP + 'printf "%s\\n" "$PCP_VERSION"\n'
 
-# The time in the pod, epoch seconds.
+# Prints the time in the pod, epoch seconds.
 CLOCK = "date +%s.%N\n"

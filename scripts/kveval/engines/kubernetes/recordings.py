@@ -1,8 +1,8 @@
-"""Recording a cell: one pmlogger of its own against the campaign's PCP, on every node that serves the cell.
+"""Recording a run: one pmlogger per run, connected to the campaign's PCP, on every node that the servers run on.
 
-The recorder's pods are started once per campaign. The metrics endpoints of a cell are made known to one of them alone,
-so that nothing is counted twice, under names that end in the run's mark, so that cells that run at once keep apart; in
-the archives that are brought here they have the names that every recording uses, and the host is the node's name.
+The recorder's pods are started once per campaign. A run's metrics endpoints are added to one pod only, so that nothing
+is counted twice, under names that end in the run's mark, so that concurrent runs do not collide; in the archives that
+are copied here they have the names that every recording uses, and the host is the node's name.
 """
 
 import contextlib
@@ -50,10 +50,10 @@ _OUTAGE_S = 10.0
 
 @dataclass
 class NodeRecording:
-    """A run's recording in the recorder's pod `pod`, brought to a folder in `directory` when it stops.
+    """A run's recording in the recorder's pod `pod`, copied to a folder in `directory` when it stops.
 
-    `sources`: the cell's metrics endpoints as the node sees them, by name, several URLs of one with spaces between;
-    `shared`: names of those that are there for every cell.
+    `sources`: the run's metrics endpoints by name, as the node sees them, several URLs separated by spaces;
+    `shared`: names of the endpoints that are recorded for every run.
     """
 
     place: RunContext
@@ -70,12 +70,12 @@ class NodeRecording:
 
     @property
     def archive(self) -> Path:
-        """Base path of the archive, here, once it was stopped."""
+        """Base path of the archive on this host, once the recording was collected."""
         return self.directory / self.node / "pcp"
 
     @property
     def folder(self) -> str:
-        """Where it is in the pod."""
+        """The recording's folder in the pod."""
         return f"{ROOT}/{self.mark}"
 
     @property
@@ -84,19 +84,19 @@ class NodeRecording:
         return str(self.pod["metadata"]["name"])
 
     def tell(self, sources: Mapping[str, str]) -> None:
-        """Have these endpoints read, in place of those that had their names."""
+        """Set these endpoints; they replace those with the same names. Raises RecordingError."""
         self.sources = sources
         pairs = [word for name, url in sources.items() for word in (self._own(name), url)]
         program = Path(merge_metrics.__file__).read_text(encoding="utf-8")
-        self._require(self.run(scripts.SOURCES, program, *pairs), "takes no sources")
+        self._require(self.run(scripts.SOURCES, program, *pairs), "cannot set its sources")
 
     def start(self, processes: Sequence[int]) -> None:
-        """Start pmlogger once every endpoint is read, and return when the first values are logged."""
+        """Start pmlogger once every endpoint can be read; return once values are logged. Raises RecordingError."""
         self.tell(self.sources)
         deadline = time.monotonic() + _READY_S
         own = [self._own(name) for name in self.sources]
         while missing := self.run(scripts.MISSING, *own).text.split():
-            # What does not answer when pmlogger starts is never logged.
+            # pmlogger never logs an endpoint that does not answer when it starts.
             if time.monotonic() > deadline:
                 urls = ", ".join(f"{name} ({url})" for name, url in self.sources.items() if self._own(name) in missing)
                 raise RecordingError(f"the recorder's pod {self.name} has no metrics within {_READY_S:.0f} s: {urls}")
@@ -114,7 +114,7 @@ class NodeRecording:
             time.sleep(_POLL_S)
 
     def alive(self) -> None:
-        """Return if pmlogger, pmcd and every agent run; else RecordingError."""
+        """Raise RecordingError unless pmlogger, pmcd and every agent run."""
         found = self.run(scripts.ALIVE)
         self._require(found, "does not answer: pmcd, or an agent that it waits for, is silent")
         for name in dead_agents(found.text):
@@ -125,13 +125,13 @@ class NodeRecording:
         self._require(self.run(scripts.STOP), "has a pmlogger that does not end")
 
     def collect(self) -> None:
-        """Bring the archive here and remove it there. Raises RecordingError."""
+        """Copy the archive here and remove it in the pod. Raises RecordingError."""
         brought = self.archive.parent / "brought"
         try:
             namespace = self.place.site.pcp_namespace
             collect_folder(self.place.api, namespace, self.name, CONTAINER, self.folder, brought)
         except ClusterError as error:
-            raise RecordingError(f"the archive cannot be brought here: {error}") from error
+            raise RecordingError(f"the archive cannot be copied: {error}") from error
         if not archive_files(brought / "archive" / "pcp"):
             raise RecordingError(f"pmlogger in pod {self.name} left no archive")
         renamed = {f"openmetrics.{self._own(name)}": f"openmetrics.{name}" for name in self.sources}
@@ -139,8 +139,8 @@ class NodeRecording:
         self.release()
 
     def release(self) -> None:
-        """End and remove what is in the pod, without judging it; may be called again."""
-        # A pod that cannot be asked is gone, or goes with the campaign; the next run looks again.
+        """End the recording and remove its files in the pod, ignoring errors; may be called again."""
+        # A pod that does not answer is gone, or is removed with the campaign; the next run tries again.
         with signals_deferred(), contextlib.suppress(RecordingError):
             self.run(scripts.REMOVE)
 
@@ -149,7 +149,7 @@ class NodeRecording:
         return epoch_seconds(self.run(scripts.CLOCK).text)
 
     def run(self, script: str, *arguments: str) -> Executed:
-        """Run a script in the pod. Raises RecordingError when that is not possible."""
+        """Run a script in the pod and return its result, whatever its exit code. Raises RecordingError."""
         argv = ["sh", "-c", script, self.folder, *arguments]
         try:
             return self.place.api.exec(self.place.site.pcp_namespace, self.name, CONTAINER, argv)
@@ -169,14 +169,14 @@ class NodeRecording:
 
 @dataclass
 class ClusterRecording:
-    """A run's recordings, of every node that serves; the first has the metrics endpoints of the run, too."""
+    """A run's recordings, one per node of its servers; the first includes the run's metrics endpoints."""
 
     nodes: Sequence[NodeRecording]
     _stopped: bool = False
 
     @property
     def archives(self) -> list[Path]:
-        """Base paths of the archives, here, once they were stopped."""
+        """Base paths of the archives on this host, once the recordings were stopped."""
         return [node.archive for node in self.nodes]
 
     @property
@@ -185,19 +185,19 @@ class ClusterRecording:
         return [node.pod for node in self.nodes]
 
     def tell(self, sources: Mapping[str, str]) -> None:
-        """Have these endpoints read, in place of those that had their names."""
+        """Set these endpoints; they replace those with the same names. Raises RecordingError."""
         self.nodes[0].tell(sources)
 
     def alive(self) -> None:
-        """Return if pmlogger, pmcd and every agent run on every node; else RecordingError."""
+        """Raise RecordingError unless pmlogger, pmcd and every agent run on every node."""
         for node in self.nodes:
             node.alive()
 
     def require_running(self) -> None:
-        """Nothing can be told without asking the pods; `alive` does, every few seconds."""
+        """Do nothing: a check would need requests to the pods, which `alive` makes every few seconds."""
 
     def stop(self) -> None:
-        """Stop everywhere, then bring the archives here; may be called again. Raises RecordingError."""
+        """Stop all recordings, then copy the archives here; may be called again. Raises RecordingError."""
         if self._stopped:
             return
         self._stopped = True
@@ -207,25 +207,25 @@ class ClusterRecording:
             node.collect()
 
     def release(self) -> None:
-        """End and remove what is in the pods, without judging it; may be called again."""
+        """End the recordings and remove their files in the pods, ignoring errors; may be called again."""
         for node in self.nodes:
             node.release()
 
 
 def epoch_seconds(text: str) -> float:
-    """Read the first word that `date +%s.%N` printed; a date without %N prints that as it stands."""
+    """Parse the first word of `date +%s.%N`; a `date` that does not know %N prints it unchanged."""
     whole, _, fraction = text.split(maxsplit=1)[0].partition(".")
     return float(f"{whole}.{fraction if fraction.isdigit() else 0}")
 
 
 def recorder_pods(place: RunContext) -> list[Document]:
-    """Return the recorder's pods of the campaign that are ready; another run may just be starting them."""
+    """Return the campaign's recorder pods that are ready; another run may just be starting others."""
     chosen = selector(place.campaign, component=COMPONENT)
     return [pod for pod in place.api.list(POD, place.site.pcp_namespace, chosen) if is_ready(pod)]
 
 
 def deploy(place: RunContext, nodes: Sequence[str], say: Say) -> list[Document]:
-    """Start the campaign's recorder unless it runs; return its pods on `nodes`, in their order, when they are ready."""
+    """Start the campaign's recorder unless it runs; return its ready pods on `nodes`, in the order of `nodes`."""
     place.api.apply(recording_documents(place.campaign, place.site))
     namespace, name = place.site.pcp_namespace, recorder_name(place.campaign)
     pods = wait_for_daemonset(place.api, namespace, name, nodes, _START_S, say, place.patience)
@@ -233,16 +233,16 @@ def deploy(place: RunContext, nodes: Sequence[str], say: Say) -> list[Document]:
 
 
 def mark_of(place: RunContext) -> str:
-    """Return what tells this run's recording from others in a recorder's pod: letters and digits."""
+    """Return the name of this run's recording in a recorder's pod: letters and digits, unique per run."""
     return "r" + place.name(COMPONENT)[-8:]
 
 
 def begin(
     place: RunContext, pods: Sequence[Document], directory: Path, sources: Mapping[str, str], beside: Sequence[Document]
 ) -> ClusterRecording:
-    """Record from now on, in the recorder's pods `pods`; the first reads the endpoints `sources`.
+    """Start recording in the recorder's pods `pods`; the first reads the endpoints `sources`. Raises RecordingError.
 
-    `beside`: pods whose processes are recorded, too.
+    `beside`: pods whose processes are recorded as well.
     """
     found = ClusterRecording([NodeRecording(place, pod, mark_of(place), directory) for pod in pods])
     found.release()
@@ -250,7 +250,7 @@ def begin(
     first.sources = sources
     try:
         for node in found.nodes:
-            # What has one address for all nodes is read by one of them.
+            # An endpoint with one address for all nodes is recorded on one of them.
             urls = place.site.recorder.sources.items()
             node.shared = [name for name, url in urls if node is first or "{host}" in url]
             uids = [str(pod["metadata"]["uid"]) for pod in beside if pod["spec"].get("nodeName") == node.node]
@@ -267,7 +267,7 @@ def version(place: RunContext, pod: Document) -> str:
 
 
 def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
-    """End the recordings of runs that nobody measures any more; `living`: the marks of those that are measured."""
+    """End the recordings that killed runs left; `living`: the marks of the runs that are being measured."""
     for pod in recorder_pods(place):
         for mark in NodeRecording(place, pod, "none").run(scripts.LIST).text.split():
             if mark not in living:
@@ -278,8 +278,8 @@ def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
 def release_recorder(site: Cluster, campaign: str, say: Say, api: Api | None = None) -> None:
     """Remove the campaign's recorder, which its runs share, unless one of them is being measured.
 
-    The cache of weights stays: it costs hours to fill. A failure is said, not raised: what was measured is not worse
-    for it. `api`: None at the end of a workflow whose last runs failed, so that none of them knew that it was the last.
+    The model cache stays, because it takes hours to fill. A failure is reported, not raised, because the measured data
+    is still valid. `api`: None if the workflow's end calls this, because its last runs failed and did not.
     """
     try:
         api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
@@ -288,4 +288,4 @@ def release_recorder(site: Cluster, campaign: str, say: Say, api: Api | None = N
                 chosen = selector(campaign, component=COMPONENT)
                 remove(api, chosen, [site.pcp_namespace], kinds=_RECORDER_KINDS, timeout_s=_REMOVAL_S, say=say)
     except ClusterError as error:
-        say(f"what the campaign's runs share was not removed ({error}); snakemake teardown does")
+        say(f"the campaign's recorder was not removed ({error}); snakemake teardown removes it")

@@ -1,4 +1,4 @@
-"""The servers of a cell on a cluster, as one: what must be known of every replica is asked of every replica."""
+"""The servers of a cell on a cluster behind one interface: requests go to every replica."""
 
 import functools
 import math
@@ -37,7 +37,7 @@ _LMCACHE = "from importlib.metadata import version; print(version('lmcache'))"
 
 @dataclass(frozen=True)
 class Replica:
-    """One model server: its pod, the way to it, its log on this host."""
+    """One model server: its pod, its address, the copy of its log on this host."""
 
     pod: Document
     reach: Reach
@@ -51,7 +51,7 @@ class Replica:
 
     @property
     def log(self) -> Path:
-        """Where its log is copied to."""
+        """The file that its log is copied to."""
         return self.follower.log
 
     def page(self) -> str:
@@ -61,13 +61,13 @@ class Replica:
 
 @dataclass
 class ClusterServer:
-    """A cell's servers that answer, and have the declared version and model."""
+    """A cell's servers, which answer and were checked to have the declared version and model."""
 
     place: RunContext
     replicas: Sequence[Replica]
     sidecars: Sequence[PodSidecar]
     watched: Sequence[Document]
-    """Every pod that must live on, as it was when all were ready."""
+    """Every pod that must keep running, as it was when all were ready."""
     file_tier: str | None = None
     """Folder of the arm's file tier in each server's container."""
     startup_s: float = 0.0
@@ -78,17 +78,17 @@ class ClusterServer:
 
     @property
     def program(self) -> ServerProgram:
-        """The program that serves; the same in every replica."""
+        """The server program; the same in every replica."""
         return self.replicas[0].program
 
     @property
     def argv(self) -> list[str]:
-        """The servers' command line; all have the same."""
+        """The command line of every server."""
         return command_line(self.replicas[0].pod, SERVER)
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment that the pod gives them."""
+        """The environment variables in the servers' pods."""
         return environment(self.replicas[0].pod, SERVER)
 
     @property
@@ -97,7 +97,7 @@ class ClusterServer:
         return [SidecarRecord(found.name, found.version, found.argv) for found in self.sidecars]
 
     def require_alive(self) -> None:
-        """Raise ServerDied when a pod is gone, restarted, or will not run on; asked every two seconds."""
+        """Raise ServerDied if a pod is gone, restarted, or cannot continue; checked at most every two seconds."""
         with self._lock:
             if time.monotonic() - self._looked_at < _LOOK_S:
                 return
@@ -111,7 +111,7 @@ class ClusterServer:
             self._looked_at = time.monotonic()
 
     def counters(self) -> dict[str, float]:
-        """Read the counters of all replicas, summed, of the sidecars, and of the file tier."""
+        """Return the counters of all replicas, summed, of the sidecars, and of the file tier. Raises a Failure."""
         found: dict[str, float] = {}
         for counters in every(self.replicas, _counters):
             for name, value in counters.items():
@@ -123,7 +123,7 @@ class ClusterServer:
         return found
 
     def reset_caches(self, timeout_s: float = 20.0) -> None:
-        """Empty every replica's own cache and all tiers behind it, the servers first: then nothing writes any more."""
+        """Empty every replica's own cache, then all tiers behind it, to which no server writes any more."""
         program = self.program
         every(self.replicas, lambda replica: declared.reset_caches(program, replica.reach.ask, replica.log, timeout_s))
         for sidecar in reversed(self.sidecars):
@@ -139,9 +139,9 @@ class ClusterServer:
             declared.warm_up(self.program, replica.reach.ask, served_model, prompt_tokens, replica.log)
 
     def check_answers(self, *, tier: bool, longest: int) -> Answers:
-        """Compare every replica's answers cold and from its cache; leaves caches filled.
+        """Compare every replica's answers with and without its cache; leaves caches filled.
 
-        They are asked in their pods, because a router might send the two halves of the question to two of them.
+        The requests go to the pods directly, because a router might send a prompt and its repetition to two replicas.
         """
         served_model = self.place.specification.model.served_name
 
@@ -149,13 +149,13 @@ class ClusterServer:
             number, replica = numbered
             ask, version = replica.reach.ask, self.version
             server = Questioned(self.program, ask, served_model, version, lambda: _counters(replica), replica.log)
-            # What replicas share must not have served one of them before: each has its own prompts.
+            # Each replica has its own prompts, because a shared tier must not have them from another replica.
             return answers.check(server, tier=tier, longest=longest, seed=number)
 
         return answers.together(every(enumerate(self.replicas), asked))
 
     def require_declared(self) -> None:
-        """Check version, model and sizes of every replica and sidecar against what the campaign declares."""
+        """Raise a Failure unless version, model and sizes of all replicas and sidecars are those of the campaign."""
         specification = self.place.specification
         budget, versions = specification.budget, specification.versions
         for replica in self.replicas:
@@ -175,16 +175,16 @@ class ClusterServer:
         declared.check_tiers(self.facts, beside, budget.host_bytes, budget.split, self.replicas[0].log)
 
     def _require_lmcache(self, wanted: str) -> None:
-        """Ask the server's own packages for the LMCache inside its process; raise for another than was declared."""
+        """Raise DeploymentError unless the LMCache package in the server's image has the declared version."""
         found = self._run(self.replicas[0], ["python3", "-c", _LMCACHE]).strip()
         if not same_release(found, wanted):
             said = f"the server's image has LMCache {found}, the campaign declares {wanted}: correct server.lmcache"
             raise DeploymentError(said, code="other_version", found=found, declared=wanted)
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
-        """Return the watches that find a replica hanging, or all of them without work.
+        """Return the checks that detect a hanging replica, or that no replica gets requests.
 
-        One replica among several may rightly get no requests; that none of them does is the load generator's failure.
+        One of several replicas may rightly get no requests; if none gets any, the load generator has failed.
         """
         alone, software = len(self.replicas) == 1, self.program.software
         own_idle_s, own_loaded_s = (idle_s, loaded_s) if alone else (math.inf, 0.0)
@@ -198,7 +198,7 @@ class ClusterServer:
         return checks
 
     def _observe(self, total: StallWatch) -> None:
-        """Judge whether any replica gets work; one that does not answer, or not finish, is its own watch's affair."""
+        """Judge whether any replica generates tokens; a single hanging replica is detected by its own watch."""
         try:
             parts = [read_work(page, self.program.software) for page in every(self.replicas, Replica.page)]
         except HttpError:
@@ -206,7 +206,7 @@ class ClusterServer:
         total.observe(Work(sum(part.tokens for part in parts), requests=0))
 
     def _log(self, error: RolloutError) -> tuple[Path, int]:
-        """Return the log of the container that died, and where it begins in it."""
+        """Return the log of the container that died, and the byte at which the container's output begins in it."""
         replica = next((found for found in self.replicas if found.name == error.pod), self.replicas[0])
         follower = replica.follower
         before = follower.before_restart() if error.facts.get("previous") else None
@@ -214,7 +214,7 @@ class ClusterServer:
 
     def _file_counters(self, folder: str) -> dict[str, float]:
         script = 'find "$0" -name "*.bin" -printf "%s\\n" | awk \'{n++; s+=$1} END {print n+0, s+0}\''
-        # Of a volume that they share any of them sees all.
+        # On a shared volume, any replica sees the files of all.
         shared = self.place.site.file_volume.access == "ReadWriteMany"
         asked = self.replicas[:1] if shared else self.replicas
         found = [self._run(replica, ["sh", "-c", script, folder]).split() for replica in asked]
@@ -224,7 +224,7 @@ class ClusterServer:
         }
 
     def in_every(self, argv: Sequence[str]) -> str | None:
-        """Run a command in every replica's container and return what they print; None where one has none to run."""
+        """Run a command in every replica's container and return their output, None if it fails in one of them."""
         try:
             return "\n".join(every(self.replicas, lambda replica: self._run(replica, argv)))
         except (ClusterError, DeploymentError):
@@ -250,7 +250,7 @@ def _observe(watch: StallWatch, replica: Replica) -> None:
         page = replica.reach.page(replica.program.metrics_path, timeout_s=min(_READING_S, watch.interval_s))
         work = read_work(page.decode(), replica.program.software)
     except HttpError as error:
-        # Without the API server nothing is known of the pod, and the main thread waits for it.
+        # If the API server does not answer, nothing is known about the pod; the main thread waits for the API server.
         if isinstance(error.__cause__, ClusterError) and error.__cause__.status is None:
             return
     watch.observe(work)

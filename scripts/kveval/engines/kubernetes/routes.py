@@ -1,4 +1,4 @@
-"""Addresses of a run as pods and nodes see them: where the load goes, and where metrics are read."""
+"""Addresses of a run as pods and nodes see them: where the load is sent, and where metrics are read."""
 
 import json
 import time
@@ -18,7 +18,7 @@ GATEWAY = Kind("gateway.networking.k8s.io/v1", "Gateway")
 GATEWAY_CLASS = Kind("gateway.networking.k8s.io/v1", "GatewayClass")
 ROUTE = Kind("gateway.networking.k8s.io/v1", "HTTPRoute")
 POOL = Kind("inference.networking.k8s.io/v1", "InferencePool")
-# A Gateway of a cell's own may take a cloud load balancer minutes, and what it is told reaches its proxies later still.
+# A cloud load balancer may need minutes for a cell's own Gateway, and its routes reach the proxies even later.
 _PROGRAMMED_S = 600.0
 _POLL_S = 2.0
 _ANSWER_S = 60.0
@@ -36,7 +36,7 @@ except OSError as error:
 
 
 def with_controller(api: Api, site: Cluster) -> Cluster:
-    """Return the site with the controller of its Gateway's class, as far as the cluster lets us see it."""
+    """Return the site with the controller of its Gateway's class, as far as the account may read it."""
     gateway = site.gateway
     if gateway is None or gateway.controller is not None:
         return site
@@ -47,23 +47,23 @@ def with_controller(api: Api, site: Cluster) -> Cluster:
     except ClusterError:
         named, name = None, gateway.class_name
     controller = None if named is None else str(named["spec"]["controllerName"])
-    # By alias: the names of the class and of its controller, as the campaign would give them.
+    # By alias, as a campaign would declare the class and its controller.
     told = gateway.model_copy(update={"class_name": name, "controller": controller})
     return site.model_copy(update={"gateway": told})
 
 
 def gateway_url(place: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
-    """Return the Gateway's URL from its status, once it has one. Raises ClusterError when it has none in time."""
+    """Return the Gateway's URL from its status, once it has one. Raises ClusterError after `limit_s` seconds."""
     name, namespace = place.gateway_name, place.gateway_namespace
 
     def url() -> tuple[str, str]:
         found = place.api.read(GATEWAY, name, namespace)
         if found is None:
-            raise ClusterError(f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or let it be made")
+            raise ClusterError(f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or have one created")
         addresses = (found.get("status") or {}).get("addresses") or []
         listeners = [entry for entry in found["spec"].get("listeners") or [] if entry.get("protocol") == "HTTP"]
         if not listeners:
-            said = f"Gateway {namespace}/{name} has no HTTP listener: name another, or set cluster.gateway.url"
+            said = f"Gateway {namespace}/{name} has no HTTP listener: declare another, or set cluster.gateway.url"
             raise ClusterError(said)
         if not addresses:
             return "", f"Gateway {namespace}/{name} has no address: is it programmed? or set cluster.gateway.url"
@@ -73,9 +73,9 @@ def gateway_url(place: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
 
 
 def require_routed(place: RunContext, server: ClusterServer, url: str, limit_s: float = _PROGRAMMED_S) -> None:
-    """Wait until requests to `url` reach a server through the router: what it is made of is accepted, and one returns.
+    """Wait until the Gateway has accepted the route and the pool, and a request to `url` was answered by a server.
 
-    Raises ClusterError with what refuses, or with the last answer.
+    Raises ClusterError after `limit_s` seconds, with the refusal or with the last answer.
     """
     if place.deployment.route == "service":
         return
@@ -89,13 +89,13 @@ def require_routed(place: RunContext, server: ClusterServer, url: str, limit_s: 
 
     def asked() -> tuple[str, str]:
         done = place.api.exec(place.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0)
-        return ("", f"no request came through {url}: {done.said}") if done.returncode else (url, "")
+        return ("", f"no request reached a server through {url}: {done.said}") if done.returncode else (url, "")
 
     _awaited(asked, deadline - time.monotonic())
 
 
 def _accepted(place: RunContext, kind: Kind) -> tuple[str, str]:
-    """Tell whether a Gateway has taken an object of this run, and else why not."""
+    """Return the object's name if a Gateway has accepted this run's object of `kind`, and otherwise why not."""
     name = place.name("routing")
     found = place.api.read(kind, name, place.namespace) or {}
     parents: list[dict[str, Any]] = (found.get("status") or {}).get("parents") or []
@@ -110,7 +110,7 @@ def _accepted(place: RunContext, kind: Kind) -> tuple[str, str]:
 
 
 def _awaited(look: Callable[[], tuple[str, str]], limit_s: float) -> str:
-    """Return what a look finds, once it does; raise ClusterError with what it misses when the time is over."""
+    """Return what `look` finds, once it does; raise ClusterError with what is missing after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while True:
         found, missing = look()
@@ -122,7 +122,7 @@ def _awaited(look: Callable[[], tuple[str, str]], limit_s: float) -> str:
 
 
 def sources_of(place: RunContext, server: ClusterServer) -> dict[str, str]:
-    """Return the metrics endpoints of a cell as its node sees them, by name; those of replicas with spaces between."""
+    """Return the metrics URLs of a run by name, as its nodes see them; those of replicas are separated by spaces."""
     ports = place.ports
     program = server.program
     urls = [f"{_base(place, replica.pod, ports['port'])}{program.metrics_path}" for replica in server.replicas]

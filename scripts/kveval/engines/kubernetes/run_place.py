@@ -1,4 +1,4 @@
-"""One run of a cell on a cluster: whose objects these are, where they are, and how its pods are found."""
+"""One run of a cell on a cluster: the labels of its objects, its namespace, and the selector of its pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from kveval.engines.kubernetes.wait.diagnosis import Patience
 
 @dataclass(frozen=True)
 class RunContext(RenderContext):
-    """A run's place on a cluster: what its documents are made of, and the way to the API server."""
+    """A run on a cluster: the values that its documents are rendered from, and the client of the API server."""
 
     api: Api
 
     @property
     def namespace(self) -> str:
-        """Where everything but the recorder is."""
+        """The namespace of everything except the recorder."""
         return self.site.namespace
 
     @property
     def patience(self) -> Patience:
-        """How long its pods may be without a node."""
+        """How long its pods may wait for a node."""
         return Patience(unschedulable_s=self.site.schedule_timeout_s)
 
     def selector(self, component: str | None = None) -> str:
-        """Return what selects this run's objects, of one component or all."""
+        """Return the label selector of this run's objects, of one component or of all."""
         return selector(self.campaign, self.cell, self.run, component=component)
 
 
 def component_of(pod: Mapping[str, Any]) -> str:
-    """Return what a pod is for."""
+    """Return the component label of a pod or document, such as `model-server`; "" without one."""
     return str((pod["metadata"].get("labels") or {}).get("kveval.dev/component", ""))

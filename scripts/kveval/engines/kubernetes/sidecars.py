@@ -1,4 +1,4 @@
-"""The servers beside vLLM in a cell's pods: Redis or Valkey, LMCache's own, llm-d's endpoint picker."""
+"""The servers beside vLLM in a cell's pods: Redis or Valkey, LMCache's server, llm-d's endpoint picker."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ _PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
 
 
 class PodKeyValueStore(KeyValueQuestions):
-    """A store in a pod of its own, asked with its own client there: nothing has to reach its port."""
+    """A store in its own pod, queried with the store's client in that pod, so that its port need not be reachable."""
 
     def __init__(self, place: RunContext, pod: Mapping[str, Any], name: str, port: int, log: object) -> None:
         super().__init__(name, log)
@@ -28,7 +28,7 @@ class PodKeyValueStore(KeyValueQuestions):
         try:
             done = self._place.api.exec(self._place.namespace, self._pod, self.name, argv, timeout_s=15.0)
         except ClusterError as error:
-            raise SidecarError(f"{self.name} cannot be asked: {error}; see {self.log}") from error
+            raise SidecarError(f"{self.name} cannot be queried: {error}; see {self.log}") from error
         if done.returncode:
             word, said = command.split(maxsplit=1)[0], done.said
             message = f"{self.name} does not answer {word}: {said}; see {self.log}"
@@ -53,25 +53,25 @@ class PodLMCache(LMCacheQuestions):
 
 
 class PodPicker:
-    """llm-d's endpoint picker. It keeps no caches of its own that a level could find warm: prompts differ by level."""
+    """llm-d's endpoint picker. Its index need not be emptied between levels, because their prompts differ."""
 
     name = "epp"
 
     def __init__(self, pod: Mapping[str, Any], reach: Reach, log: object) -> None:
         self.argv = command_line(pod, "epp")
         self._reach, self._log = reach, log
-        # It does not tell its release; the image's digest does, in run.json.
+        # It does not report its release; the image's tag is used, and run.json has the image's digest.
         self.version = str(container_of(pod, self.name)["image"]).rpartition(":")[2]
 
     def identify(self, versions: Mapping[str, str]) -> None:
-        """Nothing answers for it."""
+        """Do nothing: the endpoint picker cannot be asked for its version."""
 
     def reported_bytes(self) -> int | None:
-        """Return None: it holds an index, no tier."""
+        """Return None: it has an index, not a tier."""
         return None
 
     def counters(self) -> dict[str, float]:
-        """Read its counters of scheduling and of the index."""
+        """Return its counters of scheduling and of the index. Raises SidecarError."""
         try:
             found = parse_counters(self._reach.page("/metrics", timeout_s=10.0).decode(), prefix="")
         except (CounterError, HttpError) as error:
@@ -79,25 +79,25 @@ class PodPicker:
         return {name: value for name, value in found.items() if name.startswith(_PICKER_COUNTERS)}
 
     def reset(self, timeout_s: float) -> None:
-        """Nothing to empty."""
+        """Do nothing: it has no cache to empty."""
 
 
 PodSidecar = PodKeyValueStore | PodLMCache | PodPicker
 
 
 def container_of(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a container of a pod, as its specification has it; {} when it has none of this name."""
+    """Return a container of a pod's specification, {} if it has none of this name."""
     return next((entry for entry in pod["spec"]["containers"] if entry["name"] == name), {})
 
 
 def command_line(pod: Mapping[str, Any], container: str) -> list[str]:
-    """Return a container's command with its arguments, as the pod has them."""
+    """Return a container's command with its arguments, from the pod's specification."""
     found = container_of(pod, container)
     return [*(found.get("command") or []), *(found.get("args") or [])]
 
 
 def environment(pod: Mapping[str, Any], container: str) -> dict[str, str]:
-    """Return a container's environment; what comes from elsewhere is named, not shown."""
+    """Return a container's environment; for a value from a Secret or the like, only its source is named."""
     return {entry["name"]: _value(entry) for entry in container_of(pod, container).get("env") or []}
 
 

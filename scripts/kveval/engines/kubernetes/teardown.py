@@ -1,4 +1,4 @@
-"""Removing what is ours from a cluster, all of it and nothing else, and staying until it is gone."""
+"""Removes the objects of this program from a cluster, and nothing else, and waits until they are gone."""
 
 import contextlib
 import time
@@ -27,23 +27,23 @@ Place = tuple[Resource, str]
 
 _POLL_S = 0.5
 _REPEAT_S = 15.0
-# After what time a pod that does not go is asked after its node: longer than its own grace.
+# Time after which the node of a pod that does not end is checked: longer than the pod's grace period.
 _NODE_S = 35.0
-# What works goes first, then what leads to it, then what it needed.
+# The order of removal: workloads first, then what routes to them, then what they needed.
 _OWNERS = ("Job", "CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
 _FIRST = (*_OWNERS, "Pod")
 _SECOND = ("HTTPRoute", "InferencePool", "Gateway", "Service")
-# Never ours to delete, though they may bear our labels: they tell what happened, or go with their Service.
+# Never deleted, though they may have our labels: they are evidence, or are removed with their Service.
 _NOT_OURS = ("Event", "PodMetrics", "NodeMetrics", "Endpoints", "EndpointSlice")
 
 
 class TeardownError(ClusterError):
-    """Something of ours is still on the cluster."""
+    """An object of this program is still on the cluster."""
 
 
 @dataclass
 class Removed:
-    """The result of a teardown: what is gone, what was kept on purpose, and what could not be looked at."""
+    """The result of a teardown: what was removed, what was kept on purpose, and what could not be listed."""
 
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -63,16 +63,16 @@ def remove(
     timeout_s: float = 300.0,
     say: Say | None = None,
 ) -> Removed:
-    """Delete every object with these labels, and with our managed-by label, and wait until they are gone.
+    """Delete every object with these labels and with this program's managed-by label; wait until they are gone.
 
-    Looks in the given namespaces, which stay, at the given kinds, or at all that the cluster serves. Persistent volume
-    claims are kept unless `remove_volumes`. Raises TeardownError for what does not go.
+    Looks in the given namespaces, which are kept, for the given kinds, or for all that the cluster serves. Persistent
+    volume claims are kept unless `remove_volumes`. Raises TeardownError for objects that are not gone in time.
     """
     return _Teardown(api, ours(selector), namespaces, kinds, remove_volumes, timeout_s, say).run()
 
 
 def ours(selector: str) -> str:
-    """Narrow a selector to what this program made; the empty one means all of that."""
+    """Restrict a selector to objects of this program; the empty selector means all of them."""
     own = f"{MANAGED_BY}={MANAGER}"
     return selector if own in selector.split(",") else ",".join(part for part in (own, selector) if part)
 
@@ -92,7 +92,7 @@ class _Teardown:
     _dark: set[Place] = field(default_factory=set)
 
     def run(self) -> Removed:
-        """Delete until a look at every place finds nothing any more."""
+        """Delete until no place has an object left."""
         begin = time.monotonic()
         everywhere = [(one, name) for one in sorted(self._resources(), key=_rank) for name in self.namespaces]
         places, said_at = everywhere, begin
@@ -104,7 +104,7 @@ class _Teardown:
             self._seen = now_there
             if not left and places is everywhere:
                 return self.result
-            # Meanwhile something may have been made elsewhere: the last look is at every place again.
+            # Meanwhile an object may have been created elsewhere: the last look is at every place again.
             places = [place for place, found in present.items() if found] or everywhere
             for document in left:
                 self._delete(document, left)
@@ -113,17 +113,17 @@ class _Teardown:
                 return self.result
             if now - begin >= self.timeout_s:
                 raise TeardownError(
-                    f"cluster {self.api.server}: {len(left)} object(s) of ours did not go in {self.timeout_s:.0f} s: "
+                    f"cluster {self.api.server}: {len(left)} object(s) were not removed in {self.timeout_s:.0f} s: "
                     + "; ".join(_why(document) for document in left[:5]),
                     finalizers={described(one): one["metadata"].get("finalizers") or [] for one in left},
                 )
             if self.say is not None and now - said_at >= _REPEAT_S:
-                self.say(f"waiting for {len(left)} object(s) to go: {', '.join(map(described, left[:3]))}")
+                self.say(f"waiting for the removal of {len(left)} object(s): {', '.join(map(described, left[:3]))}")
                 said_at = now
             time.sleep(_POLL_S)
 
     def _awaits_nodes(self, left: Sequence[Document]) -> bool:
-        """Whether all that is left is deleted, and its pods stay until their nodes, which are not ready, are back."""
+        """Whether all objects left are being deleted and only wait for pods whose nodes are not ready."""
         pods = [document for document in left if document["kind"] == POD.kind]
         if not pods or not all(document["metadata"].get("deletionTimestamp") for document in left):
             return False
@@ -131,14 +131,14 @@ class _Teardown:
         with contextlib.suppress(ClusterError):
             if all(node and (found := self.api.read(NODE, node)) and unready(found) for node in nodes):
                 for document in left:
-                    self._keep(f"{described(document)} (it goes when node {', '.join(nodes)} is back, or is removed)")
+                    self._keep(f"{described(document)} (removed once node {', '.join(nodes)} is back, or is deleted)")
                     if self.say is not None:
                         self.say(self.result.kept[-1])
                 return True
         return False
 
     def _resources(self) -> list[Resource]:
-        """Return the kinds to look at; of those that the account may not list it is found out by trying."""
+        """Return the kinds to look for; which of them the account may not list is found out by trying."""
         if self.kinds is not None:
             return [found for kind in self.kinds if (found := self.api.find(kind)) is not None]
         served, silent = self.api.resources()
@@ -150,13 +150,13 @@ class _Teardown:
         ]
 
     def _present(self, resource: Resource, namespace: str) -> list[Document]:
-        """List what is ours and is to be deleted."""
+        """List the objects to delete."""
         if (resource, namespace) in self._dark:
             return []
         try:
             found = self.api.list(resource.kind, namespace, self.selector)
         except Refused as error:
-            # An account that may not list a kind could not have made one; a kind may also go while we look (its CRD).
+            # An account that may not list a kind cannot have created one; a custom kind may also be removed meanwhile.
             if error.status not in (403, 404, 405):
                 raise
             self._dark.add((resource, namespace))
@@ -177,10 +177,10 @@ class _Teardown:
         if metadata["uid"] in self._asked or metadata.get("deletionTimestamp"):
             return
         owners = {owner["uid"] for owner in metadata.get("ownerReferences") or [] if owner.get("controller")}
-        # What a controller made goes with it: deleted first, it would be made anew.
+        # An object that a controller made is removed with it; if it were deleted first, it would be created again.
         if owners & {other["metadata"]["uid"] for other in left}:
             return
-        # In the foreground an owner stays until all that it owns is gone.
+        # With foreground deletion, an owner stays until all that it owns is gone.
         propagation = "Foreground" if document["kind"] in _OWNERS else "Background"
         where = (metadata["name"], metadata.get("namespace", ""))
         self.api.delete(kind_of(document), *where, propagation, uid=metadata["uid"])
@@ -201,5 +201,5 @@ def _why(document: Mapping[str, Any]) -> str:
         return f"{name} (held by finalizer {', '.join(finalizers)}: is the controller that removes it running?)"
     if document["kind"] == "Pod":
         node = (document.get("spec") or {}).get("nodeName", "its node")
-        return f"{name} (its end is not confirmed: is {node} up? `kubectl delete --force` gives the pod up)"
-    return f"{name} (is it being made again by something else?)" if not metadata.get("deletionTimestamp") else name
+        return f"{name} (its end is not confirmed: is {node} up? `kubectl delete --force` does not wait for that)"
+    return f"{name} (does something else create it again?)" if not metadata.get("deletionTimestamp") else name

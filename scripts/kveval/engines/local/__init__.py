@@ -1,1 +1,1 @@
-"""Servers on this host: the engine, its server and the programs beside it; `plugin` runs inside vLLM itself."""
+"""Servers on this host: the engine, its server and the sidecars; `plugin` runs inside vLLM itself."""

@@ -1,7 +1,7 @@
-"""Environments of the builds that arms name: made once; they see everything else in the installed one.
+"""Environments for the builds that arms name: each is made once, and takes other packages from the installed one.
 
-Nothing of what is installed is copied: an environment of its own comes first, the installed one behind it. A checkout
-is laid over links to the installed package, so that compiled modules stand beside the patched files.
+Nothing installed is copied: the build's own environment comes first on the path, the installed one after it. A
+checkout replaces files among links to the installed package, so that compiled modules are beside the patched files.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ from kveval.spec.builds import BESIDE, ArmBuild, asked_of, files_in, git
 
 FOLDER = ".server-builds"
 READY = "build.json"
-"""In an environment that is complete; one without it is made anew."""
+"""A file in every complete environment; an environment without it is made again."""
 _INSTALL_S = 1800.0
 _ROUNDS = 4
-# What scripts/setup.sh leaves out for the same reasons: see envs/server.excludes.
+# Packages that scripts/setup.sh leaves out, too; the reasons are in envs/server.excludes.
 _LEFT_OUT = {"torchaudio", "torchcodec", "torchvision", "triton"}
 _PLACES = """
 import importlib.util, json, site, sys, sysconfig
@@ -44,14 +44,14 @@ print(json.dumps(found))
 
 
 class BuildFailed(Failure):
-    """An environment could not be made; the message has the telling line and names the log."""
+    """An environment could not be made; the message quotes the decisive line of the log and names the log."""
 
 
 def environment_of(build: ArmBuild, installed: Path, distribution: str, say: Say) -> Path:
-    """Return the environment that has a build, made now if it is not there.
+    """Return the environment of a build; make it if it does not exist.
 
-    `installed`: the environment that has everything else; `distribution`: under which name the server is published.
-    Two that ask at once make it once. Raises BuildFailed, BuildError.
+    `installed`: the environment with all other packages; `distribution`: the name under which the server is published.
+    Of concurrent callers, one makes it and the others wait. Raises BuildFailed, BuildError.
     """
     if build.kind == "environment":
         assert build.place is not None
@@ -68,7 +68,7 @@ def environment_of(build: ArmBuild, installed: Path, distribution: str, say: Say
 
 
 def place_of(build: ArmBuild, installed: Path) -> Path:
-    """Return where the environment of a build is kept: another one for another installed environment."""
+    """Return the folder for the environment of a build; it differs between installed environments."""
     found = _site(installed)
     names = sorted(path.name for place in found for path in place.glob("*.dist-info"))
     mark = content_hash([str(installed.resolve()), asked_of(installed, _PLACES)["python"], names], 8)
@@ -76,14 +76,14 @@ def place_of(build: ArmBuild, installed: Path) -> Path:
 
 
 def is_made(build: ArmBuild, installed: Path, distribution: str) -> bool:
-    """Whether the environment of a build is there already."""
+    """Whether the environment of a build exists."""
     if build.kind == "environment" or (build.kind == "release" and _is_installed(build, installed, distribution)):
         return True
     return (place_of(build, installed) / READY).exists()
 
 
 def build_facts(build: ArmBuild, environment: Path) -> dict[str, Any]:
-    """Return what a run's description says of its build: what it is, and the versions that it brought along."""
+    """Return the build's entry in run.json: what it is, and the packages that were installed for it."""
     with contextlib.suppress(OSError, ValueError):
         found: dict[str, Any] = json.loads((environment / READY).read_text())
         return found
@@ -106,7 +106,7 @@ def _is_installed(build: ArmBuild, installed: Path, distribution: str) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[int]:
-    """Hold the lock of one environment and offer it to those who work at it; the kernel drops it with the last."""
+    """Hold the lock of one environment; yields its file descriptor, for processes that must keep the lock as well."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -114,7 +114,7 @@ def _alone(folder: Path) -> Iterator[int]:
 
 
 def _make(build: ArmBuild, folder: Path, installed: Path, distribution: str, lock: int) -> None:
-    """Make an environment; what is interrupted lacks the file that says that it is complete."""
+    """Make an environment; the file READY is written last, so that an interrupted one lacks it."""
     log = folder.parent / f"{folder.name}.log"
     log.unlink(missing_ok=True)
     _run([installed / "bin" / "python", "-m", "venv", "--without-pip", folder], log, lock)
@@ -134,10 +134,10 @@ def _make(build: ArmBuild, folder: Path, installed: Path, distribution: str, loc
 
 
 def _lay_over(build: ArmBuild, own: Path, packages: dict[str, Path]) -> None:
-    """Link what is installed, file by file, and put the checkout's files in the place of theirs."""
+    """Link the installed packages file by file, and replace files by those of the checkout."""
     for name in build.packages:
         if name not in packages:
-            said = f"{build.title}: no {name} is installed that its files could be laid over"
+            said = f"{build.title}: {name} is not installed, whose files the checkout would replace"
             raise BuildFailed(said, code="nothing_to_lay_over")
         for folder, _, names in os.walk(packages[name]):
             beside = own / name / Path(folder).relative_to(packages[name])
@@ -160,7 +160,7 @@ def _lay_over(build: ArmBuild, own: Path, packages: dict[str, Path]) -> None:
 
 
 def _sources(build: ArmBuild, scratch: Path) -> Path:
-    """Return the folder that has the checkout's files as they were found."""
+    """Return the folder with the checkout's files: the checkout itself, or a copy at its pinned commit."""
     assert build.place is not None
     if not build.pinned:
         return build.place
@@ -173,17 +173,17 @@ def _sources(build: ArmBuild, scratch: Path) -> Path:
 
 
 def _install(build: ArmBuild, folder: Path, installed: Path, distribution: str, log: Path, lock: int) -> None:
-    """Install a release or a wheel, and of what it requires that which is not installed in a version that suits."""
+    """Install a release or a wheel, and those of its requirements that the installed versions do not meet."""
     (program, version), *_ = build.versions.items()
     name = BESIDE if program == BESIDE else distribution
     wanted = [f"{name}=={version}"] if build.place is None else [str(build.place)]
     pip: list[str | Path] = [installed / "bin" / "python", "-m", "pip", "--python", folder / "bin" / "python"]
     pip += ["--disable-pip-version-check", "--no-input", "install"]
-    # What is installed is seen, and would count as there.
+    # Otherwise pip would count packages of the installed environment as installed here.
     pip += ["--no-deps", "--ignore-installed"]
     for _ in range(_ROUNDS):
         _run([*pip, *wanted], log, lock)
-        # LMCache's wheel asks for CUDA and for older packages than vLLM's, and works without.
+        # LMCache's wheel requires CUDA and older packages than vLLM's, but works without them.
         if program == BESIDE:
             return
         wanted = [str(one) for one in _unmet(folder)]
@@ -193,12 +193,12 @@ def _install(build: ArmBuild, folder: Path, installed: Path, distribution: str, 
         if torch:
             said = f"{build.title} needs {torch[0]}, and another one is installed: make an environment that has both"
             raise BuildFailed(f"{said}, and name it by `environment`", code="other_torch")
-    said = f"{build.title}: what it requires contradicts itself: {', '.join(wanted)}; see {log}"
+    said = f"{build.title}: its requirements contradict each other: {', '.join(wanted)}; see {log}"
     raise BuildFailed(said, code="unmet")
 
 
 def _unmet(folder: Path) -> list[Requirement]:
-    """Return the requirements of an environment's own packages that nothing in it, or behind it, meets."""
+    """Return the requirements of an environment's own packages that neither it nor the installed one meets."""
     places: dict[str, Any] = asked_of(folder, _PLACES)
     python = str(places["python"])
     markers = {"extra": "", "python_version": ".".join(python.split(".")[:2]), "python_full_version": python}
@@ -220,9 +220,9 @@ def _unmet(folder: Path) -> list[Requirement]:
 
 
 def _run(command: Sequence[str | Path], log: Path, lock: int) -> None:
-    """Run a command; raise BuildFailed with the line of its output that tells why it failed.
+    """Run a command; raise BuildFailed with the line of its output that says why it failed.
 
-    It holds the lock as well: what a killed job left at work must end before another begins.
+    The command keeps the lock, too: if the job is killed, the next one waits until the command has ended.
     """
     with log.open("a") as output:
         output.write(f"$ {' '.join(map(str, command))}\n")

@@ -1,4 +1,4 @@
-"""The local engine: one run on this host, alone."""
+"""The local engine: measures one run on this host, one at a time."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ class HostEngine:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._host = hardware.probe()
-        # Until what the arm's own build needs is there.
+        # `require_possible` replaces it if the arm names a build.
         self._environment = job.server_environment
         self._say: Say = lambda text: None
 
@@ -59,18 +59,18 @@ class HostEngine:
             yield
 
     def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
-        """End what a killed run left running, and remove what it left unfinished."""
+        """End processes that a killed run left, and remove its unfinished folders."""
         for name in remove_leftovers(registry_path()):
             say(f"ended what a killed run left running: {name}")
         for directory in store.partial():
             shutil.rmtree(directory, ignore_errors=True)
-            say(f"removed what a killed run left unfinished: {directory.name}")
+            say(f"removed a folder that a killed run left unfinished: {directory.name}")
 
     def require_possible(self, store: Store) -> None:
-        """Refuse, before anything starts, what this engine or this host cannot measure."""
+        """Raise a Failure, before anything starts, if this engine or host cannot measure the run; make its build."""
         specification, server_environment = self._job.specification, self._job.server_environment
         if specification.workload.profile == "sweep":
-            raise MeasurementError("a sweep gives every server another load: give levels, or import its results")
+            raise MeasurementError("a sweep sends every server a different load: declare levels, or import its results")
         if not specification.miniature and not specification.on_cpu and not hardware.gpus():
             raise MeasurementError(
                 f"build {specification.build} needs a GPU, and this host has none that answers; use build"
@@ -89,14 +89,14 @@ class HostEngine:
         require_room(specification, store.root, self._host["cpus"])
 
     def scratch(self, store: Store, key: Key) -> Path:
-        """Absolute, because the server and PCP do not run in the workflow's folder."""
+        """Create the run's folder; its path is absolute, because server and PCP run in other working folders."""
         return store.scratch(key).absolute()
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Say) -> Iterator["HostSession"]:
-        """Offer the run, its processes supervised."""
+        """Begin the run, with supervised processes."""
         cores = divided(usable())
-        # What loads and records, and this process itself; the server is started on its own.
+        # For load generator, recording and this process; the server is started on its own cores.
         with on_cores(cores.beside), supervisor(registry_path()) as processes:
             yield HostSession(self._job, self._environment, scratch, processes, self._host["cpus"], cores, say)
 
@@ -125,7 +125,7 @@ class HostSession:
 
     @property
     def checks(self) -> Sequence[Check]:
-        """Note the shared memory that a server has mapped, before it may be killed; look at the GPUs."""
+        """Note the shared memory that the server has mapped, in case it is killed, and sample the GPUs."""
         watches = [] if self._gpus is None else [(self._gpus.sample, INTERVAL_S)]
         return [(self._processes.note_shared_memory, _SHARED_MEMORY_CHECK_S), *watches]
 
@@ -143,7 +143,7 @@ class HostSession:
                 yield stack.enter_context(recording(place, settings, self._processes))
 
     def expect(self, levels: Sequence[load.Level]) -> None:
-        """Nothing is prepared here: it would disturb the level in progress."""
+        """Do nothing: preparing a level would disturb the level in progress."""
 
     def command(self, level: load.Level, report: Path) -> list[str]:
         """Return GuideLLM's command line."""
@@ -157,7 +157,7 @@ class HostSession:
 
     @property
     def _model_dir(self) -> Path | None:
-        """The folder of the model's files on this host; None where the hub has them."""
+        """The folder of the model's files on this host; None if they come from the Hugging Face hub."""
         specification = self._job.specification
         if specification.random_weights:
             return self._scratch / "model"
@@ -197,13 +197,13 @@ class HostSession:
         return LoadResult(began, started, started + wall_s, primed)
 
     def require_room(self) -> None:
-        """Look at the disks that are written to."""
+        """Raise DiskFullError if a disk that the run writes to is full."""
         for place in (self._scratch, self.handle.server.files):
             if place is not None:
                 require_free(place, DISK_RESERVE_BYTES, "stopping in order")
 
     def anonymous(self, text: str) -> str:
-        """Take this host's paths out of what is published."""
+        """Return `text` for publication: without this host's paths."""
         folder = self._job.specification.model.folder
         places = {self._scratch: "{scratch}", self._environment: "{server_environment}"}
         places[self._job.server_environment] = "{server_environment}"
@@ -212,12 +212,12 @@ class HostSession:
         return text
 
     def facts(self) -> dict[str, Any]:
-        """Return the cores that the server had, and what stood beside it; the arm's own build; how the GPUs were; how
-        fast copies are.
+        """Return the local engine's entries of run.json: the server's cores and those of load and recording, the arm's
+        build, the GPUs' conditions, the copy bandwidth.
         """
         cores = {"server": sorted(self._cores.server), "beside": sorted(self._cores.beside)}
         found = [] if self._gpus is None else self._gpus.conditions()
-        # The server is gone by now, so that nothing is disturbed and a GPU's memory is free.
+        # The server has ended by now, so nothing is disturbed and the GPU's memory is free.
         with on_cores(self._cores.server):
             copying = copy_bandwidth.probe(self._job.server_environment / "bin" / "python")
         build = self._job.build
@@ -230,7 +230,7 @@ class HostSession:
 
     @contextlib.contextmanager
     def _deployment(self, ports: dict[str, int]) -> Iterator[local.Deployment]:
-        """Deploy the cell's server, warm and with empty caches."""
+        """Deploy the cell's server, warmed up and with empty caches."""
         specification = self._job.specification
         model, model_dir = specification.model, self._model_dir
         if specification.random_weights and model_dir is not None and not model_dir.exists():

@@ -21,9 +21,9 @@ _POLL_S = 0.1
 def gpu_exporter(
     supervisor: Supervisor, python: Path, logs: Path, chosen: str, env: Mapping[str, str], say: Say
 ) -> Iterator[dict[str, str]]:
-    """Serve the GPUs' metrics for as long as the body runs: yields source and URL, empty where that is not possible.
+    """Serve the GPUs' metrics while the body runs; yields {source: URL}, or {} if they cannot be served.
 
-    `python`: one that has nvidia-ml-py; `chosen`: GPUs by index or UUID, all for "". A measurement goes on without.
+    `python`: one with nvidia-ml-py; `chosen`: GPUs by index or UUID, "" for all. A failure does not end the run.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}/metrics"

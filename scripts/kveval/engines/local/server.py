@@ -1,4 +1,4 @@
-"""The local engine: the server on this host, started with exactly the arm's arguments and gone afterwards."""
+"""The server on this host: started with exactly the arm's arguments, and removed afterwards."""
 
 import contextlib
 import os
@@ -35,12 +35,12 @@ _HEALTH_ANSWER_S = 2.0
 
 
 class PortTaken(DeploymentError):
-    """Another process has the server's port."""
+    """Another process uses the server's port."""
 
 
 @dataclass
 class Deployment:
-    """A server that answers, and has the declared version and model."""
+    """A server that answers and was checked to have the declared version and model."""
 
     program: ServerProgram
     url: str
@@ -56,9 +56,9 @@ class Deployment:
     files: Path | None = None
     """Folder of the arm's file tier."""
     offset: int = 0
-    """Where this deployment begins in the log, bytes."""
+    """The byte at which this deployment's output begins in the log."""
     parts: Sequence[tuple[str, psutil.Process]] = ()
-    """The server's processes beside the one that answers: without any of them it serves nothing."""
+    """The server's other processes, without any of which it cannot serve, by title."""
 
     @property
     def metrics_url(self) -> str:
@@ -66,7 +66,7 @@ class Deployment:
         return f"{self.url}{self.program.metrics_path}"
 
     def require_alive(self) -> None:
-        """Raise ServerDied or SidecarError, with the telling line of its log, when a process of them is gone."""
+        """Raise ServerDied or SidecarError, with the decisive line of the log, if a process of them has ended."""
         for sidecar in self.sidecars:
             sidecar.program.require_alive()
         if self.process.poll() is not None:
@@ -85,7 +85,7 @@ class Deployment:
                 raise ServerDied(message, code="server_process_died", **facts)
 
     def last_words(self, *, secondary: bool = True) -> str:
-        """Return the line of its log that tells why it failed, see kveval.host.logs."""
+        """Return the line of its log that says why it failed, see kveval.host.logs."""
         return last_words(self.log, self.offset, secondary=secondary, form=self.program.log_form)
 
     @property
@@ -101,12 +101,12 @@ class Deployment:
         return [SidecarRecord(found.program.name, found.version, found.program.argv) for found in self.sidecars]
 
     def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
-        """Return the watch that finds it hanging."""
+        """Return the check that detects a hanging server."""
         watch = StallWatch(self.metrics_url, self.program.software, limit_s, idle_s, self.log, loaded_s)
         return [(watch.check, watch.interval_s)]
 
     def counters(self) -> dict[str, float]:
-        """Read the counters of the server, of its sidecars, and of the file tier."""
+        """Return the counters of the server, of its sidecars, and of the file tier. Raises a Failure."""
         found = read_counters(self.metrics_url, self.program.software.prefix)
         for sidecar in self.sidecars:
             found |= sidecar.counters()
@@ -117,8 +117,8 @@ class Deployment:
     def reset_caches(self, timeout_s: float = 20.0) -> None:
         """Empty the device's prefix cache and every tier behind it.
 
-        The server is asked first, so that nothing of it still writes to a sidecar that has been emptied; from LMCache
-        to its store, likewise.
+        The server first, so that it does not write to a sidecar that has been emptied; for the same reason, LMCache
+        before its store.
         """
         declared.reset_caches(self.program, self.ask, self.log, timeout_s)
         for sidecar in reversed(self.sidecars):
@@ -128,11 +128,11 @@ class Deployment:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def warm_up(self, prompt_tokens: int) -> None:
-        """Have the server generate a few tokens, before anything is measured."""
+        """Let the server generate a few tokens before anything is measured."""
         declared.warm_up(self.program, self.ask, self.served_model, prompt_tokens, self.log)
 
     def check_answers(self, *, tier: bool, longest: int) -> Answers:
-        """Compare its answers cold and from its cache; leaves caches filled."""
+        """Compare its answers with and without its cache; leaves caches filled."""
 
         def counters() -> dict[str, float]:
             return read_counters(self.metrics_url, self.program.software.prefix)
@@ -148,10 +148,10 @@ class Deployment:
 def server_environment(
     extra: Mapping[str, str], temporary: Path, *, plugins: Path | None = None, secrets: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Build the server's environment from nothing but what it needs, so that the caller's shell cannot leak into a run.
+    """Return the server's environment with only what it needs, so that the caller's shell cannot affect a run.
 
-    Its sockets and other temporary files go into the folder `temporary`: some are left behind. `plugins`: folder of
-    modules for its Python; `secrets` names the variables that are passed on and never written anywhere.
+    `temporary`: folder for its sockets and temporary files, which it may leave behind; `plugins`: folder of modules for
+    its Python; `secrets`: names of variables that are passed on but never written to a file.
     """
     kept = (
         "PATH",
@@ -185,15 +185,14 @@ def deployed(
 ) -> Iterator[Deployment]:
     """Start the server and its sidecars, wait until all answer as declared, and tear them down on leaving.
 
-    `environment`: the server's virtual environment; `installed`: another one that has the programs beside it which the
-    first has not; `model_dir`: the model's files, None where a hub has them;
-    `files_in`: where a tier of files gets its folder; `ports`: those
-    of an earlier deployment to be used again, completed by those chosen here; `secrets`: environment variables passed
-    on to the server.
+    `environment`: the server's virtual environment; `installed`: another one, for sidecars' programs that the first
+    lacks; `model_dir`: folder of the model's files, None if they come from the Hugging Face hub;
+    `files_in`: folder in which a file tier gets its own; `ports`: those of an earlier deployment, to be used again;
+    new ones are added; `secrets`: names of environment variables to pass on to the server.
 
-    Raises DeploymentError when the server does not come up in time, is another version or model, or reports a device
-    cache or a tier more than 2 % off what was asked for; SidecarError for a sidecar; PortTaken when another process
-    has the server's port.
+    Raises DeploymentError if the server is not ready in time, has another version or model, or reports a device cache
+    or a tier that differs by more than 2 % from the declared size; SidecarError for a sidecar; PortTaken if another
+    process uses the server's port.
     """
     versions, served_model, budget = specification.versions, specification.model.served_name, specification.budget
     program = program_of(versions)
@@ -253,7 +252,7 @@ class LocalServerHandle:
     """The run's server.
 
     One deployment at a time, always on the same ports, so that the recording keeps its endpoints over a restart. `say`
-    is told when another process took a port before a server could.
+    gets a message if another process has taken a chosen port.
     """
 
     def __init__(
@@ -269,13 +268,13 @@ class LocalServerHandle:
 
     @property
     def server(self) -> Deployment:
-        """The deployment in service."""
+        """The deployment in service. Raises DeploymentError if there is none."""
         if self._server is None:
             raise DeploymentError("the server was not started")
         return self._server
 
     def start(self) -> Deployment:
-        """Deploy; the first time on other ports when a chosen one was taken meanwhile. Raises DeploymentError."""
+        """Deploy; the first deployment tries other ports if a chosen one was taken. Raises DeploymentError."""
         attempts = _PORT_ATTEMPTS if self._server is None else 1
         for left in reversed(range(attempts)):
             try:
@@ -302,12 +301,12 @@ class LocalServerHandle:
 
 
 def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Leave out the model hub's token for a server that is told not to talk to the hub."""
+    """Return `secrets`, without the Hugging Face token if the server must not use the hub."""
     return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
 
 
 def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -> None:
-    """Raise PortTaken when what answers on the port is not, or not only, the server that was started."""
+    """Raise PortTaken if a process other than the server's listens on its port."""
     others = foreign_listeners(port, [member.pid for member in members])
     if others:
         raise PortTaken(

@@ -1,6 +1,6 @@
-"""Starting the servers an arm needs beside vLLM, on this host: Redis or Valkey, and LMCache's own.
+"""Starting the servers that an arm needs beside vLLM on this host: Redis or Valkey, and LMCache's server.
 
-Each is started empty on a port of its own under the run's supervisor, and is gone with the run.
+Each is started empty, on its own port, by the run's supervisor, and ends with the run.
 """
 
 import contextlib
@@ -45,13 +45,13 @@ def sidecars(
     ports: dict[str, int],
     timeout_s: float = 60.0,
 ) -> Iterator[list[Sidecar]]:
-    """Start the `wanted` sidecars in order, each ready before the next, and end them on leaving.
+    """Start the `wanted` sidecars in order, each when the previous one is ready, and end them on leaving.
 
-    `wanted`: as the specification has them, ports open; `environment`: the server's virtual environment, searched for
-    programs before PATH, after it `installed`, another one; `base_env`: what every process of the run gets; `ports`: by
-    placeholder, those to be used again; completed here.
+    `wanted`: from the specification, with placeholders for ports; `environment` and `installed`: virtual environments,
+    searched for programs in this order, then PATH; `base_env`: environment variables of all; `ports`: by placeholder,
+    those to be used again; new ones are added.
 
-    Raises SidecarError when a program is missing, is another version, or does not come up within `timeout_s`.
+    Raises SidecarError if a program is missing, has another version, or is not ready within `timeout_s`.
     """
     running: list[Sidecar] = []
     environments = [environment] if installed is None else [environment, installed]
@@ -74,7 +74,7 @@ def sidecars(
 
 
 def fill(text: str, places: Mapping[str, object]) -> str:
-    """Fill hosts, ports and folders; arguments hold JSON, so str.format would trip over its braces."""
+    """Replace the placeholders of hosts, ports and folders; not by str.format, because arguments may contain JSON."""
     for place, value in places.items():
         text = text.replace(f"{{{place}}}", str(value))
     return re.sub(r"\{(redis|valkey|lmcache)_host\}", HOST, text)
@@ -83,12 +83,12 @@ def fill(text: str, places: Mapping[str, object]) -> str:
 def find_program(name: str, *environments: Path) -> list[str]:
     """Return the command that starts a sidecar's program, from the first environment that has it, or from PATH.
 
-    Raises SidecarError saying how to install it.
+    Raises SidecarError, which says how to install it.
     """
     for environment in environments:
         own = environment / "bin" / name
         if own.exists():
-            # Run by the environment's Python, because a script's first line breaks where the path is long or has
+            # Run by the environment's Python, because the first line of a script fails if the path is long or has
             # spaces.
             return [str(environment / "bin" / "python"), str(own)]
     found = shutil.which(name)
@@ -103,12 +103,12 @@ def find_program(name: str, *environments: Path) -> list[str]:
 
 
 def _places(name: str, argv: Sequence[str]) -> list[str]:
-    """Return the port placeholders of a sidecar's own; those of others were filled when these started."""
+    """Return the placeholders of a sidecar's own ports; those of earlier sidecars are in `ports` already."""
     return sorted(set(re.findall(rf"\{{({name}(?:_http)?_port)\}}", " ".join(argv))))
 
 
 def _require_own_ports(sidecar: Sidecar) -> None:
-    """Raise SidecarPortTaken when what answers is not, or not only, the sidecar that was started."""
+    """Raise SidecarPortTaken if a process other than the sidecar's listens on one of its ports."""
     program = sidecar.program
     members = [member.pid for member in Session.led_by(program.process.pid, program.name).members()]
     for port in program.ports.values():

@@ -1,5 +1,5 @@
-"""Programs that are started to serve: vLLM, LMCache, Redis and Valkey; how they are started, asked and judged alive.
+"""Programs that serve: vLLM, LMCache, Redis and Valkey; how they are started, queried and checked to be alive.
 
-What depends on a program's own behaviour is only here; what serves is one entry of `registry`, and its
-names and arguments are in `kveval.spec.servers`.
+Only this package depends on a program's own behaviour. A model server is one entry of `registry`; its names and
+arguments are in `kveval.spec.servers`.
 """

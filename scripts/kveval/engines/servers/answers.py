@@ -1,7 +1,7 @@
 """Whether a server gives the same answers with and without its caches: greedy prompts sent twice, compared by token.
 
-A tier that returns other keys and values than it was given answers fluently and wrongly (LMCache#4247, #4463), which no
-measure of speed shows. A prompt is a list of numbers and asks for one of the first, which only a right cache can tell.
+With a tier that returns wrong keys and values, a server answers fluently but wrongly (LMCache#4247, #4463), which no
+performance metric shows. A prompt lists numbers and asks for one of the first, which needs a correct cache.
 """
 
 import itertools
@@ -19,27 +19,27 @@ from kveval.store.run_file import AnswerDifference, Answers
 
 PROMPTS = 4
 TOKENS = 16
-# A prefix from a cache is computed in another order than a cold one. That moved log-probabilities by 0.06 nats in
-# vLLM#5543 and by one step of bfloat16 between logits of 16 and 32, 0.125, in vLLM#52701: a tie may be two such steps
-# wide. A cache that was handed over wrongly moved them by more than 3 (vLLM#52617).
+# With a cached prefix, additions are made in another order than with a cold one. That moved log-probabilities by 0.06
+# nats in vLLM#5543 and by one step of bfloat16 between logits of 16 and 32, 0.125, in vLLM#52701: a tie may be two such
+# steps wide. A cache that was transferred wrongly moved them by more than 3 (vLLM#52617).
 TOLERANCE_NATS = 0.25
-"""How far apart two tokens may be in likelihood for one in the other's place to count as a near tie."""
+"""Largest difference of two tokens' log-probabilities, nats, at which one instead of the other is a near tie."""
 _SERVED_SHARE = 0.5
-"""Of the prompts' tokens, that a cache must have served for its answers to be its own."""
+"""Share of the prompts' tokens that a cache must have served for the comparison to be about the cache."""
 _COLOURS = ("red", "blue", "green", "white", "black", "brown", "yellow", "grey")
 _THINGS = ("door", "house", "river", "table", "horse", "garden", "letter")
 _ASKED = " Once more, the number of the blue door is"
-# More than any tokenizer makes of a line, and of what is asked with its answer.
+# More tokens than any tokenizer makes of a line, and of the question with its answer.
 _LINE_TOKENS = 20
 _REST_TOKENS = 64
-# Tiers store while nothing waits for them; files and servers beside take longer than memory.
+# Seconds to wait until a tier has stored blocks in the background; files and separate servers take longer than memory.
 _STORING_S = (0.5, 2.0)
 _COUNTED_S = 1.0
 _LIKELIEST = 5
 
 
 def prompts(longest: int, seed: int) -> list[str]:
-    """Return texts of equal ends, some 800 tokens each as far as `longest`, tokens of a conversation, has room."""
+    """Return texts with equal ends of some 800 tokens each, fewer if `longest`, tokens of a conversation, is less."""
     room = max(4, (longest - _REST_TOKENS) // _LINE_TOKENS)
     names = [f"{colour} {thing}" for thing, colour in itertools.product(_THINGS, _COLOURS)][:room]
     chosen = random.Random(seed)
@@ -52,7 +52,7 @@ def prompts(longest: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Questioned:
-    """One idle server that is to answer; `counters` reads its own."""
+    """One idle server to send the prompts to; `counters` reads this server's counters."""
 
     program: ServerProgram
     ask: Ask
@@ -62,19 +62,19 @@ class Questioned:
     log: object
 
     def answers(self, texts: Sequence[str], likeliest: int = 0) -> list[Completion]:
-        """Answer one after the other, alone: what else is in a batch changes the order of additions."""
+        """Return the answers, requested one at a time: other requests in a batch change the order of additions."""
         asked = (self.program.completed(self.ask, self.served_model, text, TOKENS, likeliest) for text in texts)
         told = [completion for completion in asked if completion is not None]
         if len(told) < len(texts):
-            raise DeploymentError("the server does not tell the tokens of its answers", code="no_tokens")
+            raise DeploymentError("the server does not return the tokens of its answers", code="no_tokens")
         return told
 
     def again(self, texts: Sequence[str], *, tier: bool, wait_s: float, wanted: float) -> tuple[list[Completion], int]:
-        """Answer once more, from the tier or the device's cache; return also how many tokens that has served."""
+        """Return the answers from the tier or the device's cache, and how many prompt tokens that cache served."""
         metric = "external_prefix_cache_hits" if tier else "prefix_cache_hits"
         name = self.program.software.on_wire(metric, self.version)
         if name is None:
-            said = f"{self.program.software.title} {self.version} does not count what its caches serve"
+            said = f"{self.program.software.title} {self.version} does not count the tokens that its caches serve"
             raise DeploymentError(said, code="no_counter")
         time.sleep(wait_s)
         if tier:
@@ -82,18 +82,18 @@ class Questioned:
         before = self.counters().get(name, 0.0)
         found = self.answers(texts)
         deadline = time.monotonic() + _COUNTED_S
-        # A page of metrics may be a moment behind the answers.
+        # The metrics may be updated a moment after the answers.
         while (served := self.counters().get(name, 0.0) - before) < wanted and time.monotonic() < deadline:
             time.sleep(0.1)
         return found, int(served)
 
 
 def check(server: Questioned, *, tier: bool, longest: int, seed: int = 0) -> Answers:
-    """Have a server answer prompts cold and again from its cache, and compare.
+    """Send prompts to a server with a cold cache, then again, and compare the answers.
 
-    `tier`: whether the tier behind the device is to serve them, for which the device's own cache is emptied; `longest`:
-    tokens of a conversation; servers of different `seed` get different prompts. What cannot be checked says why in
-    `unchecked`.
+    `tier`: whether the tier behind the device is to serve the repetition, for which the device's own cache is emptied;
+    `longest`: tokens of a conversation; servers with different `seed` get different prompts. If nothing could be
+    checked, `unchecked` says why.
     """
     texts = prompts(longest, seed)
     try:
@@ -108,10 +108,10 @@ def check(server: Questioned, *, tier: bool, longest: int, seed: int = 0) -> Ans
         parted = [number for number, first in enumerate(cold) if _place(first, again[number]) is not None]
         if parted:
             declared.reset_caches(server.program, server.ask, server.log)
-        # Only now: the first request for log-probabilities has the server compile for up to a quarter of a minute.
+        # Only now, because at the first request for log-probabilities the server compiles for up to 15 s.
         judged = dict(zip(parted, server.answers([texts[number] for number in parted], _LIKELIEST), strict=True))
     except (HttpError, CounterError, DeploymentError) as error:
-        # A server that is gone is found by those who watch for that.
+        # A server that has ended is detected by other checks.
         return Answers(unchecked=str(error))
     return compared(cold, again, judged, served, tier=tier)
 
@@ -126,8 +126,8 @@ def compared(
 ) -> Answers:
     """Compare answers to the same prompts.
 
-    `judged`: by the prompt's number, where the two part, a third answer with the likeliest tokens; `served`: tokens of
-    the prompts that the cache had.
+    `judged`: for each prompt, by number, whose answers differ, a third answer with the likeliest tokens; `served`:
+    prompt tokens that the cache served.
     """
     differences = [_difference(number, cold[number], again[number], third) for number, third in judged.items()]
     changed = [found for found in differences if not found.near_tie]
@@ -149,7 +149,7 @@ def compared(
 
 
 def together(found: Sequence[Answers]) -> Answers:
-    """Return the answers of several servers as one; what was not checked in one of them was not checked."""
+    """Return the comparisons of several servers as one; `unchecked` if one of them is."""
     sums = {
         name: sum(getattr(each, name) for each in found)
         for name in ("prompts", "same", "near_ties", "changed", "prompt_tokens", "served_tokens")
@@ -166,16 +166,16 @@ def together(found: Sequence[Answers]) -> Answers:
 
 
 def _place(cold: Completion, again: Completion) -> int | None:
-    """Return the place at which answers to one prompt part, None where they do not."""
+    """Return the index of the first token at which two answers to one prompt differ, None if they do not."""
     pairs = itertools.zip_longest(cold.tokens, again.tokens)
     return next((place for place, (first, second) in enumerate(pairs) if first != second), None)
 
 
 def _difference(number: int, cold: Completion, again: Completion, judged: Completion) -> AnswerDifference:
-    """Judge where two answers to one prompt part; after that they answer different texts.
+    """Judge the first difference of two answers to one prompt; after it they continue different texts.
 
-    By the likelihoods of a third answer that is the same up to there: of a near tie they are near, whether that was
-    cold or, in a tier that nothing empties, was not. Of a token that is not among the likeliest, none is known.
+    Uses the log-probabilities of a third answer that is equal up to there, cold or, if a tier cannot be emptied, not:
+    at a near tie they are close. The log-probability of a token that is not among the likeliest is unknown.
     """
     place = _place(cold, again) or 0
     first, second = ("".join(each.tokens[place : place + 1]) for each in (cold, again))
@@ -187,17 +187,17 @@ def _difference(number: int, cold: Completion, again: Completion, judged: Comple
 
 
 def _all_alike(answers: Sequence[Completion]) -> bool:
-    """Whether different prompts got one answer, so that a wrong cache would give the same."""
+    """Whether all prompts got the same answer, so that a wrong cache would not change it."""
     return len({tuple(completion.tokens) for completion in answers}) == 1
 
 
 def _unchecked(cold: Sequence[Completion], differences: Sequence[AnswerDifference], served: int, source: str) -> str:
-    """Say why the comparison shows nothing; "" where it does."""
+    """Return why the comparison proves nothing; "" if it proves something."""
     asked = sum(completion.prompt_tokens for completion in cold)
     if _all_alike(cold):
         return "the answers do not depend on what is cached, as with random weights"
     if served < _SERVED_SHARE * asked:
         return f"the {source} served {served:,} of the prompts' {asked:,} tokens"
     if len(differences) == len(cold) and all(found.near_tie for found in differences):
-        return "every answer parts at a near tie"
+        return "every answer differs at a near tie"
     return ""

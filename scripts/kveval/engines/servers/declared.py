@@ -1,4 +1,4 @@
-"""Checks of any server against what the campaign declares: its release, its model, its sizes."""
+"""Checks of a server's release, model and cache sizes against what the campaign declares; warm-up, emptying caches."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from kveval.engines.servers.protocol import Ask, ServerProgram
 
 
 def reset_caches(program: ServerProgram, ask: Ask, log: object, timeout_s: float = 20.0, *, tiers: bool = True) -> None:
-    """Empty its caches, or without `tiers` only the device's; it may refuse while transfers are in flight.
+    """Empty a server's caches, without `tiers` only the device's; retried while it refuses, as during transfers.
 
-    Raises DeploymentError when it always does.
+    Raises DeploymentError if it still refuses after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     while not program.emptied(ask, tiers=tiers):
@@ -26,9 +26,9 @@ def reset_caches(program: ServerProgram, ask: Ask, log: object, timeout_s: float
 def warm_up(
     program: ServerProgram, ask: Ask, served_model: str, prompt_tokens: int, log: object, timeout_s: float = 120.0
 ) -> None:
-    """Have the server generate a few tokens from a long and a short prompt, before anything is measured.
+    """Let the server generate a few tokens from a long and a short prompt, before anything is measured.
 
-    The first request pays for lazy initialisation; and a server that is healthy need not be able to generate.
+    The first request triggers lazy initialisation, and a healthy server may be unable to generate: DeploymentError.
     """
     for length in (prompt_tokens, 16):
         if program.generated(ask, served_model, length, timeout_s) < 1:
@@ -36,7 +36,7 @@ def warm_up(
 
 
 def require_declared(program: ServerProgram, ask: Ask, served_model: str, versions: Mapping[str, str]) -> str:
-    """Check version and model; another server on a port that was free a moment ago would be noticed here, too."""
+    """Return the server's version. Raises DeploymentError if version or model differ, as those of a foreign server."""
     version, declared = program.version(ask), versions[program.software.name]
     try:
         same = Version(version).public == Version(declared).public
@@ -54,7 +54,7 @@ def require_declared(program: ServerProgram, ask: Ask, served_model: str, versio
 
 
 def require_device_cache(found: int | None, declared: int | None, log: object) -> None:
-    """Raise DeploymentError when the device's KV cache, tokens, is more than 2 % off what the campaign declares."""
+    """Raise DeploymentError if the device's KV cache, in tokens, differs by more than 2 % from the declared size."""
     if declared is None or found is None:
         return
     if abs(found - declared) > 0.02 * declared:
@@ -67,9 +67,9 @@ def require_device_cache(found: int | None, declared: int | None, log: object) -
 
 
 def require_tier(reported: int | None, wanted: int, log: object) -> None:
-    """Raise DeploymentError when the arm's tier in host memory is more than 2 % off its budget, bytes.
+    """Raise DeploymentError if the arm's tier in host memory, bytes, differs by more than 2 % from its budget.
 
-    A server that does not say how large its tier is (`reported` is None) cannot be held to it.
+    Not checked if the server does not report the size of its tier (`reported` is None).
     """
     if reported is not None and abs(reported - wanted) > 0.02 * wanted:
         raise DeploymentError(
@@ -84,10 +84,10 @@ def require_tier(reported: int | None, wanted: int, log: object) -> None:
 def check_tiers(
     facts: dict[str, Any], beside: Sequence[int], wanted: int, split: Mapping[str, int], log: object
 ) -> None:
-    """Check the tiers in host memory against their budget, and note their bytes in `facts`.
+    """Check the tiers in host memory against their budget, and store their bytes in `facts`.
 
-    `facts`: as the server reported them; `beside`: what sidecars report of theirs; `wanted`: the whole budget;
-    `split`: native_bytes and lmcache_bytes where two tiers share it. Raises DeploymentError.
+    `facts`: as the server reported them; `beside`: bytes that sidecars report; `wanted`: the whole budget, bytes;
+    `split`: native_bytes and lmcache_bytes if two tiers share it. Raises DeploymentError.
     """
     own: int | None = facts.get("tier_bytes")
     if split or not beside:
@@ -95,7 +95,7 @@ def check_tiers(
     for reported in beside:
         require_tier(reported, split.get("lmcache_bytes", wanted), log)
     if split and (own is None or not beside):
-        # What only one of them says is not the size of both.
+        # The size of one tier only is not the size of both.
         facts.pop("tier_bytes", None)
     elif beside:
         facts["tier_bytes"] = beside[0] + (own if split and own is not None else 0)

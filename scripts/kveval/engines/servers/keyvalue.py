@@ -1,4 +1,4 @@
-"""Redis and Valkey as sidecars: one program in two editions."""
+"""Redis and Valkey as sidecars; both have the same commands."""
 
 import socket
 import time
@@ -11,7 +11,7 @@ _ANSWER_S = 5.0
 
 
 class KeyValueQuestions(ABC):
-    """The questions to a store, wherever it runs; `name` is redis or valkey, `log` says where its log is."""
+    """The requests to a store, wherever it runs; `name`: redis or valkey; `log`: where its log is, for messages."""
 
     def __init__(self, name: str, log: object) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class KeyValueQuestions(ABC):
             return False
 
     def identify(self, versions: Mapping[str, str]) -> None:
-        """Tell Redis from Valkey by what the server says: an arm named after one must not run on the other."""
+        """Read the version. Raises SidecarError if it is Redis instead of Valkey or the reverse."""
         info = self._info("server")
         found = "valkey" if "valkey_version" in info else "redis"
         if found != self.name:
@@ -39,11 +39,11 @@ class KeyValueQuestions(ABC):
         self.version = info[f"{found}_version"]
 
     def reported_bytes(self) -> int | None:
-        """Return None: a store is unbounded, the budget is the tier's before it."""
+        """Return None: a store is unbounded; the budget is that of the tier before it."""
         return None
 
     def counters(self) -> dict[str, float]:
-        """Read keys, bytes in use, bytes sent and received, and the keyspace's hits and misses."""
+        """Return keys, bytes in use, bytes sent and received, and the keyspace's hits and misses."""
         name, info = self.name, self._info("everything")
         return {
             f"{name}_keys": float(self._ask("DBSIZE")),
@@ -55,7 +55,7 @@ class KeyValueQuestions(ABC):
         }
 
     def reset(self, timeout_s: float) -> None:
-        """Delete every key; again, while a write that was under way brings one back."""
+        """Delete every key, repeatedly, because a write in progress may add one. Raises SidecarError."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._ask("FLUSHALL")
@@ -71,7 +71,7 @@ class KeyValueQuestions(ABC):
 
 
 class KeyValueStore(KeyValueQuestions):
-    """Asked in RESP (https://redis.io/docs/latest/develop/reference/protocol-spec/), one connection a question."""
+    """Uses RESP (https://redis.io/docs/latest/develop/reference/protocol-spec/), one connection per command."""
 
     metrics_url = None
 

@@ -1,4 +1,4 @@
-"""`lmcache server` as a sidecar: LMCache's CPU tier in a process of its own."""
+"""`lmcache server` as a sidecar: LMCache's CPU tier in its own process."""
 
 import time
 from abc import ABC, abstractmethod
@@ -11,13 +11,13 @@ from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.servers.program import HOST, POLL_S, Program, SidecarError
 from kveval.host.http import HttpError, fetch, request
 
-# A request that is given up between lookup and retrieval leaves its read locks behind, for 300 s (LMCache 0.5.6). Locks
-# that stay for so long while nothing is on its way, and vLLM has no request, are such.
+# A request that is aborted between lookup and retrieval leaves its read locks behind for 300 s (LMCache 0.5.6). Locks
+# that exist for this many seconds, without a transfer and without a request in vLLM, are taken to be such locks.
 ABANDONED_S = 3.0
 
 
 class LMCacheQuestions(ABC):
-    """The questions to LMCache's server, wherever it runs; `log` says where its log is."""
+    """The requests to LMCache's server, wherever it runs; `log`: where its log is, for messages."""
 
     name = "lmcache"
 
@@ -34,7 +34,7 @@ class LMCacheQuestions(ABC):
         """Return the page of its counters. Raises HttpError."""
 
     def ready(self) -> bool:
-        """Tell whether it says it is healthy."""
+        """Tell whether its health check succeeds."""
         try:
             self._send("/healthcheck", timeout_s=2.0)
         except HttpError:
@@ -42,7 +42,7 @@ class LMCacheQuestions(ABC):
         return True
 
     def identify(self, versions: Mapping[str, str]) -> None:
-        """Learn the version, and compare it with the declared one."""
+        """Read the version. Raises SidecarError if it is not the declared one."""
         answer = self._ask("/version")
         self.version = str(answer.get("version", answer)) if isinstance(answer, dict) else str(answer)
         declared = versions.get("lmcache", "")
@@ -56,12 +56,12 @@ class LMCacheQuestions(ABC):
             )
 
     def reported_bytes(self) -> int | None:
-        """Bytes its tier in host memory was configured with."""
+        """Return the configured bytes of its tier in host memory; None if it does not report them."""
         sizes = [tier.get("memory_configured_bytes") for tier in self._storage()["l1_managers"].values()]
         return sum(sizes) if sizes and all(isinstance(size, int) for size in sizes) else None
 
     def counters(self) -> dict[str, float]:
-        """Read its counters, and the bytes its tier holds now."""
+        """Return its counters, and the bytes that its tier holds now. Raises SidecarError."""
         try:
             found = parse_counters(self._metrics(), prefix="lmcache")
         except (CounterError, HttpError) as error:
@@ -70,10 +70,10 @@ class LMCacheQuestions(ABC):
         return {**found, "lmcache_l1_memory_bytes": float(held)}
 
     def reset(self, timeout_s: float) -> None:
-        """Empty the tier, once nothing is on its way to the store any more.
+        """Empty the tier, once no transfer to the store is in progress. Raises SidecarError.
 
-        LMCache keeps what a transfer holds locked, so the request is repeated until the tier is empty; locks that
-        requests left behind are overridden.
+        LMCache keeps objects that a transfer has locked, so the request is repeated until the tier is empty; locks that
+        aborted requests left behind are overridden.
         """
         quiet_since = begin = time.monotonic()
         while True:
@@ -98,7 +98,7 @@ class LMCacheQuestions(ABC):
             time.sleep(POLL_S)
 
     def _storage(self) -> dict[str, Any]:
-        """Return what /status says of the tiers; without the parts that are read here it says nothing."""
+        """Return the tiers' part of /status. Raises SidecarError if it lacks what is read here."""
         answer = self._ask("/status")
         storage = answer.get("storage_manager") if isinstance(answer, dict) else None
         if not isinstance(storage, dict) or not {"l1_managers", "store_controllers"} <= storage.keys():
@@ -113,7 +113,7 @@ class LMCacheQuestions(ABC):
 
 
 class LMCacheServer(LMCacheQuestions):
-    """Asked over its HTTP interface; vLLM speaks to it on another port."""
+    """Uses its HTTP interface; vLLM uses another port."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program.log)
@@ -137,12 +137,12 @@ def _objects(storage: Mapping[str, Any]) -> int:
 
 
 def _read_locked(storage: Mapping[str, Any]) -> int:
-    """Count what a request has looked up and not yet fetched."""
+    """Return the number of objects that requests have looked up but not yet retrieved."""
     return sum(tier["read_locked_count"] for tier in storage["l1_managers"].values())
 
 
 def _moving(storage: Mapping[str, Any]) -> bool:
-    """Tell whether a transfer is under way: from vLLM, to the store, or from it."""
+    """Tell whether a transfer is in progress: from vLLM, to the store, or from it."""
     tiers, stores = storage["l1_managers"].values(), storage["store_controllers"].values()
     return any(
         [
@@ -154,8 +154,8 @@ def _moving(storage: Mapping[str, Any]) -> bool:
 
 
 def same_release(found: str, declared: str) -> bool:
-    """Tell whether LMCache's own words name the declared release."""
-    # It answers with the release and the commit it was built from: 0.5.6-g3e11e108.
+    """Tell whether the version that LMCache reports is the declared release."""
+    # It reports the release and the commit that it was built from: 0.5.6-g3e11e108.
     try:
         return Version(found.partition("-g")[0]).public == Version(declared).public
     except InvalidVersion:

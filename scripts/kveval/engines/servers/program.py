@@ -1,4 +1,4 @@
-"""A server beside vLLM, on this host: its process, and what the engine asks of it."""
+"""A sidecar, a server beside vLLM on this host: its process, and the interface that the engine uses."""
 
 import subprocess
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ POLL_S = 0.1
 
 
 class SidecarError(Failure):
-    """A server beside vLLM cannot be started, is not what was asked for, or stopped serving."""
+    """A server beside vLLM cannot be started, is not the declared one, or stopped serving."""
 
 
 class SidecarPortTaken(SidecarError):
-    """Another process has the sidecar's port."""
+    """Another process uses the sidecar's port."""
 
 
 @dataclass
 class Program:
-    """A sidecar that runs: its process, its ports by placeholder, and where it writes."""
+    """A running sidecar: its process, its ports by placeholder, its log."""
 
     name: str
     process: "subprocess.Popen[bytes]"
@@ -32,7 +32,7 @@ class Program:
     argv: list[str]
 
     def require_alive(self) -> None:
-        """Raise SidecarError, with the last words of its log, when the process is gone."""
+        """Raise SidecarError, with the decisive line of its log, if the process has ended."""
         if self.process.poll() is not None:
             words = last_words(self.log)
             error = SidecarPortTaken if "ddress already in use" in words else SidecarError
@@ -42,7 +42,7 @@ class Program:
 
 
 class Sidecar(Protocol):
-    """A server beside vLLM, as the engine asks it."""
+    """A server beside vLLM, as the engine uses it. The methods raise SidecarError."""
 
     program: Program
     version: str
@@ -55,13 +55,13 @@ class Sidecar(Protocol):
         """Tell whether it answers yet."""
 
     def identify(self, versions: Mapping[str, str]) -> None:
-        """Learn the version; raise SidecarError when it is not the declared program or version."""
+        """Read the version; raise SidecarError if it is not the declared program or version."""
 
     def reported_bytes(self) -> int | None:
-        """Bytes it says its tier in host memory has; None when it has no such tier."""
+        """Return the bytes of its tier in host memory, as it reports them; None if it has no such tier."""
 
     def counters(self) -> dict[str, float]:
-        """Read its counters, by name; units are in the names."""
+        """Return its counters by name; the names contain the units."""
 
     def reset(self, timeout_s: float) -> None:
-        """Empty it, and wait until it is empty."""
+        """Empty it, and wait up to `timeout_s` seconds until it is empty."""

@@ -1,4 +1,4 @@
-"""The programs that an engine can start and ask: one entry each, under the name that `kveval.spec.servers` has."""
+"""The server programs that an engine can start: one entry each, under its name in `kveval.spec.servers`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ PROGRAMS: dict[str, ServerProgram] = {program.software.name: program for program
 
 
 def program_of(versions: Mapping[str, Any]) -> ServerProgram:
-    """Return what serves, from the declared versions by program. Raises UnknownServer."""
+    """Return the server program for the declared versions by program. Raises UnknownServer."""
     software = software_of(versions)
     if software.name not in PROGRAMS:
         said = f"{software.title} cannot be started: it has no entry in kveval.engines.servers.registry"

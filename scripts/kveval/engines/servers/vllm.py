@@ -1,6 +1,6 @@
-"""vLLM's behaviour: how it is started, asked and emptied, what it says of itself and of its death, what it allocates.
+"""vLLM's behaviour: how it is started, queried and emptied, how it reports version and death, what it allocates.
 
-One half of what is known of vLLM; its names and arguments are the other, kveval.spec.servers.vllm.
+Its names and arguments are in kveval.spec.servers.vllm.
 """
 
 import re
@@ -13,10 +13,10 @@ from kveval.spec.servers.vllm import VLLM, shares_native_tier
 from kveval.spec.specification import Specification
 
 _MIB = 2**20
-# Queues between its processes: one to all workers, one back from each.
+# Shared-memory queues between its processes: one to all workers, one back from each.
 _QUEUE_TO_WORKERS_BYTES = 160 * _MIB
 _QUEUE_FROM_WORKER_BYTES = 240 * _MIB
-# For a short answer, and what the server compiles when it is first asked for log-probabilities.
+# Time for a short answer, and for what the server compiles at the first request for log-probabilities.
 _GREEDY_S = 120.0
 
 
@@ -29,14 +29,14 @@ class VllmProgram:
     metrics_path = "/metrics"
     plugins: Path | None = Path(__file__).resolve().parents[1] / "local" / "plugin"
     log_form = LogForm(
-        # "(EngineCore pid=12) " stands before every line, then, unless it is plain output, "ERROR 11-21 ...] ".
+        # Every line begins with "(EngineCore pid=12) ", then, unless it is plain output, "ERROR 11-21 ...] ".
         speaker=re.compile(r"^\((?P<who>[^()]+?) pid=\d+\)\s?"),
         telling=re.compile(r"\bproc \S+ died unexpectedly"),
         hearsay=re.compile(
             r"Engine core initialization failed|EngineDeadError|EngineCore (?:encountered an issue|failed to start)"
             r"|initialization failed due to an exception in a background process|See (?:root cause|stack trace)"
         ),
-        # A process started by another fails first; the deeper one knows the cause.
+        # A process that another one started fails first; its log lines have the cause.
         depths={"Worker": 2, "EngineCore": 1},
     )
 
@@ -50,11 +50,11 @@ class VllmProgram:
         return ["vllm", "serve"], [argv[place + 1], *argv[:place], *argv[place + 2 :]]
 
     def distributions(self, build: str) -> Sequence[str]:
-        """Return the build's name first; a wheel of the CPU build may be called vllm as well."""
+        """Return the build's name, then vllm, because a wheel of the CPU build may be called vllm as well."""
         return [build, "vllm"]
 
     def is_part(self, title: str) -> bool:
-        """Tell a name that it gives its own: VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
+        """Tell whether this is a title of a vLLM process: VLLM::EngineCore, VLLM::Worker_TP0 and so on."""
         return title.startswith("VLLM::")
 
     def publishes_events(self, argv: Sequence[str]) -> bool:
@@ -62,7 +62,7 @@ class VllmProgram:
         return "--kv-events-config" in argv
 
     def shared_memory_bytes(self, specification: Specification) -> int:
-        """Return its queues, the tier where it is kept there, and the device's cache where LMCache works on it."""
+        """Return the bytes of its queues, the tier if it is kept there, and a device cache that LMCache shares."""
         model, budget = specification.model, specification.budget
         ranks, on_cpu = model.tensor_parallel_size, specification.on_cpu
         # A single GPU's worker lives in the engine's process.
@@ -74,23 +74,23 @@ class VllmProgram:
         return queues + (budget.host_bytes if shared else 0) + device
 
     def version(self, ask: Ask) -> str:
-        """Ask /version."""
+        """Return the release from /version."""
         answer = ask("/version")
         return str(answer.get("version", "")) if isinstance(answer, dict) else ""
 
     def models(self, ask: Ask) -> list[str]:
-        """Ask /v1/models."""
+        """Return the names from /v1/models."""
         answer = ask(self.model_path)
         return [entry.get("id") for entry in answer.get("data", [])] if isinstance(answer, dict) else []
 
     def generated(self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float) -> int:
-        """Complete a prompt of one token, repeated."""
+        """Request a completion of one repeated token; return the number of generated tokens."""
         body = {"model": served_model, "prompt": [7] * prompt_tokens, "max_tokens": 4, "ignore_eos": True}
         answer = ask("/v1/completions", method="POST", body=body, timeout_s=timeout_s)
         return int(answer.get("usage", {}).get("completion_tokens", 0)) if isinstance(answer, dict) else 0
 
     def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int) -> Completion | None:
-        """Complete a text greedily; tokens go by their numbers."""
+        """Request a greedy completion; tokens are returned as their ids."""
         body = {"model": served_model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
         body |= {"temperature": 0, "seed": 0, "return_token_ids": True}
         body |= {"logprobs": likeliest, "return_tokens_as_token_ids": True} if likeliest else {}
@@ -106,5 +106,5 @@ class VllmProgram:
     def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:
         """Use the development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
         answer = ask(f"/reset_prefix_cache{'?reset_external=true' if tiers else ''}", method="POST")
-        # Before 0.14 it answers 200 with an empty body; later ones say whether it worked.
+        # Before 0.14 it answers 200 with an empty body; later releases report success or failure.
         return not isinstance(answer, dict) or bool(answer.get("success", True))

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs of this host: what is fixed about each, an exporter of what changes, and which software fits them."""
+"""NVIDIA GPUs of this host: their fixed properties, an exporter of changing metrics, and which software fits them."""

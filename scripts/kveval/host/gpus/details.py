@@ -1,4 +1,4 @@
-"""Facts of each GPU that do not change: name and memory, limits of clocks and power, its place on the bus.
+"""Fixed properties of each GPU: name and memory, limits of clocks and power, PCI address.
 
 From nvidia-smi; what it does not report is left out.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# nvidia-smi's field -> the fact, and how it is read. All are older than any driver that a present vLLM runs with.
+# nvidia-smi's field -> the property, and its parser. Every driver that current vLLM releases support has all fields.
 _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "uuid": ("uuid", str),
     "name": ("name", str),
@@ -27,7 +27,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "pcie.link.width.current": ("pcie_width", int),
 }
 QUERY = (f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
-# In words: [N/A], [Not Supported], [Unknown Error], N/A.
+# Words for a missing value: [N/A], [Not Supported], [Unknown Error], N/A.
 _UNTOLD = re.compile(r"^\[.*\]$|^N/A$|^$")
 # Drivers since 590 call it the version of the user-mode driver.
 _CUDA = re.compile(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)")
@@ -35,11 +35,11 @@ _PCI = Path("/sys/bus/pci/devices")
 
 
 def gpu_details(pci: Path = _PCI) -> list[dict[str, Any]]:
-    """Describe each GPU of this host; empty where there is none or nothing can be asked.
+    """Describe each GPU of this host; empty if there is none or nvidia-smi fails.
 
-    Facts: uuid, name, memory_bytes, driver, cuda (the newest that the driver runs), pci_bus, numa_node, limits of
-    clocks in MHz and of power in W, generation and width of the PCIe link: as it is now (an idle GPU slows its link
-    down) and at most.
+    Properties: uuid, name, memory_bytes, driver, cuda (the newest that the driver supports), pci_bus, numa_node, limits
+    of clocks in MHz and of power in W, generation and width of the PCIe link: current (an idle GPU slows its link down)
+    and maximal.
     """
     found = parse(nvidia_smi(QUERY) or "")
     cuda = cuda_of(nvidia_smi(["-q", "-d", "COMPUTE"]) or "") if found else None
@@ -51,7 +51,7 @@ def gpu_details(pci: Path = _PCI) -> list[dict[str, Any]]:
 
 
 def parse(text: str) -> list[dict[str, Any]]:
-    """Read what nvidia-smi prints for QUERY, a line a GPU; what it does not tell of a GPU is left out."""
+    """Parse nvidia-smi's output for QUERY, one line per GPU; values that it does not report are left out."""
     rows = ([part.strip() for part in line.split(",")] for line in text.splitlines())
     return [
         dict(_facts(zip(_FIELDS.values(), row, strict=True)))
@@ -68,24 +68,24 @@ def _facts(told: Iterable[tuple[tuple[str, Callable[[str], Any]], str]]) -> Iter
 
 
 def cuda_of(text: str) -> str | None:
-    """Return the newest CUDA that the driver runs, from the head of `nvidia-smi -q`; None where it is not told."""
+    """Return the newest CUDA version that the driver supports, from the head of `nvidia-smi -q`; None if missing."""
     found = _CUDA.search(text)
     return None if found is None else found[1]
 
 
 def numa_node(bus: str, pci: Path = _PCI) -> int | None:
-    """Return the NUMA node of a PCI address as NVIDIA writes it, 00000000:1B:00.0; None where the kernel knows none."""
+    """Return the NUMA node of a PCI address in NVIDIA's form, 00000000:1B:00.0; None if the kernel has none."""
     domain, _, rest = bus.lower().partition(":")
     try:
         node = int((pci / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
     except (OSError, ValueError):
         return None
-    # -1: a machine without nodes, or firmware that does not say.
+    # -1: a machine without NUMA nodes, or firmware that does not report them.
     return node if node >= 0 else None
 
 
 def nvidia_smi(arguments: Sequence[str]) -> str | None:
-    """Return what nvidia-smi prints on this host; None where there is none, or where it fails."""
+    """Return nvidia-smi's output on this host; None if it is not installed or fails."""
     try:
         return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=30, check=True).stdout
     except (subprocess.SubprocessError, OSError):

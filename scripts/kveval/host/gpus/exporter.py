@@ -1,6 +1,6 @@
-"""An exporter of GPUs by NVML: Performance Co-Pilot's agent for them is often missing, and tells no clocks.
+"""A Prometheus exporter of GPU metrics from NVML: PCP's agent for GPUs is often missing, and has no clock metrics.
 
-Run as a program by a Python that has nvidia-ml-py, which the server's environment has; needs nothing else of kveval:
+Runs as a program of a Python with nvidia-ml-py, such as the server's environment; imports nothing of kveval:
 `python exporter.py PORT [INDEX or UUID,...]`. A value that a GPU or a driver does not support is left out.
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 
 
 def _reasons(nvml: Any, handle: Any) -> float:
-    # The second is the first's name before driver 535; the module may know one that the driver does not.
+    # The second is the first's name before driver 535; the module may have a function that the driver lacks.
     with contextlib.suppress(nvml.NVMLError, AttributeError):
         return float(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     return float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
-# Name, type, help, and how NVML tells it; the units are PCP's agent's converted to base units.
+# Name, type, help, and the NVML call; units are those of PCP's agent, converted to base units.
 _METRICS: Sequence[tuple[str, str, str, Callable[[Any, Any], float]]] = (
     ("gpu_active_percent", "gauge", "Time in which a kernel ran", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
     (
@@ -50,7 +50,7 @@ _METRICS: Sequence[tuple[str, str, str, Callable[[Any, Any], float]]] = (
 
 
 def exposition(nvml: Any, handles: Sequence[tuple[int, Any]]) -> str:
-    """Return Prometheus' text of the GPUs, by index, at this moment."""
+    """Return the GPUs' current metrics as Prometheus text; the label `gpu` is the index."""
     lines: list[str] = []
     for name, kind, told, ask in _METRICS:
         values = list(_values(nvml, handles, ask))
@@ -69,7 +69,7 @@ def _values(
 
 
 def chosen(nvml: Any, wanted: str) -> list[tuple[int, Any]]:
-    """Return the GPUs that `wanted` names by index or UUID, all for "", by index."""
+    """Return (index, NVML handle) of the GPUs that `wanted` names by index or UUID, comma-separated; "" means all."""
     every = [(index, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
     names = {name for name in wanted.split(",") if name}
     return [(index, one) for index, one in every if not names or names & {str(index), _uuid(nvml, one)}]
@@ -81,15 +81,15 @@ def _uuid(nvml: Any, handle: Any) -> str:
 
 
 def serve(nvml: Any, port: int, wanted: str) -> None:
-    """Answer on the loopback interface until the process ends."""
+    """Serve the metrics on the loopback interface until the process ends."""
     nvml.nvmlInit()
     handles = chosen(nvml, wanted)
 
     class GpuHandler(http.server.BaseHTTPRequestHandler):
-        """Every path tells the same."""
+        """Serves the metrics at every path."""
 
         def do_GET(self) -> None:
-            """Answer with the values of this moment."""
+            """Answer with the current values."""
             body = exposition(nvml, handles).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
@@ -98,7 +98,7 @@ def serve(nvml: Any, port: int, wanted: str) -> None:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing, once a second."""
+            """Log nothing: there is a request every second."""
 
     http.server.HTTPServer(("127.0.0.1", port), GpuHandler).serve_forever()
 

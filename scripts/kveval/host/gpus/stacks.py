@@ -16,7 +16,7 @@ _FIX = "bash scripts/setup.sh workflow server-gpu"
 
 @dataclass(frozen=True)
 class Stack:
-    """One combination; `tried`: what is known of it, `locks`: the suffix of its files in envs/, "" for none."""
+    """One combination; `tried`: how it is known to work; `locks`: suffix of its lock files in envs/, "" for none."""
 
     program: str
     version: str
@@ -29,16 +29,16 @@ class Stack:
 
 
 def read_stacks(path: Path) -> list[Stack]:
-    """Read the table. Raises Failure for an entry that is none."""
+    """Read the table of combinations. Raises Failure if it is unreadable or an entry is invalid."""
     try:
         entries: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
         return [Stack(**entry) for entry in entries]
     except (OSError, yaml.YAMLError, TypeError) as problem:
-        raise Failure(f"{path}: no table of combinations ({problem})", code="no_stacks") from problem
+        raise Failure(f"{path}: not a valid table of combinations ({problem})", code="no_stacks") from problem
 
 
 def fitting(stacks: Sequence[Stack], program: str, torch: str) -> list[Stack]:
-    """Return the combinations of a program with a host's torch, with locks first, then the newest."""
+    """Return the combinations of a program with a host's torch: those with locks first, then the newest first."""
     found = [one for one in stacks if one.program == program and same_release(one.torch, torch)]
     return sorted(found, key=lambda one: (bool(one.locks), Version(one.version)), reverse=True)
 
@@ -46,7 +46,7 @@ def fitting(stacks: Sequence[Stack], program: str, torch: str) -> list[Stack]:
 def judge_stack(
     stacks: Sequence[Stack], program: str, version: str | None, torch: str | None, driver_cuda: str | None
 ) -> Finding | None:
-    """Judge what is installed: the program's version beside torch, and the driver's CUDA; None without both."""
+    """Judge whether the installed program, torch and the driver's CUDA fit together; None without torch."""
     if torch is None:
         return None
     fits = fitting(stacks, program, torch)
@@ -73,7 +73,7 @@ def judge_stack(
 
 
 def same_release(one: str, other: str) -> bool:
-    """Whether two versions are one release; what follows a plus, as cu130, is its build."""
+    """Whether two versions are the same release, ignoring the local part, such as +cu130."""
     try:
         return Version(one).base_version == Version(other).base_version
     except InvalidVersion:

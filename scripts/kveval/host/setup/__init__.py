@@ -1,1 +1,1 @@
-"""Helpers of scripts/setup.sh and bundle.sh, run before there is an environment: standard library, packaging."""
+"""Helpers of scripts/setup.sh and bundle.sh that run before an environment exists: standard library, packaging only."""

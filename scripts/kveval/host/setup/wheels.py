@@ -1,6 +1,6 @@
-"""The packages that locks name for one Python on Linux, and which of them a folder of wheels and the host lack.
+"""The packages that lock files name for one Python on Linux, and those missing from a folder of wheels and the host.
 
-Run by the interpreter that is asked about; needs nothing but the standard library and packaging.
+Run it with the interpreter in question; it needs only the standard library and packaging.
 """
 
 import argparse
@@ -23,22 +23,22 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-# What else torch brings is checked by importing it.
+# torch's other requirements are checked by importing it.
 _OF_HOST = ("torch", "triton")
 _HASH = re.compile(r"\s--hash=\S+")
 
 
 def environment_of(python: str) -> dict[str, str]:
-    """Return the values that markers are compared with, of a CPython `python`, as 3.12, on this machine's Linux."""
+    """Return the values of environment markers for CPython of version `python`, such as 3.12, on this Linux machine."""
     own = {name: str(value) for name, value in default_environment().items()}
     known = {"python_version": python, "python_full_version": f"{python}.0", "implementation_version": f"{python}.0"}
     return own | known
 
 
 def wanted(text: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the entries of a lock that hold in an environment, hashes included, by the package's name.
+    """Return the entries of a lock file that apply in an environment, with their hashes, by package name.
 
-    ValueError for an entry that is not pinned to one version.
+    Raises ValueError for an entry that is not pinned to one version.
     """
     found: dict[str, str] = {}
     joined = text.replace("\\\n", " ")
@@ -52,7 +52,7 @@ def wanted(text: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def version_in(entry: str) -> Version:
-    """Return the version that an entry of `wanted` asks for."""
+    """Return the version that an entry of `wanted` pins."""
     (specifier,) = _pinned(_HASH.sub("", entry).strip()).specifier
     return Version(specifier.version)
 
@@ -60,10 +60,10 @@ def version_in(entry: str) -> Version:
 def lacking(
     entries: Mapping[str, str], files: Iterable[str], installed: Mapping[str, str], tags: Iterable[Tag]
 ) -> list[str]:
-    """Return NAME==VERSION of what neither the files of a bundle, by their names, nor the distributions installed have.
+    """Return NAME==VERSION of the entries that neither the bundle's files, by name, nor installed distributions have.
 
-    A wheel counts where one of its tags is among `tags`, a package's source anywhere; a version without a local part is
-    met by one with any.
+    A wheel counts if one of its tags is among `tags`, a source distribution always; a pinned version without a local
+    part is met by one with any local part.
     """
     there: dict[str, set[Version]] = {
         canonicalize_name(name): {Version(version)} for name, version in installed.items()
@@ -96,9 +96,9 @@ def _pinned(text: str) -> Requirement:
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        raise ValueError(f"no entry of a lock: {text!r} ({error})") from error
+        raise ValueError(f"not a valid entry of a lock file: {text!r} ({error})") from error
     if [specifier.operator for specifier in requirement.specifier] != ["=="]:
-        raise ValueError(f"no entry of a lock, which names one version: {text!r}")
+        raise ValueError(f"an entry of a lock file must pin one version: {text!r}")
     return requirement
 
 
@@ -107,14 +107,14 @@ def _installed() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what locks want of a Python (`list`), or what is lacking for this one (`lacking`; status 1 if any is)."""
+    """Print the entries for a Python (`list`), or what is missing for this one (`lacking`; status 1 if any is)."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list")
     listing.add_argument("--python", required=True)
     looking = commands.add_parser("lacking")
     looking.add_argument("--wheels", type=Path, required=True)
-    looking.add_argument("--host-torch", type=Path, help="lock of the torch that this interpreter has to have")
+    looking.add_argument("--host-torch", type=Path, help="lock file of the torch that this interpreter must have")
     for command in (listing, looking):
         command.add_argument("locks", nargs="+", type=Path)
     asked = parser.parse_args(arguments)

@@ -214,7 +214,7 @@ def test_restarts_of_all_containers_count() -> None:
     ("message", "fix"),
     [
         ("0/3 nodes are available: 3 pod has unbound immediate PersistentVolumeClaims.", "storage class"),
-        ('persistentvolumeclaim "models" not found', "not there"),
+        ('persistentvolumeclaim "models" not found', "does not exist"),
         ("0/3 nodes are available: 1 node(s) had volume node affinity conflict", "zone"),
         ("0/3 nodes are available: 3 node(s) didn't match pod affinity rules.", "ReadWriteMany"),
         ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "GPUs"),

@@ -1,4 +1,4 @@
-"""The cluster as this program sees it: objects by kind, written by server-side apply, and commands in pods."""
+"""Client of a cluster: reads objects by kind, writes them by server-side apply, runs commands in pods."""
 
 import contextlib
 import time
@@ -31,12 +31,12 @@ _VERDICT_S = 5.0
 _CONNECT_S = 15.0
 _PAGE = 500
 _CONFLICTS = 5
-# A binding needs its role, and a pod is not even made without its service account and what it mounts.
+# Applied last: a binding needs its role, and no pod is created without its service account and what it mounts.
 _LAST = ("RoleBinding", "Deployment", "DaemonSet", "Job", "Pod")
 
 
 class Api:
-    """One cluster. Every call outlasts an API server that is away for up to `outage_s` seconds, then ClusterError.
+    """One cluster. Calls are retried while the API server is unavailable; ClusterError after `outage_s` seconds.
 
     Safe to use from several threads.
     """
@@ -58,9 +58,9 @@ class Api:
         outage_s: float = OUTAGE_S,
         say: Callable[[str], None] | None = None,
     ) -> "Api":
-        """Use a kubeconfig (default: KUBECONFIG, ~/.kube/config, or the pod's own account); asks nothing yet.
+        """Use a kubeconfig (default: KUBECONFIG, ~/.kube/config, or the pod's own account); sends no request yet.
 
-        `outage_s` 0 makes every failure final, `say` hears of an API server that does not answer.
+        `outage_s` 0: no retries; `say` gets a message while the API server does not answer. Raises ClusterError.
         """
         return cls(KubernetesTransport.configured(kubeconfig, context), outage_s, say)
 
@@ -70,7 +70,7 @@ class Api:
         return self.transport.server
 
     def now(self) -> datetime:
-        """Return the time by the API server's clock, which the times in its objects are of."""
+        """Return the time by the API server's clock, from which the timestamps in its objects come."""
         return datetime.now(UTC) + self.retrying.ahead
 
     # --- any request
@@ -85,16 +85,16 @@ class Api:
         """Return the object at a path such as /version."""
         return self.request("GET", path, query=query).json()
 
-    # --- kinds: asked of the API server, so that custom kinds are found like all others
+    # --- kinds: by API discovery, so that custom kinds are found like all others
 
     def resources(self) -> tuple[Sequence[Resource], Sequence[str]]:
-        """Return all that the cluster serves, in the versions it prefers, and the API versions that did not answer."""
+        """Return all kinds that the cluster serves, in its preferred versions, and the versions that did not answer."""
         groups = self.get("/apis").get("groups") or []
         silent = []
         versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
         for version in versions:
             try:
-                # 503 is how the API server says that the server behind a version (often metrics.k8s.io's) is down.
+                # The API server answers 503 if the server behind a version (often metrics.k8s.io) is down.
                 self._known[version] = self._served(version, final=(503,))
             except ClusterError as error:
                 if error.status != 503:
@@ -117,7 +117,7 @@ class Api:
             if error.status == 404:
                 return {}
             raise
-        # pods/log and the like are no kinds of their own.
+        # Entries such as pods/log are subresources, not kinds.
         return {
             one["kind"]: Resource(
                 Kind(version, one["kind"]), one["name"], bool(one["namespaced"]), frozenset(one.get("verbs") or ())
@@ -138,13 +138,13 @@ class Api:
     # --- objects
 
     def belongs_to(self, owner: Mapping[str, Any]) -> None:
-        """Have what is applied from now on go with `owner`: what is of its run, by the labels, in its namespace."""
+        """Make `owner` the owner of all objects of its run (by labels and namespace) that are applied from now on."""
         self._owners[_run_of(owner["metadata"])] = owner
 
     def apply(self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER) -> Documents:
-        """Make the cluster's objects as the documents say (server-side apply), in the order in which they need another.
+        """Create or update the documents' objects (server-side apply), those first that others depend on.
 
-        Takes over fields that others had set. A namespace that exists is left as it is.
+        Takes over fields that other managers had set. A namespace that exists is left as it is.
         """
         ordered = sorted(documents, key=lambda document: _rank(document["kind"]))
         return [self._apply(document, field_manager) for document in ordered]
@@ -159,14 +159,14 @@ class Api:
         query: Query = {"fieldManager": field_manager, "force": True}
         path = resource.path(metadata.get("namespace", ""), metadata["name"])
         owner = self._owners.get(_run_of(metadata))
-        # One that is made anew must not go with the one that ended.
+        # An owner that is created again must not be owned by the previous one.
         if owner is not None and (owner["kind"], owner["metadata"]["name"]) != (document["kind"], metadata["name"]):
             document = {**document, "metadata": {**metadata, "ownerReferences": [reference_to(owner)]}}
         for attempt in range(_CONFLICTS):
             try:
                 return self.request("PATCH", path, query=query, body=document, content="apply").json()
             except Refused as error:
-                # Forced, so this is no quarrel over fields: someone else wrote at the same moment.
+                # Forced, so a 409 is not a conflict of field managers but a concurrent write.
                 if error.status != 409 or attempt == _CONFLICTS - 1:
                     name = described(document)
                     raise ClusterError(
@@ -209,9 +209,9 @@ class Api:
             except Refused as error:
                 if error.status != 410:
                     raise
-                found, more = [], ""  # the list changed too much between two pages: read it anew
+                found, more = [], ""  # 410, the token for the next page has expired: read the list again
                 continue
-            # The items of a list do not say what they are.
+            # The items of a list have neither apiVersion nor kind.
             found += [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page.get("items") or []]
             more = (page.get("metadata") or {}).get("continue", "")
             if not more:
@@ -226,7 +226,7 @@ class Api:
         grace_s: int | None = None,
         uid: str | None = None,
     ) -> bool:
-        """Ask for an object to be deleted (with `uid`: only that very one); False when it is not there."""
+        """Request the deletion of an object (with `uid`: only if it has this uid); return False if there is none."""
         options = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": uid} if uid else None}
         body: Document = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         body |= {name: value for name, value in options.items() if value is not None}
@@ -239,7 +239,7 @@ class Api:
         return True
 
     def events(self, document: Mapping[str, Any]) -> Documents:
-        """Return what the cluster noted about an object, the oldest first."""
+        """Return the Events of an object, the oldest first."""
         metadata = document["metadata"]
         wanted = {"involvedObject.name": metadata["name"], "involvedObject.uid": metadata.get("uid")}
         fields = ",".join(f"{name}={value}" for name, value in wanted.items() if value)
@@ -248,9 +248,9 @@ class Api:
     # --- pods
 
     def of_pod(self, namespace: str, pod: str, once: Callable[[], T], final: Collection[int] = ()) -> T:
-        """Return what `once` asks of a pod, repeating it as long as the cluster takes the pod's node for ready.
+        """Return the result of `once`, a request to a pod, which is retried as long as the pod's node is ready.
 
-        Raises NodeNotReady when it does not. `final`: statuses that are an answer of the pod.
+        Raises NodeNotReady if the node is not. `final`: HTTP statuses that are the pod's answer, not to be retried.
         """
 
         def tried() -> T:
@@ -267,7 +267,7 @@ class Api:
         return self.retrying.keep_trying(tried, final)
 
     def _require_node(self, namespace: str, pod: str) -> None:
-        """Raise NodeNotReady when the cluster says so of a pod's node; what it does not answer is no verdict."""
+        """Raise NodeNotReady if the cluster reports a pod's node as not ready; return if it does not answer."""
         once = RetryingClient(self.transport, outage_s=0.0)
         try:
             found = once.request("GET", self.resource(POD).path(namespace, pod), timeout_s=_VERDICT_S).json()
@@ -290,7 +290,7 @@ class Api:
 
     @contextlib.contextmanager
     def running(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> Iterator[Execution]:
-        """Start a command in a container. Only the start is tried again, for the command may have effects."""
+        """Start a command in a container. Only the start is retried, because the command may have side effects."""
         path = f"{self.resource(POD).path(namespace, pod)}/exec"
         query: Query = {"container": container, "command": list(argv), "stdout": True, "stderr": True}
         what = f"`{_short(argv)}` in pod {namespace}/{pod}, container {container},"
@@ -308,13 +308,13 @@ class Api:
             execution.close()
 
     def exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], timeout_s: float = 60.0) -> Executed:
-        """Run a command in a container to its end, whatever its exit code. Raises Interrupted when it was cut off."""
+        """Run a command in a container and return its result. Raises Interrupted if the connection is lost."""
         with self.running(namespace, pod, container, argv) as execution:
             return run_to_end(execution, timeout_s)
 
 
 def reference_to(owner: Mapping[str, Any]) -> Document:
-    """Return an entry of ownerReferences; without blockOwnerDeletion, for which OpenShift asks a right of its own."""
+    """Return an entry of ownerReferences, without blockOwnerDeletion, which needs an additional right on OpenShift."""
     metadata = owner["metadata"]
     return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
 

@@ -1,7 +1,7 @@
-"""Files out of a pod, through commands in it: whole and verified, however often the connection is cut.
+"""Copies files out of a pod through commands in it: complete and verified, however often the connection breaks.
 
-Every file's size and SHA-256 are asked for first. What arrives is kept as it comes, in a file NAME.part beside the
-wanted one; after a cut reading goes on where it stopped. A file gets its name when its sum is right. The channel is
+Every file's size and SHA-256 are read first. Its bytes are appended to a file NAME.part in the target folder; after a
+lost connection, reading continues where it stopped. The file is renamed once its SHA-256 is right. The channel is
 binary-safe.
 """
 
@@ -17,19 +17,19 @@ from kveval.engines.protocol import Say
 from kveval.host.files import sha256_file
 
 CHUNK_BYTES = 256 * 1024 * 1024
-"""Most that one command sends: proxies on the way may end connections that last long."""
+"""Most bytes that one command sends, because proxies may end long-lasting connections."""
 _STALL_S = 60.0
 _LIST_STALL_S = 600.0
 _FRUITLESS = 5
 _DIFFERENT = 3
 _SAY_S = 10.0
 _MEBI = 1024 * 1024
-# The scripts that run in the pod are small, for any shell, with tools that any image has; they end with these.
+# Exit codes of the scripts that run in the pod; these need only a POSIX shell and tools that nearly any image has.
 NO_TOOL, UNREADABLE, MISSING = 96, 97, 98
 
 _NEEDS = "for tool in sha256sum wc head tail; do command -v $tool >/dev/null || { echo $tool >&2; exit 96; }; done"
 
-# Size first, then the sum of that many bytes: a file that grows meanwhile (a log) is taken as it was.
+# Size first, then the SHA-256 of that many bytes: a file that grows meanwhile (a log) is copied as it was.
 LIST = rf"""{_NEEDS}
 cd "$1" 2>/dev/null || {{ [ -e "$1" ] && exit 97; exit 98; }}
 one() {{
@@ -47,12 +47,12 @@ shift
 for name; do [ -f "$name" ] || {{ echo "$name" >&2; exit 98; }}; one "$name"; done
 printf 'end\000'"""
 
-# A part of a file: $2 its name, $3 its first byte, counted from 1, $4 how many.
+# A part of a file: $2 the file's name, $3 the part's first byte, counted from 1, $4 the number of bytes.
 READ = 'cd "$1" || exit 98; tail -c "+$3" <"$2" | head -c "$4"'
 
 
 class RemoteFile(NamedTuple):
-    """A file in a pod, by its path below the folder that is collected."""
+    """A file in a pod; `path` is relative to the folder that is collected, `size` in bytes."""
 
     path: str
     size: int
@@ -60,13 +60,13 @@ class RemoteFile(NamedTuple):
 
 
 class TransferError(ClusterError):
-    """A file could not be brought here whole."""
+    """A file could not be copied completely."""
 
 
 def collect(
     api: Api, namespace: str, pod: str, container: str, remote_path: str, local_path: Path, *, say: Say | None = None
 ) -> "PodFiles":
-    """Bring one file of a running container to `local_path`. Raises TransferError."""
+    """Copy one file of a running container to `local_path`. Raises TransferError."""
     remote = PurePosixPath(remote_path)
     found = PodFiles(api, namespace, pod, container, str(remote.parent), say)
     found.bring([remote.name], lambda _: local_path)
@@ -76,7 +76,7 @@ def collect(
 def collect_folder(
     api: Api, namespace: str, pod: str, container: str, remote_path: str, local_path: Path
 ) -> "PodFiles":
-    """Bring all files below a folder of a running container here; links are left out. Raises TransferError."""
+    """Copy all files below a folder of a running container to `local_path`, without links. Raises TransferError."""
     found = PodFiles(api, namespace, pod, container, remote_path.rstrip("/") or "/")
     found.bring([], lambda path: local_path / path)
     return found
@@ -84,7 +84,7 @@ def collect_folder(
 
 @dataclass
 class PodFiles:
-    """Files below the folder `root` of a container: which they are, how often a connection was cut, bytes received."""
+    """Files below the folder `root` of a container; `cuts`: lost connections so far, `received`: bytes so far."""
 
     api: Api
     namespace: str
@@ -98,7 +98,7 @@ class PodFiles:
     _said_at: float = field(default_factory=time.monotonic)
 
     def bring(self, names: Sequence[str], place: Callable[[str], Path]) -> None:
-        """Bring the named files, or all, each to its place."""
+        """Copy the named files, or all if none is named, each to the path that `place` returns for it."""
         try:
             self.files = tuple(self._list(*names))
             for file in self.files:
@@ -123,15 +123,15 @@ class PodFiles:
         code, why = (
             ("keeps_changing", "it keeps changing: stop what writes it first")
             if file != before
-            else ("altered", "the connection alters what it carries")
+            else ("altered", "the connection corrupts data")
         )
-        raise TransferError(f"{self._what(file.path)}: its sum was wrong {_DIFFERENT} times; {why}", code=code)
+        raise TransferError(f"{self._what(file.path)}: its SHA-256 was wrong {_DIFFERENT} times; {why}", code=code)
 
     def _fill(self, file: RemoteFile, part: Path) -> None:
-        """Append to a part until it is as long as the file, by as many commands as it takes."""
+        """Append to `part` until it is as long as `file`, with as many commands as that takes."""
         begin, fruitless, here = time.monotonic(), 0, 0
         while here < file.size:
-            cause = "it sends no more, though the file was longer when it was looked at"
+            cause = "the file has become shorter since it was listed"
             wanted = min(file.size - here, CHUNK_BYTES)
             try:
                 with part.open("ab") as sink:
@@ -159,7 +159,7 @@ class PodFiles:
                 self.say(f"{self._what(file.path)}: {done}")
 
     def _list(self, *names: str) -> list[RemoteFile]:
-        """Return what there is; a script that was cut off is run again, for it changes nothing."""
+        """Return the files; if the connection is lost, the script is run again, because it changes nothing."""
         for attempt in range(_FRUITLESS):
             try:
                 return parse_list(b"".join(self._output(script(LIST, self.root, *names), _LIST_STALL_S)))
@@ -176,13 +176,13 @@ class PodFiles:
         time.sleep(min(0.2 * 2**fruitless, 5.0))
 
     def _output(self, argv: Sequence[str], stall_s: float) -> Iterator[bytes]:
-        """Yield what a script prints. Raises TransferError when it fails, Interrupted when it was cut off."""
+        """Yield what a script prints. Raises TransferError if it fails, Interrupted if the connection is lost."""
         with self.api.running(self.namespace, self.pod, self.container, argv) as execution:
             try:
                 yield from execution.output(stall_s)
                 exit_code, said = execution.returncode, execution.stderr
             except ClusterError as error:
-                # A runtime that finds no `sh` says so in words of its own, not by an exit code.
+                # A container runtime that finds no `sh` reports it in a message, not by an exit code.
                 exit_code, said = 127, str(error).encode()
                 if b"executable file not found" not in said and b"no such file or directory" not in said:
                     raise
@@ -196,14 +196,14 @@ class PodFiles:
 
 
 def script(text: str, *arguments: str | int) -> list[str]:
-    """Return the command line of a script; its arguments are passed as they are, whatever is in them."""
+    """Return the command line of a script; its arguments are passed unchanged, whatever characters they contain."""
     return ["sh", "-c", text, "collect", *map(str, arguments)]
 
 
 def parse_list(output: bytes) -> list[RemoteFile]:
-    """Read what LIST prints. Raises ValueError for what it does not print, such as a path that leads elsewhere.
+    """Parse the output of LIST. Raises ValueError for an invalid entry, such as a path that leads out of the folder.
 
-    A connection may end well and still have lost the end of the output: EOFError.
+    Raises EOFError if the end of the output is missing: a connection may lose it without an error.
     """
     *entries, end, last = f"\0{output.decode(errors='surrogateescape')}".split("\0")
     if (end, last) != ("end", ""):
@@ -219,7 +219,7 @@ def parse_list(output: bytes) -> list[RemoteFile]:
 
 
 def explain(code: int, stderr: bytes, argv: Sequence[str], root: str) -> tuple[str, str, str]:
-    """Return why a script ended with this exit code: the failure's code, the file or tool it is about, a sentence."""
+    """Return why a script ended with this exit code: the failure's code, the file or tool concerned, a sentence."""
     said = " ".join(stderr.decode(errors="replace").split())
     if code == NO_TOOL:
         tools = "sh, head, tail, wc and sha256sum"

@@ -5,11 +5,11 @@ from typing import Any
 from kveval.host.errors import Failure
 
 AWAY = (500, 502, 503, 504)
-"""Statuses that mean that the API server is away, or a node or a pod that it asks for us."""
+"""HTTP statuses if the API server is unavailable, or a node or pod that it forwards a request to."""
 
 
 class ClusterError(Failure):
-    """The cluster, or the way to it, failed; `status` and `reason` are the API server's, where it answered."""
+    """The cluster, or the connection to it, failed; `status` and `reason` are the API server's, if it answered."""
 
     def __init__(
         self, message: str, status: int | None = None, reason: str = "", *, code: str = "", **facts: Any
@@ -24,16 +24,16 @@ class Unreachable(ClusterError):
 
 
 class Refused(ClusterError):
-    """The API server answered, and its answer will not change by asking again.
+    """The API server refused a request, and will do so again.
 
-    Code `credential_refused`: it does not take the credential; `right_missing`: the account may not do this, facts
-    `verb`, `resource` and `namespace` where it said which.
+    Code `credential_refused`: it rejects the credential; `right_missing`: the account lacks a right, with the facts
+    `verb`, `resource` and `namespace` if the answer has them.
     """
 
 
 class NodeNotReady(ClusterError):
-    """The node of a pod does not answer, and the cluster knows it: fact `node`."""
+    """The cluster reports the node of a pod as not ready; fact `node`."""
 
 
 class Interrupted(ClusterError):
-    """A command in a pod lost its connection: what it printed so far is good, how it ended is not known."""
+    """The connection to a command in a pod was lost: its output so far is valid, its exit code unknown."""

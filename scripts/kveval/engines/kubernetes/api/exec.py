@@ -1,4 +1,4 @@
-"""A command in a pod, over the frames of a connection to it: channel 1 is its output, 2 its errors, 3 its end."""
+"""A command in a pod, over the frames of a WebSocket: channel 1 is its stdout, 2 its stderr, 3 its exit status."""
 
 import json
 import time
@@ -9,12 +9,12 @@ from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted, Unre
 from kveval.engines.kubernetes.api.transport import Frames
 
 _OUTPUT, _ERRORS, _END, _CLOSED = 1, 2, 3, 255
-# Enough of what a command complains about; the rest of a flood is dropped.
+# Bytes of a command's stderr that are kept; the rest is dropped.
 _ERRORS_KEPT = 64 * 1024
 
 
 class Executed(NamedTuple):
-    """How a command ended, and all that it printed."""
+    """A command's output and exit code."""
 
     stdout: bytes
     stderr: bytes
@@ -22,20 +22,20 @@ class Executed(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The output as text, without the line break at its end."""
+        """Its stdout as text, without the line break at its end."""
         return self.stdout.decode(errors="replace").rstrip("\n")
 
     @property
     def said(self) -> str:
-        """Its complaint, else what it printed, in one line."""
+        """Its stderr, or its stdout if stderr is empty, in one line."""
         return " ".join((self.stderr.decode(errors="replace") or self.text).split())
 
 
 class Execution:
     """A running command. Iterate over `output`, then ask for `returncode` and `stderr`.
 
-    A connection that ends before the API server has said how the command ended raises Interrupted: the end of the
-    output of a command, too, is known to be its end only then.
+    Raises Interrupted if the connection ends before the API server has sent the command's exit status: without it, the
+    output may be incomplete.
     """
 
     def __init__(self, frames: Frames, what: str) -> None:
@@ -45,11 +45,11 @@ class Execution:
 
     @property
     def stderr(self) -> bytes:
-        """The errors that the command printed so far."""
+        """Everything that the command has written to stderr so far."""
         return bytes(self._errors)
 
     def output(self, stall_s: float, deadline: float = float("inf")) -> Iterator[bytes]:
-        """Yield the output as it comes; `stall_s` is the longest silence, `deadline` a time.monotonic()."""
+        """Yield stdout as it arrives; `stall_s`: longest silence; `deadline`: time.monotonic(). Raises Interrupted."""
         while True:
             wait = min(stall_s, deadline - time.monotonic())
             try:
@@ -85,12 +85,12 @@ class Execution:
         raise ClusterError(f"{self._what} could not be run: {message}", reason=reason, code="not_run", said=message)
 
     def close(self) -> None:
-        """Drop the connection; a command that still runs is not waited for."""
+        """Close the connection without waiting for the command's end."""
         self._frames.close()
 
 
 def run_to_end(execution: Execution, timeout_s: float) -> Executed:
-    """Read a command to its end, within `timeout_s`. Raises Interrupted and ClusterError."""
+    """Wait up to `timeout_s` seconds for a command's end and return its result. Raises Interrupted, ClusterError."""
     try:
         output = b"".join(execution.output(timeout_s, time.monotonic() + timeout_s))
     finally:

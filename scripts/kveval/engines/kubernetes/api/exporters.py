@@ -1,6 +1,6 @@
-"""Metrics endpoints that a cluster has anyway: NVIDIA's DCGM exporter on nodes that serve, a Gateway's Envoy by Istio.
+"""Metrics endpoints that a cluster already has: NVIDIA's DCGM exporter on the servers' nodes, the Envoy of Istio.
 
-What the account may not list is not found.
+Pods that the account may not list are not found.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -9,7 +9,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document
 
-# Of NVIDIA's GPU operator, and of the exporter's own chart and manifest, as are and as GKE runs them by itself.
+# Labels set by NVIDIA's GPU operator, and by the exporter's own chart and manifest, also in the variant of GKE.
 _DCGM = ("app=nvidia-dcgm-exporter", "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)")
 _DCGM_PORT = "9400"
 # On the pods of a Gateway: https://gateway-api.sigs.k8s.io/geps/gep-1762/
@@ -18,19 +18,19 @@ _READ = "import sys, urllib.request as web\nfor url in sys.argv[1:]: web.urlopen
 
 
 def dcgm_urls(api: Api, nodes: Collection[str]) -> list[str]:
-    """Return where the GPUs of these nodes are told of."""
+    """Return the URLs of the DCGM exporters on these nodes."""
     pods = [pod for selector in _DCGM for pod in _pods(api, "", selector)]
     return list(_urls(pod for pod in pods if pod["spec"].get("nodeName") in nodes))
 
 
 def gateway_urls(api: Api, namespace: str, name: str) -> list[str]:
-    """Return where a Gateway's pods tell of its requests, if they say so in the annotations that Istio gives them."""
+    """Return the metrics URLs of a Gateway's pods that have the annotation prometheus.io/port, as Istio's do."""
     pods = _pods(api, namespace, f"{_OF_GATEWAY}={name}")
     return list(_urls(pod for pod in pods if "prometheus.io/port" in (pod["metadata"].get("annotations") or {})))
 
 
 def reached(api: Api, namespace: str, pod: str, container: str, urls: Sequence[str]) -> bool:
-    """Whether a pod that has Python reads all of these."""
+    """Tell whether a pod, whose image must have Python, can read all of these URLs."""
     try:
         return api.exec(namespace, pod, container, ["python3", "-c", _READ, *urls]).returncode == 0
     except ClusterError:

@@ -37,7 +37,7 @@ JOB = Kind("batch/v1", "Job")
 
 @dataclass(frozen=True)
 class Resource:
-    """Where the API server serves a kind, as its discovery says."""
+    """Where the API server serves a kind, by its API discovery."""
 
     kind: Kind
     plural: str
@@ -57,22 +57,22 @@ def kind_of(document: Mapping[str, Any]) -> Kind:
 
 
 def described(document: Mapping[str, Any]) -> str:
-    """Name an object as a sentence does: `Deployment kv/server`."""
+    """Return an object's name for messages: `Deployment kv/server`."""
     metadata = document["metadata"]
     within = f"{metadata['namespace']}/" if metadata.get("namespace") else ""
     return f"{document.get('kind', 'object')} {within}{metadata['name']}"
 
 
 def condition(document: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return a condition of an object's status, {} when it has none of this type."""
+    """Return the condition of type `kind` in an object's status, {} if it has none."""
     conditions = (document.get("status") or {}).get("conditions") or []
     return next((found for found in conditions if found.get("type") == kind), {})
 
 
 def unready(node: Mapping[str, Any]) -> str:
-    """Say since when and why a node is not ready, in the cluster's words; "" for one that is."""
+    """Return since when and why a node is not ready, in the cluster's words; "" if it is ready."""
     ready = condition(node, "Ready")
     if ready.get("status", "True") == "True":
         return ""
     said = f"{ready.get('reason')}: {ready.get('message')}"
-    return f"its node {node['metadata']['name']} is not ready since {ready.get('lastTransitionTime')} ({said})"
+    return f"its node {node['metadata']['name']} has not been ready since {ready.get('lastTransitionTime')} ({said})"

@@ -1,4 +1,4 @@
-"""Names, labels and selectors of the objects on a cluster: several cells live side by side in one namespace."""
+"""Names, labels and selectors of the objects on a cluster, where several cells share one namespace."""
 
 import hashlib
 import re
@@ -8,7 +8,7 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 NAME = "app.kubernetes.io/name"
 PREFIX = "kveval.dev"
 CELL_ANNOTATION = f"{PREFIX}/cell-path"
-"""Annotation with the cell's path in full, which a label has no room and no characters for."""
+"""Annotation with the cell's full path, which is too long for a label and has characters that labels must not have."""
 VALUE_LENGTH = 63
 OBJECT_LENGTH = 52
 """Longest name of an object: a Job's pods and a Deployment's replica sets add to it and keep within 63."""
@@ -18,7 +18,7 @@ _HASH_LENGTH = 8
 def label_value(text: str) -> str:
     """Return `text` as the value of a label: at most 63 of A-Z a-z 0-9 - _ and ., a letter or digit at both ends.
 
-    What had to be changed is told apart by a hash: different texts stay different values.
+    A changed text gets a hash appended, so that different texts have different values.
     """
     value = re.sub(r"[^A-Za-z0-9_.-]", ".", text).strip("-_.")
     if value == text and len(value) <= VALUE_LENGTH:
@@ -28,7 +28,7 @@ def label_value(text: str) -> str:
 
 
 def labels(campaign: str, cell_path: str, run: int | None, measurement: str, component: str) -> dict[str, str]:
-    """Return the labels of an object; what it does not belong to (the cell of a campaign's storage) is left empty."""
+    """Return the labels of an object; one that does not apply to it (the cell of a campaign's storage) is empty."""
     return {
         MANAGED_BY: MANAGER,
         NAME: component,
@@ -46,7 +46,7 @@ def selector(
     run: int | None = None,
     component: str | None = None,
 ) -> str:
-    """Return the label selector of everything of ours, or of the part that is named. `cell` is a cell's path."""
+    """Return the label selector of all objects of this program, or of those with the given labels (`cell`: a path)."""
     wanted = {
         f"{PREFIX}/campaign": None if campaign is None else label_value(campaign),
         f"{PREFIX}/cell": None if cell is None else label_value(cell),

@@ -1,4 +1,4 @@
-"""The logs of pods, copied while they are written: what a pod that is gone had said is here."""
+"""The logs of pods, copied while they are written, so that they outlive their pods."""
 
 import contextlib
 import itertools
@@ -13,7 +13,7 @@ from kveval.engines.kubernetes.api.kinds import POD, Document
 from kveval.engines.kubernetes.api.transport import FollowedLog, Query
 
 _AGAIN_S = 1.0
-# Longer than any server is silent; a connection that died meanwhile is found by TCP.
+# Longer than any server is silent; TCP keep-alive detects a dead connection.
 _SILENCE_S = 24 * 3600.0
 
 
@@ -25,7 +25,7 @@ class Follower:
         self._namespace, self._pod = str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
         self._container = container
         self.log = log
-        # A second deployment of a run goes on in the file of the first.
+        # A run's second deployment appends to the file of the first.
         self.offset = log.stat().st_size if log.exists() else 0
         """Where this container's log begins in the file, bytes."""
         self._stream: FollowedLog | None = None
@@ -35,7 +35,7 @@ class Follower:
         self._thread.start()
 
     def complete(self) -> None:
-        """Read the log once more, whole, where that can still be done; what was followed stays otherwise."""
+        """Replace the copy by the complete log if it can still be read; otherwise keep what was followed."""
         self.close()
         with contextlib.suppress(ClusterError):
             text = self._api.logs(self._namespace, self._pod, self._container).encode()
@@ -43,9 +43,9 @@ class Follower:
                 self._write(text)
 
     def before_restart(self) -> Path | None:
-        """Bring the log that the container wrote before it was last started; None where there is none any more.
+        """Save the log from before the container's last restart and return its path, None if it no longer exists.
 
-        The file that is followed has only what it wrote since.
+        The followed file has only what was written since the restart.
         """
         with contextlib.suppress(ClusterError):
             text = self._api.logs(self._namespace, self._pod, self._container, previous=True)
@@ -56,7 +56,7 @@ class Follower:
         return None
 
     def close(self) -> None:
-        """Follow no more; may be called again."""
+        """Stop following; may be called again."""
         self._over.set()
         if self._stream is not None:
             self._stream.interrupt()
@@ -74,7 +74,7 @@ class Follower:
             with contextlib.suppress(ClusterError, OSError):
                 path = f"{self._api.resource(POD).path(self._namespace, self._pod)}/log"
                 self._stream = self._api.transport.stream(path, query, _SILENCE_S)
-                # Every answer begins with the first line: an answer that was cut off is read anew, whole.
+                # Every answer begins with the log's first line: after a lost connection the whole log is read again.
                 self._write(b"")
                 with contextlib.closing(self._stream), self.log.open("ab", buffering=0) as file:
                     for part in self._stream:
@@ -93,9 +93,9 @@ class Follower:
 
 
 def keep_evidence(error: Exception, folder: Path, words: str = "") -> str:
-    """Return an error's first line, with `words` of the program's, and where the rest of it is kept in `folder`.
+    """Return an error's first line, then `words` of the program's log, and the file in `folder` with the whole error.
 
-    The rest are events and last log lines.
+    Its other lines are events and the last lines of logs.
     """
     first, _, rest = str(error).partition("\n")
     if not rest:
@@ -107,10 +107,10 @@ def keep_evidence(error: Exception, folder: Path, words: str = "") -> str:
 
 
 def keep_logs(api: Api, pod: Document, folder: Path) -> None:
-    """Bring the logs of a pod that will not run here, under their containers' names, as far as there are any."""
+    """Save the logs of a pod that does not run in `folder`, one CONTAINER.log each, as far as there are any."""
     metadata = pod["metadata"]
     for name, previous in itertools.product((entry["name"] for entry in pod["spec"]["containers"]), (True, False)):
         with contextlib.suppress(ClusterError):
-            # Where it was started anew, what it has written since is kept, if that is anything.
+            # After a restart the newer log overwrites the older one, unless it is empty.
             if text := api.logs(metadata["namespace"], metadata["name"], name, previous):
                 (folder / f"{name}.log").write_text(text)

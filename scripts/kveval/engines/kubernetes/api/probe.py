@@ -1,4 +1,4 @@
-"""Asking an API server many small questions at once, whatever it answers, and what its clock says meanwhile."""
+"""Many small concurrent requests to an API server, whatever it answers, and the offset of its clock."""
 
 import re
 import threading
@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def denied(self) -> bool:
-        """Whether the account may not ask this."""
+        """Whether the account lacks the right to do this."""
         return self.status == 403
 
     @property
@@ -46,13 +46,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A difference of two clocks in seconds, as far as it is known: from `low` to `high`."""
+    """Bounds of the difference of two clocks, in seconds: from `low` to `high`."""
 
     low: float
     high: float
 
     def and_(self, other: "Bounds") -> "Bounds":
-        """Return what both leave possible; low exceeds high where they contradict each other."""
+        """Return the intersection of both; `low` exceeds `high` if it is empty."""
         return Bounds(max(self.low, other.low), min(self.high, other.high))
 
     def beyond(self, limit_s: float) -> bool:
@@ -61,7 +61,7 @@ class Bounds:
 
 
 class Asking:
-    """Requests to one API server; threads may share it."""
+    """Requests to one API server; safe to use from several threads."""
 
     def __init__(self, transport: KubernetesTransport) -> None:
         self._transport = transport
@@ -79,13 +79,13 @@ class Asking:
         return self._ahead
 
     def get(self, path: str, **query: str) -> Answer:
-        """Read something."""
+        """Send a GET request and return the answer. Raises Unreachable."""
         return self.request("GET", path, query)
 
     def request(self, method: str, path: str, query: Query, body: Any = None, content: str = "json") -> Answer:
-        """Send one request and return the answer, a refusal as well. Raises Unreachable when there is none.
+        """Send one request and return the answer, which may be a refusal. Raises Unreachable if there is none.
 
-        A server that is too busy to answer is asked again, a few times.
+        A request that the server is too busy to answer is retried a few times.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -105,7 +105,7 @@ class Asking:
         end = time.time()
         headers = {name.lower(): value for name, value in reply.headers.items()}
         if "date" in headers:
-            # Whole seconds, cut off: the server's clock was in [date, date + 1) between `begin` and `end`.
+            # Truncated to whole seconds: the server's clock was in [date, date + 1) between `begin` and `end`.
             date = parsedate_to_datetime(headers["date"]).timestamp()
             self._narrow(Bounds(begin - date - 1, end - date))
         return Answer(reply.status, reply.json(), _warnings(headers.get("warning", "")))
@@ -116,7 +116,7 @@ class Asking:
 
 
 def every(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
-    """Do the same with several things at once; the results keep their order. Raises the first failure."""
+    """Call `do` with each of `things` concurrently and return the results in order. Raises the first failure."""
     found = list(things)
     if len(found) == 1:
         return [do(found[0])]
@@ -125,6 +125,6 @@ def every(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
 
 
 def _warnings(header: str) -> tuple[str, ...]:
-    """Return the texts of a Warning header: `299 - "text", 299 - "text"`, quotes in a text behind a backslash."""
+    """Return the texts of a Warning header: `299 - "text", 299 - "text"`, with quotes escaped by a backslash."""
     texts = [re.sub(r"\\(.)", r"\1", text) for text in re.findall(r'"((?:[^"\\]|\\.)*)"', header)]
     return tuple(dict.fromkeys(texts))

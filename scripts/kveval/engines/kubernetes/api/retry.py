@@ -1,4 +1,4 @@
-"""Asking an API server until it answers: it may be restarted, upgraded or busy while a measurement runs."""
+"""Retries: an API server may be restarted, upgraded or busy while a measurement runs."""
 
 import random
 import time
@@ -12,15 +12,15 @@ from kveval.engines.kubernetes.api.errors import AWAY, ClusterError, Unreachable
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 
 OUTAGE_S = 300.0
-"""How long an API server may be away: a managed control plane's upgrade takes a few minutes."""
+"""Seconds for which an API server may be unavailable: a managed control plane's upgrade takes a few minutes."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-# Right after its start an API server knows neither every role nor every custom kind yet, and refuses for want of them.
+# Right after its start an API server does not know all roles and custom kinds yet, and refuses what needs them.
 _SETTLING_S = 20.0
 _UNSETTLED = (401, 403, 404)
 _REMIND_S = 30.0
 _TOO_MANY_REQUESTS = 429
 _NEVER_SERVED = (501, 505)
-# What a document's mistake is answered with 500 by some versions.
+# Some versions answer an invalid document with status 500 and these words.
 _HOPELESS = ("failed to create typed",)
 
 Result = TypeVar("Result")
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class RetryingClient:
-    """Requests that are repeated while the API server is away, for up to `outage_s` seconds at a stretch."""
+    """Requests that are retried while the API server is unavailable, each for up to `outage_s` seconds."""
 
     transport: KubernetesTransport
     outage_s: float = OUTAGE_S
@@ -49,9 +49,9 @@ class RetryingClient:
         timeout_s: float = 30.0,
         final: Collection[int] = (),
     ) -> Reply:
-        """Return a 2xx answer. Raises Refused with any other final answer, ClusterError when the patience is over.
+        """Return a 2xx answer. Raises Refused with any other final answer, ClusterError after `outage_s` of retries.
 
-        `final`: statuses that are an answer here, though they often mean that the API server is away.
+        `final`: statuses not to retry here, though they often mean that the API server is unavailable.
         """
 
         return self.keep_trying(lambda: self.once(method, path, query, body, content, timeout_s), final)
@@ -65,7 +65,7 @@ class RetryingClient:
         content: str = "json",
         timeout_s: float = 30.0,
     ) -> Reply:
-        """Send it once, and return a 2xx answer. Raises Refused with any other, Unreachable without one."""
+        """Send a request once and return a 2xx answer. Raises Refused with any other, Unreachable without one."""
         reply = self.transport.request(method, path, query or {}, body, content, timeout_s)
         if date := reply.headers.get("Date"):
             self.ahead = parsedate_to_datetime(date) - datetime.now(UTC)
@@ -74,7 +74,7 @@ class RetryingClient:
         return reply
 
     def keep_trying(self, once: Callable[[], Result], final: Collection[int] = ()) -> Result:
-        """Return what `once` returns, repeating it while it fails for a reason that passes."""
+        """Return what `once` returns, retried while it fails for a temporary reason. Raises ClusterError."""
         begin = self.clock()
         pause, reminded = _FIRST_PAUSE_S, begin
         while True:
@@ -94,7 +94,7 @@ class RetryingClient:
                 if self.say is not None and now - reminded >= _REMIND_S:
                     self.say(f"the cluster's API server has not answered for {lasted_s:.0f} s ({error}); still trying")
                     reminded = now
-                # Not all cells of a campaign at the same moment.
+                # Random, so that the cells of a campaign do not all retry at the same moment.
                 self.sleep(min(pause * random.uniform(0.7, 1.0), max(0.0, begin + self.outage_s - now)))
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -108,6 +108,6 @@ class RetryingClient:
             return False
         if error.status == _TOO_MANY_REQUESTS or error.status >= 500:
             return True
-        # A missing object has a reason; a path that is not served (yet) has none.
+        # The 404 of a missing object has a reason; that of a path that is not served (yet) has none.
         unsettled = error.status in _UNSETTLED and not (error.status == 404 and error.reason)
         return unsettled and now - self._lost_at < _SETTLING_S

@@ -1,6 +1,6 @@
 """Requests to an API server, one at a time: what `Api` retries, and what its tests replace.
 
-Kubeconfig, credentials and TLS are the Python client's; its generated models and its WebSocket helper are not used:
+The Python client handles kubeconfig, credentials and TLS; its generated models and its WebSocket helper are not used:
 the helper replaces methods of a shared object while a command starts, and connects without a time limit.
 """
 
@@ -26,9 +26,9 @@ from kubernetes.stream.ws_client import websocket_proxycare
 
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable
 
-# v5 adds only the closing of stdin, and the newest servers translate it; older ones speak v4.
+# v5 only adds the closing of stdin, and the newest servers translate it; older servers use v4.
 EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-# A peer that vanished without a word is given up after 15 + 4 x 5 s.
+# A peer that vanished without closing the connection is detected after 15 + 4 x 5 s.
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *(
@@ -58,7 +58,7 @@ class Reply:
     body: bytes
 
     def json(self) -> dict[str, Any]:
-        """Return the answer's object; what is none (an error page) becomes {}."""
+        """Return the answer's JSON object, {} if it is none (an error page)."""
         try:
             value = json.loads(self.body)
         except ValueError:
@@ -66,7 +66,7 @@ class Reply:
         return value if isinstance(value, dict) else {}
 
     def refusal(self, server: str, asked: str) -> Refused:
-        """Make the error of an answer that says no; `asked`: the request's method and path."""
+        """Return the error for an answer that refuses; `asked`: the request's method and path."""
         told, code, facts = self.json(), "", {}
         said = " ".join(str(told.get("message") or self.body[:400].decode(errors="replace")).split())
         reason = str(told.get("reason") or "")
@@ -75,8 +75,8 @@ class Reply:
         if self.status == 401:
             code = "credential_refused"
             message = (
-                f"cluster {server} does not take the credential any more ({asked}: 401 {answer}): has the token "
-                "expired? Log in again, or make a new one (docs/cluster.md)"
+                f"cluster {server} rejects the credential ({asked}: 401 {answer}): has the token "
+                "expired? Log in again, or create a new token (docs/cluster.md)"
             )
         elif self.status == 403:
             code = "right_missing"
@@ -87,7 +87,7 @@ class Reply:
 
 
 class FollowedLog:
-    """An answer that goes on while it is read: a log that is followed. Iterate over its parts."""
+    """A streaming answer: a log that is followed. Iterate over its parts."""
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
         self._answer, self._path = answer, path
@@ -97,12 +97,12 @@ class FollowedLog:
             yield from self._answer.stream(None, decode_content=False)
 
     def interrupt(self) -> None:
-        """Make whoever reads it come to its end: to be called from another thread."""
+        """End the iteration of the reading thread; to be called from another thread."""
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # it ended by itself meanwhile
             self._answer.shutdown()
 
     def close(self) -> None:
-        """Drop it: to be called by whoever reads it."""
+        """Close the answer; to be called by the reading thread."""
         self._answer.close()
 
 
@@ -113,7 +113,7 @@ class Frames:
         self._connection = connection
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """Return the next frame's bytes, None when the server closed; raises TimeoutError or Unreachable."""
+        """Return the next frame, None if the server closed the connection. Raises TimeoutError or Unreachable."""
         self._connection.settimeout(timeout_s)
         try:
             while True:
@@ -128,19 +128,19 @@ class Frames:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         with contextlib.suppress(OSError, websocket.WebSocketException):
             self._connection.shutdown()
 
 
 class KubernetesTransport:
-    """The way to the API server of a kubeconfig, or of the pod that this runs in.
+    """The connection to the API server of a kubeconfig, or of the pod that this process runs in.
 
-    Every method raises Unreachable when the request or its answer got lost.
+    Every method raises Unreachable if the request or its answer is lost.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
-        # Retries are Api's: it knows for how long, and what to say meanwhile.
+        # `Api` does the retries: it knows for how long, and what to report meanwhile.
         configuration.retries = False
         configuration.socket_options = _OPTIONS
         configuration.connection_pool_maxsize = 16
@@ -152,7 +152,7 @@ class KubernetesTransport:
     def configured(cls, kubeconfig: str | Path | None = None, context: str | None = None) -> "KubernetesTransport":
         """Read the kubeconfig (default: KUBECONFIG, ~/.kube/config, else the pod's account). Raises ClusterError."""
         configuration = client.Configuration()
-        # The client read the variable when it was imported; it may hold several paths.
+        # The client read KUBECONFIG when it was imported; the variable may have several paths.
         named = str(Path(kubeconfig).expanduser()) if kubeconfig else os.environ.get("KUBECONFIG") or None
         try:
             config.load_kube_config(named, context, client_configuration=configuration, persist_config=False)
@@ -172,7 +172,7 @@ class KubernetesTransport:
         return cls(configuration)
 
     def credential_ends(self) -> datetime | None:
-        """Return when the bearer token ends, where it is a JWT and says so (RFC 7519, 4.1.4)."""
+        """Return when the bearer token expires, None unless it is a JWT that says so (RFC 7519, 4.1.4)."""
         setting: Any
         for setting in self._configuration.auth_settings().values():
             parts = str(setting["value"]).removeprefix("Bearer ").split(".")
@@ -183,7 +183,7 @@ class KubernetesTransport:
 
     def _url(self, path: str, query: Query, headers: dict[str, str]) -> str:
         """Return the whole URL, and add the credentials to `headers`."""
-        # Not by the client's own method, whose parameters change from release to release.
+        # The client's own method is not used, because its parameters change from release to release.
         setting: Any
         for setting in self._configuration.auth_settings().values():
             headers[setting["key"]] = setting["value"]
@@ -204,7 +204,7 @@ class KubernetesTransport:
             )
 
     def request(self, method: str, path: str, query: Query, body: Any, content: str, timeout_s: float) -> Reply:
-        """Send one request and read its whole answer, each part of which may take `timeout_s`.
+        """Send one request and return its whole answer; a wait for a part of it may last `timeout_s` seconds.
 
         `content` says what `body` is: json, apply or merge.
         """
@@ -216,7 +216,7 @@ class KubernetesTransport:
             return Reply(answer.status, dict(answer.headers), answer.data)
 
     def stream(self, path: str, query: Query, timeout_s: float) -> FollowedLog:
-        """Open an answer that goes on; `timeout_s` is the longest silence in it."""
+        """Open a streaming answer; `timeout_s` is the longest silence in it, seconds."""
         answer = self._open("GET", path, query, None, "json", urllib3.Timeout(connect=10, read=timeout_s))
         if answer.status != 200:
             with contextlib.closing(answer), _lost(f"the answer to GET {path}"):
@@ -245,7 +245,7 @@ class KubernetesTransport:
         except websocket.WebSocketBadStatusException as error:
             reply = Reply(error.status_code, {}, error.resp_body or str(error).encode())
             refusal = reply.refusal(self.server, f"exec {path}")
-            # Nodes answer 500 both when they cannot be reached, which passes, and when no such container runs.
+            # 500 means that the node cannot be reached, which is temporary, or that no such container runs.
             if any(words in refusal.facts["said"] for words in _NO_CONTAINER):
                 refusal.status, refusal.reason = 404, "ContainerNotRunning"
             raise refusal from error
@@ -268,7 +268,7 @@ class KubernetesTransport:
 
 @contextlib.contextmanager
 def _lost(what: str) -> Iterator[None]:
-    """Tell a connection that failed from an answer that says no."""
+    """Raise Unreachable for a failed connection, ClusterError for a certificate that is not trusted."""
     try:
         yield
     except (urllib3.exceptions.HTTPError, OSError, HTTPException) as error:

@@ -1,1 +1,1 @@
-"""Documents for a cluster from a specification and a site: rendering `manifests/`, rights, what is checked before."""
+"""Documents for a cluster from a specification and a site: rendering of `manifests/`, permissions, requests of pods."""

@@ -21,18 +21,18 @@ from kveval.spec.random_model import write_served
 from kveval.spec.specification import DeploymentSpec, SidecarSpec, Specification
 
 MODEL_FOLDER = "/model"
-"""Where pods have the miniature's files."""
+"""Folder in pods with the miniature's files."""
 CACHE_FOLDER = "/models"
-"""Where pods have the weights that were downloaded."""
+"""Folder in pods with the downloaded weights."""
 FILES_FOLDER = "/kveval/files"
 PLUGIN_FOLDER = "/kveval/plugins"
 LOAD_FOLDER = "/kveval/load"
-"""Where a load generator's pod writes its report."""
+"""Folder in a load generator's pod for its report."""
 LOAD_FILES = "/kveval/load-files"
-"""Where it has what it reads beside its arguments, packed."""
+"""Folder in a load generator's pod with its compressed input files."""
 LOOPBACK = "127.0.0.1"
 HOME_ENV: Mapping[str, str] = MappingProxyType({"HOME": "/home/kveval", "USER": "kveval"})
-"""A home and a name for a user that an image does not know."""
+"""Home and name for a user id that an image does not know."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class RenderContext:
         return names.object_name(self.cell, self.run, component, self.campaign)
 
     def labels(self, component: str) -> dict[str, str]:
-        """Return the labels of the cell's objects; storage is the campaign's."""
+        """Return the labels of the cell's objects; for storage, those of the campaign."""
         if component == "storage":
             return names.labels(self.campaign, "", None, "", component)
         return names.labels(self.campaign, self.cell, self.run, self.measurement, component)
 
     def pod_labels(self, component: str) -> dict[str, str]:
-        """Return the labels by which the cell's pods of a component are found."""
+        """Return the labels that select the cell's pods of a component."""
         wanted = [f"{names.PREFIX}/{part}" for part in ("campaign", "cell", "run", "component")]
         return {key: value for key, value in self.labels(component).items() if key in wanted}
 
@@ -86,24 +86,24 @@ class RenderContext:
         return {"labels": {**labels, **self.labels(component)}, "annotations": annotations}
 
     def address(self, component: str) -> str:
-        """Return the host under which pods reach a component's Service."""
+        """Return the host name at which pods reach a component's Service."""
         return LOOPBACK if self.site.shared_network else f"{self.name(component)}.{self.site.namespace}.svc"
 
-    # What the specification leaves open.
+    # Placeholders of the specification.
 
     def fill(self, text: str) -> str:
-        """Fill hosts, ports and folders; braces of JSON stay."""
+        """Replace the placeholders of hosts, ports and folders; other braces, as of JSON, stay."""
         places = {f"{store}_host": self.address(store) for store in ("redis", "valkey", "epp")}
         places |= {"model_dir": MODEL_FOLDER, "fs_dir": FILES_FOLDER, "lmcache_host": LOOPBACK}
         places |= {place: str(port) for place, port in self.ports.items()}
         return re.sub(r"\{(\w+)\}", lambda match: places.get(match[1], match[0]), text)
 
     def argv(self, argv: Sequence[str]) -> list[str]:
-        """Fill a command line."""
+        """Replace the placeholders in a command line."""
         return [self.fill(argument) for argument in argv]
 
     def filled(self, value: Any) -> Any:
-        """Fill every text of a structure; one that is a port and nothing else becomes a number."""
+        """Replace the placeholders in every text of a structure; a text that is only a port becomes a number."""
         if isinstance(value, Mapping):
             return {key: self.filled(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -117,43 +117,43 @@ class RenderContext:
 
     @property
     def deployment(self) -> DeploymentSpec:
-        """The specification's part about the deployment."""
+        """The specification's deployment on a cluster."""
         return self.specification.on_cluster
 
     @property
     def program(self) -> ServerProgram:
-        """The program that serves."""
+        """The server program."""
         return program_of(self.specification.versions)
 
     @property
     def server_env(self) -> dict[str, str]:
-        """The server's environment, with what its image leaves open for a user without a home."""
+        """The server's environment variables, with HOME and USER for a user id that its image does not know."""
         env = {**HOME_ENV, **self.model_env}
         if self.plugin_files:
             env["PYTHONPATH"] = PLUGIN_FOLDER
         if self.deployment.lmcache_form == "process":
-            # LMCache's counters are in other processes than the one that is asked for them.
+            # LMCache's counters are in other processes than the one that answers /metrics.
             env["PROMETHEUS_MULTIPROC_DIR"] = "/tmp"
         return {**env, **{name: self.fill(value) for name, value in self.specification.env.items()}}
 
     @property
     def model_env(self) -> dict[str, str]:
-        """Where the weights are looked for, and whether the hub is asked."""
+        """Environment variables for where the weights are and whether the Hugging Face hub may be asked."""
         if self.specification.miniature:
             return {"HF_HUB_OFFLINE": "1"}
         return {"HF_HOME": CACHE_FOLDER, **({"HF_HUB_OFFLINE": "1"} if self.site.model_cache else {})}
 
     @property
     def gpus(self) -> dict[str, str]:
-        """The server's GPUs, as requests and limits have them."""
+        """The server's GPUs, as an entry of requests and limits."""
         return {self.site.gpu_resource: str(self.deployment.gpus)} if self.deployment.gpus else {}
 
     @property
     def start_seconds(self) -> int:
-        """How long pods may take: to find nodes, and then to answer."""
+        """Seconds that pods may take to get nodes and then to answer."""
         return math.ceil(self.site.schedule_timeout_s + self.site.rollout_timeout_s)
 
-    # Servers beside it.
+    # Sidecars.
 
     @property
     def sidecars(self) -> dict[str, SidecarSpec]:
@@ -164,19 +164,19 @@ class RenderContext:
 
     @property
     def provider(self) -> str:
-        """Return whose Gateway it is, as far as that changes manifests: istio, gke, or none, as without a Gateway."""
+        """The Gateway's provider, as far as it changes manifests: istio or gke; none for others, or no Gateway."""
         gateway = self.site.gateway if self.deployment.route == "gateway" else None
         return "none" if gateway is None else gateway.provider
 
     @property
     def gateway_name(self) -> str:
-        """Return the Gateway's name: of one that exists, or of the cell's own."""
+        """The name of the Gateway: an existing one, or the cell's own."""
         gateway = self.site.gateway
         return self.name("gateway") if gateway is None or gateway.create else gateway.name
 
     @property
     def gateway_namespace(self) -> str:
-        """Return the namespace of the Gateway."""
+        """The namespace of the Gateway."""
         gateway = self.site.gateway
         return (gateway.namespace if gateway and not gateway.create else None) or self.site.namespace
 
@@ -184,7 +184,7 @@ class RenderContext:
 
     @property
     def model_claim(self) -> str | None:
-        """Name of the claim that keeps weights, None where every pod downloads them."""
+        """Name of the volume claim of the model cache, None if every pod downloads the weights."""
         cache = self.site.model_cache
         if cache is None or self.specification.miniature:
             return None
@@ -192,19 +192,19 @@ class RenderContext:
 
     @property
     def cache_is_shared(self) -> bool:
-        """Whether pods on several nodes may have the cache of weights at once."""
+        """Whether pods on several nodes may mount the model cache at once."""
         return self.model_claim is not None and self.site.model_cache.access == "ReadWriteMany"  # type: ignore[union-attr]
 
     @property
     def cache_labels(self) -> dict[str, str]:
-        """The label of pods that have a volume which is on one node at a time; none without one."""
+        """The label of pods that mount a model cache which only one node at a time may mount; otherwise empty."""
         if self.model_claim is None or self.cache_is_shared:
             return {}
         return {f"{names.PREFIX}/volume": self.model_claim[-63:].strip("-.")}
 
     @property
     def model_path(self) -> str:
-        """Where the model is mounted."""
+        """The folder where the model is mounted."""
         return MODEL_FOLDER if self.specification.miniature else CACHE_FOLDER
 
     @property
@@ -214,7 +214,7 @@ class RenderContext:
 
     @property
     def plugin_files(self) -> dict[str, str]:
-        """The code that runs inside a server whose device is the CPU, by file name; nothing elsewhere."""
+        """The plugin code for a server whose device is the CPU, by file name; empty for other devices."""
         folder = self.program.plugins if self.specification.on_cpu else None
         return {} if folder is None else {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
 

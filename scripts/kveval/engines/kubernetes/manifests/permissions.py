@@ -1,4 +1,4 @@
-"""Rights of the workflow's account on a cluster: one table for the RBAC manifest and for the doctor.
+"""Permissions of the workflow's account on a cluster: one table for the RBAC manifest and for the doctor.
 
 `scripts/print_permissions.py` prints the manifest, for a cluster administrator to apply.
 """
@@ -18,7 +18,7 @@ Place = Literal["namespace", "pcp_namespace", "gateway", "cluster"]
 
 LOOK = ("get", "list", "watch")
 MAKE = (*LOOK, "create", "patch", "delete")
-"""Server-side apply is `patch`, and `create` for what is new."""
+"""Server-side apply needs `patch`, and `create` for new objects."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Permission:
     """Verbs on a resource.
 
     Attributes:
-        place: where: the campaign's namespace, the recorder's, the Gateway's, or outside namespaces.
-        resource: as a rule of RBAC has it; a subresource behind a slash.
-        why: what would not work without it.
-        names: of the only objects that it is about; empty for all.
-        advisory: only the doctor uses it; a campaign runs without.
+        place: the campaign's namespace, the recorder's, the Gateway's, or `cluster` for what has no namespace.
+        resource: as in an RBAC rule; a subresource after a slash.
+        why: what needs it.
+        names: of the only objects that it applies to; empty for all.
+        advisory: only the doctor uses it; a campaign runs without it.
     """
 
     place: Place
@@ -53,7 +53,7 @@ OBJECTIVE_GROUPS = ("inference.networking.x-k8s.io", "llm-d.ai")
 RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
-# By the Gateway's provider; whose one is that names no class is not known before the cluster is asked.
+# By the Gateway's provider, which is unknown until the cluster is asked if the site names no class.
 _BY_PROVIDER = (
     (
         ("istio", "none"),
@@ -65,11 +65,11 @@ _BY_PROVIDER = (
     (("gke",), "networking.gke.io", "gcpbackendpolicies", "how long GKE's Gateway waits for them"),
 )
 
-_CLASSES = "whose Gateway it is: some need documents of their own"
+_CLASSES = "the Gateway's provider: some need additional documents"
 
 
 def permissions(site: Cluster) -> tuple[Permission, ...]:
-    """Return everything that the workflow does on this site."""
+    """Return all permissions that the workflow needs on this site."""
     return (*_in_namespace(site), *_in_pcp_namespace(), *_outside(site))
 
 
@@ -86,22 +86,22 @@ def _in_namespace(site: Cluster) -> list[Permission]:
         ("", "persistentvolumeclaims", MAKE, "the volume for weights"),
         ("apps", "deployments", MAKE, "the servers"),
         ("apps", "replicasets", LOOK, "following a rollout"),
-        ("batch", "jobs", MAKE, "the load generator; downloading weights; letting a run go by itself"),
-        ("coordination.k8s.io", "leases", (*MAKE, "update"), "telling a running job from a dead one"),
+        ("batch", "jobs", MAKE, "the load generator; downloading weights; the automatic removal of a run"),
+        ("coordination.k8s.io", "leases", (*MAKE, "update"), "detecting whether a job still runs"),
         ("", "serviceaccounts", MAKE, "the endpoint picker's account"),
         (RBAC_GROUP, "roles", MAKE, "what the endpoint picker may do"),
         (RBAC_GROUP, "rolebindings", MAKE, "what the endpoint picker may do"),
     ]
     if site.gateway is not None:
         rows.append((POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"))
-        rows.append((GATEWAY_GROUP, "httproutes", MAKE, "the way from the Gateway to the pool"))
-        # Nobody may give away what he has not: these are in the endpoint picker's role.
+        rows.append((GATEWAY_GROUP, "httproutes", MAKE, "the route from the Gateway to the pool"))
+        # An account can only grant permissions that it has: these are in the endpoint picker's role.
         for group in OBJECTIVE_GROUPS:
             for resource in ("inferenceobjectives", "inferencemodelrewrites"):
-                rows.append((group, resource, LOOK, "handed on to the endpoint picker"))
+                rows.append((group, resource, LOOK, "granted to the endpoint picker"))
     found = [Permission("namespace", *row) for row in rows]
     if site.token_secret is not None:
-        why = "the doctor looks whether the token's key is there"
+        why = "the doctor checks whether the token's key exists"
         found.append(Permission("namespace", "", "secrets", ("get",), why, (site.token_secret.name,), True))
     if site.gateway is not None:
         for providers, group, resource, why in _BY_PROVIDER:
@@ -110,7 +110,7 @@ def _in_namespace(site: Cluster) -> list[Permission]:
         if site.gateway.create:
             found.append(Permission("namespace", GATEWAY_GROUP, "gateways", MAKE, "a Gateway for each cell"))
         else:
-            why = "the doctor looks at the Gateway; its address"
+            why = "the doctor checks the Gateway; its address"
             found.append(Permission("gateway", GATEWAY_GROUP, "gateways", ("get",), why, (site.gateway.name,)))
     return found
 
@@ -118,7 +118,7 @@ def _in_namespace(site: Cluster) -> list[Permission]:
 def _in_pcp_namespace() -> list[Permission]:
     rows: list[tuple[str, str, tuple[str, ...], str]] = [
         ("apps", "daemonsets", MAKE, "the recorder"),
-        ("batch", "jobs", MAKE, "letting the recorder go by itself"),
+        ("batch", "jobs", MAKE, "the automatic removal of the recorder"),
         ("coordination.k8s.io", "leases", (*MAKE, "update"), "which campaign measures on which nodes"),
         ("", "configmaps", MAKE, "what the recorder reads"),
         ("", "pods", (*LOOK, "create", "delete"), "the recorder's pods, and the doctor's trial of them"),
@@ -135,20 +135,20 @@ def _outside(site: Cluster) -> list[Permission]:
     return [
         Permission("cluster", "", "nodes", look, nodes),
         *([] if site.gateway is None else [Permission("cluster", GATEWAY_GROUP, "gatewayclasses", look, _CLASSES)]),
-        Permission("cluster", "storage.k8s.io", "storageclasses", look, "the doctor looks at the classes", (), True),
-        Permission("cluster", "", "namespaces", ("get",), "looking whether they exist", namespaces),
+        Permission("cluster", "storage.k8s.io", "storageclasses", look, "the doctor checks the classes", (), True),
+        Permission("cluster", "", "namespaces", ("get",), "checking whether they exist", namespaces),
     ]
 
 
 def namespace_of(place: Place, site: Cluster) -> str:
-    """Return the namespace that a place of the table means; empty for none."""
+    """Return the namespace of a place in the table; "" for `cluster`."""
     if place == "gateway":
         return (site.gateway.namespace if site.gateway is not None else None) or site.namespace
     return {"namespace": site.namespace, "pcp_namespace": site.pcp_namespace, "cluster": ""}[place]
 
 
 def roles(site: Cluster) -> dict[str, list[dict[str, Any]]]:
-    """Return the rules of RBAC by namespace, those for what has no namespace under the empty name.
+    """Return the RBAC rules by namespace; those for resources without a namespace are under "".
 
     Resources with equal verbs share a rule.
     """
@@ -166,7 +166,7 @@ def roles(site: Cluster) -> dict[str, list[dict[str, Any]]]:
 
 
 def manifest(site: Cluster, subject: tuple[str, str] | None = None) -> str:
-    """Return the RBAC manifest, YAML. `subject`: kind (User or Group) and name; a service account is made without."""
+    """Return the RBAC manifest, YAML. `subject`: kind (User or Group) and name; if None, a new service account."""
     by_namespace = roles(site)
     return filled(
         TEMPLATE,
@@ -179,7 +179,7 @@ def manifest(site: Cluster, subject: tuple[str, str] | None = None) -> str:
 
 
 def namespaces(site: Cluster) -> str:
-    """Return the namespaces, YAML, to be created where they do not exist."""
+    """Return the YAML of the namespaces, for creating those that do not exist."""
     return filled(NAMESPACES, namespace=site.namespace, pcp_namespace=site.pcp_namespace)
 
 

@@ -1,4 +1,4 @@
-"""The recorder of a campaign: PCP on every node, told what to read and what to log."""
+"""The recorder of a campaign: PCP on every node, with its configuration of endpoints and logged metrics."""
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api import names
@@ -10,18 +10,18 @@ from kveval.spec.servers.registry import SERVERS
 COMPONENT = "recorder"
 CONTAINER = "pmcd"
 STATE = "/var/lib/kveval"
-"""Folder of the container that may be written to, on the node's disk."""
+"""Writable folder of the container, on the node's disk."""
 CONFIGURATION = "/etc/kveval/pmlogconf"
-"""Folder of the container with what is logged, by group."""
+"""Folder of the container with the configuration of logged metrics, one file a group."""
 SOURCE_GROUPS = (*SERVERS, "epp", "gateway", "dcgm", "redis", "valkey", "lmcache")
 PLACE = "@SOURCE@"
-"""Stands for a source's name in the text of a group."""
+"""Placeholder for a source's name in the text of a group."""
 
 
 def logged_groups() -> dict[str, str]:
     """Return parts of a pmlogger configuration by group: facts logged once, the host's metrics, each kind of source.
 
-    In a source's group @SOURCE@ stands for the source's name. `access`, the last part, keeps pmlogger to itself.
+    In a source's group @SOURCE@ stands for the source's name. `access`, the last part, denies all access to pmlogger.
     """
     host = [metric for metric in DEFAULT_METRICS if not metric.startswith(("openmetrics", "nvidia"))]
     once = [metric for metric in ONCE_METRICS if not metric.startswith("nvidia")]
@@ -36,12 +36,12 @@ def recorder_name(campaign: str) -> str:
 
 
 def recorder_labels(campaign: str) -> dict[str, str]:
-    """Return the labels of what belongs to the campaign's recorder."""
+    """Return the labels of all objects of the campaign's recorder."""
     return names.labels(campaign, "", None, "", COMPONENT)
 
 
 def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
-    """Return the recorder of a campaign: its namespace, one pod a node, what it reads and what is logged."""
+    """Return the documents of a campaign's recorder: namespace, one pod per node, endpoints and logged metrics."""
     labels = recorder_labels(campaign)
     selector = {key: labels[key] for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")}
     return documents(

@@ -32,16 +32,16 @@ PORTS: Mapping[str, int] = {
     "epp_metrics_port": 9090,
     "tokenizer_port": 8082,
 }
-"""Ports by placeholder. Pods of their own address use these; where all share one network, others are handed in.
+"""Ports by placeholder, for pods that have their own addresses; for pods on one shared network, others are passed.
 
-Those of the router are its chart's."""
+The router's ports are those of its chart."""
 
 
 @dataclass(frozen=True)
 class Rendered:
     """The documents of one run of a cell.
 
-    `storage`: claims that are kept between cells; `serving`: the servers and what routes to them.
+    `storage`: volume claims that are kept between cells; `serving`: the servers and their routing.
     """
 
     storage: tuple[Document, ...]
@@ -49,14 +49,14 @@ class Rendered:
 
     @property
     def documents(self) -> tuple[Document, ...]:
-        """All of them, in the order in which they are applied."""
+        """All documents, in the order in which they are applied."""
         return (*self.storage, *self.serving)
 
 
 def context_of(
     specification: Specification, site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
 ) -> RenderContext:
-    """Return what the templates of one run of a cell are filled from."""
+    """Return the values from which the templates of one run of a cell are filled."""
     return RenderContext(specification, site, run, campaign, ports, specification.measurement_id)
 
 
@@ -74,7 +74,7 @@ def render(context: RenderContext) -> Rendered:
 
 
 def target_url(context: RenderContext) -> str | None:
-    """Return the URL that the load goes to as pods see it, None where only the Gateway's status tells."""
+    """Return the URL that the load is sent to, as pods see it; None if only the Gateway's status has it."""
     site = context.site
     if site.address not in ROUTES:
         return place(site.address, context)
@@ -86,7 +86,7 @@ def target_url(context: RenderContext) -> str | None:
 
 
 def place(url: str, context: RenderContext, port: int | None = None) -> str:
-    """Fill {port} (the server's unless given), {service} and {namespace} of a URL that the campaign gives."""
+    """Replace {port} (by default the server's), {service} and {namespace} in a URL that the campaign declares."""
     values = {"port": port or context.ports["port"], "service": context.name("model-server")}
     for name, value in {**values, "namespace": context.site.namespace}.items():
         url = url.replace(f"{{{name}}}", str(value))
@@ -101,13 +101,13 @@ def load_job(
     files: Mapping[str, str] = MappingProxyType({}),
     deadline_s: float = 7200.0,
 ) -> tuple[Document, ...]:
-    """Return the Job that runs the load generator for the level of this index, last, after what it needs.
+    """Return the documents that run the load generator for the level of this index; the Job is the last.
 
-    `argv`: the container's command, which has LOAD_FOLDER to write to, and the model's files at /model (a miniature) or
-    in the cache; `files`: base64 by name, mounted at LOAD_FILES; `deadline_s`: seconds after which the Job is
-    ended, its wait for its turn included.
+    `argv`: the container's command, which can write to LOAD_FOLDER, and has the model's files at /model (a miniature)
+    or in the model cache; `files`: base64 by name, mounted at LOAD_FILES; `deadline_s`: seconds after which the Job
+    is ended, including its wait for its turn.
     """
-    # Without a volume that it may share the generator asks the hub for the tokenizer.
+    # Without a volume that it may share, the generator loads the tokenizer from the Hugging Face hub.
     shared = context.specification.miniature or context.cache_is_shared
     return context.documents(
         "load-job",
@@ -122,14 +122,14 @@ def load_job(
 
 
 def load_target(context: RenderContext, url: str) -> load.LoadTarget:
-    """Return where the load goes, as the load generator's pod sees it and its model's tokenizer."""
+    """Return where the load is sent, with the URL and the tokenizer's path as the load generator's pod sees them."""
     specification = context.specification
     tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
     return load.LoadTarget(url, specification.model.served_name, tokenizer)
 
 
 def load_command(context: RenderContext, level: load.Level, url: str) -> list[str]:
-    """Return GuideLLM's command line for a level, with paths as its pod has them; the load goes to `url`."""
+    """Return GuideLLM's command line for a level, with the paths in its pod; the load is sent to `url`."""
     report, workload = Path(LOAD_FOLDER, level.report_name), context.specification.workload
     return load.command("guidellm", workload, level, load_target(context, url), report)
 
@@ -156,6 +156,6 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
 
 def _first_load(context: RenderContext) -> tuple[Document, ...]:
     level = load.levels_of(context.specification.workload, 1)[0]
-    # The address of a Gateway is not known before it is asked.
+    # Only the cluster knows the address of a Gateway.
     url = target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
     return load_job(context, level.index, load_command(context, level, url), {})

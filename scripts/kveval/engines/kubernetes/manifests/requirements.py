@@ -1,4 +1,4 @@
-"""Demands of documents on a cluster, read as its scheduler reads them: GPUs, memory, volumes, images, secrets."""
+"""Requests of documents to a cluster, read as its scheduler reads them: GPUs, memory, volumes, images, secrets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ _SHARED_MEMORY = "/dev/shm"
 
 
 def quantity(value: object) -> float:
-    """Return a Kubernetes quantity as a number: bytes, cores or pieces; 0 for None."""
+    """Return a Kubernetes quantity as a number: bytes, cores or a count; 0 for None. Raises ValueError."""
     return 0.0 if value is None else float(parse_quantity(value))
 
 
 @dataclass(frozen=True)
 class PodNeed:
-    """The pods that a document makes.
+    """The pods that a document creates.
 
     Attributes:
-        owner: the document, as sentences name it; `component`: its label, what the pods are for.
-        copies: how many of them; 0 for one on every node.
-        requests: of one pod, by resource: bytes, cores or pieces.
-        memory_limit: bytes over which a pod is killed; 0 for none.
-        shared_memory: bytes of a volume in memory at /dev/shm; None without one, 0 for one without a limit of its own.
+        owner: the document's name in messages; `component`: the pods' component label.
+        copies: number of pods; 0 for one on every node.
+        requests: of one pod, by resource: bytes, cores or a count.
+        memory_limit: bytes above which a pod is killed; 0 for no limit.
+        shared_memory: bytes of a volume in memory at /dev/shm; None without a volume, 0 for a volume without a limit.
         images: of its containers.
         template: the pod's metadata and spec.
     """
@@ -50,7 +50,7 @@ class PodNeed:
 
 
 def pod_needs(documents: Iterable[Mapping[str, Any]]) -> list[PodNeed]:
-    """Return the pods that these documents make."""
+    """Return the pods that these documents create."""
     return [need for document in documents if (need := _pods_of(document)) is not None]
 
 
@@ -76,7 +76,7 @@ def _pods_of(document: Mapping[str, Any]) -> PodNeed | None:
 
 
 def _requests(pod: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the scheduler counts: the containers' sum, or the largest init container where that is more."""
+    """Return what the scheduler counts: the sum of the containers, or the largest init container if that is more."""
     total: dict[str, float] = {}
     for container in pod["containers"]:
         for name, value in _requested(container).items():
@@ -88,7 +88,7 @@ def _requests(pod: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _requested(container: Mapping[str, Any]) -> dict[str, float]:
-    # What has a limit and no request is requested up to its limit.
+    # A resource with a limit and without a request is requested up to its limit.
     asked = {**_resources(container, "limits"), **_resources(container, "requests")}
     return {name: quantity(value) for name, value in asked.items()}
 
@@ -112,7 +112,7 @@ def _shared_memory(pod: Mapping[str, Any]) -> float | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A volume that is asked for: bytes, its class (None: the cluster's default) and access modes."""
+    """A requested volume: bytes, its class (None: the cluster's default) and access modes."""
 
     name: str
     namespace: str
@@ -122,7 +122,7 @@ class Claim:
 
 
 def claims(documents: Iterable[Mapping[str, Any]]) -> list[Claim]:
-    """Return the volumes that these documents ask for."""
+    """Return the volumes that these documents request."""
     return [
         Claim(
             name=document["metadata"]["name"],
@@ -138,7 +138,7 @@ def claims(documents: Iterable[Mapping[str, Any]]) -> list[Claim]:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a cluster: what can be scheduled there. `taints` as the API has them, those that repel only."""
+    """A node of a cluster and what can be scheduled there; `taints`: those of effect NoSchedule and NoExecute."""
 
     name: str
     labels: Mapping[str, str]
@@ -148,7 +148,7 @@ class Node:
 
 
 def node_of(thing: Mapping[str, Any]) -> Node:
-    """Return what matters here of a Node object."""
+    """Return the Node for an object of the API server."""
     status, spec = thing.get("status", {}), thing.get("spec", {})
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", []))
     return Node(
@@ -161,7 +161,7 @@ def node_of(thing: Mapping[str, Any]) -> Node:
 
 
 def accepts(node: Node, pod: Mapping[str, Any]) -> bool:
-    """Tell whether a pod's selector and tolerations let it onto a node that is ready; affinities are not read."""
+    """Tell whether a node is schedulable and a pod's selector and tolerations allow it; affinities are ignored."""
     selected = all(node.labels.get(name) == value for name, value in (pod.get("nodeSelector") or {}).items())
     return (
         node.schedulable

@@ -1,4 +1,4 @@
-"""llm-d's router: the documents of its own charts (manifests/llm-d), with what a cell adds to them (router.yaml.j2)."""
+"""llm-d's router: the documents of its own charts (manifests/llm-d), with a cell's additions (router.yaml.j2)."""
 
 import functools
 import json
@@ -13,15 +13,15 @@ from kveval.engines.kubernetes.manifests.context import RenderContext
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS
 
 PROXY_PORT = 8081
-"""Port of the charts' Envoy, which takes the requests where there is no Gateway."""
+"""Port of the charts' Envoy, which gets the requests if there is no Gateway."""
 _NAME = re.compile(r"kveval-router(?:-([a-z]+(?:-[a-z]+)*))?")
 _OF_PROVIDER = {"DestinationRule": "istio", "GCPBackendPolicy": "gke", "HealthCheckPolicy": "gke"}
-# Of llm-d's charts; the chart of the oldest release states none.
+# From llm-d's charts; the chart of the oldest release has none.
 _PICKER_RESOURCES = {"requests": {"cpu": "8", "memory": "8Gi"}, "limits": {"memory": "16Gi"}}
 
 
 def router(context: RenderContext) -> tuple[Document, ...]:
-    """Return the router of a cell: what its release's chart deploys. Raises ManifestError for a bad template."""
+    """Return the documents of a cell's router, from its release's chart. Raises ManifestError for a bad template."""
     added = {document["kind"]: document for document in context.documents("router")}
     return tuple(
         _completed(_named(document, context), added.get(document["kind"], {}), context)
@@ -69,7 +69,7 @@ def _completed(document: Document, added: Document, context: RenderContext) -> D
 
 
 def _merged(value: Any, added: Any) -> Any:
-    """Merge as kubectl does: fields by name, named items by their names, null removes; a command is replaced."""
+    """Merge as kubectl does: fields by name, list items by mountPath or name, null removes; a command is replaced."""
     if isinstance(value, Mapping) and isinstance(added, Mapping):
         both = {
             key: item if key == "command" else _merged(value.get(key), item)

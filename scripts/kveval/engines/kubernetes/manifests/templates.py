@@ -1,4 +1,4 @@
-"""Templates of manifests/, filled to plain documents."""
+"""Rendering of the templates in manifests/ to plain documents."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ class ManifestError(Failure):
 
 
 def documents(template: str, **values: Any) -> tuple[Document, ...]:
-    """Fill a template and return its documents. Raises ManifestError naming the template, and what is missing."""
+    """Fill a template and return its documents. Raises ManifestError with the template's name and what is missing."""
     try:
         found = list(yaml.load_all(filled(template, **values), Loader=yaml.CSafeLoader))
     except (jinja2.TemplateError, yaml.YAMLError) as error:
@@ -36,15 +36,15 @@ def filled(template: str, **values: Any) -> str:
 
 
 def to_text(found: tuple[Document, ...]) -> str:
-    """Return documents as one YAML text, for people."""
+    """Return documents as one YAML text for human readers."""
     return yaml.dump_all(found, Dumper=_Readable, sort_keys=False, width=120, allow_unicode=True)
 
 
 class _Readable(yaml.CSafeDumper):
-    """Writes texts of several lines as such, and no anchors."""
+    """Writes texts of several lines as blocks, and no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write everything out."""
+        """Write repeated values in full, without YAML aliases."""
         return True
 
 
@@ -70,14 +70,14 @@ def _environment() -> jinja2.Environment:
 
 
 def _size(size_bytes: int) -> str:
-    """Return bytes as a quantity, up to the next MiB."""
+    """Return bytes as a Kubernetes quantity, rounded up to MiB."""
     return f"{math.ceil(size_bytes / 2**20)}Mi"
 
 
 def _plain(value: Any) -> Any:
-    """Return a part of the site's configuration as a document has it; raise for a name that is not there."""
+    """Return a part of the site's configuration as plain data; raise for an undefined name or an unknown type."""
     if isinstance(value, jinja2.Undefined):
         return str(value)
     if isinstance(value, Strict):
         return value.model_dump(exclude_none=True)
-    raise ManifestError(f"{value!r} has no place in a manifest")
+    raise ManifestError(f"{value!r} cannot be written to a manifest")

@@ -1,1 +1,1 @@
-"""Waiting for objects of a cluster, and saying why they are not there."""
+"""Waiting for objects of a cluster, and diagnosing why they do not start."""

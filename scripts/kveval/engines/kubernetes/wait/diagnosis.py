@@ -1,4 +1,4 @@
-"""Reasons that keep a pod from running, judged from its status and events alone: every case can be tested as data.
+"""Reasons why a pod does not run, judged from its status and events alone, so that every case can be tested as data.
 
 The reasons are the kubelet's and the scheduler's: pkg/kubelet/images/types.go, pkg/kubelet/container/sync_result.go,
 pkg/kubelet/kuberuntime and https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/.
@@ -14,29 +14,29 @@ from kveval.engines.kubernetes.api.kinds import condition, unready
 Pod = Mapping[str, Any]
 AnyPod = TypeVar("AnyPod", bound=Pod)
 
-# Reasons for which a container waits and will go on waiting, and what to do.
+# Reasons for which a container waits without end, and what to do.
 _STUCK = {
     "ImagePullBackOff": "check the image's name and tag, the node's way to the registry, and image_pull_secrets",
-    "InvalidImageName": "the image's name is not one: correct it",
+    "InvalidImageName": "the image's name is invalid: correct it",
     "ErrImageNeverPull": "load the image onto the node, or let it be pulled (imagePullPolicy)",
     "ImageInspectError": "the image on the node is damaged: pull it again",
     "RegistryUnavailable": "the registry does not answer from the node",
-    "CrashLoopBackOff": "the container ends again and again: see its last log lines",
+    "CrashLoopBackOff": "the container ends after every restart: see its last log lines",
     "CreateContainerConfigError": "a Secret, ConfigMap or key that the container refers to is missing",
-    "CreateContainerError": "the container runtime cannot make the container: see the events",
+    "CreateContainerError": "the container runtime cannot create the container: see the events",
     "RunContainerError": "the container cannot be started: is its command in the image?",
     "StartError": "the container cannot be started: is its command in the image?",
     "ContainerCannotRun": "the container cannot be started: is its command in the image?",
     "PreStartHookError": "the container's start hook failed",
     "PostStartHookError": "the container's start hook failed",
 }
-# The first of two: only its message tells a name that does not exist from a registry that is busy.
+# The reason before ImagePullBackOff: only its message shows whether the name does not exist or the registry is busy.
 _FIRST_PULL = "ErrImagePull"
 _HOPELESS_PULL = ("not found", "unauthorized", "denied", "forbidden", "manifest unknown", "no such image", "invalid")
 _PULL_FIX = _STUCK["ImagePullBackOff"]
 _OOM = "OOMKilled"
 _OOM_FIX = "raise the container's memory limit (host KV cache and /dev/shm count towards it) or lower the cache's size"
-# Events that say why containers are not made, though the pod's status says only ContainerCreating.
+# Events that say why containers are not created, while the pod's status says only ContainerCreating.
 _SETUP_EVENTS = (
     "FailedMount",
     "FailedAttachVolume",
@@ -45,29 +45,29 @@ _SETUP_EVENTS = (
     "FailedCreatePodContainer",
     "NetworkNotReady",
 )
-# Events that say that it went on, though an earlier one was of those.
+# Events that say that the setup continued after one of those.
 _WENT_ON = ("SuccessfulAttachVolume", "Pulling", "Pulled", "Created")
 _FIXES_OF_SETUP = {
     "FailedMount": "does the volume, ConfigMap or Secret exist, and is the volume free?",
-    "FailedAttachVolume": "is the volume attached to another node still?",
+    "FailedAttachVolume": "is the volume still attached to another node?",
 }
-# By what the scheduler's message has, the most telling first.
+# By words of the scheduler's message, the most specific first.
 _FIXES_OF_PLACE = {
-    "unbound": "its claim has no volume: is there such a storage class, and can it make that access mode?",
-    "persistentvolumeclaim": "its claim is not there, or is going",
-    "volume node affinity": "its volume is in another zone, or on another node, than those that would take it",
-    "pod affinity": "its volume is on one node at a time, which has no room: cluster.model_cache.access: ReadWriteMany",
+    "unbound": "its claim has no volume: does the storage class exist, and does it support the access mode?",
+    "persistentvolumeclaim": "its claim does not exist or is being deleted",
+    "volume node affinity": "its volume is in another zone, or on another node, than the nodes that would accept it",
+    "pod affinity": "the only node with its volume has no room: set cluster.model_cache.access: ReadWriteMany",
 }
 _NO_ROOM = (
-    "no node has what it asks for (GPUs, memory, labels, tolerations): free one, add one, or correct node_selector and"
+    "no node has what it requests (GPUs, memory, labels, tolerations): free one, add one, or correct node_selector and"
     " tolerations"
 )
-# Events of those who add nodes: the cluster autoscaler (its FAQ, "What are the events") and Karpenter.
+# Events of what adds nodes: the cluster autoscaler (its FAQ, "What are the events") and Karpenter.
 _NODE_COMES = ("TriggeredScaleUp", "Nominated")
 _NO_NODE_COMES = "NotTriggerScaleUp"
-# Refusals of the autoscaler that pass: a group that is full shrinks, one that failed is tried again.
+# Refusals of the autoscaler that may be temporary: a full node group may shrink, a failed one is tried again.
 _MAY_PASS = ("max node group size reached", "in backoff", "not ready for scale-up", "max cluster")
-# A kubelet says by itself that it is not ready, for a moment, while its node starts.
+# While its node starts, a kubelet reports for a moment that it is not ready.
 _NODE_STARTS_S = 30.0
 _FIXES_OF_PHASE = {
     "Evicted": "the node ran out of memory or disk: see the pod's message",
@@ -79,10 +79,10 @@ _FIXES_OF_PHASE = {
 
 @dataclass(frozen=True)
 class Patience:
-    """Troubles that may pass by themselves: states that last, s (a node may be added), and containers that end.
+    """How long, in seconds, to tolerate states that may be temporary, and how many restarts of a container.
 
-    `refused_s`: without a node, and the autoscaler says that it can add none. A container that ran out of memory is
-    not started again in the hope of more.
+    `refused_s`: without a node, if the autoscaler says that it cannot add one. A container that ran out of memory is
+    never tolerated.
     """
 
     unschedulable_s: float = 1200.0
@@ -94,7 +94,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a pod will not run: the cause as the cluster names it, what it said, what to do."""
+    """Why a pod will not run: the cause as the cluster names it, the cluster's message, what to do."""
 
     cause: str
     text: str
@@ -102,40 +102,40 @@ class Trouble:
     pod: str = ""
     container: str = ""
     exit_code: int | None = None
-    """Of the container, where it ended."""
+    """The container's exit code, if it ended."""
     previous: bool = False
-    """Whether the log that tells more is the one before the container's restart."""
+    """Whether the relevant log is the one from before the container's restart."""
     ended: bool = False
-    """Whether it did run, and ended: a Job may try again by itself."""
+    """Whether it ran and ended, so that a Job may start another pod."""
 
     def line(self) -> str:
-        """Say it in one line."""
+        """Return the cause, the message and what to do, in one line."""
         where = f"container {self.container} of pod {self.pod}" if self.container else f"pod {self.pod}"
         said = " ".join(self.text.split())
         return f"{self.cause}: {_joined(where if self.pod else '', said)}; {self.fix}"
 
 
 def alive(pods: Iterable[AnyPod]) -> list[AnyPod]:
-    """Leave out the pods that are being deleted: one of an earlier rollout may look ready until its very end."""
+    """Return the pods that are not being deleted; a pod of an earlier rollout may look ready until it is gone."""
     return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 
 
 def is_ready(pod: Pod) -> bool:
-    """Whether a pod serves, and is not about to go."""
+    """Whether a pod is ready and not being deleted."""
     return condition(pod, "Ready").get("status") == "True" and not pod["metadata"].get("deletionTimestamp")
 
 
 def restarts(pod: Pod) -> int:
-    """Count how often the containers of a pod were started anew."""
+    """Return how often the containers of a pod were restarted."""
     return sum(int(status.get("restartCount") or 0) for status in _containers(pod))
 
 
 def trouble_of(
     pod: Pod, events: Iterable[Mapping[str, Any]] = (), now: datetime | None = None, patience: Patience | None = None
 ) -> Trouble | None:
-    """Return why a pod will not run, None while it may still.
+    """Return why a pod will not run, None as long as it still may.
 
-    `events` are the pod's; `now` is the cluster's time, for how long a state has lasted.
+    `events`: the pod's; `now`: the time by the cluster's clock, from which the duration of a state is computed.
     """
     patience = patience or Patience()
     now = now or datetime.now(UTC)
@@ -156,20 +156,20 @@ def trouble_of(
 
 
 def node_trouble(pod: Pod, node: Mapping[str, Any] | None, now: datetime) -> Trouble | None:
-    """Return why the node of a pod cannot run it, None while it may; `node`: None where it is gone."""
+    """Return why the node of a pod cannot run it, None as long as it may; `node`: None if it no longer exists."""
     where = pod["metadata"]["name"]
     if node is None:
         text = f"its node {pod['spec']['nodeName']} is no longer in the cluster"
-        return Trouble("NodeGone", text, "was it scaled down, or taken back (spot)?", where)
+        return Trouble("NodeGone", text, "was it scaled down, or reclaimed (spot)?", where)
     said, ready = unready(node), condition(node, "Ready")
     starts = ready.get("status") == "False" and seconds_since(ready.get("lastTransitionTime"), now) < _NODE_STARTS_S
     if not said or starts:
         return None
-    return Trouble("NodeNotReady", said, "look at the node, or leave it out (node_selector, cordon)", where)
+    return Trouble("NodeNotReady", said, "check the node, or exclude it (node_selector, cordon)", where)
 
 
 def waits_for(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
-    """Say what a pod waits for that has no node: the words of the scheduler and of the autoscaler; "" of others."""
+    """Return why a pod has no node, in the words of the scheduler and of the autoscaler; "" if it has one."""
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") != "False":
         return ""
@@ -182,7 +182,7 @@ def waits_for(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _of_autoscaler(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the last event of who adds nodes, {} without one; `events` are in the order of their times."""
+    """Return the last event of the autoscaler, {} without one; `events` are in the order of their times."""
     known = (*_NODE_COMES, _NO_NODE_COMES)
     found = (one for one in events[::-1] if one.get("reason") in known or one.get("reportingComponent") == "karpenter")
     return next(found, {})
@@ -198,7 +198,7 @@ def _of_container(status: Mapping[str, Any], patience: Patience) -> Trouble | No
     name, state = status["name"], status.get("state") or {}
     last = (status.get("lastState") or {}).get("terminated") or {}
     ended = state.get("terminated") or {}
-    # Out of memory comes before the crash loop that follows from it.
+    # Out of memory is judged before the crash loop that it causes.
     for end, previous in ((ended, False), (last, True)):
         if end.get("reason") == _OOM:
             code = int(end.get("exitCode", 137))
@@ -235,7 +235,7 @@ def _unscheduled(pod: Pod, events: Sequence[Mapping[str, Any]], now: datetime, p
     cause = (scheduled.get("reason") or "Unschedulable") if comes else event["reason"]
     placed = str(scheduled.get("message") or "").lower()
     fix = next((fix for words, fix in _FIXES_OF_PLACE.items() if words in placed), _NO_ROOM)
-    fix += "; cluster.schedule_timeout_s is how long a node is waited for" if comes else ""
+    fix += "; cluster.schedule_timeout_s sets how long to wait for a node" if comes else ""
     return Trouble(cause, waits_for(pod, events), fix, pod["metadata"]["name"])
 
 
@@ -252,7 +252,7 @@ def _not_set_up(pod: Pod, events: list[Mapping[str, Any]], now: datetime, patien
     if not status.get("startTime") and not status.get("containerStatuses") and lasted >= patience.unseen_s:
         text, fix = f"no node was found for it in {lasted:.0f} s", "is the cluster's scheduler running?"
         if node:
-            text, fix = f"node {node} has not taken it up for {lasted:.0f} s", "is the node's kubelet running?"
+            text, fix = f"node {node} has not started it for {lasted:.0f} s", "is the node's kubelet running?"
         return Trouble("NotStarted", text, fix, metadata["name"])
     return None
 
@@ -270,5 +270,5 @@ def _joined(*parts: str) -> str:
 
 
 def seconds_since(stamp: str | None, now: datetime) -> float:
-    """Return how long ago a time is as the API server writes it; 0 for none."""
+    """Return the seconds from `stamp`, a time of the API server in ISO 8601, to `now`; 0 for None."""
     return (now - datetime.fromisoformat(stamp)).total_seconds() if stamp else 0.0

@@ -1,4 +1,4 @@
-"""Waiting until what was applied runs, or until it is clear that it never will: then at once, and with the cause."""
+"""Waiting until applied objects run; a wait ends at once, with the cause, when it is clear that they never will."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,12 +29,12 @@ def wait_for_deployment(
 def _waited(
     target: WaitTarget, judge: Callable[[WaitTarget, Document], WaitState], timeout_s: float, say: Say | None
 ) -> list[Document]:
-    """Wait until `judge` finds an object done that a controller looks after; return its pods."""
+    """Wait until `judge` finds an object done, whose controller has seen its last change; return its pods."""
 
     def look() -> WaitState:
         found = target.read()
         if found is None:
-            return WaitState(False, "is not there")
+            return WaitState(False, "does not exist yet")
         return judge(target, found) if _observed(found) else WaitState(False, "its controller has not seen it yet")
 
     return wait(target, look, timeout_s, say)
@@ -65,7 +65,7 @@ def _deployment(target: WaitTarget, found: Document) -> WaitState:
 
 
 def _pods_of_revision(target: WaitTarget, deployment: Document) -> list[Document]:
-    """Return the live pods of the newest revision; those of earlier ones may be ready, or broken, and do not count."""
+    """Return the live pods of the newest revision; pods of earlier ones, ready or broken, do not count."""
     api, labels = target.api, _selector(deployment)
     revision = (deployment["metadata"].get("annotations") or {}).get(_REVISION)
     newest = {
@@ -86,9 +86,9 @@ def wait_for_daemonset(
     say: Say | None = None,
     patience: Patience | None = None,
 ) -> list[Document]:
-    """Wait until each of `nodes` has a ready pod of a DaemonSet's present template; return those pods.
+    """Wait until each of `nodes` has a ready pod of a DaemonSet's current template; return those pods.
 
-    What is wrong on other nodes is not this wait's affair. Raises RolloutError.
+    Faults on other nodes are ignored. Raises RolloutError.
     """
     target = WaitTarget(api, DAEMON_SET, namespace, name, patience or Patience())
     return _waited(target, lambda target, found: _daemon_set(target, found, nodes), timeout_s, say)
@@ -106,19 +106,19 @@ def _daemon_set(target: WaitTarget, found: Document, nodes: Collection[str]) -> 
     target.check(new)
     target.without_since = (target.without_since or time.monotonic()) if without else None
     if target.without_since is not None and time.monotonic() - target.without_since >= _NO_NODE_S:
-        text = f"it has no pod on node {', '.join(without)}, where a server is: its selector or tolerations do not fit"
+        text = f"no pod on node {', '.join(without)}, where a server is: its selector or tolerations do not match"
         raise target.trouble(Trouble("NoNode", text, "correct cluster.node_selector and cluster.tolerations"))
     ready = [pod for pod in new if is_ready(pod)]
-    text = f"{len(ready)} of {len(nodes)} nodes that are measured have it available"
+    text = f"it is available on {len(ready)} of {len(nodes)} measured nodes"
     return WaitState(len(ready) == len(nodes), text, ready or pods, len(ready), len(nodes))
 
 
 def wait_for_job(
     api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
 ) -> list[Document]:
-    """Wait until a Job has completed; return the pods that did it, as far as they are still there.
+    """Wait until a Job has completed; return its successful pods, as far as they still exist.
 
-    Raises RolloutError when it failed for good, and when its pod cannot run.
+    Raises RolloutError if the Job failed, if its pod cannot run, or after `timeout_s`.
     """
     return _waited(WaitTarget(api, JOB, namespace, name, patience or Patience()), _job, timeout_s, say)
 
@@ -134,13 +134,13 @@ def _job(target: WaitTarget, found: Document) -> WaitState:
     live = alive(pods)
     if not live:
         target.require_creatable(found["metadata"].get("creationTimestamp"))
-    # A pod that ended is judged by the Job's own verdict, which knows whether there is another try.
+    # An ended pod is not judged here: the Job's own status says whether there is another attempt.
     target.check(live, retried=True)
     return WaitState(False, f"its pod is {', '.join(map(_phase, live)) or 'not there yet'}", live)
 
 
 def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]) -> RolloutError:
-    """Make the error of a Job that failed: how its pod ended, if the Job's own deadline is not the reason."""
+    """Return the error of a failed Job: how its pod ended, unless the Job's own deadline is the reason."""
     reason, message = verdict.get("reason") or "Failed", verdict.get("message") or ""
     ended = [(pod, trouble) for pod in pods if (trouble := trouble_of(pod)) is not None]
     if ended and reason != "DeadlineExceeded":
@@ -154,7 +154,7 @@ def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]
 
 
 def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
-    """Raise RolloutError when one of these pods (as a wait returned them) is gone, restarted, or will not run on."""
+    """Raise RolloutError if one of these pods (as a wait returned them) is gone, restarted, or cannot continue."""
     for before in pods:
         metadata = before["metadata"]
         patience = Patience(restarts=restarts(before))
@@ -180,7 +180,7 @@ def _phase(pod: Document) -> str:
 
 
 def _observed(document: Document) -> bool:
-    if document["kind"] == JOB.kind:  # whose controller does not say
+    if document["kind"] == JOB.kind:  # its status has no observedGeneration
         return True
     observed = int((document.get("status") or {}).get("observedGeneration") or 0)
     return observed >= int(document["metadata"]["generation"])
@@ -191,5 +191,5 @@ def _owned(document: Document, owners: set[str]) -> bool:
 
 
 def _selector(document: Document) -> str:
-    """Write the selector of a controller of ours, which has labels alone, as the API's query wants it."""
+    """Return the selector of a Deployment or DaemonSet of this program, which has labels only, for an API query."""
     return ",".join(f"{key}={value}" for key, value in document["spec"]["selector"]["matchLabels"].items())

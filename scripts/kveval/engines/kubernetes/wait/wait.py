@@ -1,4 +1,4 @@
-"""The common part of every wait for an object: looking, giving up with the cause, saying how far it is."""
+"""The common part of every wait for an object: polling, ending with the cause of a failure, reporting progress."""
 
 import contextlib
 import time
@@ -22,8 +22,8 @@ from kveval.engines.protocol import Say
 
 _POLL_S = 1.0
 _REPEAT_S = 30.0
-# An object may be missing because it is just being made anew; a controller that may not make pods may have to wait for
-# those that are going (a quota).
+# An object may be missing because it is just being created again; a controller may be unable to create pods until
+# others are deleted (a quota).
 _MISSING_S = 10.0
 _CREATION_S = 10.0
 _EVENTS = 8
@@ -31,9 +31,9 @@ _LOG_LINES = 20
 
 
 class RolloutError(ClusterError):
-    """Something will not run, or not in time. `cause` is the cluster's word for it; the first line says it.
+    """An object will not run, or not in time. `cause` is the cluster's word for it, also in the message's first line.
 
-    Fact `previous`, of a container: it was started anew since, and the log before that tells.
+    Fact `previous`: the container has been restarted, and its log from before that has the cause.
     """
 
     def __init__(self, message: str, cause: str, pod: str = "", **facts: Any) -> None:
@@ -44,9 +44,9 @@ class RolloutError(ClusterError):
 
 @dataclass
 class WaitState:
-    """The state that one look found: whether it is over, in words how far it is, and the pods that matter.
+    """The state that one look found: whether the wait is over, its progress in words, and the pods concerned.
 
-    `available` of `wanted` replicas, or nodes: where there are several, and their controller has counted them.
+    `available` of `wanted` replicas or nodes: None if there are not several, or their controller has not counted them.
     """
 
     done: bool
@@ -67,18 +67,18 @@ class WaitTarget:
     patience: Patience = field(default_factory=Patience)
     seen: Document | None = None
     notes: str = ""
-    """What pods wait for that are not there yet, as the last `check` found it."""
+    """Why pods have no node yet, as the last `check` found it."""
     without_since: float | None = None
-    """Since when a node lacks its pod, time.monotonic()."""
+    """Since when a node has no pod, time.monotonic()."""
     _missing_since: float | None = None
 
     @property
     def label(self) -> str:
-        """Its name in a sentence."""
+        """The object's kind and name, for messages."""
         return f"{self.kind.kind} {self.namespace}/{self.name}"
 
     def read(self) -> Document | None:
-        """Return the object; None while it may just be being made anew. Raises RolloutError when it stays away."""
+        """Return the object; None while it may be about to be created again. Raises RolloutError if it is missing."""
         found = self.api.read(self.kind, self.name, self.namespace)
         if found is not None and not found["metadata"].get("deletionTimestamp"):
             self.seen, self._missing_since = found, None
@@ -91,7 +91,7 @@ class WaitTarget:
         raise self.error("Deleted", text, existed=self.seen is not None)
 
     def check(self, pods: Sequence[Document], *, retried: bool = False) -> None:
-        """Raise RolloutError for the first pod that will not run; `retried`: what ended is started anew by others."""
+        """Raise RolloutError for the first pod that will not run; `retried`: ignore ended pods, which a Job retries."""
         notes = []
         for pod in pods:
             pending = (pod.get("status") or {}).get("phase") in (None, "Pending")
@@ -107,7 +107,7 @@ class WaitTarget:
         self.notes = "".join(dict.fromkeys(f"; {note}" for note in notes if note))
 
     def trouble(self, found: Trouble, pod: Document | None = None, **facts: Any) -> RolloutError:
-        """Make the error of a trouble, with what the cluster noted and the container printed last."""
+        """Return the error for a trouble, with the last events and the last lines of the container's log."""
         quoted = evidence(self.api, self.seen, pod, found.container, previous=found.previous)
         message = f"{self.label}: {found.line()}{quoted}"
         facts |= {"container": found.container, "exit_code": found.exit_code}
@@ -115,13 +115,13 @@ class WaitTarget:
         return RolloutError(message, found.cause, found.pod, object=self.label, **facts)
 
     def error(self, cause: str, text: str, pod: Document | None = None, **facts: Any) -> RolloutError:
-        """Make an error that is not about a state of a pod; `pod` is quoted."""
+        """Return an error whose cause is not a pod's state; the events and log of `pod` are quoted."""
         name = pod["metadata"]["name"] if pod else ""
         message = f"{self.label} {text}{evidence(self.api, self.seen, pod)}"
         return RolloutError(message, cause, name, object=self.label, **facts)
 
     def require_creatable(self, since: str | None) -> None:
-        """Raise RolloutError when the controller says it may not make pods, though there was time since `since`."""
+        """Raise RolloutError if, some time after `since`, the controller reports that it cannot create pods."""
         if self.seen is None or self.lasted(since) < _CREATION_S:
             return
         failed = [event for event in self.api.events(self.seen) if event.get("reason") == "FailedCreate"]
@@ -129,22 +129,22 @@ class WaitTarget:
             raise self.not_creatable(str(failed[-1].get("message") or ""), since)
 
     def not_creatable(self, message: str, since: str | None) -> RolloutError:
-        """Make the error of a controller that may not make pods."""
-        fix = "a quota, the namespace's pod security, or a missing service account is in the way"
+        """Return the error for a controller that cannot create pods."""
+        fix = "a quota, the namespace's pod security, or a missing service account prevents it"
         lasted_s = self.lasted(since)
-        text = f"for {lasted_s:.0f} s no pod could be made, {message}"
+        text = f"no pod could be created for {lasted_s:.0f} s, {message}"
         return self.trouble(Trouble("FailedCreate", text, fix), lasted_s=lasted_s, said=message)
 
     def lasted(self, since: str | None) -> float:
-        """Return how long ago a time in an object is, s."""
+        """Return the seconds since a time in an object, by the API server's clock."""
         return seconds_since(since, self.api.now())
 
 
 def wait(target: WaitTarget, look: Callable[[], WaitState], timeout_s: float, say: Say | None) -> list[Document]:
-    """Look again every second until it is done; return the pods of the last look.
+    """Call `look` every second until its state is done; return the pods of that state.
 
-    Raises RolloutError after `timeout_s`, and whatever `look` raises. Says each new text, and one that stays from time
-    to time.
+    Raises RolloutError after `timeout_s`, and whatever `look` raises. Reports each new text with `say`, and repeats an
+    unchanged one from time to time.
     """
     begin = time.monotonic()
     said, said_at = "", begin
@@ -168,9 +168,9 @@ def evidence(
     container: str = "",
     previous: bool = False,
 ) -> str:
-    """Return the lines below an error's first: the last events of an object and its pod, the last of a container's log.
+    """Return an error's further lines: the last events of an object and its pod, the last lines of a container's log.
 
-    `previous`: the container was started anew since; the log before that tells more. Never raises ClusterError.
+    `previous`: quote the log from before the container's last restart. Never raises ClusterError.
     """
     parts = [_events(api, found) for found in (document, pod, *_unbound(api, pod)) if found is not None]
     if pod is not None:
@@ -179,7 +179,7 @@ def evidence(
 
 
 def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
-    """Return the claims of a pod that have no volume: their events say why, the pod's only that they have none."""
+    """Return the claims of a pod that have no volume; their events say why, which the pod's events do not."""
     volumes = (pod or {}).get("spec", {}).get("volumes") or []
     names = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
     found = []
@@ -212,7 +212,7 @@ def _log(api: Api, pod: Mapping[str, Any], container: str, previous: bool) -> st
     if name not in ran:
         return ""
     for before in dict.fromkeys((previous, False)):
-        with contextlib.suppress(ClusterError):  # it is gone with its node or its pod
+        with contextlib.suppress(ClusterError):  # the log is gone with its node or its pod
             text = api.logs(metadata["namespace"], metadata["name"], name, previous=before, tail=_LOG_LINES)
             if lines := text.rstrip().splitlines():
                 head = f"last log lines of container {name} of pod {metadata['name']}:"
