@@ -162,6 +162,13 @@ def test_noise_is_not_enough_at_the_budget(checked: Checked) -> None:
     assert "quieter machine" in text
 
 
+def test_the_far_end_of_a_very_wide_interval_is_cut_off(checked: Checked) -> None:
+    _, _, folder = checked(0.0, sd=3.0)
+    text = (folder / "COMMENT.md").read_text()
+    assert "more than +1,000]" in text
+    assert re.search(r"\de\+\d|\d{5}\.", text) is None
+
+
 def test_an_open_check_says_how_many_blocks_would_show_equality(checked: Checked) -> None:
     verdict, _, folder = checked(0.0, sd=0.025)
     assert verdict == "not enough"

@@ -9,11 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from kveval.analysis.estimators.sequential import Design, blocks_for_equality
-from kveval.report.data.numbers import MISSING
+from kveval.report.data.numbers import MISSING, significant
 from kveval.report.figures.axes import GREY, WIDTH
 from kveval.workflow.check.judging import Judged, Verdict
 
 FIGURE = "effects.png"
+# Per cent. The end of an interval beyond it, which is common after few noisy blocks, is shown as "more than" this.
+_WIDEST = 1000.0
 _ANSWERS = {"better": "**better**", "worse": "**worse**", "equal": "within the margin", "open": "not enough"}
 _COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equal": "#009E73", "open": "#999999"}
 _HEADS: Mapping[Verdict, str] = {
@@ -93,13 +95,14 @@ def _row(each: Judged) -> str:
 
 
 def _number(value: float) -> str:
-    return MISSING if np.isnan(value) else f"{value:,.3g}"
+    return significant(value, 3)
 
 
 def effect_text(each: Judged) -> str:
     """Return an effect with its interval as text, in percent of the base."""
     look = each.look
-    return MISSING if np.isnan(look.effect) else f"{look.effect:+.1f} % [{look.low:+.1f}, {look.high:+.1f}]"
+    high = f"{look.high:+.1f}" if look.high <= _WIDEST else f"more than {_WIDEST:+,.0f}"
+    return MISSING if np.isnan(look.effect) else f"{look.effect:+.1f} % [{look.low:+.1f}, {high}]"
 
 
 def _basis(design: Design, facts: CheckFacts) -> list[str]:
@@ -128,17 +131,17 @@ def draw_check(found: Sequence[Judged], design: Design) -> Figure:
     margin = 100 * design.margin
     axes.axvspan(-margin, margin, color="#000000", alpha=0.07, linewidth=0)
     axes.axvline(0, color=GREY, linewidth=0.9)
-    widest = max([3 * margin, *(2 * abs(each.look.effect) for each in shown)])
+    ends_shown = [abs(end) for each in shown if each.claim.decides for end in (each.look.low, each.look.high)]
+    widest = 1.05 * max(3 * margin, min(100, max(ends_shown, default=0)), *(abs(each.look.effect) for each in shown))
     for place, each in enumerate(shown):
         colour = _COLOURS[each.look.answer] if each.claim.decides else _COLOURS["open"]
-        ends = np.clip([each.look.low, each.look.high], -widest, widest)
-        axes.plot(ends, [place, place], color=colour, linewidth=1.8)
+        axes.plot([each.look.low, each.look.high], [place, place], color=colour, linewidth=1.8)
         face = colour if each.claim.decides else "white"
         axes.plot(each.look.effect, place, "o", color=colour, markerfacecolor=face)
     names = [f"{each.claim.title} ({'more' if each.claim.more_is_better else 'less'} is better)" for each in shown]
     axes.set_yticks(range(len(shown)), [f"{each.claim.arm}\n{name}" for each, name in zip(shown, names, strict=True)])
     axes.tick_params(axis="y", labelsize=7)
     axes.set_ylim(max(len(shown), 1) - 0.5, -0.5)
-    axes.set_xlim(-widest, widest)
+    axes.set_xlim(max(-widest, -105), widest)
     axes.set_xlabel("effect, % of the base; grey: the margin; hollow: does not decide")
     return figure
