@@ -6,6 +6,8 @@ import fcntl
 import pytest
 from tests.support.config_files import CONFIG, RAW, changed, load, on_gpus
 
+from kveval.engines.preflight import disk_bytes
+from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host.findings import worst
 from kveval.spec.loading import load_config
 from kveval.workflow.doctor import local as doctor_local
@@ -79,6 +81,15 @@ def test_what_is_wrong_is_named_with_its_fix(changes, check, level, code, told, 
     said = [changes.get("pcp_problem"), changes.get("holder"), *changes.get("missing_programs", {}).values()]
     assert all(words in found.what for words in said if words)
     assert fix in found.fix
+
+
+def test_the_disk_is_to_hold_every_run_of_every_cell():
+    runs = sum(len(DEFAULT.runs_of(cell)) for cell in DEFAULT.cells)
+    assert runs > len(DEFAULT.cells)
+    each = disk_bytes(specifications(DEFAULT)[0].workload, HOST.cpus) - DISK_RESERVE_BYTES
+    enough = runs * each + DISK_RESERVE_BYTES
+    assert examined(disk_free=enough)["disk"].level == "ok"
+    assert examined(disk_free=enough - 1)["disk"].level == "warning"
 
 
 def test_full_weights_need_gpus_and_may_need_a_token(tmp_path):

@@ -133,7 +133,7 @@ def examine_local(config: Config, specifications: Sequence[Specification], facts
         *_device(config, specifications, facts),
         *_memory(specifications, facts),
         _shared_memory(specifications, facts),
-        _disk(specifications, facts),
+        _disk(config, specifications, facts),
         _pcp(facts),
         *_software(config, facts),
         *_surroundings(config, facts),
@@ -189,15 +189,19 @@ def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -
     return ok("/dev/shm", said)
 
 
-def _disk(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
+def _disk(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
     # Every estimate includes the reserve, which is needed only once.
-    runs = [disk_bytes(specification.workload, facts.cpus) for specification in specifications]
+    runs = [
+        disk_bytes(specification.workload, facts.cpus)
+        for specification in specifications
+        for _ in config.runs_of(specification.cell)
+    ]
     said = f"a run takes at most {max(runs) / _GIB:.1f} GiB, {facts.disk_free / _GIB:.1f} GiB are free"
     if max(runs) > facts.disk_free:
         fix = "free some, or move the repository's folder results to a larger disk"
         return error("disk", said, fix, free_bytes=facts.disk_free)
     if sum(runs) - (len(runs) - 1) * DISK_RESERVE_BYTES > facts.disk_free:
-        return warning("disk", f"{said}; perhaps not enough for every cell", "watch it: df -h results")
+        return warning("disk", f"{said}; perhaps not enough for all {len(runs)} runs", "watch it: df -h results")
     return ok("disk", said)
 
 
