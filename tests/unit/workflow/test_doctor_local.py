@@ -129,12 +129,16 @@ def test_this_host_can_be_looked_at(tmp_path, monkeypatch):
         ("config", "matrix"), [{"models": ["Qwen3-0.6B"], "scenarios": ["fs-offload"], "cpu_blocks": [0]}], files
     )
     config = load(tmp_path / "config", files)
-    facts = local_facts(specifications(config), config, tmp_path / "store", tmp_path / "no-environment")
+    store = tmp_path / "results" / "store"
+    facts = local_facts(specifications(config), config, store, tmp_path / "no-environment")
     assert facts.versions is None
+    assert facts.disk_free > 0
+    # Looking changes nothing.
+    assert not store.parent.exists()
     assert facts.unwritable == [str(tmp_path / "none")]
     assert facts.holder is None
     lock.write_text("process 1: somebody's run 2\n")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        facts = local_facts(specifications(config), config, tmp_path / "store", tmp_path / "no-environment")
+        facts = local_facts(specifications(config), config, store, tmp_path / "no-environment")
     assert facts.holder == "process 1: somebody's run 2"

@@ -90,13 +90,12 @@ class LocalFacts:
 
 
 def local_facts(specifications: Sequence[Specification], config: Config, store: Path, server: Path) -> LocalFacts:
-    """Probe this host; `store`: the folder of the store, which is made; `server`: the server's environment."""
+    """Probe this host; `store`: the folder of the store, which may not exist; `server`: the server's environment."""
     pcp, problem = None, ""
     try:
         pcp = installed_pcp() or ""
     except Failure as failure:
         problem = str(failure)
-    store.mkdir(parents=True, exist_ok=True)
     folders = {specification.fs_dir for specification in specifications if specification.fs_dir}
     gpus = hardware.gpus()
     return LocalFacts(
@@ -104,7 +103,7 @@ def local_facts(specifications: Sequence[Specification], config: Config, store: 
         cpus=len(os.sched_getaffinity(0)),
         memory=psutil.virtual_memory().total,
         shared_memory_free=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
-        disk_free=shutil.disk_usage(store).free,
+        disk_free=shutil.disk_usage(next(folder for folder in (store, *store.parents) if folder.exists())).free,
         load=psutil.getloadavg()[0],
         pcp=pcp,
         pcp_problem=problem,
