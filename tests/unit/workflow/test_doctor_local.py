@@ -62,6 +62,10 @@ def test_a_host_that_fits_gets_no_complaint():
         ({"pcp": ""}, "PCP", "warning", "none_there", {}, "scripts/setup.sh pcp"),
         ({"versions": None}, "server environment", "error", "none_there", {}, "scripts/setup.sh server"),
         (
+            *({"versions": None, "versions_problem": "no encodings"}, "server environment", "error", "no_answer", {}),
+            "scripts/setup.sh server",
+        ),
+        (
             *({"versions": GPU_VERSIONS}, "vllm", "error", ""),
             *({"found": "0.22.1", "declared": "0.32.0"}, 'server.vllm: "0.22.1"'),
         ),
@@ -78,7 +82,8 @@ def test_what_is_wrong_is_named_with_its_fix(changes, check, level, code, told, 
     assert (found.level, found.code) == (level, code)
     assert told.items() <= found.facts.items()
     # What the host itself said of it is handed on.
-    said = [changes.get("pcp_problem"), changes.get("holder"), *changes.get("missing_programs", {}).values()]
+    said = [changes.get(name) for name in ("pcp_problem", "holder", "versions_problem")]
+    said += changes.get("missing_programs", {}).values()
     assert all(words in found.what for words in said if words)
     assert fix in found.fix
 

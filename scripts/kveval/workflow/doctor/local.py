@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from kveval.host.gpus.stacks import judge_stack, read_stacks
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
 from kveval.pcp.installation import installed_pcp
+from kveval.spec.builds import BuildError, asked_of
 from kveval.spec.config import Config
 from kveval.spec.specification import Specification
 
@@ -62,7 +62,8 @@ class LocalFacts:
         disk_free: where the results are kept.
         load: processes that ran or waited for a CPU, mean of the last minute.
         pcp: PCP's version, "" where there is none; None where it cannot record, and why under `pcp_problem`.
-        versions: of the distributions in the server's environment; None where there is no environment.
+        versions: of the distributions in the server's environment; None where there is no environment, or where its
+            Python does not answer, and why under `versions_problem`.
         missing_programs: programs that an arm starts beside the server and that are not installed, with the reason.
         unwritable: folders of the configuration that this user cannot write to.
         unset_secrets: names of the campaign's secrets that are not in the environment.
@@ -87,6 +88,7 @@ class LocalFacts:
     leftovers: int
     checkpoints: Sequence[str] = ()
     driver_cuda: str | None = None
+    versions_problem: str = ""
 
 
 def local_facts(specifications: Sequence[Specification], config: Config, store: Path, server: Path) -> LocalFacts:
@@ -96,6 +98,11 @@ def local_facts(specifications: Sequence[Specification], config: Config, store: 
         pcp = installed_pcp() or ""
     except Failure as failure:
         problem = str(failure)
+    versions, wrong = None, ""
+    try:
+        versions = _installed(server, [*_server_names(config), "guidellm", "lmcache", "torch"])
+    except BuildError as failure:
+        wrong = str(failure)
     folders = {specification.fs_dir for specification in specifications if specification.fs_dir}
     gpus = hardware.gpus()
     return LocalFacts(
@@ -107,7 +114,7 @@ def local_facts(specifications: Sequence[Specification], config: Config, store: 
         load=psutil.getloadavg()[0],
         pcp=pcp,
         pcp_problem=problem,
-        versions=_installed(server, [*_server_names(config), "guidellm", "lmcache", "torch"]),
+        versions=versions,
         missing_programs=_missing_programs(specifications, server),
         unwritable=sorted(folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)),
         unset_secrets=[name for name in config.campaign.secrets if not os.environ.get(name)],
@@ -115,6 +122,7 @@ def local_facts(specifications: Sequence[Specification], config: Config, store: 
         leftovers=_noted(registry_path()),
         checkpoints=[*_wrong_checkpoints(specifications)],
         driver_cuda=next((gpu["cuda"] for gpu in gpus if gpu.get("cuda")), None),
+        versions_problem=wrong,
     )
 
 
@@ -216,8 +224,13 @@ def _pcp(facts: LocalFacts) -> Finding:
 def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     server = config.campaign.server
     if facts.versions is None:
-        part = "server" if server.on_cpu else "server-gpu"
-        yield error("server environment", "there is none", f"bash scripts/setup.sh {part}", "none_there")
+        fix = f"bash scripts/setup.sh {'server' if server.on_cpu else 'server-gpu'}"
+        if facts.versions_problem:
+            yield error(
+                "server environment", facts.versions_problem, f"move .server-venv away, then {fix}", "no_answer"
+            )
+        else:
+            yield error("server environment", "there is none", fix, "none_there")
         return
     if not server.on_cpu:
         found = next((facts.versions[one] for one in _server_names(config) if one in facts.versions), None)
@@ -280,13 +293,9 @@ def _same(found: str, declared: str) -> bool:
 
 
 def _installed(environment: Path, names: Sequence[str]) -> dict[str, str] | None:
-    python = environment / "bin" / "python"
-    if not python.exists():
+    if not (environment / "bin" / "python").exists():
         return None
-    # Isolated (-I), so that only what is installed in the environment counts.
-    command = [str(python), "-I", "-c", _VERSIONS, *names]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    found: dict[str, str] = json.loads(done.stdout) if done.returncode == 0 else {}
+    found: dict[str, str] = asked_of(environment, _VERSIONS, *names)
     return found
 
 
