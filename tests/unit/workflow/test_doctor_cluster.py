@@ -184,6 +184,23 @@ def test_a_cell_that_no_node_has_room_for_is_named_with_what_is_short():
     assert (offered[GPU], offered["memory"], offered["cpu"]) == (1, 512 * 2**30, 64)
 
 
+def test_every_cell_needs_a_node_and_not_only_the_one_with_most_gpus():
+    def of(**server):
+        return specification(10), (deployment(**server),)
+
+    most = ("M/native-offload/1", *of(gpus=4))
+    memory = ("M/native-offload/2", *of(gpus=2, memory="600Gi"))
+    elsewhere = ("M/native-offload/3", *of(gpus=2, nodeSelector={"pool": "b"}))
+    replicas = ("M/native-offload/4", *of(gpus=1, replicas=9))
+    assert only(examined(plan(memory, most)), "GPUs").facts["requests"]["memory"] == 601 * 2**30
+    assert only(examined(plan(most, elsewhere)), "GPUs").code == "not_taken"
+    assert only(examined(plan(most, replicas)), "GPUs").facts["cell"] == "M/native-offload/4"
+    pool = listed(node(), node("n2", labels={"pool": "b"}))
+    found = examined(plan(memory, most, elsewhere, replicas), nodes=pool)
+    assert [one.code for one in found if one.check == "GPUs"] == ["no_room"]
+    assert only(examined(plan(elsewhere, most), nodes=pool), "GPUs").facts["cell"] == "M/native-offload/1"
+
+
 def test_more_slots_than_there_are_gpus_for():
     finding = only(examined(plan(site={"slots": 3}), nodes=listed(node(gpus=5))), "GPUs")
     assert (finding.level, finding.code, finding.facts["slots"]) == ("warning", "too_few", 3)
