@@ -222,6 +222,19 @@ def test_a_pod_of_the_load_that_no_node_takes():
     assert not [one for one in examined(made, nodes=listed(tainted, node("n2", cpus=4))) if one.check == "nodes"]
 
 
+def test_every_pod_of_a_kind_needs_a_node_and_not_only_the_last():
+    def redis(memory):
+        pod = {"containers": [{"name": "redis", "image": "r:1", "resources": {"requests": {"memory": memory}}}]}
+        template = {"metadata": {"labels": {"kveval.dev/component": "redis"}}, "spec": pod}
+        metadata = {"name": "redis", "namespace": "kv"}
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"template": template}}
+
+    cells = [(f"M/redis/{memory}", specification(10), (deployment(), redis(memory))) for memory in ("600Gi", "9Gi")]
+    for several in (cells, cells[::-1], cells * 2):
+        finding = only(examined(plan(*several)), "nodes")
+        assert (finding.code, finding.facts["requests"]["memory"]) == ("no_room", 600 * 2**30)
+
+
 def test_gpus_that_others_hold_now():
     other = {
         "metadata": {"name": "train", "namespace": "ml"},

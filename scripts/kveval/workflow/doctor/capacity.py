@@ -58,7 +58,7 @@ def _takers(need: PodNeed, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _gpus(plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer) -> Iterator[Finding]:
-    """Yield what is wrong with room for servers, each kind once and with the largest server; else that there is room."""
+    """Yield each kind of problem with room for servers once, of the largest server; else that there is room."""
     amounts = (plan.site.gpu_resource, "memory")
     pairs = [(need, cell.path) for cell in plan.cells for need in _servers(cell)]
     pairs.sort(key=lambda pair: [pair[0].requests.get(name, 0.0) for name in amounts], reverse=True)
@@ -110,13 +110,15 @@ def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, in
 
 
 def _others(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield a finding for each other pod (load, Redis, endpoint picker) for which no node is large enough."""
+    """Yield a finding for each kind of other pod (load, Redis, endpoint picker) with one that no node can take."""
     documents = [one for cell in plan.cells for one in (*cell.serving, *cell.driving)]
-    needs = {need.component: need for need in pod_needs(documents) if need.component != SERVER}
-    for need in needs.values():
-        if not _takers(need, nodes):
-            usable = [node for node in nodes if accepts(node, need.spec)]
-            yield _no_room("nodes", need, need.component, usable, plan.site.gpu_resource)
+    unplaced: dict[str, PodNeed] = {}
+    for need in pod_needs(documents):
+        if need.component != SERVER and not _takers(need, nodes):
+            unplaced.setdefault(need.component, need)
+    for component, need in unplaced.items():
+        usable = [node for node in nodes if accepts(node, need.spec)]
+        yield _no_room("nodes", need, component, usable, plan.site.gpu_resource)
 
 
 def _no_room(check: str, need: PodNeed, what: str, usable: Sequence[Node], gpu: str) -> Finding:
