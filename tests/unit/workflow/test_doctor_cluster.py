@@ -358,11 +358,23 @@ def test_claims_that_are_there_already():
 
 
 @pytest.mark.parametrize(
-    ("mode", "level", "code"), [("WaitForFirstConsumer", "ok", "there"), ("Immediate", "error", "unbound")]
+    ("named", "mode", "level", "code"),
+    [
+        ({"storageClassName": "fast"}, "WaitForFirstConsumer", "ok", "there"),
+        ({"storageClassName": "fast"}, "Immediate", "error", "unbound"),
+        # Without a name it is the cluster's default; the empty one is no class.
+        ({}, "WaitForFirstConsumer", "ok", "there"),
+        ({}, "Immediate", "error", "unbound"),
+        ({"storageClassName": ""}, "WaitForFirstConsumer", "error", "unbound"),
+    ],
 )
-def test_a_claim_without_a_volume_waits_for_its_first_pod_or_for_ever(mode, level, code):
-    classes = listed({"metadata": {"name": "fast"}, "provisioner": "x", "volumeBindingMode": mode})
-    pending = Answer(200, {"status": {"phase": "Pending"}, "spec": {"storageClassName": "fast"}})
+def test_a_claim_without_a_volume_waits_for_its_first_pod_or_for_ever(named, mode, level, code):
+    default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    classes = listed(
+        {"metadata": {"name": "slow"}, "provisioner": "x"},
+        {"metadata": {"name": "fast", **default}, "provisioner": "x", "volumeBindingMode": mode},
+    )
+    pending = Answer(200, {"status": {"phase": "Pending"}, "spec": named})
     found = examined(plan(documents=(claim(),)), claims={"results": pending}, storage_classes=classes)
     assert (only(found, "storage").level, only(found, "storage").code) == (level, code)
 
