@@ -8,12 +8,11 @@ from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Node, PodNeed, accepts, node_of, pod_needs
-from kveval.engines.preflight import memory_bytes, shared_memory_bytes
+from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
 from kveval.host.findings import Finding, error, ok, warning
+from kveval.spec.sizing import GIB
 from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
-MEMORY_SHARE = 0.7
-"""Share of a node's memory above which tiers leave too little for the servers themselves and the page cache."""
 SERVER = "model-server"
 _KEYS = {
     SERVER: "matrix: fewer cpu_blocks; cluster.node_selector, tolerations",
@@ -21,7 +20,6 @@ _KEYS = {
     "epp": "cluster.router_requests",
 }
 """The configuration keys that set what a component's pods request, and on which nodes."""
-_GIB = 2**30
 Held = tuple[str, str, Mapping[str, float]]
 """What a pod of others holds: its namespace, its node, its requests."""
 SCALED = "nothing, if an autoscaler adds such a node: snakemake deploy_one shows it"
@@ -137,7 +135,7 @@ def _no_room(check: str, need: PodNeed, what: str, usable: Sequence[Node], gpu: 
 
 def _asked(amounts: Mapping[str, float], gpu: str) -> str:
     parts = [f"{amounts[gpu]:g} {gpu}"] if amounts.get(gpu) else []
-    parts += [f"{amounts['memory'] / _GIB:.0f} GiB"] if amounts.get("memory") else []
+    parts += [f"{amounts['memory'] / GIB:.0f} GiB"] if amounts.get("memory") else []
     parts += [f"{amounts['cpu']:g} CPUs"] if amounts.get("cpu") else []
     return ", ".join(parts) or "nothing"
 
@@ -200,7 +198,7 @@ def _host_memory(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Fin
     if worst is None:
         return
     cell, node, servers = worst
-    tier, total = memory_bytes(cell.specification) / _GIB, node.allocatable["memory"] / _GIB
+    tier, total = memory_bytes(cell.specification) / GIB, node.allocatable["memory"] / GIB
     said = (
         f"{cell.path} keeps {tier:.1f} GiB of KV cache in host memory; {node.name} may have {servers:.0f} such servers:"
         f" {share:.0%} of its {total:.0f} GiB"
@@ -223,19 +221,19 @@ def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[Finding]:
         for need in _servers(cell):
             volume = _DEFAULT_SHARED_MEMORY if need.shared_memory is None else need.shared_memory
             if volume and volume < shared:
-                said = f"{cell.path} allocates {shared / _GIB:.1f} GiB there, {need.owner} has {volume / _GIB:.1f} GiB"
+                said = f"{cell.path} allocates {shared / GIB:.1f} GiB there, {need.owner} has {volume / GIB:.1f} GiB"
                 fix = "matrix: fewer cpu_blocks; or an emptyDir of medium Memory that large"
                 yield error("/dev/shm", said, fix, cell=cell.path, needed_bytes=shared, there_bytes=volume)
                 return
             if need.memory_limit and need.memory_limit < needed:
                 said = (
-                    f"{cell.path} needs {needed / _GIB:.1f} GiB for its tier and queues alone, {need.owner} is killed"
-                    f" above {need.memory_limit / _GIB:.1f} GiB"
+                    f"{cell.path} needs {needed / GIB:.1f} GiB for its tier and queues alone, {need.owner} is killed"
+                    f" above {need.memory_limit / GIB:.1f} GiB"
                 )
                 fix = "matrix: fewer cpu_blocks; or a larger limit"
                 yield error("memory limit", said, fix, cell=cell.path, limit_bytes=need.memory_limit)
                 return
     if largest[0]:
-        yield ok("/dev/shm", f"every server has room there; the most is {largest[0] / _GIB:.1f} GiB, of {largest[1]}")
+        yield ok("/dev/shm", f"every server has room there; the most is {largest[0] / GIB:.1f} GiB, of {largest[1]}")
     else:
         yield ok("/dev/shm", "no server allocates there: tiers are memory of the process")

@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import (
+    MEMORY_SHARE,
     PreflightError,
     disk_bytes,
     memory_bytes,
@@ -31,11 +32,9 @@ from kveval.host.registry import SHARED_MEMORY, registry_path
 from kveval.pcp.installation import installed_pcp
 from kveval.spec.builds import BuildError, asked_of
 from kveval.spec.config import Config
+from kveval.spec.sizing import GIB
 from kveval.spec.specification import Specification
 
-_GIB = 2**30
-MEMORY_SHARE = 0.7
-"""Share of a host's memory above which KV caches leave too little for the server itself and the page cache."""
 STACKS = Path(__file__).resolve().parents[4] / "config" / "gpu_stacks.yaml"
 _BUSY_SHARE = 0.25
 _VERSIONS = """
@@ -169,8 +168,8 @@ def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Itera
     largest = max(needs, key=lambda path: needs[path])
     share = needs[largest] / facts.memory
     said = (
-        f"{largest} keeps {needs[largest] / _GIB:.1f} GiB of KV cache in host memory,"
-        f" {share:.0%} of this host's {facts.memory / _GIB:.1f} GiB"
+        f"{largest} keeps {needs[largest] / GIB:.1f} GiB of KV cache in host memory,"
+        f" {share:.0%} of this host's {facts.memory / GIB:.1f} GiB"
     )
     told: dict[str, Any] = {"cell": largest, "needed_bytes": needs[largest], "share": share}
     if share > 1:
@@ -188,10 +187,10 @@ def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -
     if facts.shared_memory_free is None:
         return warning("/dev/shm", "there is none", "mount -t tmpfs tmpfs /dev/shm", "none_there")
     said = (
-        f"{largest} allocates {needs[largest] / _GIB:.1f} GiB there, {facts.shared_memory_free / _GIB:.1f} GiB are free"
+        f"{largest} allocates {needs[largest] / GIB:.1f} GiB there, {facts.shared_memory_free / GIB:.1f} GiB are free"
     )
     if needs[largest] > facts.shared_memory_free:
-        fix = f"mount -o remount,size={needs[largest] // _GIB + 2}G /dev/shm   (in a container: docker run --shm-size)"
+        fix = f"mount -o remount,size={needs[largest] // GIB + 2}G /dev/shm   (in a container: docker run --shm-size)"
         return error("/dev/shm", said, fix, free_bytes=facts.shared_memory_free)
     return ok("/dev/shm", said)
 
@@ -203,7 +202,7 @@ def _disk(config: Config, specifications: Sequence[Specification], facts: LocalF
         for specification in specifications
         for _ in config.runs_of(specification.cell)
     ]
-    said = f"a run takes at most {max(runs) / _GIB:.1f} GiB, {facts.disk_free / _GIB:.1f} GiB are free"
+    said = f"a run takes at most {max(runs) / GIB:.1f} GiB, {facts.disk_free / GIB:.1f} GiB are free"
     if max(runs) > facts.disk_free:
         fix = "free some, or move the repository's folder results to a larger disk"
         return error("disk", said, fix, free_bytes=facts.disk_free)

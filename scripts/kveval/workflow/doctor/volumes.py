@@ -6,6 +6,7 @@ from typing import Any
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Claim, claims, quantity
 from kveval.host.findings import Finding, error, ok, warning
+from kveval.spec.sizing import GIB
 from kveval.workflow.doctor.documents import CampaignDocuments
 
 _DEFAULT = (
@@ -30,7 +31,6 @@ ONE_NODE_ONLY = (
     # On OpenShift with the operator's namespace before it.
     "rbd.csi.ceph.com",
 )
-_GIB = 2**30
 Classes = Mapping[str, Mapping[str, Any]]
 """Storage classes by name."""
 _SHOW = "`kubectl get storageclass` shows what there is"
@@ -68,7 +68,7 @@ def _existing(plan: CampaignDocuments, classes: Classes, there: Mapping[str, Ans
 def _state(check: str, name: str, claim: Mapping[str, Any], classes: Classes) -> Finding:
     phase = claim.get("status", {}).get("phase", "unknown")
     modes = claim.get("spec", {}).get("accessModes", [])
-    size = quantity(claim.get("status", {}).get("capacity", {}).get("storage")) / _GIB
+    size = quantity(claim.get("status", {}).get("capacity", {}).get("storage")) / GIB
     said = f"{name} is {phase}, {size:.0f} GiB, {', '.join(modes)}"
     if phase == "Lost":
         return error(check, said, "a new claim: its volume is gone", "lost")
