@@ -14,7 +14,6 @@ import argparse
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +26,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+from benchmarks.support import snakemake  # noqa: E402
+from tests.support.fault_chain import workflow_copy  # noqa: E402
 from tests.support.guidellm_reports import START  # noqa: E402
 from tests.support.result_trees import LMCACHE, native, write_level  # noqa: E402
 
@@ -43,7 +44,6 @@ ARMS = {
     **{"lmcache-valkey": CACHE, "llm-d-redis": "", "llm-d-valkey": "--enable-prefix-caching"},
 }
 LEVELS = (1, 50, 100, 200, 300, 400, 500, 650)
-PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 
 
 def write_tree(root: Path, folders: int, requests: int) -> None:
@@ -99,27 +99,17 @@ def bench_library(folder: Path) -> None:
 
 def bench_workflow(folder: Path) -> None:
     """Time the same through Snakemake, in a copy of the workflow."""
-    copy = folder / "workflow"
-    for part in PARTS:
-        if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            copy.mkdir(exist_ok=True)
-            shutil.copy2(ROOT / part, copy / part)
+    copy = workflow_copy(folder / "workflow")
     campaign = {"name": "bench", "results": "results/campaigns/bench", "import": [{"path": str(folder / "tree")}]}
     (copy / "bench.yaml").write_text(yaml.safe_dump(campaign))
 
-    def snakemake(*arguments: str) -> None:
-        command = ["snakemake", "--cores", str(os.cpu_count()), *arguments]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run([*command, "--configfile", "bench.yaml"], cwd=copy, check=True, **quiet)
-
+    options = ("--cores", str(os.cpu_count()), "--configfile", "bench.yaml", "--")
     # Its table needs every run, and nothing that is made of them.
     table = "results/campaigns/bench/analysis/imported.csv"
-    timed("snakemake -n, nothing read before", lambda: snakemake("-n", table))
-    timed("snakemake -n, everything read before", lambda: snakemake("-n", table))
-    timed("snakemake: importing and listing", lambda: snakemake(table))
-    timed("snakemake again: nothing to be done", lambda: snakemake(table))
+    timed("snakemake -n, nothing read before", lambda: snakemake(copy, "-n", *options, table))
+    timed("snakemake -n, everything read before", lambda: snakemake(copy, "-n", *options, table))
+    timed("snakemake: importing and listing", lambda: snakemake(copy, *options, table))
+    timed("snakemake again: nothing to be done", lambda: snakemake(copy, *options, table))
 
 
 def main() -> None:

@@ -13,52 +13,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
-import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+from benchmarks.support import Took, snakemake  # noqa: E402
 from tests.support.planning import finish, job_counts, make_campaign, make_toy, rule_names  # noqa: E402
 
-
-@dataclass(frozen=True)
-class Took:
-    """What a command took, seconds, and what it printed."""
-
-    wall_s: float
-    cpu_s: float
-    output: str
-
-
-def snakemake(folder: Path, *arguments: str) -> Took:
-    """Run snakemake in `folder`; ends the program with its output when it fails."""
-    started, before = time.monotonic(), _cpu_s()
-    done = subprocess.run(
-        ["snakemake", "--cores", "4", *arguments],
-        cwd=folder,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    if done.returncode:
-        raise SystemExit(done.stdout[-5000:])
-    return Took(time.monotonic() - started, _cpu_s() - before, done.stdout)
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+CORES = ("--cores", "4")
 
 
 def least(folders: list[Path], repeat: int, *arguments: str) -> list[Took]:
     """The quickest of `repeat` runs in each folder; the folders take turns, so that a slow minute slows them alike."""
-    rounds = [[snakemake(folder, *arguments) for folder in folders] for _ in range(repeat)]
+    rounds = [[snakemake(folder, *CORES, *arguments) for folder in folders] for _ in range(repeat)]
     return [min(runs, key=lambda took: took.cpu_s) for runs in zip(*rounds, strict=True)]
 
 
@@ -73,7 +43,7 @@ def measure(folder: Path, cells: int, runs: int, repeat: int, *, finished: bool)
     campaign, toy = folder / "campaign", folder / "toy"
     make_campaign(campaign, cells, runs)
     make_toy(toy, cells, runs)
-    ours, its = (rule_names(snakemake(place, "--list-rules").output) for place in (campaign, toy))
+    ours, its = (rule_names(snakemake(place, *CORES, "--list-rules").output) for place in (campaign, toy))
     if ours != its:
         raise SystemExit(f"the toy is out of step: only one of the two has {sorted(ours ^ its)}")
     planned, bare = least([campaign, toy], repeat, "-n", "report")
@@ -85,7 +55,7 @@ def measure(folder: Path, cells: int, runs: int, repeat: int, *, finished: bool)
     print(line("the toy's", bare, bare, "its own"))
     if finished:
         for place in (campaign, toy):
-            finish(place, cells, runs, lambda *arguments, here=place: snakemake(here, *arguments).output)
+            finish(place, cells, runs, lambda *arguments, here=place: snakemake(here, *CORES, *arguments).output)
         done, bare = least([campaign, toy], repeat, "-n", "report")
         (again,) = least([campaign], repeat, "report")
         for took in (done, bare, again):

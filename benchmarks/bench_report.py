@@ -21,7 +21,6 @@ import argparse
 import collections
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -38,8 +37,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from benchmarks.campaign_files import LEVELS, write_campaign  # noqa: E402
+from benchmarks.support import LOG, children_cpu_s  # noqa: E402
+from tests.support.fault_chain import workflow_copy  # noqa: E402
 
-PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 # The site and the release of the published evaluation, of which this is the matrix.
 PUBLISHED = ROOT / "config" / "campaigns" / "feb-2026.yaml"
 SAMPLE_S = 0.2
@@ -48,8 +48,8 @@ IMPORTING = ("extract_peak", "compare_scenarios", "plot_family", "write_report")
 
 def snakemake(folder: Path, *arguments: str) -> tuple[float, float, float]:
     """Run snakemake; return seconds, seconds of CPU, and the peak memory of it and its jobs in GiB."""
-    started, before, peak = time.monotonic(), _cpu_s(), 0.0
-    log = folder / "snakemake.log"
+    started, before, peak = time.monotonic(), children_cpu_s(), 0.0
+    log = folder / LOG
     with log.open("w") as sink:
         process = psutil.Popen(["snakemake", *arguments], cwd=folder, stdout=sink, stderr=subprocess.STDOUT)
         while process.poll() is None:
@@ -57,12 +57,7 @@ def snakemake(folder: Path, *arguments: str) -> tuple[float, float, float]:
             time.sleep(SAMPLE_S)
     if process.returncode:
         raise SystemExit(log.read_text()[-5000:])
-    return time.monotonic() - started, _cpu_s() - before, peak
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return time.monotonic() - started, children_cpu_s() - before, peak
 
 
 def _memory(process: psutil.Popen) -> float:
@@ -77,9 +72,7 @@ def _memory(process: psutil.Popen) -> float:
 
 def make_copy(folder: Path, cells: int, runs: int, metrics: int, **load: Any) -> list[Path]:
     """Write a copy of the workflow with the campaign in its store; return the folders of the runs."""
-    for part in PARTS:
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
-        copy(ROOT / part, folder / part)
+    workflow_copy(folder)
     places = write_campaign(folder / "results", runs, metrics, cells, **load)
     matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in places]
     campaign = yaml.safe_load(PUBLISHED.read_text()) | {"name": "large", "results": "results"}
@@ -106,9 +99,9 @@ def seconds_by_rule(log: Path) -> list[tuple[str, int, float]]:
 def import_seconds(script: str) -> float:
     """Return the seconds of CPU that a script's imports take, as every one of its jobs does."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    before = _cpu_s()
+    before = children_cpu_s()
     subprocess.run([sys.executable, "-c", f"import {script}"], env=environment, check=True)
-    return _cpu_s() - before
+    return children_cpu_s() - before
 
 
 def main() -> None:
@@ -135,10 +128,10 @@ def main() -> None:
     for step, targets in (("tables of cells", cells), ("report", ["report"]), ("again", ["report"])):
         used.append(snakemake(folder, *cores, *targets))
         print("| {} | {:.1f} | {:.1f} | {:.2f} |".format(step, *used[-1]), flush=True)
-        rules += seconds_by_rule(folder / "snakemake.log")
+        rules += seconds_by_rule(folder / LOG)
     (wall, cpu, memory), (more_wall, more_cpu, more_memory) = used[:2]
     print(f"| reports to report | {wall + more_wall:.1f} | {cpu + more_cpu:.1f} | {max(memory, more_memory):.2f} |")
-    if "Nothing to be done" not in (folder / "snakemake.log").read_text():
+    if "Nothing to be done" not in (folder / LOG).read_text():
         raise SystemExit("the second run planned something")
     print("\n| rule | jobs | s of all |\n| --- | ---: | ---: |")
     for name, jobs, seconds in rules:

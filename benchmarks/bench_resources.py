@@ -21,10 +21,8 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -39,6 +37,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from benchmarks.bench_report import make_copy  # noqa: E402
 from benchmarks.campaign_files import LEVEL_S, LEVELS, PUBLISHED_CELLS  # noqa: E402
+from benchmarks.support import snakemake  # noqa: E402
 
 from kveval.analysis.cells import THROUGHPUT  # noqa: E402
 from kveval.analysis.levels.tables import run_tables  # noqa: E402
@@ -89,7 +88,7 @@ def prepare(folder: Path, size: Size) -> list[Path]:
         made += [run / "pcp.parquet" for run in runs_of(folder, cell)]
         made += [cell / name for name in CELL_TABLES]
     for number in range(0, len(made), 2000):
-        run_snakemake(folder, "--cores", "1", "--touch", *map(str, made[number : number + 2000]))
+        snakemake(folder, "--cores", "1", "--touch", *map(str, made[number : number + 2000]))
     for cell in cells[:MEASURED_CELLS]:
         remove_tables(folder, cell)
     return cells
@@ -133,23 +132,13 @@ def remove_tables(folder: Path, cell: Path) -> None:
             path.unlink()
 
 
-def run_snakemake(folder: Path, *arguments: str) -> float:
-    """Run snakemake in the copy; return its seconds."""
-    began, log = time.monotonic(), folder / "snakemake.log"
-    with log.open("w") as sink:
-        done = subprocess.run(["snakemake", *arguments], cwd=folder, stdout=sink, stderr=subprocess.STDOUT, check=False)
-    if done.returncode:
-        raise SystemExit(f"snakemake {shlex.join(arguments)[:500]} failed:\n{log.read_text()[-5000:]}")
-    return time.monotonic() - began
-
-
 def measured(folder: Path, *arguments: str) -> dict[str, list[dict[str, object]]]:
     """Run snakemake with every job as a measured job script; return rule -> the records of its jobs."""
     records = folder / "records.jsonl"
     records.unlink(missing_ok=True)
     submit = shlex.join([sys.executable, str(ROOT / "benchmarks" / "measured_job.py"), str(records)])
     batch = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", submit]
-    run_snakemake(folder, *batch, "--jobs", "1", "--seconds-between-status-checks", "1", *arguments)
+    snakemake(folder, *batch, "--jobs", "1", "--seconds-between-status-checks", "1", *arguments)
     found = collections.defaultdict(list)
     for line in records.read_text().splitlines():
         record = json.loads(line)

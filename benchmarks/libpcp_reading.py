@@ -2,8 +2,8 @@
 
 Runs under a Python that has the module `pcp` of PCP 7.2 or later. OUT holds a dictionary: arrays `times` (ns), `series`
 (numbers of `names`, pairs of metric and instance) and `bits` (a double's bits, an integer's lowest 64), `texts` (time,
-series, text), `unnamed` (series whose instance libpcp cannot name at the time of the value), `metrics`, `labels` and
-`instances` (at some times of the recording), `marks`, `error` (of libpcp, where it stopped before the end).
+series, text), `metrics`, `labels` and `instances` (at some times of the recording), `marks`, `error` (of libpcp, where
+it stopped before the end).
 """
 
 from __future__ import annotations
@@ -52,13 +52,11 @@ class Reading:
         self.numbers: dict[tuple[str, str | None], int] = {}
         self.descs: dict[int, Any] = {}
         self.names: dict[int, str] = {}
-        self.unnamed: set[int] = set()
         self.times, self.series, self.bits = array("q"), array("q"), array("Q")
         self.texts: list[tuple[int, int, str]] = []
         self.marks: list[int] = []
         self.moments: list[int] = []
         self.first: dict[str, int] = {}
-        self.unknown: dict[int, int] = {}
         self.errors: dict[tuple[str, int], int] = {}
         self.others: dict[str, int] = {}
 
@@ -74,16 +72,15 @@ class Reading:
             self.moments.append(time)
             if not found.numpmid:
                 self.marks.append(time)
-            now: dict[tuple[int, int], tuple[str, bool]] = {}
+            now: dict[tuple[int, int], str] = {}
             for number in range(found.numpmid):
                 self.take(found, number, time, now)
             LIBPCP.pmFreeResult(record)
 
-    def take(self, record: Any, number: int, time: int, now: dict[tuple[int, int], tuple[str, bool]]) -> None:
+    def take(self, record: Any, number: int, time: int, now: dict[tuple[int, int], str]) -> None:
         """Add the values of one value set."""
         pmid, count = record.get_pmid(number), record.get_numval(number)
         if (desc := self.desc(pmid)) is None:
-            self.unknown[pmid] = self.unknown.get(pmid, 0) + 1
             return
         metric = self.names[pmid]
         self.first.setdefault(metric, time)
@@ -99,16 +96,13 @@ class Reading:
         atom, field = pmapi.pmAtomValue(), FIELDS[desc.type]
         for place in range(count):
             value = listed[place]
-            named = True
             name: str | None = None
             if desc.indom != c.PM_INDOM_NULL:
                 key = desc.indom, value.inst & 0xFFFFFFFF
                 if key not in now:
-                    now[key] = self.instance(*key)
-                name, named = now[key]
+                    now[key], _ = self.instance(*key)
+                name = now[key]
             series = self.numbers.setdefault((metric, name), len(self.numbers))
-            if not named:
-                self.unnamed.add(series)
             status = LIBPCP.pmExtractValue(form, byref(value), desc.type, byref(atom), desc.type)
             if status < 0:
                 # Recorded in a block that is none of the metric's type: there is no value.
@@ -213,9 +207,9 @@ class Reading:
         label = self.context.pmGetArchiveLabel()
         return {
             **{"times": self.times, "series": self.series, "bits": self.bits, "texts": self.texts},
-            **{"names": list(self.numbers), "unnamed": self.unnamed, "marks": self.marks, "moments": self.moments},
+            **{"names": list(self.numbers), "marks": self.marks},
             **{"metrics": metrics, "labels": labels, "instances": instances},
-            **{"unknown": self.unknown, "errors": self.errors, "others": self.others},
+            **{"errors": self.errors, "others": self.others},
             **{"host": text(label.hostname), "timezone": text(label.timezone)},
             "error": None if status == c.PM_ERR_EOL else text(pmapi.pmErr(status).message().encode()),
         }

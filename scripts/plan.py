@@ -16,7 +16,7 @@ from kveval.workflow.planning.text import PlanText
 def main(campaign: Mapping[str, Any], catalogues: str, results: str, store: str, table: str, log: Path) -> None:
     """`campaign`: its complete values; `table`: the CSV to write; the plan itself goes into `log`."""
     config, index, folder = load_config(campaign, Path(catalogues)), StoreIndex.read(Path(store)), Path(results)
-    pointers = pointed(folder, [(cell.path, run) for cell, run in planned_runs(config)])
+    pointers = pointed(folder, planned_runs(config))
     host = hardware.probe()["fingerprint"] if config.campaign.engine == "local" else None
     outline = PlanText(make_plan(config, pointers, index, host, frozen(config, folder)), index, os.cpu_count() or 1)
     outline.write_table(Path(table))

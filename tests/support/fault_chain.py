@@ -89,7 +89,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 def workflow_copy(folder: Path) -> Path:
     """Copy the workflow, without what it has produced, into `folder`."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
         shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy2(REPOSITORY / "Snakefile", folder)

@@ -51,6 +51,14 @@ def installed(folder: Path, version: str = "0.32.0") -> Path:
     return folder
 
 
+def failing_python(environment: Path, does: str) -> None:
+    """Make an environment whose Python is a line of the shell."""
+    python = environment / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{does}\n")
+    python.chmod(0o755)
+
+
 def _distribution(site: Path, name: str, version: str, *requires: str) -> None:
     info = site / f"{name}-{version}.dist-info"
     info.mkdir()

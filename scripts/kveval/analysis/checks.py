@@ -16,10 +16,10 @@ import pandas as pd
 from kveval.analysis.cells import KEYS
 from kveval.analysis.estimators.correlations import MIN_POINTS
 from kveval.analysis.estimators.intervals import holm
-from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.statistics.averages import ARM, averages
 from kveval.analysis.statistics.verdicts import BETTER, PARITY, VERDICTS, WORSE
+from kveval.load.enough import MIN_RUNS
 from kveval.store.run_file import IMPORTED
 
 

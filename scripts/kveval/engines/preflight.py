@@ -17,10 +17,12 @@ from kveval.load.guidellm import worker_processes
 from kveval.load.workload import WorkloadSpec
 from kveval.spec.random_model import model_config
 from kveval.spec.servers.registry import held_bytes
+from kveval.spec.sizing import GIB
 from kveval.spec.specification import ServedModel, Specification
 
+MEMORY_SHARE = 0.7
+"""Share of a host's memory above which KV caches leave too little for the servers themselves and the page cache."""
 _MIB = 2**20
-_GIB = 2**30
 # Most tokens per second that a worker process of GuideLLM streams; measured with 0.8.1, as are the sizes below.
 _TOKENS_PER_WORKER_S = 7_000
 _REPORT_BYTES = 200_000
@@ -72,7 +74,7 @@ def require_room(specification: Specification, store: Path, cpus: int) -> None:
     total = psutil.virtual_memory().total
     if needed > total:
         raise PreflightError(
-            f"the KV caches take {needed / _GIB:.1f} GiB of memory, this host has {total / _GIB:.1f}:"
+            f"the KV caches take {needed / GIB:.1f} GiB of memory, this host has {total / GIB:.1f}:"
             " declare fewer cpu_blocks or device_blocks",
             code="no_room_in_memory",
             needed_bytes=needed,

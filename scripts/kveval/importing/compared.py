@@ -14,7 +14,7 @@ from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.spec.config import Config
 from kveval.spec.differences import described, differences
-from kveval.store.run_file import Cell
+from kveval.store.run_file import Cell, pointer_of
 
 # The keys with which a campaign declares a release, and those of a specification that follow from it.
 _DECLARED = ("vllm", "guidellm", "lmcache", "build", "release", "images")
@@ -77,7 +77,7 @@ def combination(config: Config) -> Combination:
             cpu_blocks=cell.cpu_blocks,
             run=run,
             vllm=source.campaign.server.vllm,
-            pointer=f"{source.campaign.results}/{cell.path}/run-{run}/measurement.json",
+            pointer=pointer_of(source.campaign.results, cell, run).as_posix(),
             campaign=entry.campaign,
             required=[dict(counter) for counter in source.required_counters(cell)],
         )

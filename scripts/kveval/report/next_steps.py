@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import CellKey, cell_of
-from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.statistics import verdicts as words
+from kveval.load.enough import MIN_RUNS
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
 from kveval.report.tables.not_assessed import settled_by
 from kveval.report.tables.results import is_against_baseline

@@ -238,13 +238,19 @@ def asked_of(environment: Path, program: str, *arguments: str) -> Any:
     if not python.exists():
         said = f"environment {environment}: there is no bin/python"
         raise BuildError(said, code="no_environment_there")
+    # Isolated (-I), so that only what is installed in the environment counts.
+    command = [str(python), "-I", "-c", program, *arguments]
     try:
-        command = [str(python), "-I", "-c", program, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=True)
-        return json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = f"environment {environment}: its Python does not answer ({error})"
-        raise BuildError(said, code="no_answer") from None
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S)
+        if not done.returncode:
+            return json.loads(done.stdout)
+        lines = done.stderr.strip().splitlines()
+        problem = lines[-1] if lines else f"exit status {done.returncode}"
+    except subprocess.TimeoutExpired:
+        problem = f"not within {_GIT_S:.0f} s"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    raise BuildError(f"environment {environment}: its Python does not answer ({problem})", code="no_answer")
 
 
 def with_build(server: ServerConfig, build: ArmBuild | None) -> ServerConfig:

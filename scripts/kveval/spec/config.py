@@ -14,6 +14,7 @@ from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.config.workload import Workload
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
+from kveval.load.enough import MIN_RUNS, window_s
 from kveval.spec.builds import ArmBuild, BuildError, find_build
 from kveval.spec.differences import described, differences
 from kveval.spec.resolve import required_counters, resolve_cell
@@ -21,9 +22,6 @@ from kveval.spec.specification import Specification
 from kveval.spec.warnings import cluster_warnings, idle_tiers, noted
 from kveval.store.run_file import Cell
 
-# The same values as in kveval.analysis.levels, which takes a second to import.
-MIN_RUNS = 3
-WARMUP_S = 30.0
 # Between the seeds of two runs, see kveval.load.guidellm.levels_of.
 _PILOT_SEED = 50_000
 
@@ -246,7 +244,7 @@ class Config:
     def _length_warnings(self) -> list[Finding]:
         """Warn of levels too short for system metrics; how many requests they will complete is not known yet."""
         load, needed = self.workload, self.campaign.min_samples
-        window = load.seconds - max(load.warmup_s, min(WARMUP_S, load.seconds / 4))
+        window = window_s(load.seconds, load.warmup_s)
         if window >= needed:
             return []
         said = f"workload {self.campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"

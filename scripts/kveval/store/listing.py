@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kveval.store.lock import LOCK
-from kveval.store.run_file import IMPORTED
+from kveval.store.run_file import IMPORTED, POINTER
 from kveval.store.store import DAMAGED, FAILED, PARTIAL, REASON, RUN, SUMS
 
 INCOMING, PRUNED = "incoming", "pruned"
-POINTER = "measurement.json"
 _ID = re.compile(r"[0-9a-f]{16}")
 _RUN_FOLDER = re.compile(r"run-(?P<run>[1-9][0-9]*)(@.+)?")
 _REST = re.compile(r"(?P<id>[0-9a-f]{16})-run-(?P<run>[1-9][0-9]*)(@[^/]*|-.*)?")

@@ -15,6 +15,8 @@ from kveval.host.errors import Failure
 SCHEMA = 1
 IMPORTED = "imported"
 """Engine of a run that was measured elsewhere and whose files were imported."""
+POINTER = "measurement.json"
+"""Name of the file below the results that points to a run in the store."""
 BESIDE = "beside"
 """Key of a pointer that does not name a place in the store: the folder beside it that has the run's files."""
 
@@ -253,6 +255,11 @@ def read_run(directory: Path) -> Run:
         said = f"{path}: schema {run.schema}, this version reads schema {SCHEMA}"
         raise RunFileError(said, code="other_schema", path=path)
     return run
+
+
+def pointer_of(results: str | Path, cell: Cell, run: int) -> Path:
+    """Return the file that points from a campaign's results to a run in the measurement store."""
+    return Path(results, cell.path, f"run-{run}", POINTER)
 
 
 def pointed_run(pointer: Path) -> Run:

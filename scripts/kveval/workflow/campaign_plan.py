@@ -25,7 +25,7 @@ from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.spec.sizing import kv_bytes_per_token, parameter_count
-from kveval.store.run_file import Cell
+from kveval.store.run_file import POINTER, Cell
 from kveval.workflow.planning.order import planned_runs, priority
 from kveval.workflow.so_far import SoFar, measured_so_far, pointed_values
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 SO_FAR = "so-far/"
 """Value of the wildcard `so_far` in paths of a report on the runs that exist; it is "" in all other paths."""
-POINTER = "measurement.json"
 
 # A plan's objects live until it ends: garbage collection with Python's default thresholds took a sixth of the time.
 gc.set_threshold(100_000, 10, 10)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kveval.host.errors import Failure
 from kveval.measure.failures import cause
-from kveval.store.run_file import Cell, read_run, stored_run
+from kveval.store.run_file import POINTER, Cell, read_run, stored_run
 from kveval.store.store import listed, verify_file
 
 
@@ -31,7 +31,7 @@ def measured_so_far(runs: Iterable[tuple[Cell, str]], results: Path, logs: Path)
     failures: dict[Cell, str] = {}
     damaged: dict[Cell, str] = {}
     for cell, name in runs:
-        pointer = results / cell.path / name / "measurement.json"
+        pointer = results / cell.path / name / POINTER
         if not pointer.exists():
             reason = cause(logs / "benchmark" / cell.path / f"{name}.log")
             failures |= {} if reason is None else {cell: f"failed: {reason}"}

@@ -14,7 +14,6 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.markdown import numbers
 
 from kveval.analysis.cells import THROUGHPUT, CellKey
-from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.peaks import peak_row
@@ -22,6 +21,7 @@ from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.analysis.system.metrics import with_system_metrics
+from kveval.load.enough import MIN_RUNS
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label

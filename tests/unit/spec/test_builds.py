@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from tests.support import source_trees
 from tests.support.config_files import BASE, CELLS, CONFIG, NATIVE, RAW, changed, ids, load, load_raw, on_cluster
-from tests.support.source_trees import CONNECTOR, git, source_tree
+from tests.support.source_trees import CONNECTOR, failing_python, git, source_tree
 
 from kveval.config.campaign import ServerConfig
 from kveval.config.catalogue import BuildSource
 from kveval.config.problems import ConfigError
-from kveval.spec.builds import ArmBuild, BuildError, find_build, with_build
+from kveval.spec import builds
+from kveval.spec.builds import ArmBuild, BuildError, asked_of, find_build, with_build
 from kveval.spec.loading import load_config
 from kveval.store.run_file import Cell
 
@@ -120,6 +121,25 @@ def test_what_is_no_build_is_named(tmp_path: Path) -> None:
     assert refused(wheel=empty / "vllm-0.33.whl") == "no_wheel"
     assert refused(wheel=other) == "other_program"
     assert refused(environment=empty) == "no_environment_there"
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("echo 'Traceback'; echo 'no module encodings' >&2; exit 1", "(no module encodings)"),
+        ("exit 3", "(exit status 3)"),
+        ("exec tail -f /dev/null", "(not within 0 s)"),
+        ("echo no JSON", "(Expecting value"),
+    ],
+)
+def test_an_environment_whose_python_fails_says_why(tmp_path: Path, monkeypatch: Any, does: str, said: str) -> None:
+    if "tail" in does:
+        monkeypatch.setattr(builds, "_GIT_S", 0.0)
+    failing_python(tmp_path, does)
+    with pytest.raises(BuildError) as error:
+        asked_of(tmp_path, "print({})")
+    assert error.value.code == "no_answer"
+    assert said in str(error.value)
 
 
 @pytest.mark.parametrize("given", [{}, {"vllm": "0.31.0", "wheel": "x"}, {"commit": "v1"}, {"vllm": "new"}])

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from tests.support import source_trees
 from tests.support.config_files import changed, load
-from tests.support.source_trees import git, source_tree
+from tests.support.source_trees import failing_python, git, source_tree
 
 from kveval.engines.local.builds import environment_of
 from kveval.spec.config import Config
 from kveval.workflow.doctor.builds import build_findings
+from kveval.workflow.doctor.doctor import diagnose
 
 
 @pytest.fixture(scope="module")
@@ -56,5 +57,11 @@ def test_changed_sources_that_would_have_to_be_compiled_are_a_warning(tmp_path: 
     assert [found.level for found in build_findings(pinned, installed)] == ["ok"]
 
 
-def test_without_an_installed_environment_nothing_is_said_twice(tmp_path: Path) -> None:
-    assert [*build_findings(campaign(tmp_path, vllm="0.31.0"), tmp_path / "nowhere")] == []
+@pytest.mark.parametrize(("there", "code"), [(False, "none_there"), (True, "no_answer")])
+def test_an_environment_that_cannot_be_asked_is_said_once(tmp_path: Path, there: bool, code: str) -> None:
+    environment, config = tmp_path / ".server-venv", campaign(tmp_path, vllm="0.31.0")
+    if there:
+        failing_python(environment, "exit 1")
+    places = {"store": tmp_path / "store", "server_environment": environment}
+    found = diagnose(config, "own.yaml", at_once=1, say=lambda text: None, **places)
+    assert [one.code for one in found if "build" in one.check or "environment" in one.check] == [code]

@@ -184,6 +184,23 @@ def test_a_cell_that_no_node_has_room_for_is_named_with_what_is_short():
     assert (offered[GPU], offered["memory"], offered["cpu"]) == (1, 512 * 2**30, 64)
 
 
+def test_every_cell_needs_a_node_and_not_only_the_one_with_most_gpus():
+    def of(**server):
+        return specification(10), (deployment(**server),)
+
+    most = ("M/native-offload/1", *of(gpus=4))
+    memory = ("M/native-offload/2", *of(gpus=2, memory="600Gi"))
+    elsewhere = ("M/native-offload/3", *of(gpus=2, nodeSelector={"pool": "b"}))
+    replicas = ("M/native-offload/4", *of(gpus=1, replicas=9))
+    assert only(examined(plan(memory, most)), "GPUs").facts["requests"]["memory"] == 601 * 2**30
+    assert only(examined(plan(most, elsewhere)), "GPUs").code == "not_taken"
+    assert only(examined(plan(most, replicas)), "GPUs").facts["cell"] == "M/native-offload/4"
+    pool = listed(node(), node("n2", labels={"pool": "b"}))
+    found = examined(plan(memory, most, elsewhere, replicas), nodes=pool)
+    assert [one.code for one in found if one.check == "GPUs"] == ["no_room"]
+    assert only(examined(plan(elsewhere, most), nodes=pool), "GPUs").facts["cell"] == "M/native-offload/1"
+
+
 def test_more_slots_than_there_are_gpus_for():
     finding = only(examined(plan(site={"slots": 3}), nodes=listed(node(gpus=5))), "GPUs")
     assert (finding.level, finding.code, finding.facts["slots"]) == ("warning", "too_few", 3)
@@ -203,6 +220,19 @@ def test_a_pod_of_the_load_that_no_node_takes():
     assert list(finding.facts["nodes"]) == ["n2"]
     assert "cluster.load" in finding.fix
     assert not [one for one in examined(made, nodes=listed(tainted, node("n2", cpus=4))) if one.check == "nodes"]
+
+
+def test_every_pod_of_a_kind_needs_a_node_and_not_only_the_last():
+    def redis(memory):
+        pod = {"containers": [{"name": "redis", "image": "r:1", "resources": {"requests": {"memory": memory}}}]}
+        template = {"metadata": {"labels": {"kveval.dev/component": "redis"}}, "spec": pod}
+        metadata = {"name": "redis", "namespace": "kv"}
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"template": template}}
+
+    cells = [(f"M/redis/{memory}", specification(10), (deployment(), redis(memory))) for memory in ("600Gi", "9Gi")]
+    for several in (cells, cells[::-1], cells * 2):
+        finding = only(examined(plan(*several)), "nodes")
+        assert (finding.code, finding.facts["requests"]["memory"]) == ("no_room", 600 * 2**30)
 
 
 def test_gpus_that_others_hold_now():
@@ -328,11 +358,23 @@ def test_claims_that_are_there_already():
 
 
 @pytest.mark.parametrize(
-    ("mode", "level", "code"), [("WaitForFirstConsumer", "ok", "there"), ("Immediate", "error", "unbound")]
+    ("named", "mode", "level", "code"),
+    [
+        ({"storageClassName": "fast"}, "WaitForFirstConsumer", "ok", "there"),
+        ({"storageClassName": "fast"}, "Immediate", "error", "unbound"),
+        # Without a name it is the cluster's default; the empty one is no class.
+        ({}, "WaitForFirstConsumer", "ok", "there"),
+        ({}, "Immediate", "error", "unbound"),
+        ({"storageClassName": ""}, "WaitForFirstConsumer", "error", "unbound"),
+    ],
 )
-def test_a_claim_without_a_volume_waits_for_its_first_pod_or_for_ever(mode, level, code):
-    classes = listed({"metadata": {"name": "fast"}, "provisioner": "x", "volumeBindingMode": mode})
-    pending = Answer(200, {"status": {"phase": "Pending"}, "spec": {"storageClassName": "fast"}})
+def test_a_claim_without_a_volume_waits_for_its_first_pod_or_for_ever(named, mode, level, code):
+    default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    classes = listed(
+        {"metadata": {"name": "slow"}, "provisioner": "x"},
+        {"metadata": {"name": "fast", **default}, "provisioner": "x", "volumeBindingMode": mode},
+    )
+    pending = Answer(200, {"status": {"phase": "Pending"}, "spec": named})
     found = examined(plan(documents=(claim(),)), claims={"results": pending}, storage_classes=classes)
     assert (only(found, "storage").level, only(found, "storage").code) == (level, code)
 

@@ -6,6 +6,8 @@ import fcntl
 import pytest
 from tests.support.config_files import CONFIG, RAW, changed, load, on_gpus
 
+from kveval.engines.preflight import disk_bytes
+from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host.findings import worst
 from kveval.spec.loading import load_config
 from kveval.workflow.doctor import local as doctor_local
@@ -60,6 +62,10 @@ def test_a_host_that_fits_gets_no_complaint():
         ({"pcp": ""}, "PCP", "warning", "none_there", {}, "scripts/setup.sh pcp"),
         ({"versions": None}, "server environment", "error", "none_there", {}, "scripts/setup.sh server"),
         (
+            *({"versions": None, "versions_problem": "no encodings"}, "server environment", "error", "no_answer", {}),
+            "scripts/setup.sh server",
+        ),
+        (
             *({"versions": GPU_VERSIONS}, "vllm", "error", ""),
             *({"found": "0.22.1", "declared": "0.32.0"}, 'server.vllm: "0.22.1"'),
         ),
@@ -76,9 +82,19 @@ def test_what_is_wrong_is_named_with_its_fix(changes, check, level, code, told, 
     assert (found.level, found.code) == (level, code)
     assert told.items() <= found.facts.items()
     # What the host itself said of it is handed on.
-    said = [changes.get("pcp_problem"), changes.get("holder"), *changes.get("missing_programs", {}).values()]
+    said = [changes.get(name) for name in ("pcp_problem", "holder", "versions_problem")]
+    said += changes.get("missing_programs", {}).values()
     assert all(words in found.what for words in said if words)
     assert fix in found.fix
+
+
+def test_the_disk_is_to_hold_every_run_of_every_cell():
+    runs = sum(len(DEFAULT.runs_of(cell)) for cell in DEFAULT.cells)
+    assert runs > len(DEFAULT.cells)
+    each = disk_bytes(specifications(DEFAULT)[0].workload, HOST.cpus) - DISK_RESERVE_BYTES
+    enough = runs * each + DISK_RESERVE_BYTES
+    assert examined(disk_free=enough)["disk"].level == "ok"
+    assert examined(disk_free=enough - 1)["disk"].level == "warning"
 
 
 def test_full_weights_need_gpus_and_may_need_a_token(tmp_path):
@@ -118,12 +134,16 @@ def test_this_host_can_be_looked_at(tmp_path, monkeypatch):
         ("config", "matrix"), [{"models": ["Qwen3-0.6B"], "scenarios": ["fs-offload"], "cpu_blocks": [0]}], files
     )
     config = load(tmp_path / "config", files)
-    facts = local_facts(specifications(config), config, tmp_path / "store", tmp_path / "no-environment")
+    store = tmp_path / "results" / "store"
+    facts = local_facts(specifications(config), config, store, tmp_path / "no-environment")
     assert facts.versions is None
+    assert facts.disk_free > 0
+    # Looking changes nothing.
+    assert not store.parent.exists()
     assert facts.unwritable == [str(tmp_path / "none")]
     assert facts.holder is None
     lock.write_text("process 1: somebody's run 2\n")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        facts = local_facts(specifications(config), config, tmp_path / "store", tmp_path / "no-environment")
+        facts = local_facts(specifications(config), config, store, tmp_path / "no-environment")
     assert facts.holder == "process 1: somebody's run 2"

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
 
 from kveval.config.problems import ConfigError
+from kveval.load.enough import window_s
 from kveval.spec.differences import described, differences
 from kveval.spec.loading import load_config
 from kveval.spec.warnings import sentence
 from kveval.store.run_file import Cell
 from kveval.workflow.planning import tier_sizes
-from kveval.workflow.planning.costs import cost, disk, shortages, window_s
+from kveval.workflow.planning.costs import cost, disk, shortages
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority
 from kveval.workflow.planning.plan import make_plan
 from kveval.workflow.planning.reuse_table import HEADER, UNKNOWN, device_notes, overflow_notes, pinned_notes, reuse_rows
@@ -149,7 +150,7 @@ def test_pointers_are_read_and_a_broken_one_points_to_nothing(default, tmp_path)
         place = tmp_path / BASE.path / f"run-{run}"
         place.mkdir(parents=True)
         (place / "measurement.json").write_text(text)
-    found = pointed(tmp_path, [(BASE.path, run) for run in (1, 2, 3, 4)])
+    found = pointed(tmp_path, [(BASE, run) for run in (1, 2, 3, 4)])
     assert found == {(BASE.path, 1): "aa", (BASE.path, 2): "", (BASE.path, 3): ""}
     assert {run.state for run in make_plan(default, found, StoreIndex()).runs} == {"measure"}
 
@@ -311,7 +312,7 @@ def test_a_level_that_will_hold_too_little_is_named_with_the_seconds_it_needs(de
     found, unknown = shortages([default.specification(LARGE)], StoreIndex.read(tmp_path))
     assert not unknown
     (short,) = found
-    window = window_s(specification.workload)
+    window = window_s(seconds, specification.workload.warmup_s)
     assert "200 requests for a 90th percentile" in short.lacks
     assert "2500 output tokens" in short.lacks
     # Ten tokens a second: 250 s for 2,500, behind the same warm-up.

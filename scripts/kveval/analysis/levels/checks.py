@@ -15,15 +15,12 @@ import numpy as np
 from kveval.analysis.levels.noise import drift, uneven
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.requests import Requests
+from kveval.load.enough import MIN_TOKENS, SUFFICIENT
 from kveval.load.levels import rate_req_s_at, streams_at
 from kveval.load.reports import SCHEDULED, LevelReport
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, LevelRun, Run
 
-# Output tokens that make the noise within a run small compared with the usual spread of runs.
-MIN_TOKENS = 2500
-SUFFICIENT = {"p50": 50, "p90": 200, "p99": 1000}
-MIN_RUNS = 3
 # If the requests in flight fall short of those asked for by more than this share, verdicts allow for the bias.
 STARVED = 0.05
 # A rate that changes by more from the first third of the window to the last is not one steady state.

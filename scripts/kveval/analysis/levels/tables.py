@@ -25,6 +25,7 @@ from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
+from kveval.load.enough import WARMUP_S, WARMUP_SHARE
 from kveval.load.reports import LevelReport, LoadReport, read_report
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
@@ -32,9 +33,6 @@ from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, ren
 LEVEL_CHECKS = checks_in(checks, checks_import, checks_run)
 # The warm-up that the generator cut off may be this much too short, since requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
-# A level settles within 30 s or the p90 of request latency; in a short level the warm-up is a quarter of its time.
-WARMUP_S = 30.0
-_WARMUP_SHARE = 0.25
 
 
 class LevelsError(Failure):
@@ -251,7 +249,7 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
     """
     begin = report.start - report.warmup_s
     asked = float(run.workload.get("warmup_s", 0.0))
-    warmup = max(asked, min(settling_s(requests, primed=primed(run)), _WARMUP_SHARE * (report.end - begin)))
+    warmup = max(asked, min(settling_s(requests, primed=primed(run)), WARMUP_SHARE * (report.end - begin)))
     missing = warmup - report.warmup_s
     start = report.start + (missing if missing > _WARMUP_TOLERANCE_S else 0.0)
     if not start < report.end:

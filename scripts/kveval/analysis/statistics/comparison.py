@@ -12,7 +12,7 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.levels.checks import MIN_RUNS, STARVED
+from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import failed_checks
@@ -21,6 +21,7 @@ from kveval.analysis.statistics.inputs import of_levels
 from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
+from kveval.load.enough import MIN_RUNS
 
 # (run, level) -> row of complete_metrics.csv
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]

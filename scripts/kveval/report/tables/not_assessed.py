@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kveval.analysis.cells import ArmSize, by_size, cell_of
-from kveval.analysis.levels.checks import MIN_RUNS
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import (
@@ -20,6 +19,7 @@ from kveval.analysis.statistics.comparison import (
 )
 from kveval.analysis.statistics.inputs import NO_COUNTER
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT
+from kveval.load.enough import MIN_RUNS
 from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure

@@ -14,7 +14,7 @@ from kveval.report.figures.draw import write_alone
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
-from kveval.workflow.check.campaign import BLOCKS, CheckError, CheckPlan, check_plan
+from kveval.workflow.check.campaign import BLOCKS, INSTALLED, CheckError, CheckPlan, check_plan
 from kveval.workflow.check.comment import FIGURE, CheckFacts, comment, draw_check
 from kveval.workflow.check.judging import FAILING, BuildClaim, Judged, Verdict, claims_of, design_of, judged, verdict_of
 from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
@@ -45,7 +45,7 @@ def run_check(
     if not options.get("candidate"):
         said = "name the build: --config candidate=FOLDER (or FILE.whl, PROGRAM==VERSION), and base= unless installed"
         raise CheckError(said, code="no_candidate")
-    base, candidate = str(options.get("base") or "installed"), str(options["candidate"])
+    base, candidate = str(options.get("base") or INSTALLED), str(options["candidate"])
     plan = check_plan(asked, base, candidate, arms_of(options), int(options.get("check_blocks") or BLOCKS))
     config = planned_config(plan, places)
     claims = claims_of(config, plan.arms)

@@ -14,8 +14,6 @@ _COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust")
 
 def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
     """Yield the findings on the builds of a campaign's arms; `installed`: the server's environment."""
-    if not (installed / "bin" / "python").exists():
-        return
     found: dict[str, tuple[ArmBuild, str]] = {}
     for cell in config.cells:
         build = config.build(cell)

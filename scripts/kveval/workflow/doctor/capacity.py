@@ -8,12 +8,11 @@ from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Node, PodNeed, accepts, node_of, pod_needs
-from kveval.engines.preflight import memory_bytes, shared_memory_bytes
+from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
 from kveval.host.findings import Finding, error, ok, warning
+from kveval.spec.sizing import GIB
 from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
-MEMORY_SHARE = 0.7
-"""Share of a node's memory above which tiers leave too little for the servers themselves and the page cache."""
 SERVER = "model-server"
 _KEYS = {
     SERVER: "matrix: fewer cpu_blocks; cluster.node_selector, tolerations",
@@ -21,7 +20,8 @@ _KEYS = {
     "epp": "cluster.router_requests",
 }
 """The configuration keys that set what a component's pods request, and on which nodes."""
-_GIB = 2**30
+Held = tuple[str, str, Mapping[str, float]]
+"""What a pod of others holds: its namespace, its node, its requests."""
 SCALED = "nothing, if an autoscaler adds such a node: snakemake deploy_one shows it"
 # The size of a container's /dev/shm without a volume.
 _DEFAULT_SHARED_MEMORY = 64 * 2**20
@@ -56,38 +56,45 @@ def _takers(need: PodNeed, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _gpus(plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer) -> Iterator[Finding]:
-    site, resource = plan.site, plan.site.gpu_resource
+    """Yield each kind of problem with room for servers once, of the largest server; else that there is room."""
+    amounts = (plan.site.gpu_resource, "memory")
     pairs = [(need, cell.path) for cell in plan.cells for need in _servers(cell)]
-    if not pairs:
-        return
-    largest, path = max(pairs, key=lambda pair: [pair[0].requests.get(name, 0.0) for name in (resource, "memory")])
-    each = largest.requests.get(resource, 0.0)
-    asked = each * largest.copies * site.slots
-    usable = [node for node in nodes if accepts(node, largest.spec)]
+    pairs.sort(key=lambda pair: [pair[0].requests.get(name, 0.0) for name in amounts], reverse=True)
+    held = _held(pods) if pods.found else None
+    found = [_of_server(plan.site, need, path, nodes, held) for need, path in pairs]
+    wrong: dict[str, Finding] = {}
+    for finding in found:
+        if finding.level != "ok":
+            wrong.setdefault(finding.code, finding)
+    yield from [*wrong.values()] or found[:1]
+
+
+def _of_server(site: Cluster, need: PodNeed, path: str, nodes: Sequence[Node], held: Sequence[Held] | None) -> Finding:
+    """Return the finding on room for the servers of one cell. `held`: by the pods of others, None if not known."""
+    resource = site.gpu_resource
+    each = need.requests.get(resource, 0.0)
+    asked = each * need.copies * site.slots
+    usable = [node for node in nodes if accepts(node, need.spec)]
     having = _amounts(usable, resource)
     if each and not any(having.values()):
-        yield _no_gpus(site, _amounts(nodes, resource), having)
-        return
-    if not _takers(largest, nodes):
-        yield _no_room("GPUs" if each else "nodes", largest, path, usable, resource)
-        return
+        return _no_gpus(site, _amounts(nodes, resource), having)
     check = "GPUs" if each else "nodes"
-    said = f"{_listed(having)} of {resource}; {path} takes {each * largest.copies:g}, {site.slots} at once"
+    if not _takers(need, nodes):
+        return _no_room(check, need, path, usable, resource)
+    said = f"{_listed(having)} of {resource}; {path} takes {each * need.copies:g}, {site.slots} at once"
     said = said if each else f"{len(usable)} nodes take the servers, which ask for no {resource}"
-    told = {"nodes": having, "cell": path, "asked": each * largest.copies, "slots": site.slots}
-    held = _held(pods)
+    told = {"nodes": having, "cell": path, "asked": each * need.copies, "slots": site.slots}
     if each and asked > sum(having.values()):
-        yield warning(check, f"{said}: too few", f"cluster.slots; {SCALED}", "too_few", **told)
-    elif pods.found and not _takers(largest, _without(nodes, held)):
+        return warning(check, f"{said}: too few", f"cluster.slots; {SCALED}", "too_few", **told)
+    if held is not None and not _takers(need, _without(nodes, held)):
         of_nodes = _sums((node, amount.get(resource, 0)) for _, node, amount in held)
         owners = sorted({owner for owner, _, amount in held if amount.get(resource) or not each})
         fix = "wait, or ask them; the campaign's servers stay Pending until there is room"
         said = f"{said}; but now others hold {_listed(of_nodes)}: pods of {', '.join(owners)}"
-        yield warning(check, said, fix, "held_by_others", held=of_nodes, owners=owners)
-    else:
-        hidden = "" if pods.found else "; what others hold now is not known"
-        said = f"{said}; whether all fit at the same time: snakemake deploy_one{hidden}"
-        yield ok(check, said, "" if pods.found else "held_unknown", **told)
+        return warning(check, said, fix, "held_by_others", held=of_nodes, owners=owners)
+    hidden = "; what others hold now is not known" if held is None else ""
+    said = f"{said}; whether all fit at the same time: snakemake deploy_one{hidden}"
+    return ok(check, said, "held_unknown" if held is None else "", **told)
 
 
 def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, int]) -> Finding:
@@ -101,13 +108,15 @@ def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, in
 
 
 def _others(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield a finding for each other pod (load, Redis, endpoint picker) for which no node is large enough."""
+    """Yield a finding for each kind of other pod (load, Redis, endpoint picker) with one that no node can take."""
     documents = [one for cell in plan.cells for one in (*cell.serving, *cell.driving)]
-    needs = {need.component: need for need in pod_needs(documents) if need.component != SERVER}
-    for need in needs.values():
-        if not _takers(need, nodes):
-            usable = [node for node in nodes if accepts(node, need.spec)]
-            yield _no_room("nodes", need, need.component, usable, plan.site.gpu_resource)
+    unplaced: dict[str, PodNeed] = {}
+    for need in pod_needs(documents):
+        if need.component != SERVER and not _takers(need, nodes):
+            unplaced.setdefault(need.component, need)
+    for component, need in unplaced.items():
+        usable = [node for node in nodes if accepts(node, need.spec)]
+        yield _no_room("nodes", need, component, usable, plan.site.gpu_resource)
 
 
 def _no_room(check: str, need: PodNeed, what: str, usable: Sequence[Node], gpu: str) -> Finding:
@@ -126,7 +135,7 @@ def _no_room(check: str, need: PodNeed, what: str, usable: Sequence[Node], gpu: 
 
 def _asked(amounts: Mapping[str, float], gpu: str) -> str:
     parts = [f"{amounts[gpu]:g} {gpu}"] if amounts.get(gpu) else []
-    parts += [f"{amounts['memory'] / _GIB:.0f} GiB"] if amounts.get("memory") else []
+    parts += [f"{amounts['memory'] / GIB:.0f} GiB"] if amounts.get("memory") else []
     parts += [f"{amounts['cpu']:g} CPUs"] if amounts.get("cpu") else []
     return ", ".join(parts) or "nothing"
 
@@ -135,10 +144,9 @@ def _amounts(nodes: Sequence[Node], resource: str) -> dict[str, int]:
     return {node.name: int(node.allocatable.get(resource, 0)) for node in nodes}
 
 
-def _held(pods: Answer) -> list[tuple[str, str, Mapping[str, float]]]:
-    """Return namespace, node and requests of the pods of others."""
+def _held(pods: Answer) -> list[Held]:
     found = []
-    for pod in pods.body.get("items", []) if pods.found else []:
+    for pod in pods.body.get("items", []):
         node = pod.get("spec", {}).get("nodeName")
         if node and (pod["metadata"].get("labels") or {}).get(MANAGED_BY) != MANAGER:
             (need,) = pod_needs([{**pod, "kind": "Pod"}])
@@ -146,7 +154,7 @@ def _held(pods: Answer) -> list[tuple[str, str, Mapping[str, float]]]:
     return found
 
 
-def _without(nodes: Sequence[Node], held: Iterable[tuple[str, str, Mapping[str, float]]]) -> list[Node]:
+def _without(nodes: Sequence[Node], held: Iterable[Held]) -> list[Node]:
     taken: dict[str, dict[str, float]] = {}
     for _, node, amounts in held:
         of_node = taken.setdefault(node, {})
@@ -190,7 +198,7 @@ def _host_memory(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Fin
     if worst is None:
         return
     cell, node, servers = worst
-    tier, total = memory_bytes(cell.specification) / _GIB, node.allocatable["memory"] / _GIB
+    tier, total = memory_bytes(cell.specification) / GIB, node.allocatable["memory"] / GIB
     said = (
         f"{cell.path} keeps {tier:.1f} GiB of KV cache in host memory; {node.name} may have {servers:.0f} such servers:"
         f" {share:.0%} of its {total:.0f} GiB"
@@ -213,19 +221,19 @@ def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[Finding]:
         for need in _servers(cell):
             volume = _DEFAULT_SHARED_MEMORY if need.shared_memory is None else need.shared_memory
             if volume and volume < shared:
-                said = f"{cell.path} allocates {shared / _GIB:.1f} GiB there, {need.owner} has {volume / _GIB:.1f} GiB"
+                said = f"{cell.path} allocates {shared / GIB:.1f} GiB there, {need.owner} has {volume / GIB:.1f} GiB"
                 fix = "matrix: fewer cpu_blocks; or an emptyDir of medium Memory that large"
                 yield error("/dev/shm", said, fix, cell=cell.path, needed_bytes=shared, there_bytes=volume)
                 return
             if need.memory_limit and need.memory_limit < needed:
                 said = (
-                    f"{cell.path} needs {needed / _GIB:.1f} GiB for its tier and queues alone, {need.owner} is killed"
-                    f" above {need.memory_limit / _GIB:.1f} GiB"
+                    f"{cell.path} needs {needed / GIB:.1f} GiB for its tier and queues alone, {need.owner} is killed"
+                    f" above {need.memory_limit / GIB:.1f} GiB"
                 )
                 fix = "matrix: fewer cpu_blocks; or a larger limit"
                 yield error("memory limit", said, fix, cell=cell.path, limit_bytes=need.memory_limit)
                 return
     if largest[0]:
-        yield ok("/dev/shm", f"every server has room there; the most is {largest[0] / _GIB:.1f} GiB, of {largest[1]}")
+        yield ok("/dev/shm", f"every server has room there; the most is {largest[0] / GIB:.1f} GiB, of {largest[1]}")
     else:
         yield ok("/dev/shm", "no server allocates there: tiers are memory of the process")

@@ -45,7 +45,8 @@ def diagnose(
         return [*found, *_slots(config, at_once), *_cluster(config, campaign, store, say, image_limit_s)]
     specifications = [config.specification(cell) for cell in config.cells]
     facts = local_facts(specifications, config, store, server_environment)
-    return [*found, *examine_local(config, specifications, facts), *build_findings(config, server_environment)]
+    builds = build_findings(config, server_environment) if facts.versions is not None else ()
+    return [*found, *examine_local(config, specifications, facts), *builds]
 
 
 def _slots(config: Config, at_once: int | None) -> list[Finding]:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import (
+    MEMORY_SHARE,
     PreflightError,
     disk_bytes,
     memory_bytes,
@@ -30,12 +30,11 @@ from kveval.host.gpus.stacks import judge_stack, read_stacks
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
 from kveval.pcp.installation import installed_pcp
+from kveval.spec.builds import BuildError, asked_of
 from kveval.spec.config import Config
+from kveval.spec.sizing import GIB
 from kveval.spec.specification import Specification
 
-_GIB = 2**30
-MEMORY_SHARE = 0.7
-"""Share of a host's memory above which KV caches leave too little for the server itself and the page cache."""
 STACKS = Path(__file__).resolve().parents[4] / "config" / "gpu_stacks.yaml"
 _BUSY_SHARE = 0.25
 _VERSIONS = """
@@ -62,7 +61,8 @@ class LocalFacts:
         disk_free: where the results are kept.
         load: processes that ran or waited for a CPU, mean of the last minute.
         pcp: PCP's version, "" where there is none; None where it cannot record, and why under `pcp_problem`.
-        versions: of the distributions in the server's environment; None where there is no environment.
+        versions: of the distributions in the server's environment; None where there is no environment, or where its
+            Python does not answer, and why under `versions_problem`.
         missing_programs: programs that an arm starts beside the server and that are not installed, with the reason.
         unwritable: folders of the configuration that this user cannot write to.
         unset_secrets: names of the campaign's secrets that are not in the environment.
@@ -87,16 +87,21 @@ class LocalFacts:
     leftovers: int
     checkpoints: Sequence[str] = ()
     driver_cuda: str | None = None
+    versions_problem: str = ""
 
 
 def local_facts(specifications: Sequence[Specification], config: Config, store: Path, server: Path) -> LocalFacts:
-    """Probe this host; `store`: the folder of the store, which is made; `server`: the server's environment."""
+    """Probe this host; `store`: the folder of the store, which may not exist; `server`: the server's environment."""
     pcp, problem = None, ""
     try:
         pcp = installed_pcp() or ""
     except Failure as failure:
         problem = str(failure)
-    store.mkdir(parents=True, exist_ok=True)
+    versions, wrong = None, ""
+    try:
+        versions = _installed(server, [*_server_names(config), "guidellm", "lmcache", "torch"])
+    except BuildError as failure:
+        wrong = str(failure)
     folders = {specification.fs_dir for specification in specifications if specification.fs_dir}
     gpus = hardware.gpus()
     return LocalFacts(
@@ -104,11 +109,11 @@ def local_facts(specifications: Sequence[Specification], config: Config, store: 
         cpus=len(os.sched_getaffinity(0)),
         memory=psutil.virtual_memory().total,
         shared_memory_free=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
-        disk_free=shutil.disk_usage(store).free,
+        disk_free=shutil.disk_usage(next(folder for folder in (store, *store.parents) if folder.exists())).free,
         load=psutil.getloadavg()[0],
         pcp=pcp,
         pcp_problem=problem,
-        versions=_installed(server, [*_server_names(config), "guidellm", "lmcache", "torch"]),
+        versions=versions,
         missing_programs=_missing_programs(specifications, server),
         unwritable=sorted(folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)),
         unset_secrets=[name for name in config.campaign.secrets if not os.environ.get(name)],
@@ -116,6 +121,7 @@ def local_facts(specifications: Sequence[Specification], config: Config, store: 
         leftovers=_noted(registry_path()),
         checkpoints=[*_wrong_checkpoints(specifications)],
         driver_cuda=next((gpu["cuda"] for gpu in gpus if gpu.get("cuda")), None),
+        versions_problem=wrong,
     )
 
 
@@ -133,7 +139,7 @@ def examine_local(config: Config, specifications: Sequence[Specification], facts
         *_device(config, specifications, facts),
         *_memory(specifications, facts),
         _shared_memory(specifications, facts),
-        _disk(specifications, facts),
+        _disk(config, specifications, facts),
         _pcp(facts),
         *_software(config, facts),
         *_surroundings(config, facts),
@@ -162,8 +168,8 @@ def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Itera
     largest = max(needs, key=lambda path: needs[path])
     share = needs[largest] / facts.memory
     said = (
-        f"{largest} keeps {needs[largest] / _GIB:.1f} GiB of KV cache in host memory,"
-        f" {share:.0%} of this host's {facts.memory / _GIB:.1f} GiB"
+        f"{largest} keeps {needs[largest] / GIB:.1f} GiB of KV cache in host memory,"
+        f" {share:.0%} of this host's {facts.memory / GIB:.1f} GiB"
     )
     told: dict[str, Any] = {"cell": largest, "needed_bytes": needs[largest], "share": share}
     if share > 1:
@@ -181,23 +187,27 @@ def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -
     if facts.shared_memory_free is None:
         return warning("/dev/shm", "there is none", "mount -t tmpfs tmpfs /dev/shm", "none_there")
     said = (
-        f"{largest} allocates {needs[largest] / _GIB:.1f} GiB there, {facts.shared_memory_free / _GIB:.1f} GiB are free"
+        f"{largest} allocates {needs[largest] / GIB:.1f} GiB there, {facts.shared_memory_free / GIB:.1f} GiB are free"
     )
     if needs[largest] > facts.shared_memory_free:
-        fix = f"mount -o remount,size={needs[largest] // _GIB + 2}G /dev/shm   (in a container: docker run --shm-size)"
+        fix = f"mount -o remount,size={needs[largest] // GIB + 2}G /dev/shm   (in a container: docker run --shm-size)"
         return error("/dev/shm", said, fix, free_bytes=facts.shared_memory_free)
     return ok("/dev/shm", said)
 
 
-def _disk(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
+def _disk(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
     # Every estimate includes the reserve, which is needed only once.
-    runs = [disk_bytes(specification.workload, facts.cpus) for specification in specifications]
-    said = f"a run takes at most {max(runs) / _GIB:.1f} GiB, {facts.disk_free / _GIB:.1f} GiB are free"
+    runs = [
+        disk_bytes(specification.workload, facts.cpus)
+        for specification in specifications
+        for _ in config.runs_of(specification.cell)
+    ]
+    said = f"a run takes at most {max(runs) / GIB:.1f} GiB, {facts.disk_free / GIB:.1f} GiB are free"
     if max(runs) > facts.disk_free:
         fix = "free some, or move the repository's folder results to a larger disk"
         return error("disk", said, fix, free_bytes=facts.disk_free)
     if sum(runs) - (len(runs) - 1) * DISK_RESERVE_BYTES > facts.disk_free:
-        return warning("disk", f"{said}; perhaps not enough for every cell", "watch it: df -h results")
+        return warning("disk", f"{said}; perhaps not enough for all {len(runs)} runs", "watch it: df -h results")
     return ok("disk", said)
 
 
@@ -213,8 +223,13 @@ def _pcp(facts: LocalFacts) -> Finding:
 def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     server = config.campaign.server
     if facts.versions is None:
-        part = "server" if server.on_cpu else "server-gpu"
-        yield error("server environment", "there is none", f"bash scripts/setup.sh {part}", "none_there")
+        fix = f"bash scripts/setup.sh {'server' if server.on_cpu else 'server-gpu'}"
+        if facts.versions_problem:
+            yield error(
+                "server environment", facts.versions_problem, f"move .server-venv away, then {fix}", "no_answer"
+            )
+        else:
+            yield error("server environment", "there is none", fix, "none_there")
         return
     if not server.on_cpu:
         found = next((facts.versions[one] for one in _server_names(config) if one in facts.versions), None)
@@ -277,13 +292,9 @@ def _same(found: str, declared: str) -> bool:
 
 
 def _installed(environment: Path, names: Sequence[str]) -> dict[str, str] | None:
-    python = environment / "bin" / "python"
-    if not python.exists():
+    if not (environment / "bin" / "python").exists():
         return None
-    # Isolated (-I), so that only what is installed in the environment counts.
-    command = [str(python), "-I", "-c", _VERSIONS, *names]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    found: dict[str, str] = json.loads(done.stdout) if done.returncode == 0 else {}
+    found: dict[str, str] = asked_of(environment, _VERSIONS, *names)
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Claim, claims, quantity
 from kveval.host.findings import Finding, error, ok, warning
+from kveval.spec.sizing import GIB
 from kveval.workflow.doctor.documents import CampaignDocuments
 
 _DEFAULT = (
@@ -30,7 +31,6 @@ ONE_NODE_ONLY = (
     # On OpenShift with the operator's namespace before it.
     "rbd.csi.ceph.com",
 )
-_GIB = 2**30
 Classes = Mapping[str, Mapping[str, Any]]
 """Storage classes by name."""
 _SHOW = "`kubectl get storageclass` shows what there is"
@@ -68,11 +68,13 @@ def _existing(plan: CampaignDocuments, classes: Classes, there: Mapping[str, Ans
 def _state(check: str, name: str, claim: Mapping[str, Any], classes: Classes) -> Finding:
     phase = claim.get("status", {}).get("phase", "unknown")
     modes = claim.get("spec", {}).get("accessModes", [])
-    size = quantity(claim.get("status", {}).get("capacity", {}).get("storage")) / _GIB
+    size = quantity(claim.get("status", {}).get("capacity", {}).get("storage")) / GIB
     said = f"{name} is {phase}, {size:.0f} GiB, {', '.join(modes)}"
     if phase == "Lost":
         return error(check, said, "a new claim: its volume is gone", "lost")
-    of = classes.get(claim.get("spec", {}).get("storageClassName", ""), {})
+    # A claim that names no class gets the default one, as soon as there is one; "" is none at all.
+    named = claim.get("spec", {}).get("storageClassName")
+    of = classes.get(named if named is not None else next(iter(_defaults(classes)), ""), {})
     if phase == "Pending" and of.get("volumeBindingMode") != "WaitForFirstConsumer":
         space, _, one = name.removeprefix("claim ").partition("/")
         fix = (
@@ -97,8 +99,7 @@ def _asked(
         fix = "the permission above; or cluster.storage_class, if the claims stay Pending"
         yield warning("storage", said, fix, "hidden")
         return
-    defaults = [name for name, entry in by_name.items() if _is_default(entry)]
-    found = {_of_class(claim, by_name, defaults) for claim in new}
+    found = {_of_class(claim, by_name) for claim in new}
     yield from sorted(found, key=lambda finding: finding.level)
 
 
@@ -121,14 +122,15 @@ def _one_node(plan: CampaignDocuments) -> Iterator[Finding]:
         yield warning("storage", said, fix, "one_node", slots=plan.site.slots, replicas=replicas)
 
 
-def _is_default(entry: Mapping[str, Any]) -> bool:
-    annotations = entry["metadata"].get("annotations") or {}
-    return any(annotations.get(name) == "true" for name in _DEFAULT)
+def _defaults(classes: Classes) -> list[str]:
+    annotations = {name: entry["metadata"].get("annotations") or {} for name, entry in classes.items()}
+    return [name for name, noted in annotations.items() if any(noted.get(key) == "true" for key in _DEFAULT)]
 
 
-def _of_class(claim: Claim, classes: Classes, defaults: list[str]) -> Finding:
+def _of_class(claim: Claim, classes: Classes) -> Finding:
     wanted = claim.storage_class
     if wanted is None:
+        defaults = _defaults(classes)
         if not defaults:
             fix = f"cluster.storage_class: NAME; {_SHOW}"
             return error("storage", "the cluster has no default storage class", fix, "no_default_class")

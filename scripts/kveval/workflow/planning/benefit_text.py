@@ -8,6 +8,7 @@ from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel
 from kveval.config.types import BLOCK_TOKENS
 from kveval.load import levels as workloads
 from kveval.spec.config import Config
+from kveval.spec.sizing import gib
 from kveval.spec.specification import Specification
 from kveval.workflow.planning.benefit import LevelBenefits
 from kveval.workflow.planning.curves import LevelCurves
@@ -38,9 +39,9 @@ def benefit_lines(config: Config, curves: LevelCurves, bought: LevelBenefits | N
 def _answer(config: Config, curves: LevelCurves, bought: LevelBenefits, tokens: int, benefit: Benefit) -> Iterator[str]:
     workload, model = config.workload.specification, bought.basis.specification.model
     blocks = -(-tokens // BLOCK_TOKENS)
-    gib = blocks * BLOCK_TOKENS * model.kv_bytes_per_token / 2**30
     at = f"{curves.level} {workloads.level_unit(workload)}"
-    yield f"  {gib:.2f} GiB ({blocks:,} blocks) of host memory serve 90 % of what a tier of any size could, at {at}:"
+    size = gib(blocks * BLOCK_TOKENS * model.kv_bytes_per_token)
+    yield f"  {size:.2f} GiB ({blocks:,} blocks) of host memory serve 90 % of what a tier of any size could, at {at}:"
     yield f"  predicted {_predicted(benefit)}."
 
 

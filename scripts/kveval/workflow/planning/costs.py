@@ -16,6 +16,7 @@ from kveval.analysis.levels.server_counters import server_delta
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.load import levels as workloads
+from kveval.load.enough import MIN_TOKENS, SUFFICIENT, window_s
 from kveval.load.guidellm import PREFIX_TOKENS_PER_S
 from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.spec.sizing import parameter_count
@@ -34,10 +35,7 @@ _WEIGHT_BYTES = {"awq": 0.5, "gptq": 0.5, "fp8": 1.0, None: 2.0}
 _SIZES_READ = 5
 # Number of runs that is enough for a typical value.
 _ENOUGH = 20
-_WARMUP_S, _WARMUP_SHARE = 30.0, 0.25
-# Copied from kveval.analysis.levels.checks, which takes a second to import.
-MIN_TOKENS = 2500
-SUFFICIENT = {"median": 50, "90th percentile": 200}
+_QUANTILES = {"p50": "median", "p90": "90th percentile"}
 
 
 @dataclass(frozen=True)
@@ -139,12 +137,6 @@ class Shortage:
     seconds: float | None
 
 
-def window_s(workload: WorkloadSpec) -> float:
-    """Return the seconds of a level that are measured: the level without its warm-up, as the analysis cuts it."""
-    seconds = workload.seconds
-    return seconds - max(workload.warmup_s, min(_WARMUP_S, _WARMUP_SHARE * seconds))
-
-
 def shortages(specifications: Iterable[Specification], store: StoreIndex) -> tuple[list[Shortage], list[str]]:
     """Return levels that are too short for a verdict, and the models of which nothing is known yet."""
     found, unknown = {}, []
@@ -211,10 +203,10 @@ def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple
 
 def _lacking(workload: WorkloadSpec, level: int, requests_s: float, tokens_s: float) -> tuple[str, float | None] | None:
     """Return what a level's window will be too short for, and the seconds that suffice; None if it is long enough."""
-    window = window_s(workload)
+    window = window_s(workload.seconds, workload.warmup_s)
     requests, tokens = requests_s * window, tokens_s * window
     streams = workloads.streams_at(workload, level) or 0
-    needs = [(count, f"{count} requests for a {name}") for name, count in SUFFICIENT.items()]
+    needs = [(SUFFICIENT[key], f"{SUFFICIENT[key]} requests for a {name}") for key, name in _QUANTILES.items()]
     needs.append((5 * streams, f"{5 * streams} requests for its {streams} streams"))
     lacks = [text for count, text in needs if requests < count]
     if tokens < MIN_TOKENS:

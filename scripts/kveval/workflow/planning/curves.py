@@ -9,6 +9,7 @@ from kveval.load import levels as workloads
 from kveval.report.figures.reuse import CurvePanel
 from kveval.spec.config import Config
 from kveval.spec.curve.of_cells import CellCurves, curves_of, needed_sizes, order_is_assumed
+from kveval.spec.sizing import gib
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import device_tokens, reported_device
@@ -100,8 +101,8 @@ def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
         served = found.served
         low, high = (None, None) if served is None else (100 * served[0], 100 * served[1])
         adds = None if found.alone is None or high is None else high - 100 * found.alone
-        gib = config.specification(cell).budget.tier_bytes / 2**30
-        yield CurveRow(curves.model, curves.level, cell.scenario, cell.cpu_blocks, gib, low, high, adds)
+        size = gib(config.specification(cell).budget.tier_bytes)
+        yield CurveRow(curves.model, curves.level, cell.scenario, cell.cpu_blocks, size, low, high, adds)
 
 
 def curve_lines(
@@ -162,7 +163,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
 def gib_per_block(config: Config, curves: LevelCurves) -> float:
     """Return the GiB of one block of `cpu_blocks`."""
     specification = config.specification(next(iter(curves.cells)))
-    return BLOCK_TOKENS * specification.model.kv_bytes_per_token / 2**30
+    return gib(BLOCK_TOKENS * specification.model.kv_bytes_per_token)
 
 
 def _size(name: str, tokens: float) -> str:

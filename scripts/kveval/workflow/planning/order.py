@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from kveval.spec.config import Config
-from kveval.store.run_file import Cell
+from kveval.store.run_file import Cell, pointer_of
 
 _PLACES = 1_000_000
 
@@ -22,7 +22,7 @@ def planned_runs(config: Config) -> list[tuple[Cell, int]]:
 
 def campaign_pointer(config: Config, cell: Cell, run: int) -> Path:
     """Return the file that points from the campaign's results to a run in the measurement store."""
-    return Path(config.campaign.results, cell.path, f"run-{run}", "measurement.json")
+    return pointer_of(config.campaign.results, cell, run)
 
 
 def requested_file(config: Config) -> Path:

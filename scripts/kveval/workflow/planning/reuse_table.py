@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from kveval.load.enough import window_s
 from kveval.load.workload import WorkloadSpec
 from kveval.spec.reuse import LevelReuse, reuse_of
 from kveval.spec.servers.registry import held_bytes
 from kveval.spec.sizing import gib
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
-from kveval.workflow.planning.costs import completed_req_s, device_tokens, reported_device, window_s
+from kveval.workflow.planning.costs import completed_req_s, device_tokens, reported_device
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -131,7 +132,7 @@ def _first_visits(specification: Specification, reuse: LevelReuse, store: StoreI
     if requests_s is None:
         return f"up to {reuse.demand.working_set_tokens:,}"
     servers = 1 if specification.deployment is None else specification.deployment.replicas
-    conversations_s, window = requests_s / workload.turns / servers, window_s(workload)
+    conversations_s, window = requests_s / workload.turns / servers, window_s(workload.seconds, workload.warmup_s)
     return _percent(reuse.demand.first_visits((workload.seconds - window) * conversations_s, window * conversations_s))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from kveval.analysis.levels.pilot import frozen_levels
 from kveval.spec.config import Config
 from kveval.store.listing import StoreEntry, contents, size_bytes
-from kveval.store.run_file import Cell, Run, RunFileError, read_run
+from kveval.store.run_file import Cell, Run, RunFileError, pointer_of, read_run
 from kveval.store.store import SUMS
 
 
@@ -117,16 +117,16 @@ def frozen(config: Config, results: Path) -> dict[Cell, tuple[int, ...]]:
     return found
 
 
-def pointed(results: Path, runs: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+def pointed(results: Path, runs: Iterable[tuple[Cell, int]]) -> dict[tuple[str, int], str]:
     """Return (cell's path, run) -> measurement id of every run that has a pointer below `results`."""
     found = {}
-    for path, run in runs:
+    for cell, run in runs:
         try:
-            pointer = json.loads((results / path / f"run-{run}" / "measurement.json").read_bytes())
-            found[path, run] = str(pointer["measurement"])
+            pointer = json.loads(pointer_of(results, cell, run).read_bytes())
+            found[cell.path, run] = str(pointer["measurement"])
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError):
             # An unreadable pointer counts as one to something else than what is planned.
-            found[path, run] = ""
+            found[cell.path, run] = ""
     return found
