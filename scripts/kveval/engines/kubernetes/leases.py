@@ -151,21 +151,22 @@ def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_
         except Refused as error:
             if error.status != 409:
                 raise
-        found = api.read(LEASE, name, namespace)
-        if found is None:
-            continue
-        if holder_of(found) == holder:
-            return found
-        now = time.monotonic()
-        if found["metadata"]["resourceVersion"] != seen:
-            seen, since = found["metadata"]["resourceVersion"], now
-        if gone(holder_of(found)) or now - since > duration_s:
-            with contextlib.suppress(Refused):
+        # None if its holder has just deleted it.
+        if (found := api.read(LEASE, name, namespace)) is not None:
+            other = holder_of(found)
+            if other == holder:
+                return found
+            if found["metadata"]["resourceVersion"] != seen:
+                seen, since = found["metadata"]["resourceVersion"], time.monotonic()
+            if gone(other) or time.monotonic() - since > duration_s:
                 metadata = {"resourceVersion": seen, "annotations": document["metadata"].get("annotations") or {}}
-                body = {"metadata": metadata, "spec": document["spec"]}
-                return api.patch(LEASE, name, namespace, body)
-            continue
-        if now - reminded >= _REMIND_S:
-            say(f"waiting for this run: {holder_of(found)} is measuring it, or was until {duration_s:.0f} s ago")
-            reminded = now
+                try:
+                    return api.patch(LEASE, name, namespace, {"metadata": metadata, "spec": document["spec"]})
+                except Refused as error:
+                    # It was changed or deleted meanwhile.
+                    if error.status not in (404, 409):
+                        raise
+            elif time.monotonic() - reminded >= _REMIND_S:
+                say(f"waiting for this run: {other} is measuring it, or was until {duration_s:.0f} s ago")
+                reminded = time.monotonic()
         time.sleep(_POLL_S)

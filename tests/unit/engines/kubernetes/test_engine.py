@@ -20,6 +20,7 @@ from kveval.config.site import Cluster
 from kveval.engines.counters import parse_counters
 from kveval.engines.kubernetes import leases, merge_metrics, recorder_scripts
 from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.engine import images_of, own_ports
@@ -105,6 +106,12 @@ class LeaseServer:
         return ok(self.lease)
 
 
+def left_by_a_dead_process() -> LeaseServer:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    return LeaseServer(holder=owner().replace(f"-{owner().split('-')[-2]}-", f"-{dead.pid}-"))
+
+
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_POLL_S", 0.02)
@@ -145,13 +152,46 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() -> N
 
 @pytest.mark.usefixtures("fast")
 def test_a_holder_of_this_host_that_is_gone_is_not_waited_for() -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    holder = owner().replace(f"-{owner().split('-')[-2]}-", f"-{dead.pid}-")
-    server = LeaseServer(holder=holder)
     begin = time.monotonic()
-    with leases.held(place(FakeTransport(server)), pytest.fail, MARK, duration_s=60):
+    with leases.held(place(FakeTransport(left_by_a_dead_process())), pytest.fail, MARK, duration_s=60):
         assert time.monotonic() - begin < 10
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("code", [403, 422])
+def test_a_takeover_that_is_refused_is_not_repeated(code: int) -> None:
+    server = left_by_a_dead_process()
+    patches: list[Call] = []
+
+    def answer(call: Call) -> Reply:
+        if call.method != "PATCH":
+            return server(call)
+        assert not patches, "tried again"
+        patches.append(call)
+        return status(code, "Refused")
+
+    with (
+        pytest.raises(Refused) as error,
+        leases.held(place(FakeTransport(answer)), pytest.fail, MARK),
+    ):
+        pytest.fail("the Lease is not held")
+    assert error.value.status == code
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(("method", "code"), [("PATCH", 409), ("PATCH", 404), ("GET", 404)])
+def test_a_lease_that_changes_meanwhile_is_looked_at_again_after_a_pause(method: str, code: int) -> None:
+    server, left = left_by_a_dead_process(), [status(code, "Changed")] * 3
+
+    def answer(call: Call) -> Reply:
+        asked = call.method == method and "/leases/" in call.path
+        return left.pop() if asked and left else server(call)
+
+    begin = time.monotonic()
+    with leases.held(place(FakeTransport(answer)), pytest.fail, MARK):
+        assert time.monotonic() - begin >= 3 * leases._POLL_S
+        assert server.lease is not None
+        assert server.lease["spec"]["holderIdentity"] == owner()
 
 
 def test_only_leases_that_were_renewed_lately_live() -> None:
