@@ -1,7 +1,8 @@
 """One holder per run of a cell: a Lease that two jobs, wherever they run, cannot both hold.
 
-A holder counts as dead when it has not renewed its Lease for the Lease's duration, by the clock of the process that
-waits; a holder on this host counts as dead as soon as its process has ended.
+A holder counts as dead when a waiting process has looked at its Lease for the Lease's duration and found it unchanged;
+the time for which the API server does not answer does not count. A holder on this host counts as dead as soon as its
+process has ended.
 """
 
 import contextlib
@@ -144,7 +145,7 @@ def renewed() -> dict[str, str]:
 def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_s: float) -> Document:
     holder = holder_of(document)
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
-    seen, since, reminded = "", time.monotonic(), float("-inf")
+    seen, unchanged_s, reminded = "", 0.0, float("-inf")
     while True:
         try:
             return api.create(document)
@@ -157,8 +158,8 @@ def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_
             if other == holder:
                 return found
             if found["metadata"]["resourceVersion"] != seen:
-                seen, since = found["metadata"]["resourceVersion"], time.monotonic()
-            if gone(other) or time.monotonic() - since > duration_s:
+                seen, unchanged_s = found["metadata"]["resourceVersion"], 0.0
+            if gone(other) or unchanged_s > duration_s:
                 metadata = {"resourceVersion": seen, "annotations": document["metadata"].get("annotations") or {}}
                 try:
                     return api.patch(LEASE, name, namespace, {"metadata": metadata, "spec": document["spec"]})
@@ -170,3 +171,5 @@ def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_
                 say(f"waiting for this run: {other} is measuring it, or was until {duration_s:.0f} s ago")
                 reminded = time.monotonic()
         time.sleep(_POLL_S)
+        # Not by the clock: while the API server is away, no holder can renew its Lease.
+        unchanged_s += _POLL_S

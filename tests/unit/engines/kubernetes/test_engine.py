@@ -194,6 +194,26 @@ def test_a_lease_that_changes_meanwhile_is_looked_at_again_after_a_pause(method:
         assert server.lease["spec"]["holderIdentity"] == owner()
 
 
+@pytest.mark.usefixtures("fast")
+def test_an_outage_of_the_api_server_makes_no_holder_count_as_dead() -> None:
+    server = LeaseServer(holder="elsewhere-1-1")
+    looks = 0
+
+    def answer(call: Call) -> Reply:
+        nonlocal looks
+        looks += call.method == "GET" and "/leases/" in call.path
+        if looks == 2:
+            time.sleep(0.4)
+        if looks == 6:
+            server.lease = None
+        return server(call)
+
+    transport = FakeTransport(answer)
+    with leases.held(place(transport), lambda text: None, MARK, duration_s=0.3):
+        assert looks == 6
+        assert "PATCH" not in {call.method for call in transport.calls}
+
+
 def test_only_leases_that_were_renewed_lately_live() -> None:
     server = LeaseServer(holder="elsewhere-1-1")
     assert server.lease is not None
