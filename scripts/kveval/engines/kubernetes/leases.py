@@ -18,6 +18,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import Document, Kind
 from kveval.engines.kubernetes.api.names import PREFIX, selector
+from kveval.engines.kubernetes.api.retry import OUTAGE_S
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.store.lock import abandoned, owner
 
@@ -105,7 +106,7 @@ def held(
     """
     metadata: Document = {"name": place.name(component), "namespace": namespace or place.namespace}
     metadata |= {"labels": place.labels(component), "annotations": dict(told)}
-    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s), **renewed()}
+    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s)}
     wanted = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
     lease = Held(place.api, _acquire(place.api, wanted, say, duration_s))
     try:
@@ -116,8 +117,9 @@ def held(
 
 def living(api: Api, namespace: str, campaign: str | None, component: str = COMPONENT) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and not held by an ended process of this host."""
-    # Twice the duration, because clocks of other hosts may be off; nobody takes over a Lease because of this.
-    since = (api.now() - timedelta(seconds=2 * DURATION_S)).strftime(_TIME)
+    # Twice the duration, because clocks of other hosts may be off, and the longest outage of the API server, which a
+    # holder survives without renewing; nobody takes over a Lease because of this.
+    since = (api.now() - timedelta(seconds=OUTAGE_S + 2 * DURATION_S)).strftime(_TIME)
     found = api.list(LEASE, namespace, selector(campaign, component=component))
     return [one for one in found if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since]
 
@@ -147,6 +149,7 @@ def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
     seen, unchanged_s, reminded = "", 0.0, float("-inf")
     while True:
+        document["spec"] |= renewed()
         try:
             return api.create(document)
         except Refused as error:
