@@ -35,11 +35,11 @@ _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class LeaseLost(ClusterError):
-    """Another job holds the run now."""
+    """Another job holds the run now, or may at any moment."""
 
 
 class Held:
-    """A Lease that this process holds and renews; `check` raises LeaseLost when another process has taken it."""
+    """A Lease that this process holds and renews; `check` raises LeaseLost when it is lost."""
 
     def __init__(self, api: Api, lease: Document) -> None:
         self._api, self.document, self._holder = api, lease, holder_of(lease)
@@ -64,31 +64,52 @@ class Held:
         self._over.set()
         self._thread.join()
         try:
-            found = self._api.read(LEASE, self._name, self._namespace)
-            if found is not None and holder_of(found) == self._holder:
-                self._api.delete(LEASE, self._name, self._namespace, uid=found["metadata"]["uid"])
+            self._api.delete(LEASE, self._name, self._namespace, uid=self.read()["metadata"]["uid"])
+        except LeaseLost:
+            return
         except ClusterError as error:
             say(f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})")
 
+    def read(self) -> Document:
+        """Return the Lease as it is now. Raises LeaseLost if this process no longer holds it."""
+        found = self._api.read(LEASE, self._name, self._namespace)
+        if found is not None and holder_of(found) == self._holder:
+            return found
+        by = "was deleted" if found is None else f"was taken over by {holder_of(found)}"
+        said = f"this run's Lease {self._namespace}/{self._name} {by}: stopped, so as not to measure it twice"
+        raise LeaseLost(said, holder=None if found is None else holder_of(found))
+
     def _renew(self) -> None:
-        prolonged = time.monotonic()
+        # A Lease that still names this process after an outage was never another's: the run goes on.
+        prolonged, refused_at = time.monotonic(), float("inf")
         while not self._over.wait(_RENEW_S):
-            # A lasting failure also occurs in the main thread, which reports it.
-            with contextlib.suppress(ClusterError):
-                found = self._api.read(LEASE, self._name, self._namespace)
-                if found is None or holder_of(found) != self._holder:
-                    by = "was deleted" if found is None else f"was taken over by {holder_of(found)}"
-                    self._lost = LeaseLost(
-                        f"this run's Lease {self._namespace}/{self._name} {by}: stopped, so as not to measure it twice",
-                        holder=None if found is None else holder_of(found),
-                    )
-                    return
-                body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "spec": renewed()}
+            try:
+                body = {"metadata": {"resourceVersion": self.read()["metadata"]["resourceVersion"]}, "spec": renewed()}
                 self._api.patch(LEASE, self._name, self._namespace, body)
+                refused_at = float("inf")
                 if time.monotonic() - prolonged >= _PROLONG_S:
                     for job in self._lifetimes:
                         lifetime.prolong(self._api, job)
                     prolonged = time.monotonic()
+            except LeaseLost as error:
+                self._lost = error
+                return
+            except Refused as error:
+                refused_at = min(refused_at, time.monotonic())
+                lasted_s = time.monotonic() - refused_at
+                if lasted_s > self.document["spec"]["leaseDurationSeconds"]:
+                    self._lost = LeaseLost(
+                        f"this run's Lease {self._namespace}/{self._name} could not be renewed for {lasted_s:.0f} s"
+                        f" ({error}): stopped, because another job may take the run over",
+                        error.status,
+                        error.reason,
+                        code="lease_not_renewed",
+                        **error.facts,
+                    )
+                    return
+            except ClusterError:
+                # The API server is away; if that lasts, the main thread reports it.
+                continue
 
 
 @contextlib.contextmanager

@@ -152,6 +152,39 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() -> N
 
 
 @pytest.mark.usefixtures("fast")
+def test_a_lease_that_may_no_longer_be_renewed_is_lost_once_it_has_expired() -> None:
+    server = LeaseServer()
+
+    def answer(call: Call) -> Reply:
+        return status(403, "Forbidden") if call.method == "PATCH" else server(call)
+
+    with leases.held(place(FakeTransport(answer)), pytest.fail, MARK, duration_s=1) as lease:
+        time.sleep(0.5)
+        lease.check()
+        time.sleep(0.8)
+        with pytest.raises(leases.LeaseLost) as error:
+            lease.check()
+    assert error.value.code == "lease_not_renewed"
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_lease_that_nobody_took_during_an_outage_is_still_held() -> None:
+    server, away = LeaseServer(), False
+
+    def answer(call: Call) -> Reply:
+        return status(503, "ServiceUnavailable") if away else server(call)
+
+    with leases.held(place(FakeTransport(answer)), pytest.fail, MARK, duration_s=0.1) as lease:
+        away = True
+        time.sleep(0.4)
+        away = False
+        time.sleep(0.2)
+        lease.check()
+        assert server.lease is not None
+        assert server.version > 2
+
+
+@pytest.mark.usefixtures("fast")
 def test_a_holder_of_this_host_that_is_gone_is_not_waited_for() -> None:
     begin = time.monotonic()
     with leases.held(place(FakeTransport(left_by_a_dead_process())), pytest.fail, MARK, duration_s=60):
