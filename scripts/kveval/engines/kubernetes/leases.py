@@ -79,6 +79,14 @@ class Held:
         said = f"this run's Lease {self._namespace}/{self._name} {by}: stopped, so as not to measure it twice"
         raise LeaseLost(said, holder=None if found is None else holder_of(found))
 
+    def other(self) -> str:
+        """Return who else holds the Lease by now, "" if nobody does. Raises ClusterError."""
+        try:
+            self.read()
+        except LeaseLost as error:
+            return str(error.facts["holder"] or "")
+        return ""
+
     def _renew(self) -> None:
         # A Lease that still names this process after an outage was never another's: the run goes on.
         prolonged, refused_at = time.monotonic(), float("inf")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cluster_cells import cells
 from tests.support.config_files import CONFIG, LMCACHE, RAW, RELEASES
-from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
+from tests.support.fake_cluster import Call, FakeTransport, Objects, made, ok, status
 from tests.support.known_crash import KNOWN, LOG, NAME
 
 from kveval.config.site import Cluster
@@ -24,8 +24,9 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.api.transport import Reply
+from kveval.engines.kubernetes.deployment import ClusterServerHandle
 from kveval.engines.kubernetes.engine import images_of, own_ports
-from kveval.engines.kubernetes.manifests.rendering import PORTS
+from kveval.engines.kubernetes.manifests.rendering import PORTS, Rendered
 from kveval.engines.kubernetes.nodes import adoptable, describe, labelled_gpu, stable
 from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.recordings import process_block
@@ -249,6 +250,28 @@ def test_an_outage_of_the_api_server_makes_no_holder_count_as_dead() -> None:
         assert server.lease is not None
         assert server.lease["spec"]["renewTime"] >= begin
         assert "PATCH" not in {call.method for call in transport.calls}
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(taken: bool, tmp_path: Path) -> None:
+    server = LeaseServer()
+    said: list[str] = []
+    objects = Objects(made("Pod", "server", place(FakeTransport()).labels("model-server")))
+
+    def answer(call: Call) -> Reply:
+        return (server if "coordination.k8s.io" in call.path else objects)(call)
+
+    here = place(FakeTransport(answer))
+    with leases.held(here, pytest.fail, MARK) as lease:
+        if taken:
+            assert server.lease is not None
+            server.lease["spec"]["holderIdentity"] = "another-2-2"
+        handle = ClusterServerHandle(here, lease, Rendered((), ()), tmp_path, 16, said.append)
+        handle.close()
+    assert objects.deleted == ([] if taken else ["Pod server"])
+    assert ["another-2-2" in text for text in said] == [True] * taken
+    assert [handle.left] * taken == said
 
 
 def test_only_leases_that_were_renewed_lately_live() -> None:
