@@ -54,9 +54,9 @@ class Replica:
         """The file that its log is copied to."""
         return self.follower.log
 
-    def page(self) -> str:
+    def page(self, timeout_s: float = 10.0) -> str:
         """Return its page of metrics. Raises HttpError."""
-        return self.reach.page(self.program.metrics_path, timeout_s=10.0).decode(errors="replace")
+        return self.reach.page(self.program.metrics_path, timeout_s=timeout_s).decode(errors="replace")
 
 
 @dataclass
@@ -201,7 +201,7 @@ class ClusterServer:
         """Judge whether any replica generates tokens; a single hanging replica is detected by its own watch."""
         try:
             parts = [read_work(page, self.program.software) for page in every(self.replicas, Replica.page)]
-        except HttpError:
+        except (HttpError, ValueError):
             return
         total.observe(Work(sum(part.tokens for part in parts), requests=0))
 
@@ -247,9 +247,8 @@ def _counters(replica: Replica) -> dict[str, float]:
 def _observe(watch: StallWatch, replica: Replica) -> None:
     work = None
     try:
-        page = replica.reach.page(replica.program.metrics_path, timeout_s=min(_READING_S, watch.interval_s))
-        work = read_work(page.decode(), replica.program.software)
-    except HttpError as error:
+        work = read_work(replica.page(min(_READING_S, watch.interval_s)), replica.program.software)
+    except (HttpError, ValueError) as error:
         # If the API server does not answer, nothing is known about the pod; the main thread waits for the API server.
         if isinstance(error.__cause__, ClusterError) and error.__cause__.status is None:
             return

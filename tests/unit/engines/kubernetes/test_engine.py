@@ -665,6 +665,24 @@ def test_a_replica_without_requests_may_rest_while_another_works(tmp_path: Path)
     assert (error.value.code, error.value.facts["requests"]) == ("no_token", 1)
 
 
+class Garbled(Replicas):
+    """The same, but their metrics are not text, or no numbers."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.page = page
+
+    def __call__(self, call: Call) -> Reply:
+        return Reply(200, {}, self.page) if call.path.endswith("/metrics") else super().__call__(call)
+
+
+@pytest.mark.parametrize("page", [b"# HELP \xff\n", b"vllm:generation_tokens_total 1.2.3\n"])
+def test_a_page_that_is_garbled_counts_as_no_answer(page: bytes, tmp_path: Path) -> None:
+    for check, _ in two_servers(tmp_path, Garbled(page)).stall_checks(limit_s=60.0, idle_s=0.0, loaded_s=0.0):
+        check()
+        check()
+
+
 def test_replicas_that_all_rest_for_too_long_are_reported(tmp_path: Path) -> None:
     *_, (together, _) = two_servers(tmp_path, Replicas()).stall_checks(limit_s=0.01, idle_s=0.05, loaded_s=0.0)
     together()
