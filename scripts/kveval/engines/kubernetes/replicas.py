@@ -22,7 +22,6 @@ from kveval.engines.kubernetes.wait.wait import RolloutError
 from kveval.engines.protocol import Check, DeploymentError, ServerDied
 from kveval.engines.servers import answers, declared
 from kveval.engines.servers.answers import Questioned
-from kveval.engines.servers.lmcache import same_release
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.watchdog import StallWatch, Work, read_work
 from kveval.host.http import HttpError
@@ -177,7 +176,7 @@ class ClusterServer:
     def _require_lmcache(self, wanted: str) -> None:
         """Raise DeploymentError unless the LMCache package in the server's image has the declared version."""
         found = self._run(self.replicas[0], ["python3", "-c", _LMCACHE]).strip()
-        if not same_release(found, wanted):
+        if not declared.same_release(found, wanted):
             said = f"the server's image has LMCache {found}, the campaign declares {wanted}: correct server.lmcache"
             raise DeploymentError(said, code="other_version", found=found, declared=wanted)
 
