@@ -26,6 +26,9 @@ LEASE = Kind("coordination.k8s.io/v1", "Lease")
 COMPONENT = "lease"
 MARK_ANNOTATION = f"{PREFIX}/recording"
 DURATION_S = 40
+# Twice the duration, because clocks of other hosts may be off, and the longest outage of the API server, which a holder
+# survives without renewing. Nobody takes over a Lease because of this.
+LIVING_S = OUTAGE_S + 2 * DURATION_S
 _RENEW_S = 10.0
 _PROLONG_S = 60.0
 _POLL_S = 1.0
@@ -146,9 +149,7 @@ def held(
 
 def living(api: Api, namespace: str, campaign: str | None, component: str = COMPONENT) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and not held by an ended process of this host."""
-    # Twice the duration, because clocks of other hosts may be off, and the longest outage of the API server, which a
-    # holder survives without renewing; nobody takes over a Lease because of this.
-    since = (api.now() - timedelta(seconds=OUTAGE_S + 2 * DURATION_S)).strftime(_TIME)
+    since = (api.now() - timedelta(seconds=LIVING_S)).strftime(_TIME)
     found = api.list(LEASE, namespace, selector(campaign, component=component))
     return [one for one in found if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since]
 
