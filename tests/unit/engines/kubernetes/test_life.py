@@ -146,6 +146,7 @@ def test_a_teardown_leaves_what_waits_for_a_node_that_is_away(monkeypatch: pytes
 
 def test_what_appears_meanwhile_is_removed_though_a_node_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kveval.engines.kubernetes.teardown._NODE_S", 0.0)
+    monkeypatch.setattr("kveval.engines.kubernetes.teardown._POLL_S", 0.0)
     objects = Objects(pod_on("gpu-1", labels=RUN), a_node("gpu-1", "Unknown"))
     objects.stay = {"server"}
     objects.changes = [lambda state: None, lambda state: state.present.append(made("ConfigMap", "late", RUN))]
