@@ -79,7 +79,8 @@ def test_a_pod_that_no_node_takes_up(cluster_api: Api, namespace: str, record_fa
 
 
 def set_status(api: Api, namespace: str, pod: str, status: dict[str, Any]) -> None:
-    api.patch(POD, pod, namespace, {"status": status}, subresource="status")
+    path = api.resource(POD).path(namespace, pod)
+    api.request("PATCH", f"{path}/status", body={"status": status}, content="merge")
 
 
 def test_a_pod_that_fits_no_node(cluster_api: Api, namespace: str, record_fault: Record) -> None:

@@ -40,8 +40,11 @@ def host_lock(purpose: str, *, waiting: Callable[[str], None], path: Path = LOCK
                 time.sleep(0.5)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}: {purpose}\n".encode(), 0)
-        yield
-        os.ftruncate(descriptor, 0)
+        try:
+            yield
+        finally:
+            # The next holder is not to be reported under this name before it has written its own.
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 

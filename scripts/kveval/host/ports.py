@@ -1,8 +1,11 @@
 """The processes that listen on TCP ports of this host's loopback interface."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
+
+from kveval.host.errors import Failure
 
 _LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")
 
@@ -18,6 +21,13 @@ def foreign_listeners(port: int, own: Iterable[int]) -> list[str]:
         if address.port == port and address.ip in _LOOPBACK and connection.pid not in mine:
             found.append(_name(connection.pid))
     return found
+
+
+def require_own_port(port: int, own: Iterable[int], taken: type[Failure], user: str, log: Path) -> None:
+    """Raise `taken` if a process other than `own` listens on a port of `user`, a program whose log is `log`."""
+    if others := foreign_listeners(port, own):
+        said = f"port {port} of {user} was taken in the meantime by {', '.join(others)}; see {log}"
+        raise taken(said, port=port, by=others)
 
 
 def _name(pid: int | None) -> str:

@@ -3,7 +3,7 @@
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.names import selector
-from kveval.engines.kubernetes.leases import holder_of, living
+from kveval.engines.kubernetes.leases import LIVING_S, holder_of, living
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.protocol import Say
 from kveval.host.errors import Failure
@@ -34,8 +34,8 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
     jobs = [holder_of(lease) for lease in living(api, site.namespace, campaign)]
     if jobs:
         raise StillMeasuring(
-            f"campaign {campaign} is being measured by {', '.join(jobs)}: stop snakemake there (Ctrl-C), or wait until"
-            " the job's Lease has expired",
+            f"campaign {campaign} is being measured by {', '.join(jobs)}: stop snakemake there (Ctrl-C), or, if it was"
+            f" killed, wait until {LIVING_S:.0f} s after the last renewal of its Lease",
             holders=jobs,
         )
     result = remove(api, ours, namespaces, remove_volumes=True, say=say)

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 
+import pytest
 from tests.support.paths import SCRIPTS
 
 from kveval.host.lock import host_lock
@@ -50,6 +51,14 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
     waited = []
     with host_lock("y", waiting=waited.append, path=path):
         assert waited == []
+
+
+def test_a_failed_measurement_leaves_no_name_behind(tmp_path):
+    path = tmp_path / "lock"
+    with pytest.raises(OSError, match="died"), host_lock("x", waiting=print, path=path):
+        assert path.read_text()
+        raise OSError("the server died")
+    assert path.read_text() == ""
 
 
 def test_the_lock_is_not_inherited_by_what_the_holder_starts(tmp_path):

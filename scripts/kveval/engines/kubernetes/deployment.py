@@ -10,6 +10,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SERVICE, Document, kind_of
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
+from kveval.engines.kubernetes.leases import Held
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
 from kveval.engines.kubernetes.manifests.context import FILES_FOLDER
 from kveval.engines.kubernetes.manifests.rendering import Rendered, download_job
@@ -35,11 +36,15 @@ RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
 class ClusterServerHandle:
     """The run's servers on a cluster: one deployment at a time, with the same names after a restart.
 
-    `logs`: folder to copy the pods' logs to; `prompt_tokens`: length of the prompt that warms a server up.
+    `lease`: the run's; `logs`: folder to copy the pods' logs to; `prompt_tokens`: length of the prompt that warms a
+    server up.
     """
 
-    def __init__(self, place: RunContext, rendered: Rendered, logs: Path, prompt_tokens: int, say: Say) -> None:
+    def __init__(
+        self, place: RunContext, lease: Held, rendered: Rendered, logs: Path, prompt_tokens: int, say: Say
+    ) -> None:
         self._place = place
+        self._lease = lease
         self._rendered = rendered
         self._logs = logs
         self._prompt_tokens = prompt_tokens
@@ -93,14 +98,18 @@ class ClusterServerHandle:
             self.on_restart(server)
 
     def close(self) -> None:
-        """Remove everything of this run; may be called again."""
+        """Remove everything of this run, unless another job has taken it over; may be called again."""
         self._stop_following()
         if not self._open:
             return
         self._open = False
         try:
             with signals_deferred():
-                remove_run(self._place, self._rendered, self._say)
+                # Its objects have the same names and labels.
+                if other := self._lease.other():
+                    self.left = f"{other} has taken this run over: what is on the cluster was left to it"
+                else:
+                    remove_run(self._place, self._rendered, self._say)
         except ClusterError as error:
             # Not raised, because the measured data is still valid.
             place = self._place
@@ -109,6 +118,7 @@ class ClusterServerHandle:
                 f" after the job's last sign of life; to remove it now, run snakemake teardown, or kubectl -n"
                 f" {place.namespace} delete lease,job,deployment,service,configmap,pod -l '{place.selector()}'"
             )
+        if self.left:
             self._say(self.left)
 
     def _download(self) -> None:

@@ -11,6 +11,7 @@ from kveval.engines.kubernetes import leases, lifetime, neighbours, recordings
 from kveval.engines.kubernetes import nodes as machines
 from kveval.engines.kubernetes.api import exporters
 from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, Document, kind_of
 from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
@@ -102,7 +103,7 @@ class ClusterEngine:
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Say) -> Iterator["ClusterSession"]:
-        """Begin the run; on leaving, remove every object of it."""
+        """Begin the run; on leaving, remove every object of it, unless another job has taken it over."""
         session = ClusterSession(self._job, self._place, self._lease, scratch, say)
         try:
             yield session
@@ -127,7 +128,7 @@ class ClusterSession:
         self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
         self._rendered = render(place)
         prompt_tokens = job.specification.workload.first_prompt_tokens
-        self.handle = ClusterServerHandle(place, self._rendered, scratch / "raw", prompt_tokens, say)
+        self.handle = ClusterServerHandle(place, lease, self._rendered, scratch / "raw", prompt_tokens, say)
         self.pcp_version = ""
         self._nodes: dict[str, Document] = {}
         self._told_gpus: list[dict[str, Any]] = []
@@ -166,7 +167,10 @@ class ClusterSession:
                 yield recorder
             finally:
                 self.handle.on_restart = None
-                recorder.release()
+                # A job that has taken this run over records under the same mark.
+                with contextlib.suppress(ClusterError):
+                    if not self._lease.other():
+                        recorder.release()
 
     def _exporters(self, recorder: Document) -> dict[str, str]:
         """Return the cluster's own metrics URLs, by name, that the site does not declare and the recorder can read."""
@@ -231,7 +235,7 @@ class ClusterSession:
         }
 
     def close(self) -> None:
-        """Remove everything of this run; may be called again."""
+        """Remove everything of this run, unless another job has taken it over; may be called again."""
         self.handle.close()
 
     def _note_nodes(self, server: ClusterServer) -> None:

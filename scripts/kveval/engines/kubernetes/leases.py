@@ -1,7 +1,8 @@
 """One holder per run of a cell: a Lease that two jobs, wherever they run, cannot both hold.
 
-A holder counts as dead when it has not renewed its Lease for the Lease's duration, by the clock of the process that
-waits; a holder on this host counts as dead as soon as its process has ended.
+A holder counts as dead when a waiting process has looked at its Lease for the Lease's duration and found it unchanged;
+the time for which the API server does not answer does not count. A holder on this host counts as dead as soon as its
+process has ended.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import Document, Kind
 from kveval.engines.kubernetes.api.names import PREFIX, selector
+from kveval.engines.kubernetes.api.retry import OUTAGE_S
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.store.lock import abandoned, owner
 
@@ -24,6 +26,9 @@ LEASE = Kind("coordination.k8s.io/v1", "Lease")
 COMPONENT = "lease"
 MARK_ANNOTATION = f"{PREFIX}/recording"
 DURATION_S = 40
+# Twice the duration, because clocks of other hosts may be off, and the longest outage of the API server, which a holder
+# survives without renewing. Nobody takes over a Lease because of this.
+LIVING_S = OUTAGE_S + 2 * DURATION_S
 _RENEW_S = 10.0
 _PROLONG_S = 60.0
 _POLL_S = 1.0
@@ -33,11 +38,11 @@ _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class LeaseLost(ClusterError):
-    """Another job holds the run now."""
+    """Another job holds the run now, or may at any moment."""
 
 
 class Held:
-    """A Lease that this process holds and renews; `check` raises LeaseLost when another process has taken it."""
+    """A Lease that this process holds and renews; `check` raises LeaseLost when it is lost."""
 
     def __init__(self, api: Api, lease: Document) -> None:
         self._api, self.document, self._holder = api, lease, holder_of(lease)
@@ -62,31 +67,60 @@ class Held:
         self._over.set()
         self._thread.join()
         try:
-            found = self._api.read(LEASE, self._name, self._namespace)
-            if found is not None and holder_of(found) == self._holder:
-                self._api.delete(LEASE, self._name, self._namespace, uid=found["metadata"]["uid"])
+            self._api.delete(LEASE, self._name, self._namespace, uid=self.read()["metadata"]["uid"])
+        except LeaseLost:
+            return
         except ClusterError as error:
             say(f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})")
 
+    def read(self) -> Document:
+        """Return the Lease as it is now. Raises LeaseLost if this process no longer holds it."""
+        found = self._api.read(LEASE, self._name, self._namespace)
+        if found is not None and holder_of(found) == self._holder:
+            return found
+        by = "was deleted" if found is None else f"was taken over by {holder_of(found)}"
+        said = f"this run's Lease {self._namespace}/{self._name} {by}: stopped, so as not to measure it twice"
+        raise LeaseLost(said, holder=None if found is None else holder_of(found))
+
+    def other(self) -> str:
+        """Return who else holds the Lease by now, "" if nobody does. Raises ClusterError."""
+        try:
+            self.read()
+        except LeaseLost as error:
+            return str(error.facts["holder"] or "")
+        return ""
+
     def _renew(self) -> None:
-        prolonged = time.monotonic()
+        # A Lease that still names this process after an outage was never another's: the run goes on.
+        prolonged, refused_at = time.monotonic(), float("inf")
         while not self._over.wait(_RENEW_S):
-            # A lasting failure also occurs in the main thread, which reports it.
-            with contextlib.suppress(ClusterError):
-                found = self._api.read(LEASE, self._name, self._namespace)
-                if found is None or holder_of(found) != self._holder:
-                    by = "was deleted" if found is None else f"was taken over by {holder_of(found)}"
-                    self._lost = LeaseLost(
-                        f"this run's Lease {self._namespace}/{self._name} {by}: stopped, so as not to measure it twice",
-                        holder=None if found is None else holder_of(found),
-                    )
-                    return
-                body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "spec": renewed()}
+            try:
+                body = {"metadata": {"resourceVersion": self.read()["metadata"]["resourceVersion"]}, "spec": renewed()}
                 self._api.patch(LEASE, self._name, self._namespace, body)
+                refused_at = float("inf")
                 if time.monotonic() - prolonged >= _PROLONG_S:
                     for job in self._lifetimes:
                         lifetime.prolong(self._api, job)
                     prolonged = time.monotonic()
+            except LeaseLost as error:
+                self._lost = error
+                return
+            except Refused as error:
+                refused_at = min(refused_at, time.monotonic())
+                lasted_s = time.monotonic() - refused_at
+                if lasted_s > self.document["spec"]["leaseDurationSeconds"]:
+                    self._lost = LeaseLost(
+                        f"this run's Lease {self._namespace}/{self._name} could not be renewed for {lasted_s:.0f} s"
+                        f" ({error}): stopped, because another job may take the run over",
+                        error.status,
+                        error.reason,
+                        code="lease_not_renewed",
+                        **error.facts,
+                    )
+                    return
+            except ClusterError:
+                # The API server is away; if that lasts, the main thread reports it.
+                continue
 
 
 @contextlib.contextmanager
@@ -104,7 +138,7 @@ def held(
     """
     metadata: Document = {"name": place.name(component), "namespace": namespace or place.namespace}
     metadata |= {"labels": place.labels(component), "annotations": dict(told)}
-    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s), **renewed()}
+    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s)}
     wanted = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
     lease = Held(place.api, _acquire(place.api, wanted, say, duration_s))
     try:
@@ -115,8 +149,7 @@ def held(
 
 def living(api: Api, namespace: str, campaign: str | None, component: str = COMPONENT) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and not held by an ended process of this host."""
-    # Twice the duration, because clocks of other hosts may be off; nobody takes over a Lease because of this.
-    since = (api.now() - timedelta(seconds=2 * DURATION_S)).strftime(_TIME)
+    since = (api.now() - timedelta(seconds=LIVING_S)).strftime(_TIME)
     found = api.list(LEASE, namespace, selector(campaign, component=component))
     return [one for one in found if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since]
 
@@ -144,28 +177,32 @@ def renewed() -> dict[str, str]:
 def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_s: float) -> Document:
     holder = holder_of(document)
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
-    seen, since, reminded = "", time.monotonic(), float("-inf")
+    seen, unchanged_s, reminded = "", 0.0, float("-inf")
     while True:
+        document["spec"] |= renewed()
         try:
             return api.create(document)
         except Refused as error:
             if error.status != 409:
                 raise
-        found = api.read(LEASE, name, namespace)
-        if found is None:
-            continue
-        if holder_of(found) == holder:
-            return found
-        now = time.monotonic()
-        if found["metadata"]["resourceVersion"] != seen:
-            seen, since = found["metadata"]["resourceVersion"], now
-        if gone(holder_of(found)) or now - since > duration_s:
-            with contextlib.suppress(Refused):
+        # None if its holder has just deleted it.
+        if (found := api.read(LEASE, name, namespace)) is not None:
+            other = holder_of(found)
+            if other == holder:
+                return found
+            if found["metadata"]["resourceVersion"] != seen:
+                seen, unchanged_s = found["metadata"]["resourceVersion"], 0.0
+            if gone(other) or unchanged_s > duration_s:
                 metadata = {"resourceVersion": seen, "annotations": document["metadata"].get("annotations") or {}}
-                body = {"metadata": metadata, "spec": document["spec"]}
-                return api.patch(LEASE, name, namespace, body)
-            continue
-        if now - reminded >= _REMIND_S:
-            say(f"waiting for this run: {holder_of(found)} is measuring it, or was until {duration_s:.0f} s ago")
-            reminded = now
+                try:
+                    return api.patch(LEASE, name, namespace, {"metadata": metadata, "spec": document["spec"]})
+                except Refused as error:
+                    # It was changed or deleted meanwhile.
+                    if error.status not in (404, 409):
+                        raise
+            elif time.monotonic() - reminded >= _REMIND_S:
+                say(f"waiting for this run: {other} is measuring it, or was until {duration_s:.0f} s ago")
+                reminded = time.monotonic()
         time.sleep(_POLL_S)
+        # Not by the clock: while the API server is away, no holder can renew its Lease.
+        unchanged_s += _POLL_S

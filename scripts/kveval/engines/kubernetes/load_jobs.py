@@ -22,11 +22,11 @@ from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER
 from kveval.engines.kubernetes.manifests.rendering import load_command, load_job, load_target
 from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
 from kveval.engines.kubernetes.run_place import RunContext
-from kveval.engines.kubernetes.wait.diagnosis import alive
+from kveval.engines.kubernetes.wait.diagnosis import alive, exit_of
 from kveval.engines.kubernetes.wait.wait import WaitState, WaitTarget, wait
 from kveval.engines.protocol import LoadResult, Say
 from kveval.host.http import DIRECT_LOOPBACK
-from kveval.host.logs import exit_words, last_words
+from kveval.host.logs import last_words
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
 from kveval.load.loadside import sitecustomize
@@ -331,5 +331,4 @@ def _end(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def failed(pod: Mapping[str, Any]) -> str:
     """Return in words how the load generator of a pod failed."""
-    code = exit_code(pod)
-    return f"failed ({exit_words(code if code < 128 else 128 - code)})"
+    return f"failed ({exit_of(exit_code(pod))})"

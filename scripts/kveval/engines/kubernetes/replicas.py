@@ -22,7 +22,6 @@ from kveval.engines.kubernetes.wait.wait import RolloutError
 from kveval.engines.protocol import Check, DeploymentError, ServerDied
 from kveval.engines.servers import answers, declared
 from kveval.engines.servers.answers import Questioned
-from kveval.engines.servers.lmcache import same_release
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.watchdog import StallWatch, Work, read_work
 from kveval.host.http import HttpError
@@ -54,9 +53,9 @@ class Replica:
         """The file that its log is copied to."""
         return self.follower.log
 
-    def page(self) -> str:
+    def page(self, timeout_s: float = 10.0) -> str:
         """Return its page of metrics. Raises HttpError."""
-        return self.reach.page(self.program.metrics_path, timeout_s=10.0).decode(errors="replace")
+        return self.reach.page(self.program.metrics_path, timeout_s=timeout_s).decode(errors="replace")
 
 
 @dataclass
@@ -177,7 +176,7 @@ class ClusterServer:
     def _require_lmcache(self, wanted: str) -> None:
         """Raise DeploymentError unless the LMCache package in the server's image has the declared version."""
         found = self._run(self.replicas[0], ["python3", "-c", _LMCACHE]).strip()
-        if not same_release(found, wanted):
+        if not declared.same_release(found, wanted):
             said = f"the server's image has LMCache {found}, the campaign declares {wanted}: correct server.lmcache"
             raise DeploymentError(said, code="other_version", found=found, declared=wanted)
 
@@ -201,7 +200,7 @@ class ClusterServer:
         """Judge whether any replica generates tokens; a single hanging replica is detected by its own watch."""
         try:
             parts = [read_work(page, self.program.software) for page in every(self.replicas, Replica.page)]
-        except HttpError:
+        except (HttpError, ValueError):
             return
         total.observe(Work(sum(part.tokens for part in parts), requests=0))
 
@@ -247,9 +246,8 @@ def _counters(replica: Replica) -> dict[str, float]:
 def _observe(watch: StallWatch, replica: Replica) -> None:
     work = None
     try:
-        page = replica.reach.page(replica.program.metrics_path, timeout_s=min(_READING_S, watch.interval_s))
-        work = read_work(page.decode(), replica.program.software)
-    except HttpError as error:
+        work = read_work(replica.page(min(_READING_S, watch.interval_s)), replica.program.software)
+    except (HttpError, ValueError) as error:
         # If the API server does not answer, nothing is known about the pod; the main thread waits for the API server.
         if isinstance(error.__cause__, ClusterError) and error.__cause__.status is None:
             return

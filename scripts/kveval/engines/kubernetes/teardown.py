@@ -105,12 +105,15 @@ class _Teardown:
             if not left and places is everywhere:
                 return self.result
             # Meanwhile an object may have been created elsewhere: the last look is at every place again.
-            places = [place for place, found in present.items() if found] or everywhere
+            whole, places = places is everywhere, [place for place, found in present.items() if found] or everywhere
             for document in left:
                 self._delete(document, left)
             now = time.monotonic()
-            if now - begin >= _NODE_S and self._awaits_nodes(left):
-                return self.result
+            if now - begin >= _NODE_S and (nodes := self._awaited(left)):
+                if whole:
+                    self._keep_for(nodes, left)
+                    return self.result
+                places = everywhere
             if now - begin >= self.timeout_s:
                 raise TeardownError(
                     f"cluster {self.api.server}: {len(left)} object(s) were not removed in {self.timeout_s:.0f} s: "
@@ -122,20 +125,22 @@ class _Teardown:
                 said_at = now
             time.sleep(_POLL_S)
 
-    def _awaits_nodes(self, left: Sequence[Document]) -> bool:
-        """Whether all objects left are being deleted and only wait for pods whose nodes are not ready."""
+    def _awaited(self, left: Sequence[Document]) -> set[str]:
+        """Return the nodes that are not ready, if all objects left are being deleted and only wait for their pods."""
         pods = [document for document in left if document["kind"] == POD.kind]
         if not pods or not all(document["metadata"].get("deletionTimestamp") for document in left):
-            return False
+            return set()
         nodes = {str(pod["spec"].get("nodeName") or "") for pod in pods}
         with contextlib.suppress(ClusterError):
             if all(node and (found := self.api.read(NODE, node)) and unready(found) for node in nodes):
-                for document in left:
-                    self._keep(f"{described(document)} (removed once node {', '.join(nodes)} is back, or is deleted)")
-                    if self.say is not None:
-                        self.say(self.result.kept[-1])
-                return True
-        return False
+                return nodes
+        return set()
+
+    def _keep_for(self, nodes: set[str], left: Sequence[Document]) -> None:
+        for document in left:
+            self._keep(f"{described(document)} (removed once node {', '.join(sorted(nodes))} is back, or is deleted)")
+            if self.say is not None:
+                self.say(self.result.kept[-1])
 
     def _resources(self) -> list[Resource]:
         """Return the kinds to look for; which of them the account may not list is found out by trying."""

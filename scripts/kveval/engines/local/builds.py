@@ -18,9 +18,9 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from kveval.engines.protocol import Say
+from kveval.engines.servers.declared import same_release
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.host.hashing import content_hash
@@ -99,8 +99,7 @@ def _is_installed(build: ArmBuild, installed: Path, distribution: str) -> bool:
     wanted = {canonicalize_name(name) for name in ((BESIDE,) if program == BESIDE else (distribution, program))}
     found = distributions(path=[str(path) for path in _site(installed)])
     return any(
-        canonicalize_name(one.metadata["Name"]) in wanted and Version(one.version).public == Version(version).public
-        for one in found
+        canonicalize_name(one.metadata["Name"]) in wanted and same_release(one.version, version) for one in found
     )
 
 

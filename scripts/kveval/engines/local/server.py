@@ -24,7 +24,7 @@ from kveval.engines.servers.registry import program_of
 from kveval.engines.watchdog import StallWatch
 from kveval.host.http import DIRECT_LOOPBACK, HttpError, free_port, request
 from kveval.host.logs import exit_words, last_words
-from kveval.host.ports import foreign_listeners
+from kveval.host.ports import require_own_port
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session, lives, title_of
 from kveval.spec.specification import Specification
@@ -232,7 +232,7 @@ def deployed(
         deployment = Deployment(program, url, served_model, argv, env, 0.0, {}, "", log, process, beside, files, offset)
         _wait_until_healthy(deployment, begin + start_timeout_s)
         members = Session.led_by(process.pid, program.software.name).members()
-        _require_own_port(port, members, log)
+        require_own_port(port, [member.pid for member in members], PortTaken, "the server", log)
         deployment.parts = [(title, member) for member in members if program.is_part(title := title_of(member))]
         deployment.startup_s = time.monotonic() - begin
         deployment.version = declared.require_declared(program, deployment.ask, served_model, versions)
@@ -303,15 +303,6 @@ class LocalServerHandle:
 def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Return `secrets`, without the Hugging Face token if the server must not use the hub."""
     return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
-
-
-def _require_own_port(port: int, members: Sequence[psutil.Process], log: Path) -> None:
-    """Raise PortTaken if a process other than the server's listens on its port."""
-    others = foreign_listeners(port, [member.pid for member in members])
-    if others:
-        raise PortTaken(
-            f"port {port} was taken in the meantime by {', '.join(others)}; see {log}", port=port, by=others
-        )
 
 
 def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:

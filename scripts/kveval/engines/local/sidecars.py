@@ -15,7 +15,7 @@ from kveval.engines.servers.lmcache import LMCacheServer
 from kveval.engines.servers.program import HOST, POLL_S, Program, Sidecar, SidecarError, SidecarPortTaken
 from kveval.host.http import free_port
 from kveval.host.logs import last_words
-from kveval.host.ports import foreign_listeners
+from kveval.host.ports import require_own_port
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session
 from kveval.spec.specification import SidecarSpec
@@ -67,7 +67,9 @@ def sidecars(
             )
             sidecar = _KINDS[name](Program(name, process, own, log, argv))
             _wait_until_ready(sidecar, timeout_s)
-            _require_own_ports(sidecar)
+            own_pids = [member.pid for member in Session.led_by(process.pid, name).members()]
+            for port in own.values():
+                require_own_port(port, own_pids, SidecarPortTaken, name, log)
             sidecar.identify(versions)
             running.append(sidecar)
         yield running
@@ -105,18 +107,6 @@ def find_program(name: str, *environments: Path) -> list[str]:
 def _places(name: str, argv: Sequence[str]) -> list[str]:
     """Return the placeholders of a sidecar's own ports; those of earlier sidecars are in `ports` already."""
     return sorted(set(re.findall(rf"\{{({name}(?:_http)?_port)\}}", " ".join(argv))))
-
-
-def _require_own_ports(sidecar: Sidecar) -> None:
-    """Raise SidecarPortTaken if a process other than the sidecar's listens on one of its ports."""
-    program = sidecar.program
-    members = [member.pid for member in Session.led_by(program.process.pid, program.name).members()]
-    for port in program.ports.values():
-        others = foreign_listeners(port, members)
-        if others:
-            raise SidecarPortTaken(
-                f"port {port} of {program.name} was taken in the meantime by {', '.join(others)}; see {program.log}"
-            )
 
 
 def _wait_until_ready(sidecar: Sidecar, limit_s: float) -> None:

@@ -35,14 +35,19 @@ def warm_up(
             raise DeploymentError(f"the server is healthy but generates nothing; see {log}", code="generates_nothing")
 
 
+def same_release(found: str, declared: str) -> bool:
+    """Tell whether a reported version is the declared release; it may also name a build (+cpu) or LMCache's commit."""
+    try:
+        # LMCache reports the release and the commit that it was built from: 0.5.6-g3e11e108.
+        return Version(found.partition("-g")[0]).public == Version(declared).public
+    except InvalidVersion:
+        return found == declared
+
+
 def require_declared(program: ServerProgram, ask: Ask, served_model: str, versions: Mapping[str, str]) -> str:
     """Return the server's version. Raises DeploymentError if version or model differ, as those of a foreign server."""
     version, declared = program.version(ask), versions[program.software.name]
-    try:
-        same = Version(version).public == Version(declared).public
-    except InvalidVersion:
-        same = version == declared
-    if not same:
+    if not same_release(version, declared):
         found = f"{program.software.title} {version or 'of unknown version'}"
         message = f"the server is {found}, the campaign declares {declared}"
         raise DeploymentError(message, code="other_version", found=version, declared=declared)

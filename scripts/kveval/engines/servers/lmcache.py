@@ -5,9 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from kveval.engines.counters import CounterError, parse_counters
+from kveval.engines.servers.declared import same_release
 from kveval.engines.servers.program import HOST, POLL_S, Program, SidecarError
 from kveval.host.http import HttpError, fetch, request
 
@@ -151,12 +150,3 @@ def _moving(storage: Mapping[str, Any]) -> bool:
             storage.get("prefetch_controller", {}).get("in_flight_request_count", 0),
         ]
     )
-
-
-def same_release(found: str, declared: str) -> bool:
-    """Tell whether the version that LMCache reports is the declared release."""
-    # It reports the release and the commit that it was built from: 0.5.6-g3e11e108.
-    try:
-        return Version(found.partition("-g")[0]).public == Version(declared).public
-    except InvalidVersion:
-        return found == declared

@@ -73,7 +73,7 @@ def judge_stack(
 
 
 def same_release(one: str, other: str) -> bool:
-    """Whether two versions are the same release, ignoring the local part, such as +cu130."""
+    """Whether two versions have the same number, whatever follows it, such as +cu130 or a0."""
     try:
         return Version(one).base_version == Version(other).base_version
     except InvalidVersion:

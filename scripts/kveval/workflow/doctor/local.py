@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from packaging.version import InvalidVersion, Version
 
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import (
@@ -21,6 +20,7 @@ from kveval.engines.preflight import (
     require_checkpoint,
     shared_memory_bytes,
 )
+from kveval.engines.servers.declared import same_release
 from kveval.engines.servers.registry import PROGRAMS
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host import hardware
@@ -244,7 +244,7 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
         names = _server_names(config) if name == server.program else [name]
         found = next((facts.versions[one] for one in names if one in facts.versions), None)
         said = f"{found or 'not installed'}; the campaign declares {version}"
-        if found is not None and _same(found, version):
+        if found is not None and same_release(found, version):
             yield ok(name, said)
         else:
             part = "server" if server.on_cpu else "server-gpu"
@@ -282,13 +282,6 @@ def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     if facts.leftovers and facts.holder is None:
         said = f"a killed run left {facts.leftovers} things"
         yield warning("leftovers", said, "snakemake --cores 1 teardown", count=facts.leftovers)
-
-
-def _same(found: str, declared: str) -> bool:
-    try:
-        return Version(found).public == Version(declared).public
-    except InvalidVersion:
-        return found == declared
 
 
 def _installed(environment: Path, names: Sequence[str]) -> dict[str, str] | None:

@@ -56,7 +56,7 @@ RUNNING: dict[str, Any] = {"running": {"startedAt": ago(5)}}
         ),
         (container(waiting("RunContainerError", "no such file")), "RunContainerError", None, "no such file", "command"),
         (container(waiting("CrashLoopBackOff"), terminated(1), 3), "CrashLoopBackOff", 1, "1", "log"),
-        (container(waiting("CrashLoopBackOff"), terminated(137), 1), "CrashLoopBackOff", 137, "signal 9", "log"),
+        (container(waiting("CrashLoopBackOff"), terminated(137), 1), "CrashLoopBackOff", 137, "SIGKILL", "log"),
         (container(waiting("CrashLoopBackOff"), terminated(137, "OOMKilled"), 4), "OOMKilled", 137, "137", "memory"),
         (container(terminated(137, "OOMKilled")), "OOMKilled", 137, "137", "memory"),
         (container(RUNNING, terminated(137, "OOMKilled"), 1), "OOMKilled", 137, "137", "memory"),

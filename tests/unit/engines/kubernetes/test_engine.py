@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cluster_cells import cells
 from tests.support.config_files import CONFIG, LMCACHE, RAW, RELEASES
-from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
+from tests.support.fake_cluster import Call, FakeTransport, Objects, made, ok, status
 from tests.support.known_crash import KNOWN, LOG, NAME
 
 from kveval.config.site import Cluster
 from kveval.engines.counters import parse_counters
 from kveval.engines.kubernetes import leases, merge_metrics, recorder_scripts
 from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.api.transport import Reply
+from kveval.engines.kubernetes.deployment import ClusterServerHandle
 from kveval.engines.kubernetes.engine import images_of, own_ports
-from kveval.engines.kubernetes.manifests.rendering import PORTS
+from kveval.engines.kubernetes.manifests.rendering import PORTS, Rendered
 from kveval.engines.kubernetes.nodes import adoptable, describe, labelled_gpu, stable
 from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.recordings import process_block
@@ -105,6 +108,12 @@ class LeaseServer:
         return ok(self.lease)
 
 
+def left_by_a_dead_process() -> LeaseServer:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    return LeaseServer(holder=owner().replace(f"-{owner().split('-')[-2]}-", f"-{dead.pid}-"))
+
+
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_POLL_S", 0.02)
@@ -144,14 +153,126 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() -> N
 
 
 @pytest.mark.usefixtures("fast")
+def test_a_lease_that_may_no_longer_be_renewed_is_lost_once_it_has_expired() -> None:
+    server = LeaseServer()
+
+    def answer(call: Call) -> Reply:
+        return status(403, "Forbidden") if call.method == "PATCH" else server(call)
+
+    with leases.held(place(FakeTransport(answer)), pytest.fail, MARK, duration_s=1) as lease:
+        begin = time.monotonic()
+        with pytest.raises(leases.LeaseLost) as error:
+            while time.monotonic() < begin + 10:
+                lease.check()
+                time.sleep(0.02)
+        assert time.monotonic() - begin >= 1
+    assert error.value.code == "lease_not_renewed"
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_lease_that_nobody_took_during_an_outage_is_still_held() -> None:
+    server, away = LeaseServer(), False
+
+    def answer(call: Call) -> Reply:
+        return status(503, "ServiceUnavailable") if away else server(call)
+
+    with leases.held(place(FakeTransport(answer)), pytest.fail, MARK, duration_s=0.1) as lease:
+        away = True
+        time.sleep(0.4)
+        before, away, begin = server.version, False, time.monotonic()
+        while server.version == before and time.monotonic() < begin + 10:
+            time.sleep(0.02)
+        lease.check()
+        assert server.version > before
+
+
+@pytest.mark.usefixtures("fast")
 def test_a_holder_of_this_host_that_is_gone_is_not_waited_for() -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    holder = owner().replace(f"-{owner().split('-')[-2]}-", f"-{dead.pid}-")
-    server = LeaseServer(holder=holder)
     begin = time.monotonic()
-    with leases.held(place(FakeTransport(server)), pytest.fail, MARK, duration_s=60):
+    with leases.held(place(FakeTransport(left_by_a_dead_process())), pytest.fail, MARK, duration_s=60):
         assert time.monotonic() - begin < 10
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("code", [403, 422])
+def test_a_takeover_that_is_refused_is_not_repeated(code: int) -> None:
+    server = left_by_a_dead_process()
+    patches: list[Call] = []
+
+    def answer(call: Call) -> Reply:
+        if call.method != "PATCH":
+            return server(call)
+        assert not patches, "tried again"
+        patches.append(call)
+        return status(code, "Refused")
+
+    with (
+        pytest.raises(Refused) as error,
+        leases.held(place(FakeTransport(answer)), pytest.fail, MARK),
+    ):
+        pytest.fail("the Lease is not held")
+    assert error.value.status == code
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(("method", "code"), [("PATCH", 409), ("PATCH", 404), ("GET", 404)])
+def test_a_lease_that_changes_meanwhile_is_looked_at_again_after_a_pause(method: str, code: int) -> None:
+    server, left = left_by_a_dead_process(), [status(code, "Changed")] * 3
+
+    def answer(call: Call) -> Reply:
+        asked = call.method == method and "/leases/" in call.path
+        return left.pop() if asked and left else server(call)
+
+    begin = time.monotonic()
+    with leases.held(place(FakeTransport(answer)), pytest.fail, MARK):
+        assert time.monotonic() - begin >= 3 * leases._POLL_S
+        assert server.lease is not None
+        assert server.lease["spec"]["holderIdentity"] == owner()
+
+
+@pytest.mark.usefixtures("fast")
+def test_an_outage_of_the_api_server_makes_no_holder_count_as_dead() -> None:
+    server = LeaseServer(holder="elsewhere-1-1")
+    looks, begin = 0, ""
+
+    def answer(call: Call) -> Reply:
+        nonlocal looks, begin
+        looks += call.method == "GET" and "/leases/" in call.path
+        if looks == 2:
+            time.sleep(0.4)
+        if looks == 6 and not begin:
+            server.lease, begin = None, leases.renewed()["renewTime"]
+        return server(call)
+
+    transport = FakeTransport(answer)
+    with leases.held(place(transport), lambda text: None, MARK, duration_s=0.3):
+        assert looks == 6
+        # Whoever waited for long counts as living at once.
+        assert server.lease is not None
+        assert server.lease["spec"]["renewTime"] >= begin
+        assert "PATCH" not in {call.method for call in transport.calls}
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(taken: bool, tmp_path: Path) -> None:
+    server = LeaseServer()
+    said: list[str] = []
+    objects = Objects(made("Pod", "server", place(FakeTransport()).labels("model-server")))
+
+    def answer(call: Call) -> Reply:
+        return (server if "coordination.k8s.io" in call.path else objects)(call)
+
+    here = place(FakeTransport(answer))
+    with leases.held(here, pytest.fail, MARK) as lease:
+        if taken:
+            assert server.lease is not None
+            server.lease["spec"]["holderIdentity"] = "another-2-2"
+        handle = ClusterServerHandle(here, lease, Rendered((), ()), tmp_path, 16, said.append)
+        handle.close()
+    assert objects.deleted == ([] if taken else ["Pod server"])
+    assert ["another-2-2" in text for text in said] == [True] * taken
+    assert [handle.left] * taken == said
 
 
 def test_only_leases_that_were_renewed_lately_live() -> None:
@@ -159,6 +280,10 @@ def test_only_leases_that_were_renewed_lately_live() -> None:
     assert server.lease is not None
     api = place(FakeTransport(server)).api
     server.lease["spec"] |= leases.renewed()
+    assert len(leases.living(api, "bench", "spring")) == 1
+    # An API server that was away for two minutes could not be told that it lives.
+    stamp = (datetime.now(UTC) - timedelta(seconds=120)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    server.lease["spec"]["renewTime"] = stamp
     assert len(leases.living(api, "bench", "spring")) == 1
     server.lease["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
     assert leases.living(api, "bench", "spring") == []
@@ -539,6 +664,24 @@ def test_a_replica_without_requests_may_rest_while_another_works(tmp_path: Path)
     with pytest.raises(StallError) as error:
         second()
     assert (error.value.code, error.value.facts["requests"]) == ("no_token", 1)
+
+
+class Garbled(Replicas):
+    """The same, but their metrics are not text, or no numbers."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.page = page
+
+    def __call__(self, call: Call) -> Reply:
+        return Reply(200, {}, self.page) if call.path.endswith("/metrics") else super().__call__(call)
+
+
+@pytest.mark.parametrize("page", [b"# HELP \xff\n", b"vllm:generation_tokens_total 1.2.3\n"])
+def test_a_page_that_is_garbled_counts_as_no_answer(page: bytes, tmp_path: Path) -> None:
+    for check, _ in two_servers(tmp_path, Garbled(page)).stall_checks(limit_s=60.0, idle_s=0.0, loaded_s=0.0):
+        check()
+        check()
 
 
 def test_replicas_that_all_rest_for_too_long_are_reported(tmp_path: Path) -> None:

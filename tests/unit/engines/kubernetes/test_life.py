@@ -13,7 +13,7 @@ from tests.support.fake_cluster import Call, FakeTransport, Objects, made, ok, s
 from kveval.engines.kubernetes import lifetime, neighbours
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, NodeNotReady, Refused, Unreachable
-from kveval.engines.kubernetes.api.kinds import POD
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, POD
 from kveval.engines.kubernetes.api.names import labels
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 from kveval.engines.kubernetes.neighbours import NODES_ANNOTATION, earlier, is_busy
@@ -142,6 +142,17 @@ def test_a_teardown_leaves_what_waits_for_a_node_that_is_away(monkeypatch: pytes
     result = remove(Api(FakeTransport(objects), outage_s=0), "", ["bench"], kinds=[POD])
     assert len(result.kept) == 1
     assert "node gpu-1" in result.kept[0]
+
+
+def test_what_appears_meanwhile_is_removed_though_a_node_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kveval.engines.kubernetes.teardown._NODE_S", 0.0)
+    monkeypatch.setattr("kveval.engines.kubernetes.teardown._POLL_S", 0.0)
+    objects = Objects(pod_on("gpu-1", labels=RUN), a_node("gpu-1", "Unknown"))
+    objects.stay = {"server"}
+    objects.changes = [lambda state: None, lambda state: state.present.append(made("ConfigMap", "late", RUN))]
+    result = remove(Api(FakeTransport(objects), outage_s=0), "", ["bench"], kinds=[POD, CONFIG_MAP])
+    assert result.removed == ["ConfigMap bench/late"]
+    assert len(result.kept) == 1
 
 
 # Neighbours

@@ -19,7 +19,7 @@ from kveval.config.site import Cluster
 from kveval.engines.kubernetes import load_jobs
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
-from kveval.engines.kubernetes.load_jobs import LoadJobs, exit_code, is_over
+from kveval.engines.kubernetes.load_jobs import LoadJobs, exit_code, failed, is_over
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.wait import RolloutError
@@ -62,6 +62,14 @@ def test_a_generator_has_ended_though_its_pod_stays(pod: dict[str, Any], over: b
     assert is_over(pod) is over
     if over:
         assert exit_code(pod) == code
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(1, "exit code 1"), (128, "exit code 128"), (143, "killed by SIGTERM"), (255, "exit code 255")],
+)
+def test_a_generator_killed_by_a_signal_is_told_from_one_that_failed(code: int, words: str) -> None:
+    assert failed(status({"name": "load", "state": {"terminated": {"exitCode": code}}})) == f"failed ({words})"
 
 
 def unpacked(files: dict[str, str]) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from tests.support.fake_cluster import FakeTransport
 from kveval.engines.kubernetes.api import download as transfer
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import TransferError, collect, collect_folder, parse_list
+from kveval.engines.kubernetes.api.errors import Refused
 
 POD = ("bench", "collector", "main")
 BLOCK = 64 * 1024
@@ -121,6 +122,15 @@ def test_a_connection_that_brings_nothing_any_more_is_given_up(tmp_path: Path) -
     assert error.value.code == "nothing_arrived"
     assert error.value.facts == {"attempts": 5, "bytes_here": 131_072, "bytes_there": 400_000}
     assert not here.exists()
+
+
+def test_why_the_api_server_refuses_is_still_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Refused("forbidden", 403, "Forbidden", code="right_missing", verb="create", resource="pods/exec")
+    monkeypatch.setattr(FakeTransport, "command", mock.Mock(side_effect=refused))
+    with pytest.raises(TransferError) as error:
+        collect(an_api(), *POD, str(tmp_path / "there"), tmp_path / "here")
+    assert (error.value.status, error.value.code) == (403, "right_missing")
+    assert error.value.facts == {"verb": "create", "resource": "pods/exec"}
 
 
 @pytest.mark.parametrize("missing", ["sha256sum", "tail", "head"])

@@ -16,7 +16,7 @@ from tests.support.fault_chain import stand_in_environment
 
 from kveval.engines.local import server as local
 from kveval.engines.local.server import Deployment, LocalServerHandle, PortTaken, deployed
-from kveval.host.ports import foreign_listeners
+from kveval.host.ports import foreign_listeners, require_own_port
 from kveval.host.processes import supervisor
 
 ENV = {"STAND_IN_VERSION": "0.32.0", "STAND_IN_MODEL": "tiny", "STAND_IN_TOKENS": "17920"}
@@ -127,5 +127,10 @@ def test_a_port_taken_at_a_restart_is_an_error_because_the_recording_reads_it(
 def test_only_other_listeners_are_strangers() -> None:
     with silent_listener() as port:
         assert foreign_listeners(port, [os.getpid()]) == []
-        assert foreign_listeners(port, []) == [f"process {os.getpid()} ({psutil.Process().name()})"]
+        name = f"process {os.getpid()} ({psutil.Process().name()})"
+        assert foreign_listeners(port, []) == [name]
+        require_own_port(port, [os.getpid()], PortTaken, "the server", Path("x.log"))
+        with pytest.raises(PortTaken, match=r"the server was taken in the meantime .*; see x\.log") as error:
+            require_own_port(port, [], PortTaken, "the server", Path("x.log"))
+        assert error.value.facts == {"port": port, "by": [name]}
     assert foreign_listeners(port, []) == []

@@ -11,7 +11,8 @@ from tests.support.paths import REPOSITORY
 
 from kveval.engines.local.sidecars import fill, find_program, sidecars
 from kveval.engines.servers import keyvalue, lmcache
-from kveval.engines.servers.lmcache import LMCacheQuestions, _moving, _objects, _read_locked, same_release
+from kveval.engines.servers.declared import same_release
+from kveval.engines.servers.lmcache import LMCacheQuestions, _moving, _objects, _read_locked
 from kveval.engines.servers.program import SidecarError, SidecarPortTaken
 from kveval.host.processes import supervisor
 from kveval.spec.specification import SidecarSpec

@@ -183,10 +183,9 @@ class Api:
         path = self.resource(kind_of(document)).path(document.get("metadata", {}).get("namespace", ""))
         return self.request("POST", path, body=document).json()
 
-    def patch(self, kind: Kind, name: str, namespace: str, body: Mapping[str, Any], subresource: str = "") -> Document:
-        """Merge `body` into an object (or its subresource `status`, `scale`)."""
-        path = self.resource(kind).path(namespace, name) + (f"/{subresource}" if subresource else "")
-        return self.request("PATCH", path, body=body, content="merge").json()
+    def patch(self, kind: Kind, name: str, namespace: str, body: Mapping[str, Any]) -> Document:
+        """Merge `body` into an object."""
+        return self.request("PATCH", self.resource(kind).path(namespace, name), body=body, content="merge").json()
 
     def read(self, kind: Kind, name: str, namespace: str = "") -> Document | None:
         """Return an object, None when there is none of this name."""

@@ -108,7 +108,8 @@ class PodFiles:
         except ClusterError as error:
             if isinstance(error, TransferError):
                 raise
-            raise TransferError(f"{self._what()}: {error}", error.status, error.reason) from error
+            said = f"{self._what()}: {error}"
+            raise TransferError(said, error.status, error.reason, code=error.code, **error.facts) from error
 
     def _bring(self, file: RemoteFile, final: Path) -> None:
         part = final.with_name(f"{final.name}.part")

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from kveval.engines.kubernetes.api.kinds import condition, unready
+from kveval.host.logs import exit_words
 
 Pod = Mapping[str, Any]
 AnyPod = TypeVar("AnyPod", bound=Pod)
@@ -211,13 +212,13 @@ def _of_container(status: Mapping[str, Any], patience: Patience) -> Trouble | No
     crashed = reason == "CrashLoopBackOff"
     if reason in _STUCK and not crashed:
         pulling = "Image" in reason or reason == "RegistryUnavailable"
-        text = _joined(image if pulling else "", message, _exit(last))
+        text = _joined(image if pulling else "", message, exit_of(last.get("exitCode")))
         return Trouble(reason, text, _STUCK[reason], "", name, last.get("exitCode"), previous=bool(last))
     end = ended or last
     ends = int(status.get("restartCount") or 0) + bool(crashed or ended)
     if (crashed or end.get("exitCode")) and ends > patience.restarts:
         cause = reason if crashed else end.get("reason") or "Error"
-        text = _joined(_exit(end), end.get("message") or (message if crashed else ""))
+        text = _joined(exit_of(end.get("exitCode")), end.get("message") or (message if crashed else ""))
         fix = _STUCK["CrashLoopBackOff"] if crashed else "see its last log lines"
         before = not ended and not crashed
         return Trouble(cause, text, fix, "", name, end.get("exitCode"), previous=before, ended=True)
@@ -257,12 +258,11 @@ def _not_set_up(pod: Pod, events: list[Mapping[str, Any]], now: datetime, patien
     return None
 
 
-def _exit(ended: Mapping[str, Any]) -> str:
-    code = ended.get("exitCode")
+def exit_of(code: int | None) -> str:
+    """Return in words how a container ended, from its exit code: 128 + N for signal N; "" for None."""
     if code is None:
         return ""
-    killed = f", killed by signal {int(code) - 128}" if 128 < int(code) < 160 else ""
-    return f"exit code {code}{killed}"
+    return exit_words(128 - code if 128 < code < 160 else code)
 
 
 def _joined(*parts: str) -> str:
