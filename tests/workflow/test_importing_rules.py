@@ -95,7 +95,7 @@ def test_a_report_over_what_is_there_so_far(workflow: Path) -> None:
 
 
 def test_a_cell_that_was_not_found_is_not_measured(workflow: Path) -> None:
-    with pytest.raises(AssertionError, match=r"not found\b.*\bold-results\b"):
+    with pytest.raises(AssertionError, match=r"not among the imported results\b.*\bold-results\b"):
         run(workflow, "-n", f"{RESULTS}/{MODEL}/native-offload/20000/peak.csv")
 
 
