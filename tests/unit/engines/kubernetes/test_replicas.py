@@ -1,0 +1,205 @@
+"""Servers of several replicas: asked, watched and described pod by pod."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.cluster_run import SPECIFICATION, place
+from tests.support.config_files import CONFIG, LMCACHE, RAW
+from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
+from tests.support.known_crash import KNOWN, LOG, NAME
+
+from kveval.engines.kubernetes.api.pod_logs import Follower
+from kveval.engines.kubernetes.api.transport import Reply
+from kveval.engines.kubernetes.pod_http import Reach
+from kveval.engines.kubernetes.replicas import ClusterServer, Replica
+from kveval.engines.protocol import ServerDied
+from kveval.engines.servers.vllm import VllmProgram
+from kveval.engines.watchdog import StallError
+from kveval.host.gpu_conditions import GpuWatch
+from kveval.measure.known_defects import recognised
+from kveval.spec.loading import load_config
+
+POD_OF_SERVER = made("Pod", "server-0")
+
+
+class Replicas:
+    """Two model servers behind the API server's proxy."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, call: Call) -> Reply:
+        pod, _, path = call.path.partition("/pods/")[2].partition("/proxy")
+        if not path:
+            return status(404, "NotFound")
+        self.asked.append(f"{call.method} {pod}{path}")
+        number = int(pod[len("server-")])
+        if path == "/metrics":
+            page = "# TYPE vllm:generation_tokens_total counter\n"
+            page += f"vllm:generation_tokens_total {10 + number}\nvllm:num_requests_running {number}\n"
+            return Reply(200, {}, page.encode())
+        if path == "/v1/completions":
+            return ok({"usage": {"completion_tokens": 4}})
+        return ok({"success": True})
+
+
+def two_servers(
+    tmp_path: Path, answers: Callable[[Call], Reply], environment: dict[str, str] | None = None
+) -> ClusterServer:
+    here = replace(place(FakeTransport(answers, environment=environment)), specification=SPECIFICATION)
+    pods = [made("Pod", f"server-{number}") for number in range(2)]
+    replicas = [
+        Replica(
+            pod,
+            Reach(here, pod, 8000),
+            Follower(here.api, pod, "server", tmp_path / f"server-{number}.log"),
+            VllmProgram(),
+        )
+        for number, pod in enumerate(pods)
+    ]
+    for replica in replicas:
+        replica.follower.close()
+    return ClusterServer(here, replicas, [], pods)
+
+
+class Restarted(Replicas):
+    """The same after the kubelet has started the first server's container anew, with and without its former log."""
+
+    def __init__(self, former: str) -> None:
+        super().__init__()
+        self.former = former
+
+    def __call__(self, call: Call) -> Reply:
+        if call.path.endswith("/log"):
+            text = self.former if call.query.get("previous") else "INFO 11-22 14:34:02 [api_server.py:1] starting\n"
+            return Reply(200, {}, text.encode()) if text else status(400, "BadRequest")
+        if "/pods/" in call.path and "/proxy" not in call.path:
+            pod = made("Pod", call.path.rpartition("/")[2])
+            ended = {"exitCode": 1, "finishedAt": "2026-01-01T00:00:00Z"}
+            state = {"name": "server", "restartCount": 1, "lastState": {"terminated": ended}, "state": {"running": {}}}
+            return ok(pod | {"status": {"phase": "Running", "containerStatuses": [state]}})
+        return super().__call__(call)
+
+
+@pytest.mark.parametrize(("former", "defect"), [(LOG, NAME), ("", None)])
+def test_of_a_container_that_was_started_anew_the_former_log_tells(
+    tmp_path: Path, former: str, defect: str | None
+) -> None:
+    server = two_servers(tmp_path, Restarted(former))
+    with pytest.raises(ServerDied) as error:
+        server.require_alive()
+    log = error.value.facts["log"]
+    assert (log.read_text() == LOG) == bool(former)
+    lmcache = load_config(RAW["config"], CONFIG).specification(LMCACHE)
+    assert recognised(error.value, lmcache, KNOWN) == defect
+
+
+def test_every_replica_is_asked_warmed_up_and_emptied(tmp_path: Path) -> None:
+    answers = Replicas()
+    server = two_servers(tmp_path, answers)
+    assert server.counters() == {"vllm:generation_tokens_total": 21.0}
+    server.warm_up(100)
+    server.reset_caches()
+    for number in range(2):
+        assert answers.asked.count(f"POST server-{number}:8000/v1/completions") == 2
+        assert answers.asked.count(f"POST server-{number}:8000/reset_prefix_cache") == 1
+
+
+class Answering(Replicas):
+    """Two servers whose tiers keep what they have answered; the tier of the one named in `wrong` returns other text."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.kept: dict[str, dict[str, int]] = {f"server-{number}": {} for number in range(2)}
+        self.hits = {"server-0": 0, "server-1": 0}
+
+    def __call__(self, call: Call) -> Reply:
+        pod, _, path = call.path.partition("/pods/")[2].partition(":8000/proxy")
+        if path == "/metrics":
+            page = "# TYPE vllm:external_prefix_cache_hits_total counter\n"
+            return Reply(200, {}, f"{page}vllm:external_prefix_cache_hits_total {self.hits[pod]}\n".encode())
+        if path != "/v1/completions":
+            return super().__call__(call)
+        prompt, kept = call.body["prompt"], self.kept[pod]
+        known = prompt in kept
+        self.hits[pod] += 800 * known
+        token = kept.setdefault(prompt, len(kept))
+        top = [{f"token_id:{token}": -0.1, "token_id:99": -9.0}] if "logprobs" in call.body else None
+        choice = {"token_ids": [99 if known and pod == self.wrong else token], "logprobs": {"top_logprobs": top}}
+        return ok({"choices": [choice], "usage": {"prompt_tokens": 800}})
+
+
+@pytest.mark.parametrize(("wrong", "changed"), [("", 0), ("server-1", 4)])
+def test_every_replica_is_asked_in_its_own_pod_whether_its_tier_changes_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, changed: int
+) -> None:
+    monkeypatch.setattr("kveval.engines.servers.answers._STORING_S", (0.0,))
+    answers = Answering(wrong)
+    server = two_servers(tmp_path, answers)
+    server.version = "0.32.0"
+    found = server.check_answers(tier=True, longest=8192)
+    assert (found.prompts, found.changed, found.same) == (8, changed, 8 - changed)
+    assert (found.served_from, found.served_tokens, found.unchecked) == ("tier", 8 * 800, "")
+    # What one stored must not serve another.
+    assert not answers.kept["server-0"].keys() & answers.kept["server-1"].keys()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_gpus_are_asked_in_every_pod_and_need_not_answer(tmp_path: Path, there: bool) -> None:
+    program = tmp_path / "nvidia-smi"
+    says = 'echo "GPU-$$, H100, 1755, 1980, 700, 689, 64, 100, 0x4"' if there else "exit 9"
+    program.write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o755)
+    server = two_servers(tmp_path, Replicas(), {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    watch = GpuWatch(lambda asked: server.in_every(["nvidia-smi", *asked]))
+    watch.sample()
+    assert [found["index"] for found in watch.conditions()] == ([0, 1] if there else [])
+
+
+def test_a_replica_without_requests_may_rest_while_another_works(tmp_path: Path) -> None:
+    server = two_servers(tmp_path, Replicas())
+    checks = server.stall_checks(limit_s=0.01, idle_s=1000.0, loaded_s=0.0)
+    # One per replica, and one over all of them.
+    assert len(checks) == 3
+    first, second, together = (check for check, _ in checks)
+    for check in (first, second, together):
+        check()
+        check()
+    time.sleep(0.02)
+    first()
+    together()
+    with pytest.raises(StallError) as error:
+        second()
+    assert (error.value.code, error.value.facts["requests"]) == ("no_token", 1)
+
+
+class Garbled(Replicas):
+    """The same, but their metrics are not text, or no numbers."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.page = page
+
+    def __call__(self, call: Call) -> Reply:
+        return Reply(200, {}, self.page) if call.path.endswith("/metrics") else super().__call__(call)
+
+
+@pytest.mark.parametrize("page", [b"# HELP \xff\n", b"vllm:generation_tokens_total 1.2.3\n"])
+def test_a_page_that_is_garbled_counts_as_no_answer(page: bytes, tmp_path: Path) -> None:
+    for check, _ in two_servers(tmp_path, Garbled(page)).stall_checks(limit_s=60.0, idle_s=0.0, loaded_s=0.0):
+        check()
+        check()
+
+
+def test_replicas_that_all_rest_for_too_long_are_reported(tmp_path: Path) -> None:
+    *_, (together, _) = two_servers(tmp_path, Replicas()).stall_checks(limit_s=0.01, idle_s=0.05, loaded_s=0.0)
+    together()
+    together()
+    time.sleep(0.1)
+    with pytest.raises(StallError) as error:
+        together()
+    assert error.value.code == "no_token_nor_request"
