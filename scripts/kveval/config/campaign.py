@@ -235,7 +235,7 @@ class Campaign(Strict):
     description: str = Field("", description="what was to be shown; printed at the head of the report")
     results: Annotated[Text, AfterValidator(_relative)] = Field(
         "results",
-        description="folder of the results, below the current one; results/campaigns/NAME if a campaign's file does not say it",
+        description="folder of the results, below the current one; in a file without it results/campaigns/NAME",
     )
     engine: Literal["local", "kubernetes"] = Field(
         "local", description="where servers run: on this host, or on a cluster"
