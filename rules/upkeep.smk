@@ -15,6 +15,7 @@ rule plan:
         catalogues=CATALOGUES,
         results=RESULTS,
         store=STORE,
+        taken=PLAN.taken,
         table=f"{LOGS}/plan.csv",
     message:
         "Planning campaign {CAMPAIGN.name}"

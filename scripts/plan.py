@@ -13,9 +13,17 @@ from kveval.workflow.planning.stored import StoreIndex, frozen, pointed
 from kveval.workflow.planning.text import PlanText
 
 
-def main(campaign: Mapping[str, Any], catalogues: str, results: str, store: str, table: str, log: Path) -> None:
-    """`campaign`: its complete values; `table`: the CSV to write; the plan itself goes into `log`."""
+def main(
+    campaign: Mapping[str, Any], catalogues: str, results: str, store: str, taken: str, table: str, log: Path
+) -> None:
+    """`campaign`: its complete values; `taken`: its runs in words, if none is measured; `table`: the CSV to write.
+
+    The plan itself goes into `log`.
+    """
     config, index, folder = load_config(campaign, Path(catalogues)), StoreIndex.read(Path(store)), Path(results)
+    if taken:
+        log.write_text(f"Campaign {config.campaign.name}: {taken}\n")
+        return
     pointers = pointed(folder, planned_runs(config))
     host = hardware.probe()["fingerprint"] if config.campaign.engine == "local" else None
     outline = PlanText(make_plan(config, pointers, index, host, frozen(config, folder)), index, os.cpu_count() or 1)

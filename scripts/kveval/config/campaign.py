@@ -234,7 +234,8 @@ class Campaign(Strict):
     title: str = Field("", description="heading of the report")
     description: str = Field("", description="what was to be shown; printed at the head of the report")
     results: Annotated[Text, AfterValidator(_relative)] = Field(
-        "results", description="folder of the results, below the current one"
+        "results",
+        description="folder of the results, below the current one; in a file without it results/campaigns/NAME",
     )
     engine: Literal["local", "kubernetes"] = Field(
         "local", description="where servers run: on this host, or on a cluster"

@@ -289,10 +289,10 @@ class Metric(MetricSource):
         (), description="other metrics of the same quantity; the first that was recorded is read"
     )
     reduction: Literal["mean", "max", "last", "rate", "increase", "ratio"] = Field(
-        description="how a window becomes one number; rate (per second) and increase are for counters"
+        description="how a window becomes one number: mean, max, last, ratio; for counters rate (per second), increase"
     )
     instances: Literal["sum", "mean", "max", "min", "share_above"] = Field(
-        "sum", description="how instances, such as CPUs or GPUs, become one number"
+        "sum", description="how instances, such as CPUs or GPUs, become one number: sum, mean, max, min, share_above"
     )
     above: Number | None = Field(None, description="share_above: per cent of instances above this many of the unit")
     plausible: tuple[Number | None, Number | None] | None = Field(

@@ -1,8 +1,8 @@
 """A campaign that extends another one: what its file leaves out comes from the file it extends, in the same folder.
 
 Mappings merge key by key, everything else is replaced. `matrix` replaces the other's cells, `add_matrix` adds to them.
-Name, title, description and results are never inherited: a campaign that extends another has its results in
-results/campaigns/NAME, or in the folder given by its own key `results`, which may be the other's.
+Name, title, description and results are never inherited: a campaign's file without the key `results` has its results
+in results/campaigns/NAME, so that no two campaigns write one report; a follow-up names the folder of the other.
 """
 
 import re
@@ -95,16 +95,20 @@ def _read(path: Path, below: tuple[Path, ...]) -> tuple[CampaignSource, list[Con
     parent, found = _parent(path, raw, (*below, path))
     if parent is None:
         problems += [*found, *_added_alone(file, raw)]
-        return CampaignSource(own, ((file, own),)), problems
+        return CampaignSource(_with_folder(own), ((file, own),)), problems
     base, above = _read(parent, (*below, path))
     problems += [*found, *above]
     complete = merged(_without_own(base.raw), own)
     added = {} if "matrix" in own else dict(base.added)
     problems += _add_cells(complete, raw, file, added)
-    if "results" not in complete and isinstance(complete.get("name"), str):
-        complete["results"] = f"results/campaigns/{complete['name']}"
     files = ((file, own), *((other, _without_own(said)) for other, said in base.files))
-    return CampaignSource(complete, files, added), problems
+    return CampaignSource(_with_folder(complete), files, added), problems
+
+
+def _with_folder(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a campaign with a folder of its own where its file gives none."""
+    folder = {"results": f"results/campaigns/{raw['name']}"} if isinstance(raw.get("name"), str) else {}
+    return {**folder, **raw}
 
 
 def _without_own(raw: Mapping[str, Any]) -> dict[str, Any]:

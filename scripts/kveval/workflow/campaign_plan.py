@@ -101,6 +101,13 @@ class WorkflowPlan:
         """The cells that the report is about."""
         return [*self.config.cells, *self.elsewhere.cells]
 
+    @property
+    def taken(self) -> str:
+        """The number of cells and runs that are imported or compared in place of measuring; "" if it measures."""
+        runs = self.elsewhere.runs
+        done = "imported" if self.config.imports else "compared"
+        return f"{len(self.elsewhere.cells)} cells, {len(runs)} runs: {done}; nothing is measured" if runs else ""
+
     @cached_property
     def cell_folders(self) -> list[str]:
         """The folder of each of `cells`."""

@@ -62,6 +62,11 @@ def test_a_campaign_says_itself_which_one_it_is(campaigns):
     assert problems(folder / "nameless.yaml").keys() == {("nameless.yaml", "name")}
 
 
+def test_a_campaign_without_a_folder_does_not_write_into_that_of_the_default_campaign(campaigns):
+    folder = campaigns(alone={key: value for key, value in BASE.items() if key != "results"} | {"name": "alone"})
+    assert load_config(folder / "alone.yaml", CONFIG).campaign.results == "results/campaigns/alone"
+
+
 def test_a_follow_up_may_share_the_folder_of_what_it_extends(campaigns):
     folder = campaigns(base=BASE, child={"extends": "base", "name": "child", "results": BASE["results"]})
     assert load_config(folder / "child.yaml", CONFIG).campaign.results == BASE["results"]

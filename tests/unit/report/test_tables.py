@@ -176,6 +176,8 @@ def test_what_is_only_indicative_says_what_it_points_to(plan: ReportPlan, measur
     assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
     compared = f"{cell_label(ONE)} against {cell_label(OTHER)}"
     assert row(gap_table(plan, hint, {}), f"Qwen3-14B, {compared}: {METRIC_TITLES['throughput_tok_s']}")
+    late = with_contrast(measured, verdict=words.INDICATIVE_TIME, indication="better", reason="")
+    assert row(gap_table(plan, late, {}), "measured at another time than its baseline")
 
 
 def test_averages_over_models_name_the_models(measured: Measured) -> None:

@@ -25,6 +25,7 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import undeclared, unlike
 
+_ANOTHER_TIME = "measured at another time than its baseline"
 _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
 # Part of a reason, or a check in it -> what would remove it; the first match counts.
 _SETTLED_BY = {
@@ -43,7 +44,7 @@ _SETTLED_BY = {
 _SETTLED_BY_VERDICT = {
     **dict.fromkeys((words.SINGLE_RUN, words.INDICATIVE), _MORE_RUNS),
     words.NOT_EXERCISED: "a larger tier, or prompts that exceed the device's cache and fit into the tier",
-    words.INDICATIVE_TIME: "measure its baseline again together with it: `plan` proposes the lines for `bridges`",
+    words.INDICATIVE_TIME: "measure it and its baseline again, together: list both cells under `bridges`",
 }
 # The input of a comparison that prevents a verdict -> what would remove the problem.
 _SETTLED_BY_INPUT = {
@@ -83,6 +84,8 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
         reason = row["reason"] if isinstance(row["reason"], str) else ""
+        if row["verdict"] == words.INDICATIVE_TIME:
+            reason = "; ".join(part for part in (_ANOTHER_TIME, reason) if part)
         cell = cell_label(cell_of(row))
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
         metrics = groups.setdefault((str(row["model"]), reason, settled_by(row)), {})

@@ -31,6 +31,7 @@ FORBIDDEN = (
 def test_a_credential_that_ended_and_a_right_that_is_missing_are_told_apart() -> None:
     for reply, code in (
         (status(401, "Unauthorized"), "credential_refused"),
+        (Reply(403, {}, b"denied destination"), "refused"),
         (status(403, "Forbidden", FORBIDDEN), "right_missing"),
     ):
         with pytest.raises(Refused) as error:

@@ -78,7 +78,8 @@ class Reply:
                 f"cluster {server} rejects the credential ({asked}: 401 {answer}): has the token "
                 "expired? Log in again, or create a new token (docs/cluster.md)"
             )
-        elif self.status == 403:
+        elif self.status == 403 and reason:
+            # Without a reason the answer is not the API server's, but that of a proxy, or of the pod that was asked.
             code = "right_missing"
             found = _FORBIDDEN.search(said)
             facts = {name: value for name, value in (found.groupdict() if found else {}).items() if value}
