@@ -101,7 +101,7 @@ def unpack(archive: Path, folder: Path) -> None:
         zstandard.ZstdDecompressor().stream_reader(raw) as stream,
         tarfile.open(fileobj=stream, mode="r|") as tar,
     ):
-        tar.extractall(folder, filter="data")
+        tar.extractall(folder)
 
 
 def sources(folder: Path) -> set[str]:

@@ -153,6 +153,8 @@ def remove_leftovers(path: Path) -> list[str]:
 
     Call it while holding the host lock, so that the entries belong to no living run.
     """
+    for interrupted in path.parent.glob(f".{path.name}.*"):
+        interrupted.unlink(missing_ok=True)  # the run was killed while it wrote the registry
     try:
         noted = [thing_of(entry) for entry in json.loads(path.read_text())]
     except FileNotFoundError:

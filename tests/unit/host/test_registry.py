@@ -57,6 +57,12 @@ def test_a_segment_noted_by_a_killed_run_is_removed_by_the_next(tmp_path, segmen
     assert not path.exists()
 
 
+def test_a_registry_that_was_being_written_when_its_run_was_killed_is_removed(tmp_path):
+    (tmp_path / ".registry.json.4711").write_text("[{")
+    assert remove_leftovers(tmp_path / "registry.json") == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_supervisor_notes_what_its_processes_map_and_removes_what_they_left(tmp_path):
     """The process forgets its segment: nothing but the note knows of it."""
     program = (

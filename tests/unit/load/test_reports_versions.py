@@ -36,7 +36,7 @@ def read(generation: str, story: Story = STORY, **options: Any) -> LevelReport:
 @pytest.fixture(autouse=True)
 def whole_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut no warm-up from the short levels told here: what is read is compared, not where the window begins."""
-    monkeypatch.setattr("kveval.analysis.levels.tables._WARMUP_SHARE", 0.0)
+    monkeypatch.setattr("kveval.analysis.levels.tables.WARMUP_SHARE", 0.0)
 
 
 def row(level: LevelReport, *, engine: str = "imported", streams: int = 4) -> dict[str, Any]:
