@@ -1,7 +1,6 @@
 """Print what a campaign would measure, why, at what cost and in which order; and write a CSV with a row per run."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,9 @@ from kveval.workflow.planning.text import PlanText
 
 
 def main(
-    campaign: Mapping[str, Any], catalogues: str, results: str, store: str, taken: str, table: str, log: Path
+    campaign: dict[str, Any], catalogues: str, results: str, store: str, taken: str, table: str, log: Path
 ) -> None:
-    """`campaign`: its complete values; `taken`: its runs in words, if none is measured; `table`: the CSV to write.
-
-    The plan itself goes into `log`.
-    """
+    """`campaign`: its complete values; `taken`: its runs in words, if none is measured; `log`: gets the plan itself."""
     config, index, folder = load_config(campaign, Path(catalogues)), StoreIndex.read(Path(store)), Path(results)
     if taken:
         log.write_text(f"Campaign {config.campaign.name}: {taken}\n")
