@@ -167,7 +167,8 @@ class ClusterSession:
                 yield recorder
             finally:
                 self.handle.on_restart = None
-                # A job that has taken this run over records under the same mark.
+                # A job that has taken this run over records under the same mark. If that cannot be asked, the
+                # recording is left: the next run ends it.
                 with contextlib.suppress(ClusterError):
                     if not self._lease.other():
                         recorder.release()
