@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -19,6 +20,10 @@ __all__ = ["cluster", "cluster_api", "namespace"]
 # Tests that run snakemake find the one of the environment they run in, activated or not.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
+# Many containers switch this off; tests start hundreds of interpreters, and each would compile all of kveval again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # How fast an example is checked is the machine's affair.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
@@ -29,6 +34,12 @@ _DETECTION = "seconds_to_detection"
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=in_turn)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there for all tests out of every garbage collection to come."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
