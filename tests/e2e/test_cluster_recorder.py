@@ -35,7 +35,7 @@ class Metrics(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def url():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield f"http://{{host}}:{server.server_address[1]}/metrics"
         server.shutdown()
 

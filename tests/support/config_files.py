@@ -11,7 +11,8 @@ from kveval.store.run_file import Cell
 ROOT = REPOSITORY
 CONFIG = ROOT / "config"
 NAMES = ("config", "models", "scenarios", "workloads", "metrics", "releases", "known_defects")
-RAW = {name: yaml.safe_load((CONFIG / f"{name}.yaml").read_text()) for name in NAMES}
+SHIPPED = {name: (CONFIG / f"{name}.yaml").read_text() for name in NAMES}
+RAW = {name: yaml.load(text, Loader=yaml.CSafeLoader) for name, text in SHIPPED.items()}
 BASE = Cell("Qwen3-0.6B", "no-offload", 0)
 NATIVE = Cell("Qwen3-0.6B", "native-offload", 10_000)
 LMCACHE = Cell("Qwen3-0.6B", "lmcache-local", 10_000)
@@ -35,9 +36,11 @@ def dump(content):
 
 
 def write(folder, files):
+    """Write the files that are YAML already as they are, and those that nothing changed as they are shipped."""
     folder.mkdir(exist_ok=True, parents=True)
     for name, content in files.items():
-        (folder / f"{name}.yaml").write_text(content if isinstance(content, str) else dump(content))
+        text = content if isinstance(content, str) else SHIPPED[name] if content == RAW.get(name) else dump(content)
+        (folder / f"{name}.yaml").write_text(text)
     return folder
 
 

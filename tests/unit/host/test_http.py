@@ -41,7 +41,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     answering = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
-    threading.Thread(target=answering.serve_forever, daemon=True).start()
+    threading.Thread(target=answering.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     yield f"http://127.0.0.1:{answering.server_port}"
     answering.shutdown()
     answering.server_close()

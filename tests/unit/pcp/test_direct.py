@@ -63,7 +63,7 @@ class Endpoint(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/metrics"
         server.shutdown()
 
