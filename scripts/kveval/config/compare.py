@@ -28,12 +28,10 @@ def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
 class CompareCampaign(Campaign):
     """An evaluation of other campaigns' measurements; nothing is deployed, so server and workload are not declared."""
 
-    compare: tuple[Compared, ...] = Field(
-        min_length=2, description="measured campaigns for one report; each is compared with the first"
-    )
-    server: ServerConfig = Field(
-        ServerConfig.model_validate({"vllm": "0", "guidellm": "0"}), description="not used: every campaign has its own"
-    )
+    compare: tuple[Compared, ...] = Field(min_length=2)
+    """measured campaigns for one report; each is compared with the first"""
+    server: ServerConfig = ServerConfig.model_validate({"vllm": "0", "guidellm": "0"})
+    """not used: every campaign has its own"""
     workload: Name = Field("as-measured", description="not used: every campaign has its own")
     matrix: Annotated[tuple[MatrixEntry, ...], AfterValidator(_nothing)] = ()
     runs: PositiveInt = Field(1, description="not used: every run that the campaigns have is one")

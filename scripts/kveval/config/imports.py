@@ -17,29 +17,22 @@ class Import(Strict):
     """A tree of existing results: which of them to import, and what their names mean in this workflow."""
 
     path: Text = Field(description="folder of the results, absolute or relative to the repository")
-    hardware: Text | None = Field(
-        None, description="only results whose names have exactly this hardware; the others are listed as not selected"
-    )
+    hardware: Text | None = None
+    """only results whose names have exactly this hardware; the others are listed as not selected"""
     software: Text | None = Field(None, description="only results whose names have exactly this release")
     replicas: PositiveInt | None = Field(None, description="only results with this number of replicas")
     models: dict[Text, Name] = Field({}, description="what names and reports call a model -> its name in models.yaml")
     scenarios: dict[Text, Name] = Field({}, description="what names call an arm -> its name in scenarios.yaml")
-    pattern: Text | None = Field(
-        None,
-        description="names of single report files, with as many folders as they have: {arm}/benchmarks-{model}.json",
-    )
-    vllm: VersionText | None = Field(
-        None, description="vLLM's release (it decides how metrics are called), if no start-up log names it"
-    )
-    cpu_blocks: dict[Name, CountInt] = Field(
-        {}, description="scenario -> size of its CPU tier, if neither names nor arguments say it"
-    )
-    archives: tuple[Text, ...] = Field(
-        (), description="PCP archives that cover several results, relative to path; found by their names when left out"
-    )
-    copy_files: StrictBool = Field(
-        False, alias="copy", description="copy the files into the store, which otherwise refers to them"
-    )
+    pattern: Text | None = None
+    """names of single report files, with as many folders as they have: {arm}/benchmarks-{model}.json"""
+    vllm: VersionText | None = None
+    """vLLM's release (it decides how metrics are called), if no start-up log names it"""
+    cpu_blocks: dict[Name, CountInt] = Field({})
+    """scenario -> size of its CPU tier, if neither names nor arguments say it"""
+    archives: tuple[Text, ...] = ()
+    """PCP archives that cover several results, relative to path; found by their names when left out"""
+    copy_files: StrictBool = Field(False, alias="copy")
+    """copy the files into the store, which otherwise refers to them"""
 
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
@@ -51,15 +44,10 @@ def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
 class ImportCampaign(Campaign):
     """An evaluation of results measured elsewhere; nothing is deployed, so server and workload are not declared."""
 
-    imports: tuple[Import, ...] = Field(
-        alias="import",
-        min_length=1,
-        description="trees of existing results, from which cells are made instead of measured",
-    )
-    server: ServerConfig = Field(
-        ServerConfig.model_validate({"vllm": "0", "guidellm": "0"}),
-        description="not deployed; vllm is the release where nothing else names it",
-    )
+    imports: tuple[Import, ...] = Field(alias="import", min_length=1)
+    """trees of existing results, from which cells are made instead of measured"""
+    server: ServerConfig = ServerConfig.model_validate({"vllm": "0", "guidellm": "0"})
+    """not deployed; vllm is the release where nothing else names it"""
     workload: Name = Field("as-imported", description="not used: every result has its own")
     matrix: Annotated[tuple[MatrixEntry, ...], AfterValidator(_nothing)] = ()
     runs: PositiveInt = Field(1, description="not used: every run that is found counts")

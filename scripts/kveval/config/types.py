@@ -29,9 +29,12 @@ def on_cpu(build: str | None) -> bool:
 
 
 class Strict(BaseModel):
-    """Base of everything read from YAML: frozen, unknown keys refused."""
+    """Base of everything read from YAML: frozen, unknown keys refused.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The text below a key describes it in the JSON schema and in docs/, as `description` does in the same line.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def version_text(text: str) -> str:

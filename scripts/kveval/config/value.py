@@ -18,14 +18,11 @@ class GoodputLimits(Strict):
 
     ttft_ms: Limit = Field(None, description="longest time to the first token")
     tpot_ms: Limit = Field(None, description="longest latency per output token, first token included (GuideLLM's TPOT)")
-    itl_ms: Limit = Field(
-        None, description="longest mean gap between the tokens of a request, which other benchmarks call TPOT"
-    )
+    itl_ms: Limit = None
+    """longest mean gap between the tokens of a request, which other benchmarks call TPOT"""
     e2e_ms: Limit = Field(None, description="longest latency of a whole request")
-    of: Literal["requests", "sessions"] = Field(
-        "requests",
-        description="what counts: requests, or sessions (conversations, of which every turn must meet the limits)",
-    )
+    of: Literal["requests", "sessions"] = "requests"
+    """what counts: requests, or sessions (conversations, of which every turn must meet the limits)"""
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -43,12 +40,10 @@ class Prices(Strict):
     """Prices per hour in US dollars."""
 
     gpu_hour_usd: PositiveNumber | None = Field(None, description="price of a GPU, with its share of the host")
-    host_hour_usd: PositiveNumber | None = Field(
-        None, description="price of the host of one server, if there is no GPU or the host is paid separately"
-    )
-    host_gib_hour_usd: PositiveNumber | None = Field(
-        None, description="price of a GiB of host memory, paid for the tiers; without it a tier costs nothing"
-    )
+    host_hour_usd: PositiveNumber | None = None
+    """price of the host of one server, if there is no GPU or the host is paid separately"""
+    host_gib_hour_usd: PositiveNumber | None = None
+    """price of a GiB of host memory, paid for the tiers; without it a tier costs nothing"""
 
     @property
     def declared(self) -> dict[str, float]:

@@ -66,20 +66,16 @@ class Replayed(Strict):
     """A file of requests in the Mooncake trace's format, which are sent with its lengths and shared prefixes."""
 
     file: Text = Field(description="path of the file, relative to config/; plain or compressed by gzip")
-    hash_tokens: PositiveInt = Field(
-        512,
-        description="tokens that one id of the file stands for: 512 in Mooncake's traces, 16 in Bailian's, 64 in"
-        " Weka's",
-    )
+    hash_tokens: PositiveInt = 512
+    """tokens that one id of the file stands for: 512 in Mooncake's traces, 16 in Bailian's, 64 in Weka's"""
     tokens: PositiveInt | None = Field(
         None,
         description="tokens that are sent for each id, hash_tokens when left out. Fewer make prompts and answers"
         " shorter in"
         " proportion, with the same shared parts",
     )
-    start_s: Annotated[Number, Field(ge=0)] = Field(
-        0.0, description="seconds at the beginning of the file that are skipped"
-    )
+    start_s: Annotated[Number, Field(ge=0)] = 0.0
+    """seconds at the beginning of the file that are skipped"""
 
     @field_validator("file")
     @classmethod
@@ -102,13 +98,11 @@ class PeakSearch(Strict):
     start: PositiveInt = Field(alias="from", description="lowest level")
     stop: PositiveInt = Field(alias="to", description="highest level")
     resolution: Percentage = Field(0.1, description="the search ends when the peak's neighbours are this close")
-    seconds: PositiveNumber | None = Field(
-        None, description="length of a level of the pilot; that of the workload when left out"
-    )
+    seconds: PositiveNumber | None = None
+    """length of a level of the pilot; that of the workload when left out"""
     budget: PositiveInt = Field(10, description="most levels that the pilot tries")
-    keep: Annotated[StrictInt, Field(ge=3)] = Field(
-        5, description="number of levels at which every arm is then measured"
-    )
+    keep: Annotated[StrictInt, Field(ge=3)] = 5
+    """number of levels at which every arm is then measured"""
     noise: Percentage = Field(0.02, description="relative difference of throughputs that counts as none")
 
     @property
@@ -146,28 +140,24 @@ class Workload(Strict):
     trace: Replayed | None = Field(None, description="profiles trace and trace-streams: the trace")
     sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
     seconds: PositiveNumber = Field(description="length of a level, seconds")
-    warmup_s: Annotated[Number, Field(ge=0)] = Field(
-        0.0, description="seconds at a level's beginning that are not measured"
-    )
+    warmup_s: Annotated[Number, Field(ge=0)] = 0.0
+    """seconds at a level's beginning that are not measured"""
     request_timeout_s: PositiveNumber = Field(120.0, description="seconds after which a request has failed")
     prompt_tokens: CountInt = Field(0, description="tokens of a turn's prompt, without the prefix; a trace has its own")
     prompt_spread: LengthSpread | None = Field(None, description="how prompt_tokens vary; not at all when left out")
     output_tokens: CountInt = Field(0, description="tokens of a turn's answer; a trace has its own")
     output_spread: LengthSpread | None = Field(None, description="how output_tokens vary; not at all when left out")
     turns: PositiveInt = Field(1, description="questions, with their answers, of a conversation")
-    prefix_tokens: CountInt = Field(
-        0, description="tokens of a shared prefix; with profile prefix-length that is the level"
-    )
+    prefix_tokens: CountInt = 0
+    """tokens of a shared prefix; with profile prefix-length that is the level"""
     prefix_count: CountInt | PerLevel | WorkingSet = Field(
         0,
         description="number of distinct prefixes; {per_level: 2} for twice the level; {tokens: 200000} for as many as"
         " make"
         " up 200,000 tokens",
     )
-    prime: bool = Field(
-        False,
-        description="send every prefix once before each level, unmeasured, so that the level measures a cache in use",
-    )
+    prime: bool = False
+    """send every prefix once before each level, unmeasured, so that the level measures a cache in use"""
     seed: CountInt = Field(description="seed of prompts, draws and arrivals")
 
     @model_validator(mode="after")
