@@ -1,5 +1,6 @@
 """The model of a campaign: which cells, on which server, under which workload, how often."""
 
+import itertools
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -77,13 +78,8 @@ class ServerConfig(Strict):
         return self.version or self.vllm
 
     @property
-    def fixed_capacity(self) -> bool:
-        """Whether device_blocks sets the capacity of the device's KV cache, instead of the free GPU memory."""
-        return self.one_rank
-
-    @property
     def one_rank(self) -> bool:
-        """Whether the server has one rank whatever the model's tensor_parallel_size, which counts GPUs."""
+        """Whether the server has one rank and the capacity of device_blocks, not the GPUs and memory of the model."""
         return self.on_cpu or self.weights == "miniature"
 
     @property
@@ -97,9 +93,8 @@ class ServerConfig(Strict):
         if not getattr(self, key):
             raise Mistake(f"{key} is missing: the release of {self.program}, for instance 0.32.0", f"{key}_missing")
         if getattr(self, other):
-            raise Mistake(
-                f"{other} does not belong to program {self.program}; its release is {key}", f"{other}_foreign"
-            )
+            said = f"{other} does not belong to program {self.program}; its release is {key}"
+            raise Mistake(said, f"{other}_foreign")
         if self.build not in (self.program, f"{self.program}-cpu"):
             valid = f"{self.program} or {self.program}-cpu"
             raise Mistake(f"{self.build!r} is not a build of {self.program}; valid is {valid}", "other_build")
@@ -111,26 +106,17 @@ class ServerConfig(Strict):
         if self.release is None and elsewhere:
             raise ValueError(f"{', '.join(elsewhere)}: only for engine kubernetes, together with release")
         if self.weights == "random" and self.release is not None:
-            raise Mistake(
-                "weights random is only for engine local: the tokenizer of a full vocabulary does not fit into a"
-                " cluster's ConfigMap; valid on a cluster: full, miniature",
-                "random_on_cluster",
-            )
-        if self.fixed_capacity and self.device_blocks is None:
-            raise Mistake(
-                "device_blocks is missing: for miniatures and CPUs, no GPU memory sets the capacity",
-                "device_blocks_missing",
-            )
-        if not self.fixed_capacity and self.device_blocks is not None:
-            raise ValueError(
-                "device_blocks is for miniatures and CPUs; on a GPU gpu_memory_utilization sets the capacity"
-            )
+            said = "weights random is only for engine local: the tokenizer of a full vocabulary does not fit into a"
+            raise Mistake(f"{said} cluster's ConfigMap; valid on a cluster: full, miniature", "random_on_cluster")
+        if self.one_rank and self.device_blocks is None:
+            said = "device_blocks is missing: for miniatures and CPUs, no GPU memory sets the capacity"
+            raise Mistake(said, "device_blocks_missing")
+        if not self.one_rank and self.device_blocks is not None:
+            said = "device_blocks is for miniatures and CPUs; on a GPU gpu_memory_utilization sets the capacity"
+            raise ValueError(said)
         if self.device_tokens is not None and self.device_tokens % self.block_size:
-            raise Mistake(
-                f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are not a whole number of blocks"
-                f" of {self.block_size} tokens",
-                "device_blocks_uneven",
-            )
+            said = f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are not a whole number of blocks"
+            raise Mistake(f"{said} of {self.block_size} tokens", "device_blocks_uneven")
         return self
 
 
@@ -144,12 +130,7 @@ class MatrixEntry(Strict):
 
     def cells(self) -> tuple[Cell, ...]:
         """Return every combination as a cell."""
-        return tuple(
-            Cell(model, scenario, blocks)
-            for model in self.models
-            for scenario in self.scenarios
-            for blocks in self.cpu_blocks
-        )
+        return tuple(Cell(*parts) for parts in itertools.product(self.models, self.scenarios, self.cpu_blocks))
 
     @model_validator(mode="after")
     def _once(self) -> Self:
@@ -225,21 +206,14 @@ class Campaign(Strict):
     seed: CountInt = Field(0, description="seed of the random order of runs")
     matrix: tuple[MatrixEntry, ...] = Field(min_length=1)
     """the cells, in entries of models x scenarios x cpu_blocks"""
-    bridges: tuple[Bridge, ...] = Field(
-        (),
-        description="cells of the matrix to measure again beside those that a follow-up adds, so that new cells have a"
-        " baseline of their own time",
-    )
+    bridges: tuple[Bridge, ...] = ()
+    """cells of the matrix to measure again beside those that a follow-up adds, as a baseline of their own time"""
     reset_caches: Literal["endpoint", "restart"] = "endpoint"
     """how caches are emptied between levels: by the server's endpoint, or by a new server"""
     converter: Literal["kveval", "pcp2arrow"] = "kveval"
     """what converts PCP archives: the workflow's own reader, or PCP's tool if it is installed"""
-    stall_limit_s: PositiveNumber = Field(
-        60.0,
-        description="seconds without a generated token, while requests are in progress, after which the server counts"
-        " as"
-        " hung; must exceed the longest prefill",
-    )
+    stall_limit_s: PositiveNumber = 60.0
+    """seconds without a token while requests run after which a server counts as hung; above the longest prefill"""
     secrets: tuple[VariableName, ...] = ("HF_TOKEN",)
     """environment variables that the server gets and that are written nowhere"""
     min_samples: PositiveInt = 30
@@ -256,41 +230,24 @@ class Campaign(Strict):
     """workloads of this campaign, in addition to those of workloads.yaml"""
 
     @model_validator(mode="after")
-    def _engine_described(self) -> Self:
-        if self.engine == "kubernetes" and (self.cluster is None or self.server.release is None):
+    def _consistent(self) -> Self:
+        described = self.cluster is not None, self.server.release is not None
+        if self.engine == "kubernetes" and not all(described):
             said = "engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml"
             raise Mistake(said, "cluster_missing")
-        if self.engine != "kubernetes" and (self.cluster is not None or self.server.release is not None):
+        if self.engine != "kubernetes" and any(described):
             said = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
             raise Mistake(said, "cluster_alone")
-        return self
-
-    @model_validator(mode="after")
-    def _device_priced(self) -> Self:
-        prices = self.prices
-        if prices is not None and prices.host_hour_usd is None and self.server.on_cpu:
+        if self.prices is not None and self.prices.host_hour_usd is None and self.server.on_cpu:
             said = f"prices: build {self.server.build} has no GPU to pay for; give host_hour_usd"
             raise Mistake(said, "no_gpu_to_price")
-        return self
-
-    @model_validator(mode="after")
-    def _primary_measured(self) -> Self:
         if self.comparison.primary == "goodput_per_s" and self.goodput is None:
             said = "comparison.primary is goodput_per_s, which needs latency limits: give them in goodput"
             raise Mistake(said, "no_limits_for_primary")
-        return self
-
-    @model_validator(mode="after")
-    def _bridges_listed(self) -> Self:
         cells = {cell for entry in self.matrix for cell in entry.cells()}
         unlisted = [cell.path for entry in self.bridges for cell in entry.cells() if cell not in cells]
         if unlisted:
             raise Mistake(f"bridges names {', '.join(unlisted)}, which the matrix does not list", "bridge_unlisted")
-        return self
-
-    @model_validator(mode="after")
-    def _contrasts_listed(self) -> Self:
-        cells = {cell for entry in self.matrix for cell in entry.cells()}
         arms = {name for cell in cells for name in (cell.scenario, f"{cell.scenario}/{cell.cpu_blocks}")}
         unlisted = sorted({name for pair in self.comparison.contrasts for name in pair} - arms)
         if unlisted:

@@ -68,12 +68,8 @@ class Replayed(Strict):
     file: Text = Field(description="path of the file, relative to config/; plain or compressed by gzip")
     hash_tokens: PositiveInt = 512
     """tokens that one id of the file stands for: 512 in Mooncake's traces, 16 in Bailian's, 64 in Weka's"""
-    tokens: PositiveInt | None = Field(
-        None,
-        description="tokens that are sent for each id, hash_tokens when left out. Fewer make prompts and answers"
-        " shorter in"
-        " proportion, with the same shared parts",
-    )
+    tokens: PositiveInt | None = None
+    """tokens sent for each id, hash_tokens when left out; fewer make prompts and answers shorter in proportion"""
     start_s: Annotated[Number, Field(ge=0)] = 0.0
     """seconds at the beginning of the file that are skipped"""
 
@@ -150,18 +146,14 @@ class Workload(Strict):
     turns: PositiveInt = Field(1, description="questions, with their answers, of a conversation")
     prefix_tokens: CountInt = 0
     """tokens of a shared prefix; with profile prefix-length that is the level"""
-    prefix_count: CountInt | PerLevel | WorkingSet = Field(
-        0,
-        description="number of distinct prefixes; {per_level: 2} for twice the level; {tokens: 200000} for as many as"
-        " make"
-        " up 200,000 tokens",
-    )
+    prefix_count: CountInt | PerLevel | WorkingSet = 0
+    """number of distinct prefixes; {per_level: 2}: twice the level; {tokens: 200000}: what makes up 200,000 tokens"""
     prime: bool = False
     """send every prefix once before each level, unmeasured, so that the level measures a cache in use"""
     seed: CountInt = Field(description="seed of prompts, draws and arrivals")
 
     @model_validator(mode="after")
-    def _levels_consistent(self) -> Self:
+    def _arrivals_consistent(self) -> Self:
         if self.profile == "sweep":
             if self.levels or self.sweep_size is None:
                 raise Mistake("profile sweep takes sweep_size and no levels", "sweep_with_levels")
@@ -175,29 +167,25 @@ class Workload(Strict):
             raise Mistake("levels repeat; each is measured once per run", "levels_repeat")
         if self.warmup_s >= self.seconds:
             raise Mistake(f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s", "all_warmup")
+        if (self.profile == "bursts") != (self.bursts is not None):
+            raise ValueError("profile bursts needs the section bursts, and that section needs profile bursts")
+        if self.profile == "bursts" and self.turns > 1:
+            raise ValueError("profile bursts sends single requests: turns must be 1")
         return self
 
     @model_validator(mode="after")
-    def _prefixes_consistent(self) -> Self:
+    def _requests_consistent(self) -> Self:
         if self.profile == "prefix-length":
             if self.prefix_tokens or not self.prefix_count:
                 raise ValueError("profile prefix-length takes prefix_count and no prefix_tokens: that is the level")
         elif bool(self.prefix_tokens) != bool(self.prefix_count):
             raise Mistake("prefix_tokens and prefix_count go together: both 0, or both above 0", "prefix_half_given")
         if self.prime and not self.trace and (not self.prefix_count or self.profile in ("bursts", "sweep")):
-            raise Mistake(
-                f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
-                f" {self.prefix_count} has none to send",
-                "nothing_to_prime",
-            )
+            said = f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
+            raise Mistake(f"{said} {self.prefix_count} has none to send", "nothing_to_prime")
         if isinstance(self.prefix_count, WorkingSet) and self.prefix_count.tokens < self.longest_prefix:
-            raise ValueError(
-                f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _lengths_given_once(self) -> Self:
+            said = f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
+            raise ValueError(said)
         of_trace = self.profile in ("trace", "trace-streams")
         if of_trace != (self.trace is not None):
             raise Mistake("trace needs profile trace or trace-streams, and these need trace", "trace_half_given")
@@ -207,14 +195,6 @@ class Workload(Strict):
             raise Mistake(f"a trace has its own lengths, prefixes and turns: leave out {said}", "trace_and_lengths")
         if not of_trace and not {"prompt_tokens", "output_tokens"} <= given:
             raise Mistake("prompt_tokens and output_tokens are needed, each 1 or more", "no_lengths")
-        return self
-
-    @model_validator(mode="after")
-    def _arrivals_consistent(self) -> Self:
-        if (self.profile == "bursts") != (self.bursts is not None):
-            raise ValueError("profile bursts needs the section bursts, and that section needs profile bursts")
-        if self.profile == "bursts" and self.turns > 1:
-            raise ValueError("profile bursts sends single requests: turns must be 1")
         for name in ("prompt", "output"):
             mean, spread = getattr(self, f"{name}_tokens"), getattr(self, f"{name}_spread")
             if spread is not None and not spread.min <= mean <= spread.max:

@@ -48,7 +48,7 @@ def capacity_problems(cell: Cell, scenario: Scenario, server: ServerConfig) -> I
     """A cell whose memory pressure does nothing would be a copy of another under a new name."""
     if not scenario.gpu_memory_utilization:
         return
-    if server.fixed_capacity:
+    if server.one_rank:
         yield ConfigProblem(
             "",
             "scenarios",

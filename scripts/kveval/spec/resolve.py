@@ -49,7 +49,7 @@ def served_model(name: str, model: Model, scenario: Scenario, server: ServerConf
         quantization=None if miniature else model.quantization,
         tensor_parallel_size=ranks,
         max_model_len=min(model.max_model_len, server.max_model_len or server.device_tokens or model.max_model_len),
-        gpu_memory_utilization=None if miniature or server.fixed_capacity else utilization,
+        gpu_memory_utilization=None if server.one_rank else utilization,
         geometry=geometry,
         kv_bytes_per_token=sizing.kv_bytes_per_token(geometry, model.kv_cache_dtype, ranks, dtype),
         folder=model.path if server.weights == "full" and model.path is not None else UNSET,
