@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from kveval.host.hashing import content_hash
 from kveval.load.enough import MIN_RUNS, window_s
 from kveval.spec.builds import ArmBuild, BuildError, find_build
 from kveval.spec.differences import described, differences
-from kveval.spec.resolve import required_counters, resolve_cell
+from kveval.spec.resolve import resolve_cell
 from kveval.spec.specification import Specification
 from kveval.spec.warnings import cluster_warnings, idle_tiers, noted
 from kveval.store.run_file import Cell
@@ -41,6 +41,9 @@ class Config:
     campaign: Campaign
     catalogue: Catalogue
     compared: "Sequence[tuple[Compared, Config]]" = ()
+    _resolved: dict[Cell, tuple[Specification, tuple[dict[str, Any], ...]]] = field(default_factory=dict, init=False)
+    _builds: dict[BuildSource, ArmBuild] = field(default_factory=dict, init=False)
+    _ids: dict[tuple[Cell, tuple[int, ...] | None], str] = field(default_factory=dict, init=False)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -52,33 +55,12 @@ class Config:
         rounds = sum(entry.rounds for entry in self.campaign.bridges if cell in entry.cells())
         return range(1, self.campaign.runs * (1 + rounds) + 1)
 
-    @cached_property
-    def _resolved(self) -> dict[Cell, Specification]:
-        return {}
-
-    @cached_property
-    def _builds(self) -> dict[BuildSource, ArmBuild]:
-        return {}
-
-    @cached_property
-    def _ids(self) -> dict[tuple[Cell, tuple[int, ...] | None], str]:
-        return {}
-
     def cell(self, model: str, scenario: str, cpu_blocks: str | int) -> Cell:
         """Return the cell of a path's parts, listed in the matrix or not, checked. Raises ConfigError."""
         if isinstance(cpu_blocks, str) and not re.fullmatch(r"0|[1-9][0-9]*", cpu_blocks):
             place = f"cell {model}/{scenario}/{cpu_blocks}"
-            raise ConfigError(
-                [
-                    ConfigProblem(
-                        place,
-                        "cpu_blocks",
-                        f"{cpu_blocks!r} is not a number of blocks",
-                        "0, 500, 10000, ...",
-                        "no_number",
-                    )
-                ]
-            )
+            said = f"{cpu_blocks!r} is not a number of blocks"
+            raise ConfigError([ConfigProblem(place, "cpu_blocks", said, "0, 500, 10000, ...", "no_number")])
         cell = Cell(model, scenario, int(cpu_blocks))
         self.specification(cell)
         return cell
@@ -90,11 +72,11 @@ class Config:
         if they had been given.
         """
         if cell not in self._resolved:
-            resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL, self.build(cell))
-            if resolved is None:
-                raise ConfigError(replace(problem, file=f"cell {cell.path}") for problem in problems)
-            self._resolved[cell] = resolved
-        found = self._resolved[cell]
+            try:
+                self._resolved[cell] = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL, self.build(cell))
+            except ConfigError as error:
+                raise ConfigError(replace(one, file=f"cell {cell.path}") for one in error.problems) from None
+        found, _ = self._resolved[cell]
         if levels is not None and self.workload.searched is not None:
             return found.with_workload(levels=tuple(levels))
         return found
@@ -102,7 +84,7 @@ class Config:
     def required_counters(self, cell: Cell) -> tuple[dict[str, Any], ...]:
         """Return the counters that prove the cell's arm active; they check a measurement and do not define it."""
         self.specification(cell)
-        return required_counters(cell, self.campaign, self.catalogue, self.build(cell))
+        return self._resolved[cell][1]
 
     def build(self, cell: Cell) -> ArmBuild | None:
         """Return the build that a cell runs in place of what is installed, as it is now. Raises ConfigError.
