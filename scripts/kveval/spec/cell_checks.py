@@ -86,15 +86,16 @@ def server_problems(
 
 
 def with_settings(
-    cell: Cell, sidecars: tuple[SidecarSpec, ...], settings: Mapping[str, Companion]
+    name: str, scenario: Scenario, sidecars: tuple[SidecarSpec, ...]
 ) -> tuple[tuple[SidecarSpec, ...], list[ConfigProblem]]:
     """Return the programs beside the server with a scenario's own settings, and the settings that are not allowed.
 
     Arguments in REPLACEABLE, such as the eviction policy, are replaced.
     """
+    settings = {str(beside): own for beside, own in scenario.companions.items()}
     problems = [
-        wrong("scenarios", f"{cell.scenario} runs no {name} of its own", "leave companions out", "no_such")
-        for name in sorted(settings.keys() - {sidecar.name for sidecar in sidecars})
+        wrong("scenarios", f"{name} runs no {beside} of its own", "leave companions out", "no_such")
+        for beside in sorted(settings.keys() - {sidecar.name for sidecar in sidecars})
     ]
     found = []
     for sidecar in sidecars:
@@ -103,7 +104,7 @@ def with_settings(
         for flag in sorted(_flags(own.args) & REPLACEABLE & set(argv)):
             place = argv.index(flag)
             del argv[place : place + 2]
-        owner = f"{cell.scenario}, companions.{sidecar.name}"
+        owner = f"{name}, companions.{sidecar.name}"
         problems += overrides(owner, "scenarios", own.args, own.env, (tuple(argv), sidecar.env), set())
         found.append(SidecarSpec(sidecar.name, (*argv, *own.args), {**sidecar.env, **own.env}))
     return tuple(found), problems

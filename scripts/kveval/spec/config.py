@@ -14,12 +14,11 @@ from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.config.workload import Workload
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
-from kveval.load.enough import MIN_RUNS, window_s
 from kveval.spec.builds import ArmBuild, BuildError, find_build
 from kveval.spec.differences import described, differences
 from kveval.spec.resolve import resolve_cell
 from kveval.spec.specification import Specification
-from kveval.spec.warnings import cluster_warnings, idle_tiers, noted
+from kveval.spec.warnings import warnings_of
 from kveval.store.run_file import Cell
 
 # Between the seeds of two runs, see kveval.load.guidellm.levels_of.
@@ -179,59 +178,7 @@ class Config:
         """Warnings of cells that can be measured but will not show what they seem to."""
         if self.imports or self.compared:
             return ()
-        return (
-            *self._reuse_warnings(),
-            *self._length_warnings(),
-            *self._matrix_warnings(),
-            *self._cluster_warnings(),
-            *self._replicate_warnings(),
-        )
-
-    def _reuse_warnings(self) -> list[Finding]:
-        specifications = {cell: self.specification(cell) for cell in self.cells}
-        baselines = {cell: self.baseline(cell) for cell in self.cells}
-        found = idle_tiers(specifications, baselines, self.campaign.comparison.margin)
-        if self.workload.varying_working_set:
-            said = "the working set grows with the level, so levels differ in two ways"
-            found.append(noted(f"workload {self.campaign.workload}: {said}", "working_set_grows"))
-        return found
-
-    def _matrix_warnings(self) -> list[Finding]:
-        missing = {
-            f"{cell.scenario} is compared with {baseline.path}, which the matrix does not list"
-            for cell in self.cells
-            if (baseline := self.baseline(cell)) is not None and baseline not in self.cells
-        }
-        found = [noted(said, "baseline_unlisted") for said in sorted(missing)]
-        step = self.campaign.server.block_size
-        uneven = sorted({cell.cpu_blocks for cell in self.cells if cell.cpu_blocks * 16 % step})
-        found += [
-            noted(
-                f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused",
-                "blocks_uneven",
-                cpu_blocks=blocks,
-            )
-            for blocks in uneven
-        ]
-        if self.campaign.runs < MIN_RUNS:
-            said = f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
-            found.append(noted(said, "few_runs"))
-        return found
-
-    def _cluster_warnings(self) -> list[Finding]:
-        images = {cell: self.specification(cell).images.get("server") for cell in self.cells}
-        baselines = {cell: self.baseline(cell) for cell in self.cells}
-        return cluster_warnings(self.campaign, self.catalogue, images, baselines)
-
-    def _length_warnings(self) -> list[Finding]:
-        """Warn of levels too short for system metrics; how many requests they will complete is not known yet."""
-        load, needed = self.workload, self.campaign.min_samples
-        window = window_s(load.seconds, load.warmup_s)
-        if window >= needed:
-            return []
-        said = f"workload {self.campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
-        said += " of the recording at one a second: its system metrics will be n/a"
-        return [noted(said, "few_samples", min_samples=needed)]
+        return tuple(warnings_of(self))
 
     def replicate_problems(self, cell: Cell) -> list[ConfigProblem]:
         """Report how a replicate differs from the cell it repeats: their comparison would not show noise alone."""
@@ -244,16 +191,3 @@ class Config:
             return []
         said = f"{cell.scenario} is a replicate of {baseline.scenario}, and differs: {described(other)}"
         return [ConfigProblem(f"cell {cell.path}", "scenarios", said, "replicate: false", "no_replicate")]
-
-    def _replicate_warnings(self) -> list[Finding]:
-        same: dict[str, list[str]] = {}
-        for cell in self.cells:
-            if self.catalogue.scenarios[cell.scenario].replicate:
-                continue
-            effective = {key: value for key, value in self.specification(cell).to_json().items() if key != "cell"}
-            same.setdefault(measurement_id(effective), []).append(cell.path)
-        return [
-            noted(f"{' and '.join(paths)} are configured alike: a difference is noise", "configured_alike", cells=paths)
-            for paths in same.values()
-            if len(paths) > 1
-        ]

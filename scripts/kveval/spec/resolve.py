@@ -119,9 +119,7 @@ def resolve_cell(
         sizes = _sizes(scenario, server, platform, budget)
     except arms.ArmError as error:
         raise ConfigError([wrong("scenarios", f"{cell.scenario}: {error}", code=error.code)]) from None
-    sidecars, problems = with_settings(
-        cell, arm.sidecars, {str(name): own for name, own in scenario.companions.items()}
-    )
+    sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
     argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**software.common_environment(served, server), **arm.env}
     for owner, key, args, own in (
