@@ -1,4 +1,4 @@
-"""The curves of a cell: of the requests of its levels, on the caches that it has."""
+"""The requests of a cell's levels, and what the caches that it has serve of them: its curves, and its `demands`."""
 
 import itertools
 import random
@@ -11,10 +11,12 @@ import numpy as np
 
 from kveval.load import levels as workloads
 from kveval.load import traces
+from kveval.load.trace_file import TraceRow
 from kveval.load.workload import WorkloadSpec
 from kveval.spec.arms import LMCACHE_CHUNK_TOKENS
-from kveval.spec.curve.curve import ReuseCurve, TierRules, device_curve, replicas, tier_curve
+from kveval.spec.curve.curve import ReuseCurve, dealt, device_curve, replicas, served_by_request, tier_curve
 from kveval.spec.curve.prompts import Prompts
+from kveval.spec.curve.service import Demanded, Floats
 from kveval.spec.reuse import caches_of
 from kveval.spec.specification import Specification
 
@@ -71,7 +73,7 @@ def curves_of(
     """
     serving = serving_of(specification, reported_tokens)
     load = _Load(specification.workload, level, run, requests, serving.block, serving.servers, serving.by_prefix)
-    tier = None if serving.device_tokens is None else _tier(load, serving.rules, serving.device_tokens)
+    tier = None if serving.device_tokens is None else _tier(load, serving.device_tokens, serving.chunk)
     return _of_cell(specification, serving, _device(load), tier)
 
 
@@ -79,18 +81,18 @@ def curves_of_prompts(specification: Specification, prompts: Prompts, reported_t
     """Return the curves of requests as they were sent; `reported_tokens` as in `curves_of`."""
     serving = serving_of(specification, reported_tokens)
     each, known = replicas(prompts, serving.servers, serving.by_prefix), serving.device_tokens
-    tier = None if known is None else tier_curve(each, serving.block, known, serving.rules)
+    tier = None if known is None else tier_curve(each, serving.block, known, serving.chunk)
     return _of_cell(specification, serving, device_curve(each, serving.block), tier)
 
 
 @dataclass(frozen=True)
 class Serving:
-    """How a cell's servers look up and divide prompts, and the size of each one's device."""
+    """How a cell's servers divide and look up prompts, in tokens of a block and a tier's chunk; each device's size."""
 
     block: int
     servers: int
     by_prefix: bool
-    rules: TierRules
+    chunk: int
     device_tokens: int | None
 
 
@@ -101,17 +103,13 @@ def serving_of(specification: Specification, reported_tokens: int | None = None)
         block=block,
         servers=1 if deployment is None else deployment.replicas,
         by_prefix=deployment is not None and deployment.route == "gateway",
-        rules=TierRules(LMCACHE_CHUNK_TOKENS if _chunked(specification) else block),
+        chunk=LMCACHE_CHUNK_TOKENS if "lmcache" in specification.versions else block,
         device_tokens=caches_of(specification, reported_tokens).device,
     )
 
 
-def _chunked(specification: Specification) -> bool:
-    return "lmcache" in specification.versions
-
-
 def _of_cell(specification: Specification, serving: Serving, device: ReuseCurve, tier: ReuseCurve | None) -> CellCurves:
-    holds = LMCACHE_HOLDS if _chunked(specification) else (1.0, 1.0)
+    holds = LMCACHE_HOLDS if "lmcache" in specification.versions else (1.0, 1.0)
     return CellCurves(device, tier, serving.device_tokens, caches_of(specification).tier, holds)
 
 
@@ -133,8 +131,8 @@ def _device(load: _Load) -> ReuseCurve:
 
 
 @cache
-def _tier(load: _Load, rules: TierRules, device_tokens: int) -> ReuseCurve:
-    return tier_curve(_each(load), load.block, device_tokens, rules)
+def _tier(load: _Load, device_tokens: int, chunk: int) -> ReuseCurve:
+    return tier_curve(_each(load), load.block, device_tokens, chunk)
 
 
 @lru_cache(maxsize=1)
@@ -159,13 +157,70 @@ def prompts_of(workload: WorkloadSpec, level: int, run: int, block_tokens: int, 
     Without that number: of a trace those of the level's time, or all in a closed loop; of other loads enough to
     visit nearly every prefix, and then those that count.
     """
-    seed = workload.seed + 100_000 * run + workload.given_levels.index(level)
     if workload.profile not in workloads.REPLAYS:
-        return _conversations(workload, level, seed, block_tokens, requests)
-    rows = list(traces.rows(workload, level, seed))
-    if workload.profile != "trace-streams":
-        rows = [row for row in rows if row.timestamp < workload.seconds]
-    return Prompts.of_rows(rows[:requests], traces.block_tokens(workload, level))
+        return _conversations(workload, level, _seed(workload, level, run), block_tokens, requests)
+    return Prompts.of_rows(_rows(workload, level, run)[:requests], traces.block_tokens(workload, level))
+
+
+def _seed(workload: WorkloadSpec, level: int, run: int) -> int:
+    """The seed of a level, as kveval.load.guidellm draws with it."""
+    return workload.seed + 100_000 * run + workload.given_levels.index(level)
+
+
+def _rows(workload: WorkloadSpec, level: int, run: int) -> list[TraceRow]:
+    """The requests of a level that are read from a file: those of its time, or all in a closed loop."""
+    rows = traces.rows(workload, level, _seed(workload, level, run))
+    return [row for row in rows if workload.profile == "trace-streams" or row.timestamp < workload.seconds]
+
+
+def demands(
+    specification: Specification,
+    level: int,
+    run: int,
+    requests: int,
+    device_tokens: float,
+    tier_tokens: Sequence[float],
+) -> list[list[Demanded]]:
+    """Return a level's first requests for `service`, by size of the tier and by server.
+
+    `requests`: the most that a closed loop may send; an open loop sends those of the level's time.
+    `tier_tokens`: sizes of one server's tier, of which only what is used before eviction.
+    """
+    workload, serving = specification.workload, serving_of(specification)
+    times = _arrivals_s(workload, level, run)
+    prompts = prompts_of(workload, level, run, serving.block, requests if times is None else len(times))
+    server = dealt(prompts, serving.servers, serving.by_prefix)
+    found: list[list[Demanded]] = [[] for _ in tier_tokens]
+    for number in range(serving.servers):
+        own = prompts.served_by(server == number)
+        on_device, in_tier = served_by_request(own, serving.block, device_tokens, tier_tokens, serving.chunk)
+        kept = own.counted
+        for of_size, added in zip(found, in_tier, strict=True):
+            of_size.append(
+                Demanded(
+                    arrivals_s=None if times is None else times[server[prompts.counted] == number],
+                    input_tokens=own.input_tokens[kept],
+                    output_tokens=np.maximum(1, own.output_tokens[kept]),
+                    on_device=on_device[kept],
+                    in_tier=added[kept],
+                    groups=own.first_ids[kept],
+                )
+            )
+    return found
+
+
+def _arrivals_s(workload: WorkloadSpec, level: int, run: int) -> Floats | None:
+    """Arrival times within a level, s, drawn as the load generator draws them; None in a closed loop."""
+    if workload.profile not in workloads.OPEN_LOOP:
+        return None
+    if workload.profile in workloads.REPLAYS:
+        return np.array([row.timestamp for row in _rows(workload, level, run)])
+    rate = workloads.rate_req_s_at(workload, level) or 0.0
+    count = int(rate * workload.seconds)
+    if workload.profile == "constant":
+        return np.arange(count) / rate
+    generator = random.Random(run)
+    return np.array([*itertools.accumulate(generator.expovariate(rate) for _ in range(count))])
 
 
 def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
