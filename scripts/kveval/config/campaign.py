@@ -1,7 +1,7 @@
 """The model of a campaign: which cells, on which server, under which workload, how often."""
 
 import itertools
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -23,7 +23,6 @@ from kveval.config.types import (
     VersionText,
     on_cpu,
 )
-from kveval.config.value import GoodputLimits, Prices
 from kveval.config.workload import Workload
 from kveval.store.run_file import Cell
 
@@ -184,6 +183,54 @@ class Comparison(Strict):
         for one, other in self.contrasts:
             if one == other:
                 raise Mistake(f"contrasts: {one} is compared with itself", "contrast_with_itself")
+        return self
+
+
+# Limits and prices define no measurement: both may be declared and changed after everything has been measured.
+class GoodputLimits(Strict):
+    """Limits on a request's latencies; goodput is the rate of requests that meet all of them."""
+
+    ttft_ms: PositiveNumber | None = Field(None, description="longest time to the first token")
+    tpot_ms: PositiveNumber | None = Field(
+        None, description="longest latency per output token, first token included (GuideLLM's TPOT)"
+    )
+    itl_ms: PositiveNumber | None = None
+    """longest mean gap between the tokens of a request, which other benchmarks call TPOT"""
+    e2e_ms: PositiveNumber | None = Field(None, description="longest latency of a whole request")
+    of: Literal["requests", "sessions"] = "requests"
+    """what counts: requests, or sessions (conversations, of which every turn must meet the limits)"""
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The limits that were given, and `of`, as plain values."""
+        return self.model_dump(exclude_none=True)
+
+    @model_validator(mode="after")
+    def _limited(self) -> Self:
+        if len(self.declared) == 1:
+            raise Mistake("limits nothing: give at least one of ttft_ms, tpot_ms, itl_ms, e2e_ms", "no_limit")
+        return self
+
+
+class Prices(Strict):
+    """Prices per hour in US dollars."""
+
+    gpu_hour_usd: PositiveNumber | None = Field(None, description="price of a GPU, with its share of the host")
+    host_hour_usd: PositiveNumber | None = None
+    """price of the host of one server, if there is no GPU or the host is paid separately"""
+    host_gib_hour_usd: PositiveNumber | None = None
+    """price of a GiB of host memory, paid for the tiers; without it a tier costs nothing"""
+
+    @property
+    def declared(self) -> dict[str, float]:
+        """The prices that were given."""
+        return self.model_dump(exclude_none=True)
+
+    @model_validator(mode="after")
+    def _of_a_server(self) -> Self:
+        if self.gpu_hour_usd is None and self.host_hour_usd is None:
+            said = "give gpu_hour_usd, or host_hour_usd where there is no GPU: every server has a price"
+            raise Mistake(said, "no_price")
         return self
 
 

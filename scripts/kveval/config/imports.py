@@ -1,4 +1,7 @@
-"""The section of a campaign about results that were measured elsewhere."""
+"""The campaigns that measure nothing: of results that were measured elsewhere, and those that compare campaigns.
+
+In a comparison every scenario of campaign C with label L appears as SCENARIO-on-L.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,20 +40,44 @@ class Import(Strict):
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
     if matrix:
-        raise Mistake("a campaign either imports or measures, as reports do not mix both; make two campaigns", "mixed")
+        raise Mistake("a campaign that imports or compares measures nothing itself; make two campaigns", "mixed")
     return matrix
 
 
-class ImportCampaign(Campaign):
-    """An evaluation of results measured elsewhere; nothing is deployed, so server and workload are not declared."""
+class Unmeasured(Campaign):
+    """An evaluation of what was measured elsewhere; nothing is deployed, so server and workload are not declared."""
+
+    server: ServerConfig = ServerConfig.model_validate({"vllm": "0", "guidellm": "0"})
+    workload: Name = "as-measured"
+    matrix: Annotated[tuple[MatrixEntry, ...], AfterValidator(_nothing)] = ()
+    runs: PositiveInt = 1
+
+
+class Compared(Strict):
+    """A campaign, and the label of its scenarios in the report."""
+
+    campaign: Name = Field(description="a file of config/campaigns, without .yaml")
+    label: Name = Field(description="what distinguishes it from the others: a release, a machine, a date")
+
+
+class CompareCampaign(Unmeasured):
+    """An evaluation of other campaigns' measurements: the same arms, measured twice, in one report."""
+
+    compare: tuple[Compared, ...] = Field(min_length=2)
+    """measured campaigns for one report; each is compared with the first"""
+
+
+def named_on(scenario: str, label: str) -> str:
+    """Return the name under which a scenario of a labelled campaign appears."""
+    return f"{scenario}-on-{label}"
+
+
+class ImportCampaign(Unmeasured):
+    """An evaluation of results measured elsewhere."""
 
     imports: tuple[Import, ...] = Field(alias="import", min_length=1)
     """trees of existing results, from which cells are made instead of measured"""
-    server: ServerConfig = ServerConfig.model_validate({"vllm": "0", "guidellm": "0"})
-    """not deployed; vllm is the release where nothing else names it"""
-    workload: Name = Field("as-imported", description="not used: every result has its own")
-    matrix: Annotated[tuple[MatrixEntry, ...], AfterValidator(_nothing)] = ()
-    runs: PositiveInt = Field(1, description="not used: every run that is found counts")
+    workload: Name = "as-imported"
 
     def vllm(self, asked: Import) -> str:
         """Return the release of vLLM that the campaign declares for an import, "0" if none."""

@@ -3,9 +3,8 @@
 from typing import Any
 
 from kveval.config.campaign import Campaign
-from kveval.config.compare import CompareCampaign
 from kveval.config.entries import KINDS
-from kveval.config.imports import ImportCampaign
+from kveval.config.imports import CompareCampaign, ImportCampaign
 from kveval.config.inheritance import ADDED, EXTENDS
 
 

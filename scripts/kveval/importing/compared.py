@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kveval.config.compare import named_on
+from kveval.config.imports import named_on
 from kveval.config.problems import ConfigError
 from kveval.host.errors import Failure
 from kveval.host.files import write_json

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kveval.config.campaign import Campaign
 from kveval.config.catalogue import Catalogue, Model
-from kveval.config.compare import CompareCampaign, Compared, named_on
+from kveval.config.imports import CompareCampaign, Compared, named_on
 from kveval.config.problems import ConfigError, ConfigProblem, unknown_name
 from kveval.store.run_file import Cell
 

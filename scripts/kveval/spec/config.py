@@ -8,8 +8,7 @@ from typing import Any
 
 from kveval.config.campaign import Campaign
 from kveval.config.catalogue import BuildSource, Catalogue
-from kveval.config.compare import Compared
-from kveval.config.imports import Import, ImportCampaign
+from kveval.config.imports import Compared, Import, ImportCampaign
 from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.config.workload import Workload
 from kveval.host.findings import Finding

@@ -9,9 +9,8 @@ from pydantic import ValidationError
 
 from kveval.config.campaign import Campaign, MatrixEntry
 from kveval.config.catalogue import Catalogue
-from kveval.config.compare import CompareCampaign
 from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
-from kveval.config.imports import ImportCampaign, import_problems
+from kveval.config.imports import CompareCampaign, ImportCampaign, import_problems
 from kveval.config.inheritance import CampaignSource, read_campaign
 from kveval.config.problems import ConfigError, ConfigProblem, problems_of
 from kveval.spec.compared import compared_campaigns, compared_catalogue, with_contrasts
