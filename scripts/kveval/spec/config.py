@@ -177,7 +177,9 @@ class Config:
         """Warnings of cells that can be measured but will not show what they seem to."""
         if self.imports or self.compared:
             return ()
-        return tuple(warnings_of(self))
+        specifications = {cell: self.specification(cell) for cell in self.cells}
+        baselines = {cell: self.baseline(cell) for cell in self.cells}
+        return tuple(warnings_of(self.campaign, self.catalogue, specifications, baselines))
 
     def replicate_problems(self, cell: Cell) -> list[ConfigProblem]:
         """Report how a replicate differs from the cell it repeats: their comparison would not show noise alone."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kveval.config.campaign import Campaign
 from kveval.config.catalogue import Catalogue
@@ -15,20 +15,23 @@ from kveval.spec.reuse import LevelReuse, reuse_of
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
 
-if TYPE_CHECKING:
-    from kveval.spec.config import Config
-
 WORKLOAD = "workload"
 """Check of the warnings of arms that can have no effect with the workload."""
 # A working set of so many times the device's cache is proposed: half of the visits then find nothing on the device.
 _OUTGROWN = 2
 
 
-def warnings_of(config: "Config") -> Iterator[Finding]:
-    """Yield a warning for what can be measured but will not show what it seems to."""
-    campaign, workload, cells = config.campaign, config.workload, config.cells
-    specifications = {cell: config.specification(cell) for cell in cells}
-    baselines = {cell: config.baseline(cell) for cell in cells}
+def warnings_of(
+    campaign: Campaign,
+    catalogue: Catalogue,
+    specifications: Mapping[Cell, Specification],
+    baselines: Mapping[Cell, Cell | None],
+) -> Iterator[Finding]:
+    """Yield a warning for what can be measured but will not show what it seems to.
+
+    `specifications` of the matrix's cells; `baselines`: what each is compared with.
+    """
+    workload = catalogue.workloads[campaign.workload]
     yield from _idle_tiers(specifications, baselines, campaign.comparison.margin)
     if workload.varying_working_set:
         said = "the working set grows with the level, so levels differ in two ways"
@@ -39,21 +42,23 @@ def warnings_of(config: "Config") -> Iterator[Finding]:
         said = f"workload {campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
         said += " of the recording at one a second: its system metrics will be n/a"
         yield noted(said, "few_samples", min_samples=needed)
-    missing = {(cell.scenario, base.path) for cell, base in baselines.items() if base is not None and base not in cells}
+    missing = {
+        (cell.scenario, base.path) for cell, base in baselines.items() if base is not None and base not in baselines
+    }
     for scenario, path in sorted(missing):
         yield noted(f"{scenario} is compared with {path}, which the matrix does not list", "baseline_unlisted")
     step = campaign.server.block_size
-    for blocks in sorted({cell.cpu_blocks for cell in cells if cell.cpu_blocks * BLOCK_TOKENS % step}):
+    for blocks in sorted({cell.cpu_blocks for cell in baselines if cell.cpu_blocks * BLOCK_TOKENS % step}):
         said = f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused"
         yield noted(said, "blocks_uneven", cpu_blocks=blocks)
     if campaign.runs < MIN_RUNS:
         said = f"runs is {campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
         yield noted(said, "few_runs")
     images = {cell: specification.images.get("server") for cell, specification in specifications.items()}
-    yield from _cluster_warnings(campaign, config.catalogue, images, baselines)
+    yield from _cluster_warnings(campaign, catalogue, images, baselines)
     same: dict[str, list[str]] = {}
     for cell, specification in specifications.items():
-        if not config.catalogue.scenarios[cell.scenario].replicate:
+        if not catalogue.scenarios[cell.scenario].replicate:
             effective = {key: value for key, value in specification.to_json().items() if key != "cell"}
             same.setdefault(content_hash(effective), []).append(cell.path)
     for paths in same.values():
@@ -93,8 +98,7 @@ def _idle_tiers(
 ) -> Iterator[Finding]:
     """Yield a warning for arms whose tier can save next to nothing at any level and of any size.
 
-    `specifications` of the matrix's cells; `baselines`: what each is compared with; `margin`: the relative difference
-    that matters. Arms and models with the same reason have one warning.
+    `margin`: the relative difference that matters. Arms and models with the same reason have one warning.
     """
     arms: dict[tuple[str, str], list[LevelReuse]] = {}
     for cell, specification in specifications.items():
