@@ -9,11 +9,11 @@ from pydantic import BaseModel, ValidationError
 
 from kveval.config.catalogue import KnownDefect, Metric, Model, Scenario
 from kveval.config.imports import names_used as imported_names
+from kveval.config.inheritance import YamlEntry, read_yaml, resolve_extends
 from kveval.config.problems import ConfigProblem, kind_of, problems_of, unknown_name
 from kveval.config.release import Release
 from kveval.config.types import NAME_PATTERN
 from kveval.config.workload import Workload
-from kveval.config.yaml_files import YamlEntry, read_yaml, resolve_extends
 
 KINDS: dict[str, type[BaseModel]] = {
     "models": Model,

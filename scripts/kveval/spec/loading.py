@@ -1,6 +1,7 @@
 """A campaign and the catalogues read and checked: all mistakes at once, each with file and key."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from kveval.config.campaign import Campaign, MatrixEntry
-from kveval.config.catalogue import Catalogue
+from kveval.config.catalogue import Catalogue, Model
 from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
-from kveval.config.imports import CompareCampaign, ImportCampaign, import_problems
+from kveval.config.imports import CompareCampaign, Compared, ImportCampaign, import_problems, named_on
 from kveval.config.inheritance import CampaignSource, read_campaign
-from kveval.config.problems import ConfigError, ConfigProblem, problems_of
-from kveval.spec.compared import compared_campaigns, compared_catalogue, with_contrasts
+from kveval.config.problems import ConfigError, ConfigProblem, problems_of, unknown_name
 from kveval.spec.config import Config
 from kveval.store.run_file import Cell
 
@@ -54,13 +54,12 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
     }
     config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
     problems += [*_matrix_problems(config, place), *import_problems(config.campaign, config.catalogue, place)]
-    found, wrong = compared_campaigns(config.campaign, directory, place, load_config)
-    problems += wrong
+    found = _compared(config.campaign, directory, place, problems)
     if problems:
         raise ConfigError(problems)
     if not found:
         return config
-    return Config(with_contrasts(config.campaign, found), compared_catalogue(found, config.catalogue), found)
+    return Config(_with_contrasts(config.campaign, found), _compared_catalogue(found, config.catalogue), found)
 
 
 def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[ConfigProblem]) -> Campaign | None:
@@ -101,3 +100,73 @@ def _in_matrix(problem: ConfigProblem, cell: Cell, entry: MatrixEntry, index: in
         "cpu_blocks": f"matrix[{index}].cpu_blocks[{entry.cpu_blocks.index(cell.cpu_blocks)}]",
     }
     return replace(problem, file=place, key=positions.get(problem.key, problem.key))
+
+
+def _compared(
+    campaign: Campaign, directory: Path, place: str, problems: list[ConfigProblem]
+) -> list[tuple[Compared, Config]]:
+    """Load the campaigns that `campaign` compares, if any, from `directory`/campaigns; append what is wrong."""
+    found: list[tuple[Compared, Config]] = []
+    compared = campaign.compare if isinstance(campaign, CompareCampaign) else ()
+    folder = directory / "campaigns"
+    for index, entry in enumerate(compared):
+        key, path = f"compare[{index}].campaign", folder / f"{entry.campaign}.yaml"
+        if not path.is_file():
+            known = (other.stem for other in folder.glob("*.yaml"))
+            problems.append(unknown_name(place, key, entry.campaign, known, f"there is no {path.as_posix()}"))
+            continue
+        try:
+            config = load_config(path, directory)
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if not config.cells:
+            said = f"{entry.campaign} measures nothing"
+            problems.append(ConfigProblem(place, key, said, "a campaign with a matrix", "no_matrix"))
+        found.append((entry, config))
+    for label, count in Counter(entry.label for entry in compared).items():
+        if count > 1:
+            said = f"label {label} is given twice"
+            problems.append(ConfigProblem(place, "compare", said, code="repeated_label"))
+    seen: dict[str, tuple[str, Model]] = {}
+    for entry, config in found:
+        for name in dict.fromkeys(cell.model for cell in config.cells):
+            model = config.catalogue.models[name]
+            other, earlier = seen.setdefault(name, (entry.campaign, model))
+            if earlier != model:
+                said = f"model {name} differs between {entry.campaign} and {other}"
+                problems.append(ConfigProblem(place, "compare", said, code="other_model"))
+    return found
+
+
+def _compared_catalogue(found: Sequence[tuple[Compared, Config]], catalogue: Catalogue) -> Catalogue:
+    """Return the catalogue with the campaigns' models and their scenarios under the names they appear with.
+
+    Every scenario is compared with the same scenario on the first label.
+    """
+    models = dict(catalogue.models)
+    scenarios = dict(catalogue.scenarios)
+    first = {named_on(cell.scenario, found[0][0].label): cell.scenario for cell in found[0][1].cells}
+    for entry, config in found:
+        for cell in config.cells:
+            models[cell.model] = config.catalogue.models[cell.model]
+            scenario, reference = config.catalogue.scenarios[cell.scenario], named_on(cell.scenario, found[0][0].label)
+            scenarios[named_on(cell.scenario, entry.label)] = scenario.model_copy(
+                update={
+                    "title": f"{scenario.title}, {entry.label}",
+                    "baseline": reference if entry is not found[0][0] and reference in first else None,
+                }
+            )
+    return catalogue.model_copy(update={"models": models, "scenarios": scenarios})
+
+
+def _with_contrasts(campaign: Campaign, found: Sequence[tuple[Compared, Config]]) -> Campaign:
+    """Return the campaign with every arm compared with its own campaign's baseline as well."""
+    pairs: dict[tuple[str, str], None] = {}
+    for entry, config in found:
+        for cell in config.cells:
+            base: Cell | None = config.baseline(cell)
+            if base is not None and base in config.cells:
+                pairs[named_on(cell.scenario, entry.label), named_on(base.scenario, entry.label)] = None
+    comparison = campaign.comparison.model_copy(update={"contrasts": tuple(pairs)})
+    return campaign.model_copy(update={"comparison": comparison})
