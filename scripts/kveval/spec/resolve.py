@@ -99,14 +99,7 @@ def resolve_cell(
             *workload_problems(cell, served.max_model_len, workload, campaign.workload),
         )
     )
-    budget = sizing.budget(
-        served.geometry,
-        cell.cpu_blocks,
-        block_size=server.block_size,
-        kv_cache_dtype=served.kv_cache_dtype,
-        tensor_parallel_size=served.tensor_parallel_size,
-        dtype=served.dtype,
-    )
+    budget = sizing.budget(served.kv_bytes_per_token, cell.cpu_blocks, server.block_size, served.tensor_parallel_size)
     platform = _platform(served, campaign, release)
     if release is not None:
         _refuse(deployment_problems(cell.scenario, scenario, campaign, release, software, platform))
