@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kveval.load.trace_file import TraceRow
 from kveval.spec.curve import curve as module
-from kveval.spec.curve.curve import device_curve, replicas, tier_curve
+from kveval.spec.curve.curve import replicas, reuse_curve
 from kveval.spec.curve.distances import FIRST, Sample, reuse_distances
 from kveval.spec.curve.prompts import Prompts
 
@@ -92,9 +92,9 @@ def test_the_curves_are_those_of_caches_that_are_filled_block_by_block(
     prompts: Prompts, block: int, device: int, tier: int, blocks_of_chunk: int
 ) -> None:
     chunk = block * blocks_of_chunk
-    alone = device_curve([prompts], block)
+    alone = reuse_curve([prompts], block)
     assert round(alone.share(device * block) * alone.prompt_tokens) == simulated([prompts], block, device)
-    both = tier_curve([prompts], block, device * block, chunk)
+    both = reuse_curve([prompts], block, (device * block, chunk))
     assert round(both.share(tier * chunk) * both.prompt_tokens) == simulated([prompts], block, device, tier, chunk)
 
 
@@ -102,7 +102,7 @@ def test_the_curves_are_those_of_caches_that_are_filled_block_by_block(
 def test_replicas_are_servers_of_their_own(prompts: Prompts, servers: int, by_prefix: bool, device: int) -> None:
     parts = replicas(prompts, servers, by_prefix)
     assert sum(len(part.input_tokens) for part in parts) == len(prompts.input_tokens)
-    curve = device_curve(parts, 2)
+    curve = reuse_curve(parts, 2)
     assert round(curve.share(2 * device) * curve.prompt_tokens) == simulated(parts, 2, device)
 
 
@@ -119,7 +119,7 @@ def test_single_blocks_have_the_classic_stack_distances(blocks: list[int]) -> No
 
 @given(loads())
 def test_a_curve_rises_to_its_ceiling(prompts: Prompts) -> None:
-    curve = device_curve([prompts], 2)
+    curve = reuse_curve([prompts], 2)
     shares = [curve.share(size) for size in [0, *curve.sizes.tolist(), np.inf]]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (curve.base, curve.ceiling)
@@ -139,9 +139,9 @@ def test_a_sample_tells_the_curve_within_its_error(seed: int, chunk: int, monkey
         for own, (prefix, length) in zip(range(10**6, 10**7, 60), drawn, strict=False)
     ]
     prompts = [Prompts.of_rows(rows, 4)]
-    exactly = device_curve(prompts, 4), tier_curve(prompts, 4, 4000, chunk)
+    exactly = reuse_curve(prompts, 4), reuse_curve(prompts, 4, (4000, chunk))
     monkeypatch.setattr(module, "EXACT_UP_TO", prompts[0].block_count(4, answers=True) // 6)
-    of_samples = device_curve(prompts, 4), tier_curve(prompts, 4, 4000, chunk)
+    of_samples = reuse_curve(prompts, 4), reuse_curve(prompts, 4, (4000, chunk))
     for exact, sampled in zip(exactly, of_samples, strict=True):
         assert (exact.sampled, exact.error) == (1.0, 0.0)
         assert sampled.sampled == pytest.approx(1 / 30, rel=0.01)

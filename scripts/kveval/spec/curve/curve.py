@@ -61,18 +61,39 @@ class ReuseCurve:
         return int(self.sizes[np.searchsorted(self.served[1:], self.served[0] + part * gain)])
 
 
-def device_curve(prompts: Sequence[Prompts], block_tokens: int) -> ReuseCurve:
-    """Return the curve of devices alone, which keep answers as well; `prompts`: those of each server."""
-    return _estimate(prompts, block_tokens)
+def reuse_curve(prompts: Sequence[Prompts], block_tokens: int, behind: tuple[float, int] | None = None) -> ReuseCurve:
+    """Return the curve of devices alone, which keep answers as well; `prompts`: those of each server.
 
-
-def tier_curve(prompts: Sequence[Prompts], block_tokens: int, device_tokens: float, chunk_tokens: int) -> ReuseCurve:
-    """Return what devices of one size and tiers of each size serve together; tiers store what devices compute.
-
-    A tier looks up the chunks of a prompt from its beginning on, so that it serves a block of the device exactly if it
-    holds the chunk that contains the whole block.
+    `behind`: tokens of each device, and of the chunks that tiers behind them look up and store; then it is the curve of
+    such tiers, which store what devices compute. A tier looks up the chunks of a prompt from its beginning on, so that
+    it serves a block of the device exactly if it holds the chunk that contains the whole block.
     """
-    return _estimate(prompts, block_tokens, (device_tokens, chunk_tokens))
+    sample = _sample(prompts, block_tokens, block_tokens if behind is None else behind[1])
+    blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
+    chunks = [] if behind is None else [own.blocks(behind[1], sample=sample) for own in prompts]
+    total = sum(own.counted_tokens for own in prompts)
+    expected = sum(own.found_tokens(block_tokens) for own in prompts)
+
+    def part(server: int, group: int | None, rate: float) -> _Part:
+        alone, *tier = (
+            each[server] if group is None else each[server].of_group(group) for each in (blocks, chunks) if each
+        )
+        if behind is None:
+            return _sizes_needed(alone, block_tokens, rate, sample), alone.found_tokens
+        return _tier_sizes_needed(alone, tier[0], block_tokens, *behind, rate, sample), alone.found_tokens
+
+    def curve(group: int | None, rate: float) -> ReuseCurve:
+        parts = [part(server, group, rate) for server in range(len(prompts))]
+        return _scaled(_curve(parts, total), rate, expected - sum(int(found.sum()) for _, found in parts) / rate)
+
+    if sample is None:
+        return _curve([part(server, None, 1.0) for server in range(len(prompts))], total)
+    whole = curve(None, sample.rate)
+    sizes = whole.sizes[np.linspace(0, len(whole.sizes) - 1, _COMPARED).astype(int)] if len(whole.sizes) else ()
+    parts = [curve(group, sample.rate / GROUPS) for group in range(GROUPS)]
+    shares = np.array([[part.share(size) for size in sizes] for part in parts])
+    error = float(shares.std(axis=0, ddof=1).max(initial=0.0)) / math.sqrt(GROUPS)
+    return replace(whole, sampled=sample.rate, error=error)
 
 
 def served_by_request(
@@ -138,39 +159,6 @@ def _by_block(blocks: Blocks, chunks: Blocks, needed: Ints, block_tokens: int, c
 
 def _requests(blocks: Blocks) -> Ints:
     return np.repeat(np.arange(len(blocks.offsets) - 1), np.diff(blocks.offsets))
-
-
-def _estimate(prompts: Sequence[Prompts], block_tokens: int, behind: tuple[float, int] | None = None) -> ReuseCurve:
-    """The curve of all servers: of all their blocks, or of a sample and with its error.
-
-    `behind`: for the curve of tiers, the tokens of a device and of a tier's chunk.
-    """
-    sample = _sample(prompts, block_tokens, block_tokens if behind is None else behind[1])
-    blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
-    chunks = [] if behind is None else [own.blocks(behind[1], sample=sample) for own in prompts]
-    total = sum(own.counted_tokens for own in prompts)
-    expected = sum(own.found_tokens(block_tokens) for own in prompts)
-
-    def part(server: int, group: int | None, rate: float) -> _Part:
-        alone, *tier = (
-            each[server] if group is None else each[server].of_group(group) for each in (blocks, chunks) if each
-        )
-        if behind is None:
-            return _sizes_needed(alone, block_tokens, rate, sample), alone.found_tokens
-        return _tier_sizes_needed(alone, tier[0], block_tokens, *behind, rate, sample), alone.found_tokens
-
-    def curve(group: int | None, rate: float) -> ReuseCurve:
-        parts = [part(server, group, rate) for server in range(len(prompts))]
-        return _scaled(_curve(parts, total), rate, expected - sum(int(found.sum()) for _, found in parts) / rate)
-
-    if sample is None:
-        return _curve([part(server, None, 1.0) for server in range(len(prompts))], total)
-    whole = curve(None, sample.rate)
-    sizes = whole.sizes[np.linspace(0, len(whole.sizes) - 1, _COMPARED).astype(int)] if len(whole.sizes) else ()
-    parts = [curve(group, sample.rate / GROUPS) for group in range(GROUPS)]
-    shares = np.array([[part.share(size) for size in sizes] for part in parts])
-    error = float(shares.std(axis=0, ddof=1).max(initial=0.0)) / math.sqrt(GROUPS)
-    return replace(whole, sampled=sample.rate, error=error)
 
 
 def _scaled(curve: ReuseCurve, rate: float, lacking: float) -> ReuseCurve:

@@ -14,7 +14,7 @@ from kveval.load import traces
 from kveval.load.trace_file import TraceRow
 from kveval.load.workload import WorkloadSpec
 from kveval.spec.arms import LMCACHE_CHUNK_TOKENS
-from kveval.spec.curve.curve import ReuseCurve, dealt, device_curve, replicas, served_by_request, tier_curve
+from kveval.spec.curve.curve import ReuseCurve, dealt, replicas, reuse_curve, served_by_request
 from kveval.spec.curve.prompts import Prompts
 from kveval.spec.curve.service import Demanded, Floats
 from kveval.spec.reuse import caches_of
@@ -73,16 +73,16 @@ def curves_of(
     """
     serving = serving_of(specification, reported_tokens)
     load = _Load(specification.workload, level, run, requests, serving.block, serving.servers, serving.by_prefix)
-    tier = None if serving.device_tokens is None else _tier(load, serving.device_tokens, serving.chunk)
-    return _of_cell(specification, serving, _device(load), tier)
+    tier = None if serving.device_tokens is None else _curve(load, (serving.device_tokens, serving.chunk))
+    return _of_cell(specification, serving, _curve(load), tier)
 
 
 def curves_of_prompts(specification: Specification, prompts: Prompts, reported_tokens: int | None = None) -> CellCurves:
     """Return the curves of requests as they were sent; `reported_tokens` as in `curves_of`."""
     serving = serving_of(specification, reported_tokens)
     each, known = replicas(prompts, serving.servers, serving.by_prefix), serving.device_tokens
-    tier = None if known is None else tier_curve(each, serving.block, known, serving.chunk)
-    return _of_cell(specification, serving, device_curve(each, serving.block), tier)
+    tier = None if known is None else reuse_curve(each, serving.block, (known, serving.chunk))
+    return _of_cell(specification, serving, reuse_curve(each, serving.block), tier)
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,8 @@ class _Load(NamedTuple):
 
 
 @cache
-def _device(load: _Load) -> ReuseCurve:
-    return device_curve(_each(load), load.block)
-
-
-@cache
-def _tier(load: _Load, device_tokens: int, chunk: int) -> ReuseCurve:
-    return tier_curve(_each(load), load.block, device_tokens, chunk)
+def _curve(load: _Load, behind: tuple[int, int] | None = None) -> ReuseCurve:
+    return reuse_curve(_each(load), load.block, behind)
 
 
 @lru_cache(maxsize=1)
@@ -263,43 +258,33 @@ def _conversations(
     # Ids of whole blocks: those within a prefix are shared, all others a conversation's own.
     shared = prefix // block_tokens
     longest = -(-(prefix + workload.turns * new) // block_tokens)
-    pieces: list[tuple[int, int]] = []
-    inputs: list[int] = []
-    outputs: list[int] = []
-    lengths: list[int] = []
-    counted: list[bool] = []
+    # Of each request its conversation, the prefix drawn, and the tokens of prompt and answer.
+    sent: list[tuple[int, int, int, int]] = []
     numbers = itertools.count()
-
-    def add(number: int, drawn: int, tokens: int, output: int) -> None:
-        """Append a request to the sequence."""
-        needed = -(-(tokens + output) // block_tokens)
-        head, own = min(shared, needed), count * shared + number * longest
-        pieces.extend(((drawn * shared, head), (own + head, needed - head)))
-        inputs.append(tokens)
-        outputs.append(output)
-        lengths.append(needed)
-        counted.append(number >= before)
-
     for drawn in _order_drawn(seed, primed):
-        add(next(numbers), drawn, prefix, 0)
+        sent.append((next(numbers), drawn, prefix, 0))
     running: list[tuple[int, int, int]] = []
-    while requests is None or len(inputs) < total:
+    while requests is None or len(sent) < total:
         while len(running) < streams and (number := next(numbers)) < total:
             running.append((number, generator.choice(range(count)) if count else 0, 0))
         if not running:
             break
         number, drawn, turn = running.pop(0)
-        add(number, drawn, prefix + turn * new + workload.prompt_tokens, workload.output_tokens)
+        sent.append((number, drawn, prefix + turn * new + workload.prompt_tokens, workload.output_tokens))
         if turn + 1 < workload.turns:
             running.append((number, drawn, turn + 1))
-    begins, counts = np.array(pieces, np.int64).reshape(-1, 2).T
+    conversation, prefixes, inputs, outputs = np.array(sent, np.int64).reshape(-1, 4).T
+    lengths = -(-(inputs + outputs) // block_tokens)
+    heads = np.minimum(shared, lengths)
+    begins = np.column_stack((prefixes * shared, count * shared + conversation * longest + heads)).ravel()
+    counts = np.column_stack((heads, lengths - heads)).ravel()
     return Prompts(
         hash_ids=np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum()),
-        offsets=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
         hash_tokens=block_tokens,
-        input_tokens=np.array(inputs, np.int64),
-        output_tokens=np.array(outputs, np.int64),
-        counted=np.array(counted, bool),
+        input_tokens=inputs,
+        output_tokens=outputs,
+        counted=conversation >= before,
         answers_known=True,
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kveval.load.trace_file import TraceRow
-from kveval.spec.curve.distances import Ints, Sample, below, groups_of, hashes
+from kveval.spec.curve.distances import GROUPS, Ints, Sample, hashes
 
 # Blocks that are computed at once, which bounds memory: few enough for a processor's cache.
 _AT_ONCE = 250_000
@@ -143,8 +143,9 @@ class Prompts:
         if sample is not None:
             unit = number * block_tokens // sample.unit_tokens * sample.unit_tokens
             mixed = hashes(self._ids(request, unit + sample.part_tokens - 1, sample.part_tokens))
-            chosen = below(mixed, sample.rate)
-            request, number, groups = request[chosen], number[chosen], groups_of(mixed[chosen])
+            chosen = sample.chosen(mixed)
+            request, number = request[chosen], number[chosen]
+            groups = (mixed[chosen] % np.uint64(GROUPS)).astype(np.uint8)
         end = (number + 1) * block_tokens
         found = np.where((end < self.input_tokens[request]) & self.counted[request], block_tokens, 0)
         ids = self._ids(request, end - 1, block_tokens)
