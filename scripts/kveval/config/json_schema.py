@@ -1,5 +1,6 @@
 """The JSON schema of the configuration's files, which editors use."""
 
+import json
 from typing import Any
 
 from kveval.config.campaign import Campaign
@@ -45,8 +46,14 @@ def json_schema() -> dict[str, Any]:
             inner["anyOf"] = [{"required": ["extends"]}, {"required": inner.pop("required")}]
         definitions[model.__name__] = inner
         definitions[f"{kind}.yaml"] = {"type": "object", "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"}}
-    return {
+    whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
         "$defs": dict(sorted(definitions.items())),
     }
+    return json.loads(json.dumps(whole), object_hook=_on_one_line)  # type: ignore[no-any-return]
+
+
+def _on_one_line(entry: dict[str, Any]) -> dict[str, Any]:
+    said = entry.get("description")
+    return {**entry, "description": " ".join(said.split())} if isinstance(said, str) else entry

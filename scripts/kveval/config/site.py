@@ -77,12 +77,9 @@ class ModelCache(Strict):
 
     claim: ObjectName | None = Field(None, description="an existing PersistentVolumeClaim; it is never deleted")
     size: Quantity | None = Field(None, description="size of a claim to be created")
-    access: AccessMode = Field(
-        "ReadWriteMany",
-        description="ReadWriteOnce: the campaign's servers stay on one node at a time, and the load gets its"
-        " tokenizer from"
-        " the hub; if the hub cannot be reached, use ReadWriteMany",
-    )
+    access: AccessMode = "ReadWriteMany"
+    """ReadWriteOnce: the campaign's servers stay on one node at a time, and the load gets its tokenizer from the hub;
+    if the hub cannot be reached, use ReadWriteMany"""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -163,20 +160,13 @@ class Cluster(Strict):
     """volume that keeps weights between cells; without it every server downloads them"""
     file_volume: FileVolume = Field(FileVolume.model_validate({}), description="the disk under arms with files")
     gateway: Gateway | None = Field(None, description="the Gateway for address: gateway, and for llm-d 0.4.0")
-    address: Literal["router", "gateway", "service"] | Url = Field(
-        "router",
-        description="what the load is sent to: llm-d's router (an endpoint picker with a proxy of its own, or behind"
-        " the"
-        " gateway if the release has no such proxy), the gateway, the server's Service, or a URL with {port} if"
-        " Services"
-        " cannot be reached",
-    )
-    router_requests: dict[Literal["cpu", "memory"], Text] | None = Field(
-        None,
-        description="requests of each container of the router, if nodes have less than llm-d's chart asks for: 8 CPUs"
-        " and"
-        " 8Gi for the endpoint picker, 4 and 8Gi each for proxy and tokenizer",
-    )
+    address: Literal["router", "gateway", "service"] | Url = "router"
+    """what the load is sent to: llm-d's router (an endpoint picker with a proxy of its own, or behind the gateway if
+    the release has no such proxy), the gateway, the server's Service, or a URL with {port} if Services cannot be
+    reached"""
+    router_requests: dict[Literal["cpu", "memory"], Text] | None = None
+    """requests of each container of the router, if nodes have less than llm-d's chart asks for: 8 CPUs and 8Gi for the
+    endpoint picker, 4 and 8Gi each for proxy and tokenizer"""
     shared_network: StrictBool = False
     """for test clusters whose pods share one address: every server gets its own port"""
     node_selector: dict[Text, str] = Field({}, description="labels of nodes for servers, downloads and the recorder")
@@ -201,9 +191,8 @@ class Cluster(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.address == "gateway" and self.gateway is None:
-            raise Mistake(
-                "address: gateway needs gateway with its name; address: router works without one", "gateway_missing"
-            )
+            said = "address: gateway needs gateway with its name; address: router works without one"
+            raise Mistake(said, "gateway_missing")
         if self.namespace == self.pcp_namespace:
             said = "pcp_namespace must differ from namespace, because the recorder's pods need privileges in it"
             raise Mistake(said, "one_namespace")

@@ -55,19 +55,12 @@ def _environment_text(value: Any) -> Any:
 
 
 def _no_secret(env: dict[str, str]) -> dict[str, str]:
-    for name in env:
-        if _SECRET.search(name):
-            raise Mistake(
-                f"{name} looks like a secret: list its name in the campaign's secrets and set it in the environment",
-                "secret",
-            )
+    for name in filter(_SECRET.search, env):
+        said = f"{name} looks like a secret: list its name in the campaign's secrets and set it in the environment"
+        raise Mistake(said, "secret")
     return env
 
 
 Environment = Annotated[
-    dict[
-        VariableName,
-        Annotated[str, BeforeValidator(_environment_text)],
-    ],
-    AfterValidator(_no_secret),
+    dict[VariableName, Annotated[str, BeforeValidator(_environment_text)]], AfterValidator(_no_secret)
 ]

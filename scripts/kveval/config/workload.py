@@ -55,10 +55,8 @@ class Bursts(Strict):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.factor * self.share > 1:
-            raise ValueError(
-                f"bursts of {self.factor:g} times the mean rate cannot take {self.share:g} of the time: with at most"
-                f" {1 / self.factor:.3g} the rest has a rate of 0 or more"
-            )
+            said = f"bursts of {self.factor:g} times the mean rate cannot take {self.share:g} of the time: with at most"
+            raise ValueError(f"{said} {1 / self.factor:.3g} the rest has a rate of 0 or more")
         return self
 
 
@@ -125,13 +123,10 @@ class Workload(Strict):
     profile: Literal[
         "concurrent", "constant", "poisson", "bursts", "trace", "trace-streams", "prefix-length", "sweep"
     ] = Field("concurrent", description="what a level means and when requests are sent: see the table above")
-    levels: tuple[PositiveInt, ...] | Searched = Field(
-        (),
-        description="profiles concurrent and trace-streams: numbers of streams; constant, poisson and bursts: requests"
-        " per minute; trace: percent of the trace's rate; prefix-length: tokens of the prefix. Or {search: ...}, to"
-        " have"
-        " them found around the baseline's peak",
-    )
+    levels: tuple[PositiveInt, ...] | Searched = ()
+    """profiles concurrent and trace-streams: numbers of streams; constant, poisson and bursts: requests per minute;
+    trace: percent of the trace's rate; prefix-length: tokens of the prefix. Or {search: ...}, to have them found around
+    the baseline's peak"""
     bursts: Bursts | None = Field(None, description="profile bursts: how large, how frequent and how long bursts are")
     trace: Replayed | None = Field(None, description="profiles trace and trace-streams: the trace")
     sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
@@ -233,14 +228,11 @@ class Workload(Strict):
         times = [row.timestamp for row in traces.from_start(whole)]
         if self.profile == "trace-streams":
             return whole
-        lasting = times[-1] if times else 0.0
-        if lasting < self.seconds * max(self.fixed_levels) / 100:
-            raise trace_file.TraceError(
-                f"{asked.file} has {lasting:.0f} s after start_s {asked.start_s:g}; a level of {self.seconds:g} s at"
-                f" {max(self.fixed_levels)} % needs {self.seconds * max(self.fixed_levels) / 100:.0f} s of it",
-                code="trace_too_short",
-                seconds=lasting,
-            )
+        lasting, most = times[-1] if times else 0.0, max(self.fixed_levels)
+        if lasting < (needed := self.seconds * most / 100):
+            said = f"{asked.file} has {lasting:.0f} s after start_s {asked.start_s:g}; a level of {self.seconds:g} s at"
+            said += f" {most} % needs {needed:.0f} s of it"
+            raise trace_file.TraceError(said, code="trace_too_short", seconds=lasting)
         counts = (sum(time < self.seconds * level / 100 for time in times) for level in self.fixed_levels)
         return msgspec.structs.replace(whole, requests=tuple(counts))
 
