@@ -6,7 +6,6 @@ campaign's file without the key `results` has its results in results/campaigns/N
 report; a follow-up names the folder of the other.
 """
 
-import functools
 import re
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -233,8 +232,10 @@ def resolve_extends(name: str, entries: Mapping[str, YamlEntry]) -> tuple[dict[s
     raws = [entries[link].raw for link in reversed(chain)]
     if not all(isinstance(raw, Mapping) for raw in raws):
         return None, []
-    empty: Mapping[str, Any] = {}
-    return dict(functools.reduce(merged, raws, empty)), []
+    complete: dict[str, Any] = {}
+    for raw in raws:
+        complete = merged(complete, raw)
+    return complete, []
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,11 @@ _VOCABULARY = 4096
 _SPECIALS = ("<s>", "</s>")
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
 _MODEL_TYPES = {"Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
+_CONFIG_NAMES = {
+    "layers": "num_hidden_layers",
+    "attention_heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+}
 # Common English words, in no order that matters; the statistics of letters come from them, too.
 _WORDS = Path(__file__).with_name("tokenizer_words.txt")
 _FREQUENT_PAIRS = 200
@@ -71,20 +76,12 @@ def write_served(
 
 def model_config(geometry: Geometry, dtype: str = "bfloat16", quantization: str | None = None) -> dict[str, Any]:
     """Return the config.json of a model of this shape, as transformers reads it."""
-    architecture = geometry.architecture
+    shape = geometry.model_dump(exclude={"architecture"})
     quantized = {} if quantization is None else {"quantization_config": _QUANTIZATION[quantization]}
     return {
-        "architectures": [architecture],
-        "model_type": _MODEL_TYPES[architecture],
-        "hidden_size": geometry.hidden_size,
-        "intermediate_size": geometry.intermediate_size,
-        "num_hidden_layers": geometry.layers,
-        "num_attention_heads": geometry.attention_heads,
-        "num_key_value_heads": geometry.kv_heads,
-        "head_dim": geometry.head_dim,
-        "vocab_size": geometry.vocab_size,
-        "max_position_embeddings": geometry.max_position_embeddings,
-        "tie_word_embeddings": geometry.tie_word_embeddings,
+        "architectures": [geometry.architecture],
+        "model_type": _MODEL_TYPES[geometry.architecture],
+        **{_CONFIG_NAMES.get(name, name): value for name, value in shape.items()},
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
         "rope_theta": 1e6,

@@ -31,7 +31,7 @@ from kveval.spec.arms import (
 from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.servers.vllm_wire import METRICS, release_in_log, startup_facts
 from kveval.spec.sizing import GIB, Budget
-from kveval.spec.specification import ServedModel
+from kveval.spec.specification import ServedModel, SidecarSpec
 
 _HOST_SPEC = {"spec_name": "RowCopyOffloadingSpec", "spec_module_path": "kveval_host_offload"}
 _TIERING_SPEC = {"spec_name": "TieringOffloadingSpec"}
@@ -121,8 +121,7 @@ def native(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     if scenario.form == "size-flag":
         return _native_by_flag(scenario, platform, budget)
     size = {"cpu_bytes_to_use": budget.tier_bytes} if in_bytes else {"num_cpu_blocks": budget.tier_blocks}
-    extra = _with_own(scenario, {**size, **(_HOST_SPEC if platform.on_cpu else {})})
-    return ArmArguments(("--kv-transfer-config", _transfer("OffloadingConnector", extra)))
+    return _connected(scenario, "OffloadingConnector", {**size, **(_HOST_SPEC if platform.on_cpu else {})})
 
 
 def _native_by_flag(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -177,9 +176,8 @@ def _lmcache_in_process(scenario: Scenario, platform: Platform, budget: Budget) 
     if scenario.store is not None:
         env["LMCACHE_REMOTE_URL"] = f"{scenario.store}://{{{scenario.store}_host}}:{{{scenario.store}_port}}"
         env["LMCACHE_REMOTE_SERDE"] = "naive"
-    extra = _with_own(scenario, {})
     store = store_sidecars(scenario, platform, 2 * budget.tier_bytes)
-    return ArmArguments(("--kv-transfer-config", _transfer("LMCacheConnectorV1", extra)), env, store)
+    return _connected(scenario, "LMCacheConnectorV1", {}, env, store)
 
 
 def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -187,11 +185,8 @@ def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> A
     if platform.on_cpu:
         # Left to itself the client chooses, for a CPU, the mode that the server does not offer, and waits five minutes.
         client["lmcache.mp.mp_transfer_mode"] = "lmcache_driven"
-    return ArmArguments(
-        ("--kv-transfer-config", _transfer("LMCacheMPConnector", _with_own(scenario, client))),
-        dict(LMCACHE_PRIVATE),
-        lmcache_sidecars(scenario, platform, budget),
-    )
+    sidecars = lmcache_sidecars(scenario, platform, budget)
+    return _connected(scenario, "LMCacheMPConnector", client, LMCACHE_PRIVATE, sidecars)
 
 
 def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -202,13 +197,10 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     if scenario.connector_config:
         raise ArmError("two connectors cannot share one connector_config; leave it out", code="config_shared")
     own, rest = hybrid_budgets(scenario, budget)
-    parts = [native(scenario, platform, own), lmcache(scenario, platform, rest)]
-    connectors = [json.loads(_port_as_text(part.argv[1])) for part in parts]
-    return ArmArguments(
-        ("--kv-transfer-config", _transfer("MultiConnector", {"connectors": connectors})),
-        {**parts[0].env, **parts[1].env},
-        parts[1].sidecars,
-    )
+    first, second = native(scenario, platform, own), lmcache(scenario, platform, rest)
+    connectors = [json.loads(_port_as_text(part.argv[1])) for part in (first, second)]
+    env = {**first.env, **second.env}
+    return _connected(scenario, "MultiConnector", {"connectors": connectors}, env, second.sidecars)
 
 
 def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -221,7 +213,7 @@ def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgument
         "secondary_tiers": [{"type": "fs", "root_dir": "{fs_dir}"}],
         **(_HOST_TIERING_SPEC if platform.on_cpu else _TIERING_SPEC),
     }
-    return ArmArguments(("--kv-transfer-config", _transfer("OffloadingConnector", _with_own(scenario, computed))))
+    return _connected(scenario, "OffloadingConnector", computed)
 
 
 def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -250,31 +242,28 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
     )
 
 
-def _transfer(connector: str, extra: Mapping[str, Any]) -> str:
-    config: dict[str, Any] = {"kv_connector": connector, "kv_role": "kv_both"}
-    if extra:
-        config["kv_connector_extra_config"] = dict(extra)
-    return canonical_json(config)
-
-
-def _with_own(scenario: Scenario, computed: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the scenario's own connector keys; those that are computed here are refused. Raises ArmError."""
+def _connected(
+    scenario: Scenario,
+    connector: str,
+    computed: Mapping[str, Any],
+    env: Mapping[str, str] | None = None,
+    sidecars: tuple[SidecarSpec, ...] = (),
+) -> ArmArguments:
+    """Return an arm with a connector, whose computed keys a scenario may add to, not replace. Raises ArmError."""
     computed_always = {"cpu_bytes_to_use", "num_cpu_blocks", "spec_name", "spec_module_path", *computed}
     taken = sorted(computed_always & scenario.connector_config.keys())
     if taken:
         said = f"connector_config must not set {', '.join(taken)}: computed from cpu_blocks and the software"
         raise ArmError(said, code="config_computed", keys=[*taken])
-    return {**computed, **scenario.connector_config}
+    config: dict[str, Any] = {"kv_connector": connector, "kv_role": "kv_both"}
+    if extra := {**computed, **scenario.connector_config}:
+        config["kv_connector_extra_config"] = extra
+    return ArmArguments(("--kv-transfer-config", canonical_json(config)), dict(env or {}), sidecars)
 
 
 def _port_as_text(text: str) -> str:
     """Undo what canonical_json does with ports, so that an argument can be read again."""
     return re.sub(r"(?<!\")(\{\w+_port\})(?!\")", r'"\1"', text)
-
-
-def _reset_reaches_tiers(platform: Platform) -> bool:
-    """Whether the endpoint that empties the device's cache empties the tiers behind it as well."""
-    return platform.version >= Version("0.24")
 
 
 def shares_native_tier(argv: Sequence[str], version: str, *, on_cpu: bool) -> bool:
@@ -335,7 +324,7 @@ VLLM = ServerSoftware(
         }
     ),
     lmcache_form=lmcache_form,
-    reset_reaches_tiers=_reset_reaches_tiers,
+    reset_reaches_tiers=lambda platform: platform.version >= Version("0.24"),
     pinned_layouts=_pinned_layouts,
     batch_tokens=_batch_tokens,
     startup_facts=startup_facts,
