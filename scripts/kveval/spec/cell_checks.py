@@ -3,7 +3,7 @@
 A problem's key is the part of the matrix, or the section of the campaign, that it is about; its file is open.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import partial
 
 from kveval.config.campaign import Campaign, ServerConfig
@@ -101,11 +101,11 @@ def with_settings(
     for sidecar in sidecars:
         own = settings.get(sidecar.name, Companion())
         argv = list(sidecar.argv)
-        for flag in sorted(_flags(own.args) & REPLACEABLE & set(argv)):
+        for flag in sorted(flags(own.args) & REPLACEABLE & set(argv)):
             place = argv.index(flag)
             del argv[place : place + 2]
         owner = f"{name}, companions.{sidecar.name}"
-        problems += overrides(owner, "scenarios", own.args, own.env, (tuple(argv), sidecar.env), set())
+        problems += overrides(owner, "scenarios", own.args, own.env, flags(argv) | sidecar.env.keys())
         found.append(SidecarSpec(sidecar.name, (*argv, *own.args), {**sidecar.env, **own.env}))
     return tuple(found), problems
 
@@ -129,21 +129,16 @@ def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: 
 
 
 def overrides(
-    owner: str,
-    key: str,
-    args: tuple[str, ...],
-    env: Mapping[str, str],
-    computed: tuple[tuple[str, ...], Mapping[str, str]],
-    arm_flags: Set[str],
+    owner: str, key: str, args: tuple[str, ...], env: Mapping[str, str], computed: Set[str]
 ) -> Iterator[ConfigProblem]:
     """Report what is computed and given again: the second value would silently override the specification.
 
-    `computed`: arguments and environment of the cell; `arm_flags`: flags that only arms may set.
+    `computed`: flags and environment variables that only the cell itself sets.
     """
-    taken = {argument for argument in computed[0] if argument.startswith("--")} | arm_flags
-    for name in (*sorted(_flags(args) & taken), *sorted(env.keys() & computed[1].keys())):
+    for name in sorted((flags(args) | env.keys()) & computed):
         yield wrong(key, f"{owner} sets {name}, which is computed", "leave it out", "computed")
 
 
-def _flags(args: tuple[str, ...]) -> set[str]:
+def flags(args: Iterable[str]) -> set[str]:
+    """Return the flags among arguments, as they are written with hyphens and without values."""
     return {argument.partition("=")[0].replace("_", "-") for argument in args if argument.startswith("--")}

@@ -56,11 +56,10 @@ def write_served(
 ) -> Path:
     """Write a random-weight model of the given shape, with a tokenizer of as many tokens as its vocabulary."""
     directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / "config.json", model_config(geometry, dtype, quantization))
-    _write(directory / "tokenizer.json", tokenizer(geometry.vocab_size))
-    _write(
-        directory / "tokenizer_config.json",
-        {
+    files = {
+        "config.json": model_config(geometry, dtype, quantization),
+        "tokenizer.json": tokenizer(geometry.vocab_size),
+        "tokenizer_config.json": {
             # The one class that transformers 4 and 5 both read.
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": _SPECIALS[0],
@@ -70,7 +69,9 @@ def write_served(
             # Conversations of several turns go to the chat endpoint, which refuses a model without a template.
             "chat_template": _CHAT_TEMPLATE,
         },
-    )
+    }
+    for name, content in files.items():
+        (directory / name).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return directory
 
 
@@ -193,7 +194,3 @@ def _encode(text: str, ranks: Mapping[tuple[str, str], int]) -> list[str]:
                 merged.append(token)
         tokens = merged
     return tokens
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

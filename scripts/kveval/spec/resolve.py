@@ -13,6 +13,7 @@ from kveval.config.release import Release
 from kveval.spec import arms, sizing
 from kveval.spec.builds import ArmBuild, with_build
 from kveval.spec.cell_checks import (
+    flags,
     overrides,
     server_problems,
     size_problems,
@@ -115,12 +116,13 @@ def resolve_cell(
     sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
     argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**software.common_environment(served, server), **arm.env}
+    computed = flags(argv) | env.keys() | software.arm_flags
     for owner, key, args, own in (
         (cell.model, "models", model.extra_args, {}),
         ("server", "server", server.args, server.env),
         (cell.scenario, "scenarios", scenario.args, scenario.env),
     ):
-        problems += overrides(owner, key, args, own, (argv, env), software.arm_flags)
+        problems += overrides(owner, key, args, own, computed)
     _refuse(problems)
     argv = (*argv, *model.extra_args, *server.args, *scenario.args)
     versions = {software.name: server.declared_version, "guidellm": server.guidellm}

@@ -2,9 +2,9 @@
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -73,16 +73,14 @@ def curves_of(
     """
     serving = serving_of(specification, reported_tokens)
     load = _Load(specification.workload, level, run, requests, serving.block, serving.servers, serving.by_prefix)
-    tier = None if serving.device_tokens is None else _curve(load, (serving.device_tokens, serving.chunk))
-    return _of_cell(specification, serving, _curve(load), tier)
+    return _of_cell(specification, serving, partial(_curve, load))
 
 
 def curves_of_prompts(specification: Specification, prompts: Prompts, reported_tokens: int | None = None) -> CellCurves:
     """Return the curves of requests as they were sent; `reported_tokens` as in `curves_of`."""
     serving = serving_of(specification, reported_tokens)
-    each, known = replicas(prompts, serving.servers, serving.by_prefix), serving.device_tokens
-    tier = None if known is None else reuse_curve(each, serving.block, (known, serving.chunk))
-    return _of_cell(specification, serving, reuse_curve(each, serving.block), tier)
+    each = replicas(prompts, serving.servers, serving.by_prefix)
+    return _of_cell(specification, serving, partial(reuse_curve, each, serving.block))
 
 
 @dataclass(frozen=True)
@@ -108,9 +106,11 @@ def serving_of(specification: Specification, reported_tokens: int | None = None)
     )
 
 
-def _of_cell(specification: Specification, serving: Serving, device: ReuseCurve, tier: ReuseCurve | None) -> CellCurves:
+def _of_cell(specification: Specification, serving: Serving, curve: Callable[..., ReuseCurve]) -> CellCurves:
+    device = serving.device_tokens
+    tier = None if device is None else curve((device, serving.chunk))
     holds = LMCACHE_HOLDS if "lmcache" in specification.versions else (1.0, 1.0)
-    return CellCurves(device, tier, serving.device_tokens, caches_of(specification).tier, holds)
+    return CellCurves(curve(), tier, device, caches_of(specification).tier, holds)
 
 
 class _Load(NamedTuple):
