@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from kveval.config.campaign import Campaign, ServerConfig
-from kveval.config.catalogue import Catalogue, Counter, Model, Scenario, name_for
+from kveval.config.catalogue import Catalogue, Model, Scenario, name_for
 from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.config.release import Release
 from kveval.spec import arms, sizing
@@ -62,19 +62,15 @@ def exercised_counters(
     Those of later releases are left out, and those of an LMCache server if there is none.
     """
     inside = "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process"
-    return tuple(
-        {"counter": name, "at_least": counter.at_least, "unit": counter.unit}
-        for counter in scenario.exercised
-        if not (inside and counter.of == "lmcache server")
-        and (name := _counter_name(counter, software, platform.server_version)) is not None
-    )
-
-
-def _counter_name(counter: Counter, software: ServerSoftware, version: str) -> str | None:
-    """Return a counter's name on the wire, None if the release lacks it; other names than servers' terms stay."""
-    name = name_for(counter.name, version)
-    known = any(name in other.metrics for other in (software, *SERVERS.values()))
-    return software.on_wire(name, version) if name is not None and known else name
+    version, found = platform.server_version, []
+    for counter in scenario.exercised:
+        name = name_for(counter.name, version)
+        # Names that are no server's terms stay.
+        if any(name in other.metrics for other in (software, *SERVERS.values())):
+            name = software.on_wire(str(name), version)
+        if name is not None and not (inside and counter.of == "lmcache server"):
+            found.append({"counter": name, "at_least": counter.at_least, "unit": counter.unit})
+    return tuple(found)
 
 
 def resolve_cell(

@@ -79,8 +79,8 @@ def reuse_curve(prompts: Sequence[Prompts], block_tokens: int, behind: tuple[flo
             each[server] if group is None else each[server].of_group(group) for each in (blocks, chunks) if each
         )
         if behind is None:
-            return _sizes_needed(alone, block_tokens, rate, sample), alone.found_tokens
-        return _tier_sizes_needed(alone, tier[0], block_tokens, *behind, rate, sample), alone.found_tokens
+            return _sizes_needed(alone, rate, sample), alone.found_tokens
+        return _tier_sizes_needed(alone, tier[0], behind[0], rate, sample), alone.found_tokens
 
     def curve(group: int | None, rate: float) -> ReuseCurve:
         parts = [part(server, group, rate) for server in range(len(prompts))]
@@ -101,7 +101,7 @@ def served_by_request(
 ) -> tuple[Ints, list[Ints]]:
     """Return the prompt tokens of each request that the device serves, and for each size of a tier those it adds."""
     blocks, chunks = own.blocks(block_tokens, answers=True), own.blocks(chunk_tokens)
-    needed = _tier_sizes_needed(blocks, chunks, block_tokens, device_tokens, chunk_tokens)
+    needed = _tier_sizes_needed(blocks, chunks, device_tokens)
     request = _requests(blocks)
 
     def tokens(served: npt.NDArray[np.bool_]) -> Ints:
@@ -112,18 +112,22 @@ def served_by_request(
 
 
 def _tier_sizes_needed(
-    alone: Blocks,
-    chunks: Blocks,
-    block_tokens: int,
-    device_tokens: float,
-    chunk_tokens: int,
-    rate: float = 1.0,
-    sample: Sample | None = None,
+    blocks: Blocks, chunks: Blocks, device_tokens: float, rate: float = 1.0, sample: Sample | None = None
 ) -> Ints:
-    """Tokens that a tier must hold to have each block of prompts and answers; 0 where the device has it."""
-    held = _sizes_needed(alone, block_tokens, rate, sample) <= device_tokens
-    of_chunks = _sizes_needed(chunks, chunk_tokens, rate, sample)
-    return np.where(held, 0, _by_block(alone, chunks, of_chunks, block_tokens, chunk_tokens))
+    """Tokens that a tier must hold to have each block of prompts and answers; 0 where the device has it.
+
+    A block needs what its chunk does; one that lies in no full chunk is never held.
+    """
+    held = _sizes_needed(blocks, rate, sample) <= device_tokens
+    needed = _sizes_needed(chunks, rate, sample)
+    if not len(needed):
+        return np.where(held, 0, _NEVER)
+    span = 1 + int(max(blocks.numbers.max(initial=0), chunks.numbers.max(initial=0)))
+    chunk = ((blocks.numbers.astype(np.int64) + 1) * blocks.tokens - 1) // chunks.tokens
+    wanted = _requests(blocks) * span + chunk
+    there = _requests(chunks) * span + chunks.numbers
+    place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
+    return np.where(held, 0, np.where(there[place] == wanted, needed[place], _NEVER))
 
 
 def _sample(prompts: Sequence[Prompts], block_tokens: int, chunk_tokens: int) -> Sample | None:
@@ -135,26 +139,15 @@ def _sample(prompts: Sequence[Prompts], block_tokens: int, chunk_tokens: int) ->
     return Sample(rate, math.lcm(block_tokens, chunk_tokens), math.gcd(block_tokens, chunk_tokens))
 
 
-def _sizes_needed(blocks: Blocks, block_tokens: int, rate: float, sample: Sample | None) -> Ints:
+def _sizes_needed(blocks: Blocks, rate: float, sample: Sample | None) -> Ints:
     """Tokens that a cache must hold to have each block."""
     distances = reuse_distances(blocks.ids, blocks.offsets)
     if sample is None:
-        return np.where(distances == FIRST, _NEVER, (distances + 1) * block_tokens)
+        return np.where(distances == FIRST, _NEVER, (distances + 1) * blocks.tokens)
     # The blocks before this one in its own unit were chosen with it and are not scaled.
-    own = blocks.numbers % (sample.unit_tokens // block_tokens)
+    own = blocks.numbers % (sample.unit_tokens // blocks.tokens)
     others = np.rint((distances - own) / rate).astype(np.int64)
-    return np.where(distances == FIRST, _NEVER, (others + own + 1) * block_tokens)
-
-
-def _by_block(blocks: Blocks, chunks: Blocks, needed: Ints, block_tokens: int, chunk_tokens: int) -> Ints:
-    """The size that each block's chunk needs; a block that lies in no full chunk is never held."""
-    if not len(needed):
-        return np.full(len(blocks.ids), _NEVER)
-    span = 1 + int(max(blocks.numbers.max(initial=0), chunks.numbers.max(initial=0)))
-    wanted = _requests(blocks) * span + ((blocks.numbers.astype(np.int64) + 1) * block_tokens - 1) // chunk_tokens
-    there = _requests(chunks) * span + chunks.numbers
-    place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
-    return np.where(there[place] == wanted, needed[place], _NEVER)
+    return np.where(distances == FIRST, _NEVER, (others + own + 1) * blocks.tokens)
 
 
 def _requests(blocks: Blocks) -> Ints:

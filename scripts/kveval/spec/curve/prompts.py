@@ -20,6 +20,7 @@ class Blocks:
     """The full blocks of all requests, in the order of the requests; those of request n from `offsets[n]` on.
 
     Attributes:
+        tokens: of a block.
         ids: one for each block.
         numbers: position of each block in its request, from 0 on.
         offsets: where each request's blocks begin, and the end of the last.
@@ -28,6 +29,7 @@ class Blocks:
         groups: the part of the sample that each block is in; None if there is no sample.
     """
 
+    tokens: int
     ids: Ints
     numbers: npt.NDArray[np.int32]
     offsets: Ints
@@ -128,7 +130,7 @@ class Prompts:
         ]
         ids, requests, numbers, found, groups = (np.concatenate(column) for column in zip(*parts, strict=True))
         offsets = np.concatenate(([0], np.cumsum(np.bincount(requests, minlength=len(sizes)))))
-        return Blocks(ids, numbers, offsets, found, None if sample is None else groups)
+        return Blocks(block_tokens, ids, numbers, offsets, found, None if sample is None else groups)
 
     def _sizes(self, block_tokens: int, answers: bool) -> Ints:
         return (self.input_tokens + (self.output_tokens if answers else 0)) // block_tokens
