@@ -9,7 +9,7 @@ from packaging.version import Version
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from kveval.config.arm_kinds import ARM_KINDS, ArmKind, rules_broken
+from kveval.config.arm_kinds import ARM_KINDS, ArmKind
 from kveval.config.problems import Mistake
 from kveval.config.release import Release
 from kveval.config.types import (
@@ -229,8 +229,25 @@ class Scenario(Strict):
     def _consistent(self) -> Self:
         if self.replicate and self.extends is None:
             raise Mistake("replicate needs extends: the scenario that it repeats", "replicate_of_nothing")
-        for broken in rules_broken(self.arm, vars(self)):
-            raise broken
+        arm, kind = self.arm, self.kind
+        if kind.cpu_tier is not None and kind.cpu_tier != self.cpu_tier:
+            has = "a" if kind.cpu_tier else "no"
+            raise Mistake(f"arm {arm} has {has} CPU tier: cpu_tier must be {str(kind.cpu_tier).lower()}", "cpu_tier")
+        if kind.store == "none" and self.store is not None:
+            users = [name for name, other in ARM_KINDS.items() if other.store != "none"]
+            raise Mistake(f"arm {arm} uses no store; {', '.join(users[:-1])} and {users[-1]} do", "store_not_used")
+        if self.form != "connector" and kind.parts != {"native"}:
+            raise Mistake(f"form {self.form} is only for arm native", "form_of_native")
+        if self.native_share is not None and not kind.shares_budget:
+            said = f"arm {arm} has no two tiers that share a budget: native_share is only for arm hybrid"
+            raise Mistake(said, "share_of_hybrid")
+        if kind.store == "required" and self.store is None:
+            raise Mistake(f"arm {arm} needs store: redis or valkey", "store_missing")
+        if not kind.parts and self.connector_config:
+            raise Mistake(f"arm {arm} has no connector to configure", "no_connector")
+        if kind.parts and not self.exercised:
+            said = "exercised is empty: name a counter that must rise, or nothing proves that the arm was active"
+            raise Mistake(said, "exercised_empty")
         return self
 
 

@@ -118,8 +118,7 @@ class Toleration(Strict):
 class LoadPods(Strict):
     """The load generator's pods: one sends requests while the next one starts."""
 
-    cpus: PositiveInt = 3
-    """cores requested by each pod: one for each worker process, and one more"""
+    cpus: PositiveInt = Field(3, description="cores requested by each pod: one for each worker process, and one more")
     memory: Quantity = Field("2Gi", description="memory requested by each pod")
     memory_limit: Quantity = "32Gi"
     """memory limit of each pod; every request is kept in memory until the level ends"""

@@ -14,9 +14,8 @@ from kveval.config.workload import Workload
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
 from kveval.spec.builds import ArmBuild, BuildError, find_build
-from kveval.spec.differences import described, differences
 from kveval.spec.resolve import resolve_cell
-from kveval.spec.specification import Specification
+from kveval.spec.specification import Specification, described, differences
 from kveval.spec.warnings import warnings_of
 from kveval.store.run_file import Cell
 

@@ -36,10 +36,9 @@ _QUANTIZATION: dict[str, dict[str, Any]] = {
 
 def miniature_geometry(model: Model) -> Geometry:
     """Shrink a model's shape: the same architecture, at least two layers, 512 bytes of KV cache per token and layer."""
-    full = model.geometry
     return Geometry(
-        architecture=full.architecture,
-        layers=max(2, math.ceil(full.layers / 16)),
+        architecture=model.geometry.architecture,
+        layers=max(2, math.ceil(model.geometry.layers / 16)),
         kv_heads=2,
         head_dim=64,
         hidden_size=256,
