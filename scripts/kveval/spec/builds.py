@@ -115,11 +115,6 @@ def find_build(source: BuildSource, server: ServerConfig) -> ArmBuild:
     return ArmBuild("release", f"{program}-{version}", f"release {version} of {program}", {program: version})
 
 
-def distributions(server: ServerConfig) -> tuple[str, ...]:
-    """Return the distributions that may hold the server: the build's name first, then the program's."""
-    return tuple(dict.fromkeys((server.build, server.program)))
-
-
 def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the existing source files among `names`, relative to `folder`, with git's hash of their content."""
     found = {}
@@ -233,7 +228,7 @@ def _wheel(given: str, server: ServerConfig) -> ArmBuild:
         name, version, _, _ = parse_wheel_filename(place.name)
     except InvalidWheelFilename:
         raise BuildError(f"{given} is not named like a wheel: NAME-VERSION-...-.whl", code="no_wheel") from None
-    programs = {canonicalize_name(one): server.program for one in distributions(server)} | {BESIDE: BESIDE}
+    programs = {canonicalize_name(one): server.program for one in (server.build, server.program)} | {BESIDE: BESIDE}
     if name not in programs:
         said = f"wheel {given} is of {name}; valid is one of {', '.join(programs)}"
         raise BuildError(said, code="other_program")
@@ -245,7 +240,7 @@ def _environment(given: str, server: ServerConfig) -> ArmBuild:
     place = Path(given).expanduser().absolute()
     found = asked_of(place, _ENVIRONMENT, server.program, BESIDE)
     versions: dict[str, str] = {}
-    for program, names in ((server.program, distributions(server)), (BESIDE, (BESIDE,))):
+    for program, names in ((server.program, (server.build, server.program)), (BESIDE, (BESIDE,))):
         known = [found["distributions"][name][0] for name in names if name in found["distributions"]]
         versions |= {program: known[0]} if known else {}
     if server.program not in versions:

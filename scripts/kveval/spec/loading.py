@@ -1,14 +1,14 @@
 """A campaign and the catalogues read and checked: all mistakes at once, each with file and key."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.config.campaign import Campaign, MatrixEntry
+from kveval.config.campaign import Campaign
 from kveval.config.catalogue import Catalogue, Model
 from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
 from kveval.config.imports import CompareCampaign, Compared, ImportCampaign, import_problems, named_on
@@ -45,12 +45,17 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
     known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
     check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
     problems += check_names(raw, place, known)
-    parsed = _parse_campaign(raw, place, problems) if readable else None
-    if parsed is None:
+    if not readable:
         raise ConfigError(problems)
+    # Without its own entries, which may extend others and are validated with them.
+    declared = {key: value for key, value in raw.items() if key not in OWN_KINDS}
+    kind = ImportCampaign if "import" in raw else CompareCampaign if "compare" in raw else Campaign
+    try:
+        parsed = kind.model_validate(declared)
+    except ValidationError as error:
+        raise ConfigError([*problems, *problems_of(error, kind, raw, place)]) from None
     own = {
-        kind: {name: entry for name, entry in valid[kind].items() if name in (raw.get(kind) or {})}
-        for kind in OWN_KINDS
+        name: {key: entry for key, entry in valid[name].items() if key in (raw.get(name) or {})} for name in OWN_KINDS
     }
     config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
     problems += [*_matrix_problems(config, place), *import_problems(config.campaign, config.catalogue, place)]
@@ -60,16 +65,6 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
     if not found:
         return config
     return Config(_with_contrasts(config.campaign, found), _compared_catalogue(found, config.catalogue), found)
-
-
-def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[ConfigProblem]) -> Campaign | None:
-    """Validate the campaign without its own catalogue entries, which may extend others and are validated with them."""
-    kind = ImportCampaign if "import" in raw else CompareCampaign if "compare" in raw else Campaign
-    try:
-        return kind.model_validate({key: value for key, value in raw.items() if key not in OWN_KINDS})
-    except ValidationError as error:
-        problems += problems_of(error, kind, raw, place)
-        return None
 
 
 def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
@@ -87,19 +82,16 @@ def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
                 continue
             try:
                 config.specification(cell)
-                problems += [_in_matrix(one, cell, entry, index, place) for one in config.replicate_problems(cell)]
+                found: Iterable[ConfigProblem] = config.replicate_problems(cell)
             except ConfigError as error:
-                problems += [_in_matrix(problem, cell, entry, index, place) for problem in error.problems]
+                found = error.problems
+            axes = {"models": cell.model, "scenarios": cell.scenario, "cpu_blocks": cell.cpu_blocks}
+            for one in found:
+                key = one.key
+                if key in axes:
+                    key = f"matrix[{index}].{key}[{getattr(entry, key).index(axes[key])}]"
+                problems.append(replace(one, file=place, key=key))
     return problems
-
-
-def _in_matrix(problem: ConfigProblem, cell: Cell, entry: MatrixEntry, index: int, place: str) -> ConfigProblem:
-    positions = {
-        "models": f"matrix[{index}].models[{entry.models.index(cell.model)}]",
-        "scenarios": f"matrix[{index}].scenarios[{entry.scenarios.index(cell.scenario)}]",
-        "cpu_blocks": f"matrix[{index}].cpu_blocks[{entry.cpu_blocks.index(cell.cpu_blocks)}]",
-    }
-    return replace(problem, file=place, key=positions.get(problem.key, problem.key))
 
 
 def _compared(

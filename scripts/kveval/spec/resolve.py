@@ -179,7 +179,7 @@ def _sizes(scenario: Scenario, server: ServerConfig, platform: arms.Platform, bu
     """Return the budget with its parts, where two tiers share it, the staging buffer and the device's own cache."""
     split = {}
     if scenario.kind.shares_budget:
-        native, lmcache = arms.hybrid_budgets(scenario, budget)
+        native, lmcache = arms.hybrid_budgets(scenario, platform, budget)
         split = {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
     return CacheSizes(
         **msgspec.structs.asdict(budget),

@@ -100,22 +100,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         """One rank's share of the tier, GiB."""
         return gib(self.rank_bytes)
 
-    def part(self, tier_blocks: int) -> "Budget":
-        """Return the budget of so many of the server's blocks."""
-        block_bytes = self.tier_bytes // self.tier_blocks
-        per_token = self.requested_bytes // self.tokens
-        tier_bytes = tier_blocks * block_bytes
-        tokens = tier_bytes // per_token
-        ranks = self.tier_bytes // self.rank_bytes
-        return Budget(
-            cpu_blocks=tokens // BLOCK_TOKENS,
-            tokens=tokens,
-            requested_bytes=tier_bytes,
-            tier_blocks=tier_blocks,
-            tier_bytes=tier_bytes,
-            rank_bytes=tier_bytes // ranks,
-        )
-
 
 def budget(kv_bytes_per_token: int, cpu_blocks: int, block_size: int = BLOCK_TOKENS, ranks: int = 1) -> Budget:
     """Translate `cpu_blocks` (16-token blocks) for a server with blocks of `block_size` tokens, over all its ranks.

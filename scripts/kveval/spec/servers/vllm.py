@@ -196,7 +196,7 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     """
     if scenario.connector_config:
         raise ArmError("two connectors cannot share one connector_config; leave it out", code="config_shared")
-    own, rest = hybrid_budgets(scenario, budget)
+    own, rest = hybrid_budgets(scenario, platform, budget)
     first, second = native(scenario, platform, own), lmcache(scenario, platform, rest)
     connectors = [json.loads(_port_as_text(part.argv[1])) for part in (first, second)]
     env = {**first.env, **second.env}
