@@ -3,9 +3,9 @@
 In a comparison every scenario of campaign C with label L appears as SCENARIO-on-L.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictBool
 
@@ -82,19 +82,6 @@ class ImportCampaign(Unmeasured):
     def vllm(self, asked: Import) -> str:
         """Return the release of vLLM that the campaign declares for an import, "0" if none."""
         return asked.vllm or self.server.vllm
-
-
-def names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield the catalogues' names that a campaign's imports use, as read: key, name, kind."""
-    imports = campaign.get("import")
-    for index, entry in enumerate(imports if isinstance(imports, list | tuple) else ()):
-        for kind in ("models", "scenarios"):
-            names = entry.get(kind) if isinstance(entry, Mapping) else None
-            for name, meant in names.items() if isinstance(names, Mapping) else ():
-                yield f"import[{index}].{kind}.{name}", meant, kind
-        sizes = entry.get("cpu_blocks") if isinstance(entry, Mapping) else None
-        for name in sizes if isinstance(sizes, Mapping) else ():
-            yield f"import[{index}].cpu_blocks.{name}", name, "scenarios"
 
 
 def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Iterator[ConfigProblem]:
